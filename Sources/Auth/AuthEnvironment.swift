@@ -114,13 +114,10 @@ public final class AuthEnvironment: Sendable {
         opened.broker.beginDraining()
         // Running calls must have sent their requests to the provider before `finish` waits for renewals.
         await waitForUsers(until: deadline)
-        await opened.broker.finish(within: max(.zero, time.monotonic.duration(to: deadline)))
-        await opened.client.close()
+        await opened.resources.finish(opened.broker, within: max(.zero, time.monotonic.duration(to: deadline)))
         // Jobs of a loop that has ended would never run. The remaining calls wait for the store only.
         await waitForUsers(until: nil)
-        opened.clock.cancel()
-        await opened.clock.value
-        await opened.vault.close()
+        await opened.resources.close()
         opened.loop.shutDown()
     }
 
@@ -137,10 +134,7 @@ public final class AuthEnvironment: Sendable {
     /// The open resources.
     struct Opened: Sendable {
         let broker: CredentialsBroker
-        fileprivate let vault: Vault
-        fileprivate let client: HTTPSClient
-        /// The task that follows the clock that all users of the store share.
-        fileprivate let clock: Task<Void, Never>
+        fileprivate let resources: BrokerResources
         fileprivate let loop: EventLoop
     }
 
@@ -177,70 +171,67 @@ public final class AuthEnvironment: Sendable {
     static let closed = AuthError(.storageUnusable, message: "This environment was closed.")
 
     private func open() async -> Result<Opened, AuthError> {
-        do {
-            let loop = try EventLoop(name: "auth")
-            do {
-                return .success(try await open(on: loop))
-            } catch {
-                loop.shutDown()
-                throw error
-            }
-        } catch let error as AuthError {
-            return .failure(error)
+        let loop: EventLoop
+        do throws(SystemError) {
+            loop = try EventLoop(name: "auth")
         } catch {
-            return .failure(AuthError(.storageUnusable, message: "\(error)"))
+            return .failure(AuthError(OpeningFailure.system(error)))
+        }
+        do throws(AuthError) {
+            return .success(try await open(on: loop))
+        } catch {
+            loop.shutDown()
+            return .failure(error)
         }
     }
 
-    private func open(on loop: EventLoop) async throws -> Opened {
-        let vault: Vault
+    private func open(on loop: EventLoop) async throws(AuthError) -> Opened {
+        let location = try location()
+        var settings = CredentialsBroker.Settings()
+        settings.providerTargets = providerTargets
+        var options = BrokerResources.Options()
+        options.trustedCAFile = trustedCAFile
+        let resources: BrokerResources
+        do throws(OpeningFailure) {
+            let store = try await BrokerStore.open(location, on: loop, log: log, time: time)
+            resources = try await BrokerResources.open(
+                store, for: settings, options, on: loop, log: log, time: time)
+        } catch {
+            throw AuthError(error)
+        }
+        let broker = CredentialsBroker(
+            settings: settings, vault: resources.vault, transport: resources.client, time: resources.time, log: log)
+        do throws(BrokerError) {
+            try await broker.takeUpJournal()
+        } catch {
+            await resources.close()
+            throw AuthError(error)
+        }
+        resources.start(broker)
+        return Opened(broker: broker, resources: resources, loop: loop)
+    }
+
+    private func location() throws(AuthError) -> BrokerStore.Location {
         switch storage {
-        case .memory:
-            vault = Vault(store: MemoryRecordStore(), keyring: try Keyring(parsing: Keyring.generate(id: "k1")))
-        case .directory(let directory):
-            let (store, keyring) = try await EmbeddedStore.open(directory, masterKeys: nil) { [log] error in
-                log.warning("file_store_failed", [.fileStore(error)])
-            }
-            vault = Vault(store: store, keyring: keyring)
+        case .memory: return .memory
+        case .directory(let directory): return .directory(directory)
         case .postgres(let url, let masterKeys):
-            let keyring: Keyring
-            let configuration: PostgresConfiguration
             do {
-                keyring = try Keyring(parsing: masterKeys)
-                configuration = try PostgresConfiguration(url)
+                let keyring = try Keyring(parsing: masterKeys)
+                return .database(BrokerStore.Database(try PostgresConfiguration(url)), keyring)
             } catch {
                 throw AuthError(.illegalArgument, message: "\(error)")
             }
-            let reports = DatabaseReports(log, time: time)
-            DatabaseReports.noteLinks(configuration, log)
-            let resolver = try NameResolver(name: "db-resolver", limits: .database)
-            do throws(StoreError) {
-                let store = try await PostgresRecordStore.open(configuration, on: loop, resolver: resolver) {
-                    reports.note($0)
-                }
-                vault = Vault(store: store, keyring: keyring)
-            } catch {
-                throw AuthError(BrokerError(error))
-            }
         }
-        do {
-            try await vault.unlock()
-            var settings = CredentialsBroker.Settings()
-            settings.providerTargets = providerTargets
-            var configuration = HTTPSClientConfiguration()
-            settings.limit(&configuration)
-            configuration.trustedCAFile = trustedCAFile
-            let client = try HTTPSClient(configuration: configuration, loop: loop, resolver: try NameResolver())
-            let shared = SharedTime(time)
-            await shared.adjust(by: vault, log)
-            let broker = CredentialsBroker(
-                settings: settings, vault: vault, transport: client, time: shared, log: log)
-            broker.start()
-            let clock = Task { [log] in await shared.follow(broker.vault, log) }
-            return Opened(broker: broker, vault: vault, client: client, clock: clock, loop: loop)
-        } catch {
-            await vault.close()
-            throw error
+    }
+}
+
+extension AuthError {
+    fileprivate init(_ failure: OpeningFailure) {
+        if case .database(let error, _) = failure {
+            self.init(BrokerError(error))
+        } else {
+            self.init(.storageUnusable, message: failure.description)
         }
     }
 }

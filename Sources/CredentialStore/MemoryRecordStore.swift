@@ -113,7 +113,7 @@ package final class MemoryRecordStore: RecordStore {
         }
     }
 
-    package func watch(_ hear: @escaping @Sendable (StoreNews) -> Void) {}
+    package func watch(_ notify: @escaping @Sendable (StoreNotification) -> Void) {}
 
     package func entries(
         after sequence: Int64, tenant: TenantName?, limit: Int

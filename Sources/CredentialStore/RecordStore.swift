@@ -84,13 +84,13 @@ package protocol RecordStore: Sendable {
     /// removed. The removal of a tenant's entries moves no bound.
     func trimLog(before time: Timestamp, keeping count: Int, limit: Int) async throws(StoreError) -> Int
 
-    /// Reports every commit of other replicas to `hear`, and whether the reports are complete, until the store is
-    /// closed. To be called at most once. `hear` is called in order and must not block.
+    /// Reports every commit of other replicas to `notify`, and whether the reports are complete, until the store is
+    /// closed. To be called at most once. `notify` is called in order and must not block.
     ///
     /// A store whose only writer is this process reports nothing.
     ///
-    /// When the store has lost commits, `hear` is told before a result that shows the loss is returned.
-    func watch(_ hear: @escaping @Sendable (StoreNews) -> Void)
+    /// When the store has lost commits, `notify` is told before a result that shows the loss is returned.
+    func watch(_ notify: @escaping @Sendable (StoreNotification) -> Void)
 
     /// The time of day by the clock that all replicas share; nil when this process is the only user of the store.
     func clock() async throws(StoreError) -> Timestamp?

@@ -122,7 +122,7 @@ package final class Vault: Sendable {
     package func clock() async throws(StoreError) -> Timestamp? { try await store.clock() }
 
     /// See `RecordStore`.
-    package func watch(_ hear: @escaping @Sendable (StoreNews) -> Void) { store.watch(hear) }
+    package func watch(_ notify: @escaping @Sendable (StoreNotification) -> Void) { store.watch(notify) }
 
     /// See `RecordStore`.
     package func lineage() async throws(StoreError) -> StoreLineage? { try await store.lineage() }

@@ -27,7 +27,7 @@ package struct RenewalAttempt: Sendable, Hashable {
         /// - Parameter heedsLease: whether another attempt's lease prevents this.
         case publish(over: Int64, heedsLease: Bool)
         /// Write the grant to the journal, and serve it.
-        case keep
+        case writeJournal
         /// Store that the provider has ended the session, as a replacement of exactly this version.
         case publishEnd(over: Int64)
         /// Give the lease up.
@@ -101,9 +101,9 @@ package struct RenewalAttempt: Sendable, Hashable {
         /// The record has changed.
         case conflict(Conflict)
         /// The grant is in the journal.
-        case kept
+        case journaled
         /// There is no journal, or it could not be written.
-        case notKept
+        case notJournaled
     }
 
     /// When the call may be repeated.
@@ -122,12 +122,12 @@ package struct RenewalAttempt: Sendable, Hashable {
         /// Whether the credentials must be renewed.
         package var isDue: Bool
         package var lease: StandingLease?
-        /// For how long the refresh token must not be presented yet; see `RenewalAttempt.successorRest`. Zero or less
+        /// For how long the refresh token must not be presented yet; see `RenewalAttempt.successorDelay`. Zero or less
         /// if it may be presented at once.
-        package var rest: Duration
+        package var delay: Duration
 
-        package init(version: Int64, isDue: Bool, lease: StandingLease?, rest: Duration = .zero) {
-            self.rest = rest
+        package init(version: Int64, isDue: Bool, lease: StandingLease?, delay: Duration = .zero) {
+            self.delay = delay
             self.version = version
             self.isDue = isDue
             self.lease = lease
@@ -147,7 +147,7 @@ package struct RenewalAttempt: Sendable, Hashable {
     }
 
     private enum Phase: Sendable, Hashable {
-        case beginning, reading, waiting, claiming, asking, pausing, publishing, keeping, waitingToPublish
+        case beginning, reading, waiting, claiming, asking, pausing, publishing, journaling, waitingToPublish
         case publishingEnd
         /// - Parameter wait: the time that the other processes have.
         case handingOver(wait: Duration)
@@ -187,7 +187,7 @@ package struct RenewalAttempt: Sendable, Hashable {
     /// The time until which other processes may take the lease that this attempt has handed over.
     private var othersTurnEnd: Duration?
     /// Whether the grant is in the journal.
-    private var isKept = false
+    private var isJournaled = false
     /// Whether the previous holder may have the successor of the refresh token, and may still store it.
     private var mayOtherHaveGrant = false
 
@@ -201,7 +201,7 @@ package struct RenewalAttempt: Sendable, Hashable {
     /// The time for which the granted refresh token must not be used. Once it is used, many providers treat its
     /// predecessor as stolen, whatever their grace, and revoke the session. So if the provider may still process an
     /// earlier call with the predecessor, this is the time limit of a call; otherwise zero.
-    package var successorRest: Duration { mayCallBeUnderWay ? rules.callLimit : .zero }
+    package var successorDelay: Duration { mayCallBeUnderWay ? rules.callLimit : .zero }
 
     /// Creates an attempt that begins by reading the record.
     /// - Parameter waits: whether it waits for another attempt, as it does for a caller. If not, it ends as `busy`.
@@ -213,12 +213,12 @@ package struct RenewalAttempt: Sendable, Hashable {
 
     /// Creates an attempt that stores a grant which an earlier process left in the journal.
     /// - Parameter version: the version of the credentials whose refresh token was exchanged for the grant.
-    package init(rules: RenewalRules, keptOver version: Int64) {
+    package init(rules: RenewalRules, journaledOver version: Int64) {
         self.rules = rules
         self.version = version
         waits = true
-        phase = .keeping
-        isKept = true
+        phase = .journaling
+        isJournaled = true
     }
 
     /// This attempt with its times counted from a later origin. A time that is so long ago that its exact value has no
@@ -311,17 +311,17 @@ package struct RenewalAttempt: Sendable, Hashable {
         case (.publishing, .conflict(let conflict)):
             return meet(conflict, storeHasGoneBack)
         case (.publishing, .storeAway):
-            if isKept { return waitToPublish() }
-            phase = .keeping
-            return .keep
-        case (.keeping, .begun):
+            if isJournaled { return waitToPublish() }
+            phase = .journaling
+            return .writeJournal
+        case (.journaling, .begun):
             // The grant of an earlier process is stored before anything else.
             phase = .publishing
             return .publish(over: version, heedsLease: !storeHasGoneBack)
-        case (.keeping, .kept):
-            isKept = true
+        case (.journaling, .journaled):
+            isJournaled = true
             return waitToPublish()
-        case (.keeping, .notKept):
+        case (.journaling, .notJournaled):
             return waitToPublish()
         case (.waitingToPublish, .waited):
             phase = .publishing
@@ -357,9 +357,9 @@ package struct RenewalAttempt: Sendable, Hashable {
         let knownUse = standing.version == version ? firstUse : nil
         version = standing.version
         (firstUse, isUncertain, mayCallBeUnderWay, mayOtherHaveGrant) = (nil, false, false, false)
-        if standing.isDue, standing.rest > .zero {
+        if standing.isDue, standing.delay > .zero {
             phase = .waiting
-            return .wait(standing.rest)
+            return .wait(standing.delay)
         }
         guard let lease = standing.lease else {
             return standing.isDue ? claim(over: nil) : finish(.overtaken)

@@ -49,7 +49,7 @@ package final class Broker: Sendable {
         core = CredentialsBroker(
             settings: settings.core, vault: vault, journal: journal, transport: transport, time: time, log: log)
         keys = CallerKeyDirectory(vault: core.vault, bus: core.bus, time: time)
-        core.beliefRenewal.include(keys.renewable)
+        core.cacheRevalidation.include(keys.revalidatedCache)
         authenticator = CallerAuthenticator(adminKeys: settings.adminKeys, keys: keys, time: time)
         rateLimits = RateLimits(settings.rates, time: time)
         authenticationFailures = AuthenticationFailures(

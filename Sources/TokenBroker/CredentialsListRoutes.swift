@@ -66,7 +66,7 @@ struct CredentialsListRoutes {
         }
         json.memberIfPresent("ended", listed.session?.time.description)
         json.memberIfPresent("cause", listed.session?.cause.rawValue)
-        json.memberIfPresent("kept_until", listed.keptUntil?.description)
+        json.memberIfPresent("kept_until", listed.quarantinedUntil?.description)
     }
 
     // MARK: POST /credentials/restore
@@ -95,7 +95,7 @@ struct CredentialsListRoutes {
             return CredentialsRoutes.summary(storageKey, held, snapshot)
         case .named(let storageKeys): return await restore(storageKeys, of: tenant, next: nil)
         case .ended(let since, let cause, let after):
-            let (storageKeys, next) = try await broker.core.list.aside(
+            let (storageKeys, next) = try await broker.core.list.quarantined(
                 tenant, after: after, limit: Self.restoredAtMost
             ) { kept in
                 guard let session = kept.session else { return false }

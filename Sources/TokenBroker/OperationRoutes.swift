@@ -96,11 +96,11 @@ struct OperationRoutes {
             (
                 "cache_renewals_total", "counter",
                 "Cache entries that were found unchanged in the store before they expired.",
-                reading(\.renewals)
+                reading(\.revalidations)
             ),
         ]
-        if broker.core.bus.trust.validity != nil {
-            let isFollowing = broker.core.bus.trust.isFollowing(broker.time.monotonic)
+        if broker.core.bus.cacheValidity.lifetime != nil {
+            let isFollowing = broker.core.bus.cacheValidity.isFeedAlive(at: broker.time.monotonic)
             gauges.append(
                 (
                     "change_feed_following", "gauge", "Whether the store tells of other replicas' commits at present.",
@@ -110,7 +110,7 @@ struct OperationRoutes {
                 (
                     "changes_missed_total", "counter",
                     "Changes of cached records that were found by a check, before the store's notice of them arrived.",
-                    [("", broker.core.beliefRenewal.countOfMissedChanges)]
+                    [("", broker.core.cacheRevalidation.missedChangeCount)]
                 ))
         }
         if let server = broker.currentServerStatistics {

@@ -18,14 +18,10 @@ struct RunningService {
 
     private let configuration: Configuration
     private let broker: Broker
-    private let vault: Vault
-    private let journal: Journal?
-    private let client: HTTPSClient
+    private let resources: BrokerResources
     private let server: Server
     /// The server for probes and metrics, if they have their own address.
     private let operations: Server?
-    /// The task that follows the clock that all replicas share.
-    private let clock: Task<Void, Never>
     private let log: Log
     private let output: LineWriter
 
@@ -50,19 +46,8 @@ struct RunningService {
         for variable in configuration.exposedFiles {
             log.warning("secret_file_readable_by_others", [.variable(variable)])
         }
-        let reports = DatabaseReports(log, time: time)
-        let (vault, keyring, adminKeys) = try await openStore(
-            configuration, loop: loop, log: log, reports: reports, time: time)
-        var journal: Journal?
-        do {
-            try await vault.unlock()
-            if let directory = configuration.journalDirectory {
-                journal = try await openJournal(directory, keyring: keyring, log: log)
-            }
-        } catch {
-            await vault.close()
-            throw StartFailure(text: (error as? StartFailure)?.text ?? text(of: error))
-        }
+        let store = try await openStore(configuration, loop: loop, log: log, time: time)
+        let adminKeys = try await adminKeys(configuration, store, log)
 
         var settings = Broker.Settings(publicBaseURL: configuration.publicBaseURL, adminKeys: adminKeys)
         settings.version = Command.versionText
@@ -87,37 +72,17 @@ struct RunningService {
         settings.listenersPerKey = configuration.limits.eventStreamsPerKey
         settings.listenersPerTenant = configuration.limits.eventStreamsPerTenant
 
-        var clientConfiguration = HTTPSClientConfiguration()
-        clientConfiguration.trustedCAFile = configuration.trustedCAFile
-        settings.core.limit(&clientConfiguration)
-        let client: HTTPSClient
-        do {
-            client = try HTTPSClient(configuration: clientConfiguration, loop: loop, resolver: try NameResolver())
-        } catch let error as SystemError {
-            await vault.close()
-            throw StartFailure(text: Self.refusal(error))
-        } catch {
-            await vault.close()
-            throw StartFailure(text: "TOKEN_BROKER_TRUSTED_CA_FILE: \(error)")
-        }
         report(configuration.providerTargets, log)
-
-        let shared = SharedTime(time)
-        do throws(StoreError) {
-            try await shared.begin(with: vault, within: Self.patience, log)
-        } catch {
-            await journal?.close()
-            await vault.close()
-            throw StartFailure(text: "the store's time cannot be read: \(text(of: error))")
-        }
+        let resources = try await openResources(
+            store, for: settings.core, configuration, loop: loop, log: log, time: time)
         let broker = Broker(
-            settings: settings, vault: vault, journal: journal, transport: client, time: shared, log: log)
-        broker.health.explain { reports.lastReason }
+            settings: settings, vault: resources.vault, journal: resources.journal, transport: resources.client,
+            time: resources.time, log: log)
+        broker.health.explain { store.reports.lastReason }
         do throws(BrokerError) {
             try await broker.core.takeUpJournal()
         } catch {
-            await journal?.close()
-            await vault.close()
+            await resources.close()
             throw StartFailure(text: "the journal in TOKEN_BROKER_JOURNAL_DIR cannot be read")
         }
         var serverConfiguration = ServerConfiguration(address: configuration.listen)
@@ -131,8 +96,7 @@ struct RunningService {
         do throws(SystemError) {
             operations = try operationsServer(configuration, broker)
         } catch {
-            await journal?.close()
-            await vault.close()
+            await resources.close()
             throw StartFailure(text: "cannot listen on TOKEN_BROKER_OPERATIONS_LISTEN: \(error)")
         }
         do throws(SystemError) {
@@ -142,20 +106,18 @@ struct RunningService {
                     broker, scope: operations == nil ? .all : .api))
         } catch {
             await operations?.close()
-            await journal?.close()
-            await vault.close()
+            await resources.close()
             throw StartFailure(text: "cannot listen: \(error)")
         }
         broker.observe { server.statistics }
         if let operations { broker.observeOperations { operations.statistics } }
-        broker.start()
-        let clock = Task { await shared.follow(broker.core.vault, log) }
+        resources.start(broker.core)
         if let operations { log.info("listening_for_operations", [.address(operations.address)]) }
         log.info("listening", [.address(server.address)])
         ProcessMemory.releaseStartPages()
         return RunningService(
-            configuration: configuration, broker: broker, vault: vault, journal: journal, client: client,
-            server: server, operations: operations, clock: clock, log: log, output: output)
+            configuration: configuration, broker: broker, resources: resources, server: server, operations: operations,
+            log: log, output: output)
     }
 
     /// The server for probes and metrics; nil if they have no address of their own.
@@ -183,27 +145,30 @@ struct RunningService {
         let time = SystemTime()
         let (output, loop) = try makeOutputAndLoop()
         let log = Log(threshold: configuration.logLevel, time: time) { output.write($0) }
-        let store = try await connect(
-            configuration, migrates: true, loop: loop, log: log, reports: DatabaseReports(log, time: time), time: time)
-        await store.close()
+        guard case .postgres(let configured, let listening) = configuration.store else {
+            throw StartFailure(text: "there is no database to connect to")
+        }
+        let database = database(configured, listening, configuration)
+        do throws(OpeningFailure) {
+            try await BrokerStore.migrate(database, on: loop, log: log, time: time)
+        } catch {
+            throw StartFailure(error)
+        }
         log.info("schema_up_to_date", [])
         output.close(within: .seconds(1))
     }
 
-    /// Reports the service as not ready at once, then waits for running requests within the grace period.
-    func stop() async {
+    /// Reports the service as not ready at once, waits for running requests within the grace period, and closes everything.
+    func close() async {
         log.info("draining", [])
         broker.beginDraining()
         let end = MonotonicInstant.after(configuration.shutdownGrace)
         await server.drain(within: configuration.shutdownGrace)
         // A provider may have granted tokens that are not stored yet. They must be stored before anything else is
         // closed.
-        await broker.finish(within: max(MonotonicInstant.now.duration(to: end), Self.leastTimeToFinish))
-        await client.close()
-        clock.cancel()
-        await clock.value
-        await journal?.close()
-        await vault.close()
+        await resources.finish(
+            broker.core, within: max(MonotonicInstant.now.duration(to: end), Self.leastTimeToFinish))
+        await resources.close()
         await server.close()
         // Closed last, so that probes learn until the end that the process is not ready.
         await operations?.drain(within: .seconds(1))
@@ -217,12 +182,8 @@ struct RunningService {
         do throws(SystemError) {
             return (try LineWriter(descriptor: 1), try EventLoop(name: "outbound"))
         } catch {
-            throw StartFailure(text: refusal(error))
+            throw StartFailure(.system(error))
         }
-    }
-
-    private static func refusal(_ error: SystemError) -> String {
-        "the system refuses threads or descriptors: \(error)"
     }
 
     /// Limits the connections so that descriptors are left for the store, the providers and the loops.
@@ -242,109 +203,75 @@ struct RunningService {
         return configuration.maximumConnections
     }
 
+    /// Opens the configured store, and waits for a database that is starting at the same time.
     private static func openStore(
-        _ configuration: Configuration, loop: EventLoop, log: Log, reports: DatabaseReports, time: SystemTime
-    ) async throws(StartFailure) -> (Vault, Keyring, AdminKeys) {
+        _ configuration: Configuration, loop: EventLoop, log: Log, time: SystemTime
+    ) async throws(StartFailure) -> BrokerStore {
+        let location: BrokerStore.Location
         switch configuration.store {
         case .files(let directory):
-            do {
-                let (store, keyring) = try await EmbeddedStore.open(
-                    directory, masterKeys: configuration.masterKeys, keysFile: configuration.masterKeysFile
-                ) { error in log.warning("file_store_failed", [.fileStore(error)]) }
-                do {
-                    let adminKeys = try await adminKeys(configuration, store)
-                    try await warnOfExposedSecrets(in: store, configuration: configuration, log: log)
-                    return (Vault(store: store, keyring: keyring), keyring, adminKeys)
-                } catch {
-                    await store.close()
-                    throw error
-                }
-            } catch let failure as StartFailure {
-                throw failure
-            } catch {
-                throw StartFailure(text: text(of: error))
-            }
-        case .postgres:
-            guard let keys = configuration.masterKeys, let adminKeys = configuration.adminKeys,
+            location = .directory(
+                directory, masterKeys: configuration.masterKeys, keysFile: configuration.masterKeysFile)
+        case .postgres(let configured, let listening):
+            guard let keys = configuration.masterKeys, configuration.adminKeys != nil,
                 let keyring = try? Keyring(parsing: keys.revealedText)
             else { throw StartFailure(text: "the configuration lacks keys") }
-            let store = try await connect(
-                configuration, migrates: configuration.migratesSchema, loop: loop, log: log, reports: reports,
-                time: time)
-            return (Vault(store: store, keyring: keyring), keyring, adminKeys)
+            location = .database(database(configured, listening, configuration), keyring)
+        }
+        do throws(OpeningFailure) {
+            return try await BrokerStore.open(location, on: loop, log: log, time: time)
+        } catch {
+            throw StartFailure(error)
         }
     }
 
-    /// Opens the journal, which is a file store that is encrypted with the database's keys.
-    private static func openJournal(_ directory: String, keyring: Keyring, log: Log) async throws -> Journal {
+    private static func database(
+        _ configured: PostgresConfiguration, _ listening: PostgresRecordStore.Listening, _ configuration: Configuration
+    ) -> BrokerStore.Database {
+        var database = BrokerStore.Database(configured)
+        database.listening = listening
+        database.migrates = configuration.migratesSchema
+        database.cacheValidity = configuration.cacheValidity
+        database.patience = patience
+        return database
+    }
+
+    private static func openResources(
+        _ store: BrokerStore, for settings: CredentialsBroker.Settings, _ configuration: Configuration, loop: EventLoop,
+        log: Log, time: SystemTime
+    ) async throws(StartFailure) -> BrokerResources {
+        var options = BrokerResources.Options()
+        options.journalDirectory = configuration.journalDirectory
+        options.trustedCAFile = configuration.trustedCAFile
+        options.timePatience = patience
+        do throws(OpeningFailure) {
+            return try await BrokerResources.open(store, for: settings, options, on: loop, log: log, time: time)
+        } catch {
+            throw StartFailure(error)
+        }
+    }
+
+    /// The configured admin keys, else those of the embedded store. Closes the store if it cannot return them.
+    private static func adminKeys(
+        _ configuration: Configuration, _ store: BrokerStore, _ log: Log
+    ) async throws(StartFailure) -> AdminKeys {
         do {
-            let store = try await FileRecordStore(directory: directory) { error in
-                log.warning("journal_failed", [.fileStore(error)])
-            }
-            let vault = Vault(store: store, keyring: keyring)
-            do {
-                try await vault.unlock()
-            } catch {
-                await vault.close()
-                throw error
-            }
-            return Journal(vault: vault)
-        } catch {
-            throw StartFailure(text: "TOKEN_BROKER_JOURNAL_DIR: \(text(of: error))")
-        }
-    }
-
-    /// Why files cannot be used. For damaged files, also which command helps.
-    private static func text(of error: any Error) -> String {
-        let isDamage =
-            switch error {
-            case FileStoreError.damaged, VaultError.store(.damaged): true
-            default: false
-            }
-        return isDamage ? "\(error); run token-broker doctor store to see what can be saved" : "\(error)"
-    }
-
-    /// Connects to the database, and waits for a database that is starting at the same time.
-    private static func connect(
-        _ configuration: Configuration, migrates: Bool, loop: EventLoop, log: Log, reports: DatabaseReports,
-        time: SystemTime
-    ) async throws(StartFailure) -> PostgresRecordStore {
-        guard case .postgres(let database, let listening) = configuration.store else {
-            throw StartFailure(text: "there is no database to connect to")
-        }
-        // A separate resolver, so that slow look-ups of providers' names cannot delay those of the database.
-        let resolver: NameResolver
-        do throws(SystemError) {
-            resolver = try NameResolver(name: "db-resolver", limits: .database)
-        } catch {
-            throw StartFailure(text: refusal(error))
-        }
-        var direct: PostgresConfiguration?
-        if case .through(let listener) = listening { direct = listener }
-        DatabaseReports.noteLinks(database, listener: direct, log)
-        let end = time.monotonic.advanced(by: patience)
-        while true {
-            do throws(StoreError) {
-                return try await PostgresRecordStore.open(
-                    database, on: loop, resolver: resolver, migrates: migrates, listening: listening,
-                    revalidateAfter: configuration.cacheValidity
-                ) { failure in
-                    reports.note(failure)
+            guard let files = store.files else {
+                guard let keys = configuration.adminKeys else {
+                    throw StartFailure(text: "the configuration lacks keys")
                 }
-            } catch {
-                log.warning("store_failed", [.store(error)])
-                guard error == .unavailable, time.monotonic < end else {
-                    var reason = "PostgreSQL cannot be reached or refuses the connection"
-                    if let failure = reports.lastReason { reason += " (\(failure))" }
-                    if case .damaged(let what) = error { reason = what }
-                    throw StartFailure(text: "TOKEN_BROKER_DATABASE_URL: \(reason)")
-                }
+                return keys
             }
-            do {
-                try await time.sleep(for: .seconds(1))
-            } catch {
-                throw StartFailure(text: "stopped before PostgreSQL answered")
-            }
+            let keys = try await adminKeys(configuration, files)
+            try await warnOfExposedSecrets(in: files, configuration: configuration, log: log)
+            return keys
+        } catch let failure as StartFailure {
+            await store.vault.close()
+            throw failure
+        } catch {
+            await store.vault.close()
+            throw StartFailure(
+                text: StartFailure.text(of: error, isDamage: (error as? FileStoreError)?.isDamage ?? false))
         }
     }
 
@@ -380,5 +307,36 @@ struct RunningService {
                         "a backup of TOKEN_BROKER_DATA_DIR contains the keys that decrypt it"),
                 ])
         }
+    }
+}
+
+extension RunningService.StartFailure {
+    /// What the operator is told, with the variable to look at.
+    init(_ failure: OpeningFailure) {
+        let text = Self.text(of: failure, isDamage: failure.isDamageOfFiles)
+        switch failure {
+        case .system(let error): self.text = "the system refuses threads or descriptors: \(error)"
+        case .database(.damaged(let what), _): self.text = "TOKEN_BROKER_DATABASE_URL: \(what)"
+        case .database(_, let reason):
+            self.text =
+                "TOKEN_BROKER_DATABASE_URL: PostgreSQL cannot be reached or refuses the connection"
+                + (reason.map { " (\($0))" } ?? "")
+        case .cancelled: self.text = "stopped before PostgreSQL answered"
+        case .journalFiles, .journalKeys: self.text = "TOKEN_BROKER_JOURNAL_DIR: \(text)"
+        case .client: self.text = "TOKEN_BROKER_TRUSTED_CA_FILE: \(text)"
+        case .files, .keys, .time: self.text = text
+        }
+    }
+
+    /// Why files cannot be used. For damaged files, also which command helps.
+    fileprivate static func text(of error: any Error, isDamage: Bool) -> String {
+        isDamage ? "\(error); run token-broker doctor store to see what can be saved" : "\(error)"
+    }
+}
+
+extension FileStoreError {
+    fileprivate var isDamage: Bool {
+        if case .damaged = self { return true }
+        return false
     }
 }

@@ -60,7 +60,7 @@ func runService() -> Never {
     Task {
         // A start that waits for its database stops waiting.
         service.cancel()
-        await service.value.stop()
+        await service.value.close()
         Console.exit(0)
     }
     TerminationSignal.wait()

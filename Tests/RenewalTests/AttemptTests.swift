@@ -170,9 +170,9 @@ import Testing
         run.hasGoneBack = true
         #expect(run.next(.waited) == .publish(over: 1, heedsLease: false))
         // Where the store is away, what it says when it is back is another thing.
-        #expect(run.next(.storeAway) == .keep)
+        #expect(run.next(.storeAway) == .writeJournal)
         run.hasGoneBack = false
-        _ = run.next(.notKept)
+        _ = run.next(.notJournaled)
         #expect(run.next(.waited) == .publish(over: 1, heedsLease: true))
     }
 

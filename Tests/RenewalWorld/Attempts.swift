@@ -3,7 +3,7 @@ import Renewal
 /// What an attempt is to do, in six bytes.
 struct Step {
     enum Kind: UInt8 {
-        case none, read, wait, claim, ask, pause, publish, keep, publishEnd, release, handOver, finish
+        case none, read, wait, claim, ask, pause, publish, writeJournal, publishEnd, release, handOver, finish
     }
 
     var kind = Kind.none
@@ -25,7 +25,7 @@ struct Step {
 struct Outcome {
     enum Kind: UInt8 {
         case begun, stands, storeAway, waited, claimed, refused, granted, sessionEnded, denied, unknown, tooLate, stored
-        case same, other, spent, kept, notKept, withheld
+        case same, other, spent, journaled, notJournaled, withheld
     }
 
     var kind: Kind
@@ -69,7 +69,9 @@ final class Attempts {
     }
 
     /// Of an attempt that goes on with what is in the journal.
-    func kept(over version: UInt8) -> UInt16 { number(RenewalAttempt(rules: rules, keptOver: Int64(version))) }
+    func journaled(over version: UInt8) -> UInt16 {
+        number(RenewalAttempt(rules: rules, journaledOver: Int64(version)))
+    }
 
     func version(_ attempt: UInt16) -> UInt8 { UInt8(values[Int(attempt)].version) }
 
@@ -146,7 +148,7 @@ final class Attempts {
         case .pause(let duration): Step(kind: .pause, duration: duration.wholeSeconds)
         case .publish(let version, let heedsLease):
             Step(kind: .publish, version: UInt8(version), flag: heedsLease ? 1 : 0)
-        case .keep: Step(kind: .keep)
+        case .writeJournal: Step(kind: .writeJournal)
         case .publishEnd(let version): Step(kind: .publishEnd, version: UInt8(version))
         case .release(let version, let release):
             Step(
@@ -185,8 +187,8 @@ extension Outcome {
         case .same: .conflict(.same)
         case .other: .conflict(.other)
         case .spent: .conflict(.spent(version: Int64(version), lease: lease))
-        case .kept: .kept
-        case .notKept: .notKept
+        case .journaled: .journaled
+        case .notJournaled: .notJournaled
         case .withheld: .withheld
         }
     }

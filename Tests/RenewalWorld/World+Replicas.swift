@@ -56,7 +56,7 @@ extension World {
         let hidesChange = c.old.contains(.journalHidesChange)
         replicas[index].set(Flag.serves, !isAble(index) && (hidesChange || replica.known <= replica.journalOver))
         replicas[index].grant = replica.journal
-        replicas[index].attempt = c.attempts.kept(over: replica.journalOver)
+        replicas[index].attempt = c.attempts.journaled(over: replica.journalOver)
         step(index, Outcome(.begun), c)
     }
 
@@ -94,7 +94,7 @@ extension World {
             case .read:
                 outcome = readFails || !isAble(index) ? Outcome(.storeAway) : look(index, c)
                 readFails = false
-            case .keep: outcome = keep(index, c)
+            case .writeJournal: outcome = writeJournal(index, c)
             case .wait, .pause:
                 replicas[index].call = Call.at
                 replicas[index].due = max(1, step.duration)
@@ -144,13 +144,13 @@ extension World {
         replicas[index] = replica
     }
 
-    private mutating func keep(_ index: Int, _ c: Context) -> Outcome {
-        guard c.setting.hasJournal, replicas[index].grant != Token.none else { return Outcome(.notKept) }
+    private mutating func writeJournal(_ index: Int, _ c: Context) -> Outcome {
+        guard c.setting.hasJournal, replicas[index].grant != Token.none else { return Outcome(.notJournaled) }
         let over = c.attempts.version(replicas[index].attempt)
         (replicas[index].journal, replicas[index].journalOver) = (replicas[index].grant, over)
         let hidesChange = c.old.contains(.journalHidesChange)
         replicas[index].set(Flag.serves, hidesChange || replicas[index].known <= over)
-        return Outcome(.kept)
+        return Outcome(.journaled)
     }
 
     /// Carries out what the replica is at.
@@ -167,7 +167,8 @@ extension World {
         case .publishEnd: return publishEnd(index, c)
         case .release: return release(index, c)
         case .handOver: return handOver(index, c)
-        case .none, .read, .wait, .ask, .pause, .keep, .finish: preconditionFailure("\(replica.kind) is no request")
+        case .none, .read, .wait, .ask, .pause, .writeJournal, .finish:
+            preconditionFailure("\(replica.kind) is no request")
         }
     }
 

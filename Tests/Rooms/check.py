@@ -29,7 +29,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 ROOMS = {
     "Base": "time, errors, quotas and waiting, which every other room uses",
     "Telemetry": "the log and the metrics",
-    "Cache": "entries of the store that are kept in memory, and how long they stay valid",
+    "Cache": "records of the store in memory, for how long they are valid, and their revalidation",
     "Events": "changes of the store: announced within a process, told to listeners",
     "Tenants": "tenants and their configuration",
     "Providers": "requests to the providers of tenants",

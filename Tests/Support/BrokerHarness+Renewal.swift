@@ -44,7 +44,9 @@ extension BrokerHarness {
     }
 
     /// What is kept aside under a storage key; nil when nothing is.
-    package func aside(tenant: String = "t1", storageKey: String = "default") async throws -> QuarantinedCredentials? {
+    package func quarantined(tenant: String = "t1", storageKey: String = "default") async throws
+        -> QuarantinedCredentials?
+    {
         guard let name = TenantName(tenant) else { return nil }
         return try await vault.read(RecordID(.quarantine, name, key: storageKey))
             .flatMap { QuarantinedCredentials(decoding: $0.content.revealedBytes) }

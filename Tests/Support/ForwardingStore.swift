@@ -65,7 +65,7 @@ extension ForwardingStore {
         return try await inner.lapsed(kind, limit: limit)
     }
 
-    package func watch(_ hear: @escaping @Sendable (StoreNews) -> Void) { inner.watch(hear) }
+    package func watch(_ notify: @escaping @Sendable (StoreNotification) -> Void) { inner.watch(notify) }
 
     package func entries(
         after sequence: Int64, tenant: TenantName?, limit: Int

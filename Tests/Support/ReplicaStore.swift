@@ -19,15 +19,15 @@ package final class ReplicaStore: ForwardingStore {
 
         package init() {}
 
-        fileprivate func tell(_ news: StoreNews) {
+        fileprivate func tell(_ news: StoreNotification) {
             for replica in replicas.withLock({ $0 }) { replica.deliver(news) }
         }
     }
 
     private struct State {
-        var hear: (@Sendable (StoreNews) -> Void)?
+        var notify: (@Sendable (StoreNotification) -> Void)?
         var delivery = Delivery.passes
-        var waiting: [StoreNews] = []
+        var waiting: [StoreNotification] = []
     }
 
     package let inner: any RecordStore
@@ -54,7 +54,9 @@ package final class ReplicaStore: ForwardingStore {
     }
 
     /// The feed does not begin by itself: the test says when it follows.
-    package func watch(_ hear: @escaping @Sendable (StoreNews) -> Void) { state.withLock { $0.hear = hear } }
+    package func watch(_ notify: @escaping @Sendable (StoreNotification) -> Void) {
+        state.withLock { $0.notify = notify }
+    }
 
     // MARK: The feed
 
@@ -63,11 +65,11 @@ package final class ReplicaStore: ForwardingStore {
 
     /// Tells what waits, in its order, and lets pass what comes.
     package func release() {
-        let (hear, waiting) = state.withLock { state in
+        let (notify, waiting) = state.withLock { state in
             defer { (state.delivery, state.waiting) = (.passes, []) }
-            return (state.hear, state.waiting)
+            return (state.notify, state.waiting)
         }
-        for news in waiting { hear?(news) }
+        for news in waiting { notify?(news) }
     }
 
     /// The connection that tells of commits is there: everything from now on passes.
@@ -83,18 +85,18 @@ package final class ReplicaStore: ForwardingStore {
     }
 
     /// Tells this replica alone, whatever becomes of other news.
-    package func tell(_ news: StoreNews) { state.withLock { $0.hear }?(news) }
+    package func tell(_ news: StoreNotification) { state.withLock { $0.notify }?(news) }
 
-    private func deliver(_ news: StoreNews) {
-        let hear = state.withLock { state in
+    private func deliver(_ news: StoreNotification) {
+        let notify = state.withLock { state in
             switch state.delivery {
-            case .passes: return state.hear
+            case .passes: return state.notify
             case .waits: state.waiting.append(news)
             case .fails: break
             }
             return nil
         }
-        hear?(news)
+        notify?(news)
     }
 }
 

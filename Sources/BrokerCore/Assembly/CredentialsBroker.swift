@@ -3,48 +3,51 @@ package import HTTPSClient
 package import OAuth
 internal import Synchronization
 
-/// What brokers credentials, put together over one store: the tenants, their logins, and the renewals of what those
-/// brought. It serves a server, and a program that needs none.
+/// A broker over one store: tenants, logins and the credentials that they bring, renewals, events, and the background jobs. The
+/// service and the library use it; see `BrokerResources` for what it runs on.
 package final class CredentialsBroker: Sendable {
     package struct Settings: Sendable {
-        /// Where browsers reach the broker, without a slash at its end: the base of its own redirect URI.
+        /// The URL at which browsers reach the broker, without a slash at its end: the base of its own redirect URI.
         package var publicBaseURL = "http://127.0.0.1"
-        /// Where providers may be; what the transport is told, too. Default: on the public internet, over https.
+        /// Where providers may be; see `limit`. Default: on the public internet, over https.
         package var providerTargets = TargetPolicy()
-        /// How long credentials that a provider ended are kept aside; zero keeps none.
+        /// For how long credentials are quarantined whose session has ended. Default 7 days; zero quarantines none.
         package var quarantine: Duration = .seconds(7 * 86_400)
-        /// How long ahead of a token's expiry listeners are told of it.
+        /// How long before a token's expiry listeners are notified. Default 300 s.
         package var expiryNotice: Duration = .seconds(300)
-        /// How long events are kept.
+        /// For how long events are kept. Default 7 days.
         package var eventRetention: Duration = .seconds(7 * 86_400)
-        /// How many commits' events are kept at most.
+        /// The events of how many commits are kept at most. Default 1,000,000.
         package var eventLimit = 1_000_000
-        /// How many may listen to one tenant's events in this process, and as many to those of all tenants; nil for any
-        /// number.
+        /// How many listeners one tenant's events may have in this process, and how many the events of all tenants. Nil for any
+        /// number; default 2000.
         package var listenersPerTenant: Int? = 2000
-        /// How many may listen with one API key in this process; nil for any number.
+        /// How many listeners one API key may have in this process. Nil for any number; default 100.
         package var listenersPerKey: Int? = 100
-        /// How many logins of a tenant may be pending at once, over all replicas; nil for any number.
+        /// How many logins of a tenant may be pending at once, over all replicas. Nil for any number; default 10,000.
         package var pendingLogins: Int? = 10_000
-        /// The same of device logins, each of which is polled at its provider.
+        /// The same for device logins, each of which is polled at its provider. Default 2000.
         package var pendingDeviceLogins: Int? = 2000
-        /// How long events that follow others are kept, to be sent together; see `EventFeed`. Zero keeps none.
+        /// For how long later events are collected, to be sent together; see `EventFeed.Limits`. Zero, the default, collects
+        /// none.
         package var eventSpan: Duration = .zero
-        /// What the credentials that are kept in memory may take of it, in bytes.
+        /// The memory that cached credentials may take, in bytes. Default 256 MiB.
         package var cacheBytes = 256 << 20
-        /// For how long what this process stored is kept, for a store that loses its last commits; zero keeps nothing.
+        /// For how long this process remembers what it has stored, in case the store loses its last commits; see `GrantMemory`.
+        /// Default 900 s; zero remembers nothing.
         package var grantMemory: Duration = .seconds(900)
-        /// How long a caller waits for a renewal while the token at hand lives; nil for as long as the renewal takes.
+        /// For how long a caller waits for a renewal while the present token is valid. Nil for as long as the renewal takes;
+        /// default 2 s.
         package var renewalPatience: Duration? = .seconds(2)
-        /// The longest that one call to a provider takes, which the transport must see to. A lease lasts a little longer.
+        /// The longest time of one call to a provider; see `limit`. A lease lasts a little longer. Default 10 s.
         package var providerTimeout: Duration = .seconds(10)
-        /// How many token requests a provider is to answer at once.
+        /// How many token requests a provider gets at once.
         package var providerBudget = ProviderBudget.Limits()
 
         package init() {}
 
-        /// Gives a transport the limits that these settings count on (a call that outlasts its lease would have another
-        /// replica present the same refresh token) and the providers that it may call.
+        /// Gives the transport the limits that the broker relies on: if a call outlasted its lease, another replica would
+        /// present the same refresh token.
         package func limit(_ transport: inout HTTPSClientConfiguration) {
             transport.exchangeTimeout = providerTimeout
             transport.maximumConnectionsPerOrigin = providerBudget.connections
@@ -67,20 +70,20 @@ package final class CredentialsBroker: Sendable {
     package let events: EventFeed
     package let expiryJob: ExpiryJob
     package let bus: EventBus
-    /// What is not of the core can have its caches included, too.
-    package let beliefRenewal: BeliefRenewal
+    /// Also takes caches of other modules.
+    package let cacheRevalidation: CacheRevalidation
     package let tenantCheck: TenantCheck
     private let leaseRecovery: LeaseRecovery
     let storeRecovery: StoreRecovery
     private let housekeeping: Housekeeping
-    /// Tells the log and the metrics when its store is away.
+    /// The vault that the broker uses: it reports failures of the store to the log and the metrics.
     package let vault: Vault
     private let jobs = Mutex(Jobs())
 
-    /// The tasks of the work in the background.
+    /// The tasks of the background jobs.
     private struct Jobs {
         var tasks: [Task<Void, Never>] = []
-        /// That of `storeRecovery`, which works until everything else has ended.
+        /// The task of `storeRecovery`, which works until everything else has ended.
         var recovery: Task<Void, Never>?
     }
 
@@ -95,11 +98,13 @@ package final class CredentialsBroker: Sendable {
         let reports = StoreReports(log, metrics, time: time)
         let vault = vault.behind { ReportingStore(inner: $0, reports: reports) }
         self.vault = vault
-        let bus = EventBus(trust: Trust(validity: vault.revalidateAfter))
+        let bus = EventBus(cacheValidity: CacheValidity(lifetime: vault.revalidateAfter))
         self.bus = bus
         events = EventFeed(
-            vault: vault, bus: bus, time: time, log: log, maximumPerTenant: settings.listenersPerTenant,
-            maximumPerKey: settings.listenersPerKey, span: settings.eventSpan)
+            vault: vault, bus: bus,
+            limits: EventFeed.Limits(
+                perTenant: settings.listenersPerTenant, perKey: settings.listenersPerKey, span: settings.eventSpan),
+            time: time, log: log)
 
         let transport = TracingTransport(transport)
         budget = ProviderBudget(limits: settings.providerBudget, time: time)
@@ -113,7 +118,7 @@ package final class CredentialsBroker: Sendable {
                 time: time, log: log),
             callLimit: settings.providerTimeout)
         tenants = TenantDirectory(vault: vault, bus: bus, time: time) { [pauses = budget.pauses] tenant in
-            // Whoever puts a tenant may have mended what its provider could not bear.
+            // The new configuration may have corrected what the provider asked to pause for.
             guard let server = servers.knownServer(for: tenant.configuration) else { return }
             pauses.lift(ProviderPauses.Key(tenant.configuration.client, at: server))
         }
@@ -123,17 +128,19 @@ package final class CredentialsBroker: Sendable {
         let memory = GrantMemory(
             GrantMemory.Limits(span: settings.grantMemory), vault: vault, journal: journal, time: time, log: log)
         let records = CredentialsRecords(
-            vault: vault, tenants: tenants, bus: bus, time: time, log: log, schedule: schedule,
-            cacheBytes: settings.cacheBytes, memory: memory)
+            vault: vault, tenants: tenants, bus: bus, memory: memory,
+            options: CredentialsRecords.Options(schedule: schedule, cacheBytes: settings.cacheBytes),
+            instruments: instruments)
         renewer = CredentialsRenewer(
-            records: records, tenants: tenants, providers: providers, bus: bus, journal: journal,
-            quarantine: settings.quarantine, instruments: instruments)
+            records: records, providers: providers, journal: journal, quarantine: settings.quarantine,
+            instruments: instruments)
         credentials = CredentialsProvider(renewer: renewer, renewalPatience: settings.renewalPatience)
         writer = CredentialsWriter(records: records)
         list = CredentialsList(records: records, clientFaults: renewer.clientFaults)
         logins = LoginFlow(
-            vault: vault, providers: providers, writer: writer, bus: bus, publicBaseURL: settings.publicBaseURL,
-            limit: settings.pendingLogins, instruments: instruments)
+            vault: vault, providers: providers, writer: writer, bus: bus,
+            options: LoginFlow.Options(publicBaseURL: settings.publicBaseURL, limit: settings.pendingLogins),
+            instruments: instruments)
         deviceLogins = DeviceFlow(
             vault: vault, providers: providers, writer: writer, bus: bus, limit: settings.pendingDeviceLogins,
             instruments: instruments)
@@ -142,36 +149,40 @@ package final class CredentialsBroker: Sendable {
         leaseRecovery = LeaseRecovery(vault: vault, renewer: renewer, time: time, log: log)
         expiryJob = ExpiryJob(
             renewer: renewer, bus: bus, schedule: schedule, budget: settings.providerBudget, instruments: instruments)
-        beliefRenewal = BeliefRenewal(vault: vault, trust: bus.trust, time: time, log: log) { entry, stored in
+        cacheRevalidation = CacheRevalidation(vault: vault, validity: bus.cacheValidity, time: time, log: log) {
+            entry, stored in
             bus.announce(missedBy: entry, stored: stored)
         }
-        beliefRenewal.include(records.renewable)
-        beliefRenewal.include(tenants.renewable)
+        cacheRevalidation.include(records.revalidatedCache)
+        cacheRevalidation.include(tenants.revalidatedCache)
         housekeeping = Housekeeping(
             vault: vault, memory: memory, events: (settings.eventRetention, settings.eventLimit), time: time, log: log)
-        ChangeFeed(bus: bus, time: time, log: log).listen(to: vault)
+        ChangeFeed(bus: bus, time: time, log: log).subscribe(to: vault)
     }
 
-    /// Takes up what an earlier process could not store. To be done before anybody is served.
+    /// Stores or serves what an earlier process left in the journal, and finds out whether the store has lost commits since. To
+    /// be called before the first caller is served.
     /// - Throws: `storage_unavailable` and `internal_error` where the journal cannot be read.
     package func takeUpJournal() async throws(BrokerError) {
         try await storeRecovery.takeUp()
         try await renewer.publisher.takeUpJournal()
     }
 
-    /// Begins the work that nobody asks for: removing what has expired, polling for device logins, looking after
-    /// tokens that are about to expire, finishing renewals whose process has died, keeping believed what is in memory.
+    /// Starts the background jobs: removing expired records, polling for device logins, renewing tokens before they expire,
+    /// finishing renewals whose process has died, revalidating cache entries, storing again what the store has lost. Each job is
+    /// one `run()`, which ends when its task is cancelled.
     package func start() {
-        jobs.withLock { [deviceLogins, storeRecovery, leaseRecovery, beliefRenewal, expiryJob, housekeeping] jobs in
+        jobs.withLock { [deviceLogins, storeRecovery, leaseRecovery, cacheRevalidation, expiryJob, housekeeping] jobs in
             jobs.tasks = [
                 Task { await deviceLogins.run() }, Task { await leaseRecovery.run() },
-                Task { await beliefRenewal.run() }, Task { await expiryJob.run() }, Task { await housekeeping.run() },
+                Task { await cacheRevalidation.run() }, Task { await expiryJob.run() },
+                Task { await housekeeping.run() },
             ]
             jobs.recovery = Task { await storeRecovery.run() }
         }
     }
 
-    /// Nobody is kept waiting any more for what may yet happen.
+    /// From now on callers do not wait for later events any more: logins, retries, changes. Callers that wait get their answer.
     package func beginDraining() {
         renewer.beginDraining()
         logins.beginDraining()
@@ -179,19 +190,19 @@ package final class CredentialsBroker: Sendable {
         events.beginDraining()
     }
 
-    /// Lets what is under way come to its end: renewals and redemptions are stored by then, and no task of the
-    /// broker's own uses the store any more.
+    /// Ends the background jobs, and waits for the work that is under way. When this returns, renewals and redemptions are
+    /// stored, and no task of the broker uses the store any more.
     ///
-    /// After `limit`, what still waits for a provider or a store that does not answer is cut short and logged: whoever
-    /// stops the process does not wait longer, and would end it without a word.
-    /// - Parameter limit: nil waits as long as it takes.
+    /// After `limit`, work that still waits for a provider or for a store is cancelled and logged: the system would end the
+    /// process soon after that, without a log line.
+    /// - Parameter limit: nil waits for as long as the work takes.
     package func finish(within limit: Duration? = nil) async {
         let jobs = jobs.withLock { jobs in
             defer { jobs = Jobs() }
             return jobs
         }
         for task in jobs.tasks { task.cancel() }
-        let cutOff = limit.map { limit in
+        let canceller = limit.map { limit in
             Task {
                 do {
                     try await self.time.sleep(for: limit)
@@ -206,14 +217,14 @@ package final class CredentialsBroker: Sendable {
         await deviceLogins.finish()
         await logins.finish()
         await renewer.finish()
-        // A store that goes back meanwhile is to get what this process alone may know.
+        // If the store has lost commits meanwhile, only this process may have their content.
         if let recovery = jobs.recovery {
             recovery.cancel()
             await recovery.value
             await storeRecovery.finish()
         }
         await events.finish()
-        cutOff?.cancel()
+        canceller?.cancel()
     }
 
     private func cancelAll() {
@@ -224,7 +235,7 @@ package final class CredentialsBroker: Sendable {
 
     /// Removes a tenant with everything under it.
     package func deleteTenant(_ name: TenantName) async throws(BrokerError) -> Bool {
-        // Where the deletion's answer is lost, everything may be gone all the same.
+        // The store may have removed everything although its answer was lost.
         defer { bus.announce(removalOf: name) }
         return try await tenants.delete(name)
     }

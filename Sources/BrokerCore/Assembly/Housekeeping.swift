@@ -1,14 +1,14 @@
 internal import CredentialStore
 internal import OAuth
 
-/// Removes what has expired from the store and from memory, once a minute. Every replica does this; what another replica has
-/// removed is not there any more.
+/// Removes expired records and old events from the store, and expired grants from memory, once a minute. Every replica does so,
+/// and finds only what no other replica has removed.
 struct Housekeeping: Sendable {
     private static let interval: Duration = .seconds(60)
 
     let vault: Vault
     let memory: GrantMemory
-    /// How long events are kept, and how many commits' events are kept at most.
+    /// For how long events are kept, and the events of how many commits at most.
     let events: (retention: Duration, limit: Int)
     let time: any Time
     let log: Log
@@ -40,7 +40,7 @@ struct Housekeeping: Sendable {
         }
     }
 
-    /// Calls `body`, which returns how many it has removed, until it removes fewer than it may.
+    /// Calls `body`, which returns how many records it has removed, until it removes fewer than `batch`.
     private func remove(
         inBatchesOf batch: Int, logging event: StaticString, _ body: (_ limit: Int) async throws(StoreError) -> Int
     ) async {

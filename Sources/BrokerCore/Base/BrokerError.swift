@@ -2,10 +2,10 @@ package import CredentialStore
 package import HTTPCodec
 package import OAuth
 
-/// A failure as a caller sees it: one code of the contract, in plain words, with nothing secret in it.
+/// A failure as a caller gets it: a code of the contract and a text without secrets.
 package struct BrokerError: Error, Sendable, Equatable {
-    /// The codes that callers branch on. What each means, whether a retry helps and who can fix it stands in
-    /// openapi.yaml, under the same name.
+    /// The codes that callers branch on. openapi.yaml says under the same name what each means, whether a retry helps and who
+    /// can correct the cause.
     package enum Code: String, Sendable, CaseIterable {
         case authorizationError = "authorization_error"
         case tokenResponseError = "token_response_error"
@@ -28,7 +28,7 @@ package struct BrokerError: Error, Sendable, Equatable {
         case tooManyRequests = "too_many_requests"
         case storageUnavailable = "storage_unavailable"
         case providerUntrusted = "provider_untrusted"
-        /// A fault of the broker's own, or a request that HTTP itself refuses.
+        /// A fault of the broker, or a request that breaks a rule of HTTP.
         case internalError = "internal_error"
 
         package var status: Status {
@@ -79,7 +79,7 @@ package struct BrokerError: Error, Sendable, Equatable {
         }
     }
 
-    /// One thing that is wrong with a request's content.
+    /// One fault of a request's content.
     package struct Fault: Sendable, Equatable {
         /// A JSON pointer into the body, or the name of a query parameter.
         package let pointer: String
@@ -92,7 +92,7 @@ package struct BrokerError: Error, Sendable, Equatable {
     }
 
     package let code: Code
-    /// What happened and what to change. Fit for strangers: no secret, and nothing that a provider wrote but an address.
+    /// What happened and what to change. May be shown to anyone: it has no secret, and of a provider's text at most an address.
     package let detail: String
     /// The provider's `error` or `sub_status`, checked by `ErrorText`.
     package let errorCode: String?
@@ -101,16 +101,15 @@ package struct BrokerError: Error, Sendable, Equatable {
     package let faults: [Fault]
     /// For `method_not_allowed`: the methods that are.
     package let allowedMethods: [Method]
-    /// What kind of problem it is, in a few words.
+    /// The kind of problem, in a few words.
     package var title: String { isAboutMetadata ? "The provider's metadata cannot be used" : code.title }
-    /// For `illegal_configuration`: whether the reason is what the provider publishes about itself, or that it publishes
-    /// nothing.
+    /// For `illegal_configuration`: whether the reason is the provider's metadata, or that it has none.
     package var isAboutMetadata = false
-    /// The user's session that is over, where that is why there is nothing better to answer.
+    /// The user's ended session, where that is the reason.
     package var session: EndedSession?
     /// Since when the provider does not accept the tenant's client, where that is the reason; nil for other reasons.
     package var since: Timestamp?
-    /// What a store reported, for the log: it says where an operator must look, and no caller is told.
+    /// The store's error, for the log only: it says where an operator must look.
     package var storeError: StoreError?
     /// For `too_many_requests`: the limit that was exceeded, for the metrics.
     package var quota: Quota?

@@ -12,7 +12,7 @@ package enum Quota: String, Sendable, CaseIterable {
     case streamsOfTenant = "event_streams_per_tenant"
     case authenticationFailures = "authentication_failure_rate"
 
-    /// What a refused caller is told.
+    /// The text for a refused caller.
     private var detail: String {
         switch self {
         case .logins: "The API key begins more logins a second than it may. Begin the next one later."
@@ -32,7 +32,7 @@ package enum Quota: String, Sendable, CaseIterable {
     }
 
     /// The refusal of a request over this limit.
-    /// - Parameter retryAfter: when the limit lets the next one through; told in whole seconds, rounded up.
+    /// - Parameter retryAfter: when the limit allows the next request; sent in whole seconds, rounded up.
     package func exceeded(retryAfter: Duration) -> BrokerError {
         let nanoseconds = max(0, retryAfter.nanoseconds)
         let seconds = max(1, (nanoseconds + 999_999_999) / 1_000_000_000)

@@ -1,22 +1,22 @@
 package import OAuth
 package import Reactor
 
-/// The time of day and the passing of time, as a parameter: tests advance them by hand.
+/// The clocks of a broker, as a parameter: tests advance them by hand.
 package protocol Time: Sendable {
     /// The time of day, UTC.
     var now: Timestamp { get }
 
-    /// The clock that only runs forward: for ages and deadlines inside this process.
+    /// A clock that only runs forward: for ages and deadlines inside this process.
     var monotonic: MonotonicInstant { get }
 
-    /// Both clocks: one reading where the time of day follows from the other clock.
+    /// Both clocks, in one reading where the time of day is derived from the other clock.
     var clocks: (now: Timestamp, monotonic: MonotonicInstant) { get }
 
     /// Waits. Throws only when the task is cancelled.
     func sleep(for duration: Duration) async throws(CancellationError)
 
-    /// Waits between two looks of work in the background. A test that moves time does not count it among its sleepers.
-    /// Not to be cancelled.
+    /// Waits between two rounds of a background job. A test that moves time does not count it among its sleepers. Cancellation
+    /// does not end it.
     func tick(for duration: Duration) async
 }
 
@@ -28,8 +28,8 @@ extension Time {
     package var clocks: (now: Timestamp, monotonic: MonotonicInstant) { (now, monotonic) }
 }
 
-/// The system's clocks. Their time of day is the machine's wall clock: for the log. What is compared with stored times
-/// goes by `SharedTime`.
+/// The system's clocks. Their time of day is the machine's wall clock, for the log. Times that are compared with stored ones
+/// come from `SharedTime`.
 package struct SystemTime: Time {
     package init() {}
 

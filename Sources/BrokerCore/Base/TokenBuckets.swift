@@ -1,7 +1,7 @@
 package import Reactor
 internal import Synchronization
 
-/// How often something may be done: so many times a second, and so many times at once after a rest.
+/// A rate limit: the average number of operations in a second, and the number of operations at once after a pause.
 package struct Rate: Sendable, Equatable {
     /// 1 to 1,000,000.
     package let perSecond: Int
@@ -14,17 +14,16 @@ package struct Rate: Sendable, Equatable {
         self.burst = burst
     }
 
-    /// The time in which one token comes, in nanoseconds.
+    /// The time in which one token is added, in nanoseconds.
     fileprivate var interval: Int64 { 1_000_000_000 / Int64(perSecond) }
 }
 
-/// A token bucket for each key, in a table that does not outgrow its capacity.
+/// A token bucket for each key, in a table of bounded size.
 ///
-/// A bucket is one number: the time at which it will be full again. A bucket that is full is as good as none, so the
-/// table forgets those first. While every bucket in a full table is in use, the keys that have no bucket of their own share
-/// one.
+/// A bucket is one number: the time at which it will be full again. A full bucket need not be stored, so full buckets are removed
+/// first. While the table has no room and no full bucket, the keys without a bucket of their own share one.
 package final class TokenBuckets<Key: Hashable & Sendable>: Sendable {
-    /// What became of a request for a token.
+    /// The result of a request for a token.
     package enum Outcome: Sendable, Equatable {
         /// The token is taken. It may be used after that time, which is zero unless the caller was willing to wait.
         case taken(after: Duration)
@@ -37,7 +36,7 @@ package final class TokenBuckets<Key: Hashable & Sendable>: Sendable {
         var fullAt: [Key: Int64] = [:]
         /// The bucket of the keys that have none of their own.
         var sharedFullAt = Int64.min
-        /// The table is searched for full buckets once in a while only: a search looks at all of them.
+        /// When the table may next be searched for full buckets, since a search visits all buckets.
         var nextSearch = Int64.min
 
         mutating func forgetFullBuckets(at now: Int64) {
@@ -62,12 +61,11 @@ package final class TokenBuckets<Key: Hashable & Sendable>: Sendable {
     package var count: Int { state.withLock { $0.fullAt.count } }
 
     /// Takes a token out of the bucket of `key`.
-    /// - Parameter waiting: how many tokens that have not come yet may be taken in advance, by callers who then wait for
-    ///   theirs.
+    /// - Parameter waiting: how many tokens may be taken in advance, by callers that then wait for theirs.
     package func take(_ key: Key, now: MonotonicInstant, waiting: Int = 0) -> Outcome {
         let now = now.nanoseconds
         let interval = rate.interval
-        // What a bucket that holds one token lacks.
+        // The time that a bucket with one token needs until it is full.
         let tolerance = interval * Int64(rate.burst - 1)
         return state.withLock { state in
             var isOwn = true

@@ -3,19 +3,19 @@ internal import ExternalText
 package import HTTPCodec
 internal import OAuth
 
-/// Where a request stands in a distributed trace (W3C Trace Context): taken from its `traceparent`, in the lines of the log
-/// that it causes, and passed on in the calls to providers that it causes.
+/// A request's place in a distributed trace (W3C Trace Context): read from its `traceparent`, written to its log lines, and
+/// sent with its calls to providers.
 package struct TraceContext: Sendable, Equatable {
     /// 32 hexadecimal digits in lower case, not all zero.
     package let traceID: String
     /// Whether the caller records the trace.
     private let isSampled: Bool
 
-    /// That of the request whose work the present task does; nil where it has none, and for work that no request causes.
+    /// The context of the request that the present task works for; nil where the request has none, and for other work.
     @TaskLocal package static var current: TraceContext?
 
-    /// Nil where the fields have no `traceparent`, more than one, or one that is not well-formed: then the request is
-    /// answered as if it had none.
+    /// Nil where the fields have no `traceparent`, more than one, or a malformed one: then the request is answered as if it had
+    /// none.
     package init?(_ fields: Fields) {
         guard fields.contains("traceparent") else { return nil }
         let values = fields.values("traceparent")
@@ -23,7 +23,7 @@ package struct TraceContext: Sendable, Equatable {
         self.init(values[0])
     }
 
-    /// Reads `00-<trace>-<parent>-<flags>`. Versions to come may have more behind it, which is not read.
+    /// Reads `00-<trace>-<parent>-<flags>`. Later versions may have more after that, which is not read.
     init?(_ text: WireText) {
         let bytes = Array(text.utf8)
         let hyphen = UInt8(ascii: "-")
@@ -44,7 +44,7 @@ package struct TraceContext: Sendable, Equatable {
         return "00-\(traceID)-\(digits)-\(isSampled ? "01" : "00")"
     }
 
-    /// Runs `body`, whose tasks go on for others than the request: what they do is not of its trace.
+    /// Runs `body` outside of the trace, for tasks that also work for other requests.
     static func leaving<Value>(_ body: () throws -> Value) rethrows -> Value {
         if current == nil { return try body() }
         return try $current.withValue(nil) { try body() }

@@ -1,12 +1,12 @@
 internal import OAuth
 internal import Synchronization
 
-/// Versions of records that rise even past a record's deletion and return, so that no entity tag comes back and no late
-/// compare-and-set meets the version that it started from. Whoever finds a version unchanged may take the content for
-/// unchanged.
+/// Makes versions of records. They rise even if a record is removed and made again, so that no entity tag is used twice and no
+/// late compare-and-set finds the version that it started from. An unchanged version means unchanged content.
 ///
-/// A version is the time in microseconds, of which the thousandths are drawn by lot: that keeps replicas apart whose clocks
-/// agree. Where the version that it replaces is higher than that, by another replica's clock, it is the one after. In one process every version is higher than all before it, whatever its clock does.
+/// A version is the time in microseconds, of which the last three digits are random: so replicas with equal clocks make
+/// different versions. Where the replaced version is higher, because of another replica's clock, the new version is the next
+/// number. Within one process every version is higher than all earlier ones, whatever its clock does.
 final class VersionSource: Sendable {
     private let last = Mutex<Int64>(0)
 
@@ -19,8 +19,8 @@ final class VersionSource: Sendable {
         }
     }
 
-    /// The version of what replaces `version`. Like a first one, so that it is given once: a store that has lost its last
-    /// commits does not give their versions to other contents, and of two contents the later one has the higher version.
+    /// The version of a record that replaces `version`. It is as unique as a first version: after a loss of commits, the lost
+    /// versions are not given to other contents, and of two contents the later one has the higher version.
     func next(after version: Int64, at now: Timestamp) -> Int64 {
         let candidate = first(at: now)
         return last.withLock { last in

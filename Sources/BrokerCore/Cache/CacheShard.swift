@@ -1,23 +1,22 @@
 internal import Reactor
 
-/// What readers note of an entry in a cache: a conclusion, and what it was drawn from.
+/// A conclusion that a reader has drawn from a cache entry and stores beside it, with what the conclusion depends on.
 struct CacheNote: Equatable {
     var source: Int64 = 0
     var conclusion: Int64 = 0
 }
 
-/// The part of a cache that stands under one lock: a table of entries with marks of their use, and which keys were
-/// changed. Every operation on a key takes the same time however many there are, except when the table grows or the hand
-/// has far to go.
+/// The part of a cache that one lock protects: a hash table of entries, and which keys were changed lately. Every operation
+/// on a key takes the same time however many entries there are, except when the table grows or the clock hand has to pass
+/// many slots.
 ///
-/// Keys come with their hash, so that it is computed once, outside of the lock. Entries stand in slots; the table holds
-/// the slots' numbers (open addressing with linear probing), a part of each hash, and each value's hint. What a look-up of
-/// the busiest kind reads is found by its place in the table, so that it waits for memory twice and not once for each
-/// object on the way.
+/// The caller computes the hash of a key once, outside of the lock. Entries are in slots. The hash table (open addressing
+/// with linear probing) holds the slots' numbers, a part of each hash, and each value's hint. The most frequent look-up uses
+/// only the hash table and the hint, so that it waits for memory twice, and not once for each object on the way.
 ///
-/// What goes where there is no room is found by a hand that moves around the slots (the CLOCK of F. J. Corbató, 1968): it
-/// takes the mark from what was used since it came by last, and stops at what was not. A list in the order of use would
-/// have each look-up among a million write to three entries' memory besides its own.
+/// Eviction uses the CLOCK algorithm (F. J. Corbató, 1968): a hand moves around the slots, clears the mark of each entry that
+/// was used since the hand passed it last, and evicts the first entry without a mark. A list in the order of use would have
+/// each look-up write to the memory of three other entries.
 struct CacheShard<Key: Hashable & Sendable, Value: Cacheable>: Sendable {
     final class Entry: Sendable {
         let key: Key
@@ -32,15 +31,15 @@ struct CacheShard<Key: Hashable & Sendable, Value: Cacheable>: Sendable {
     }
 
     private struct Slot {
-        /// Nil in a slot that is free.
+        /// Nil in a free slot.
         var entry: Entry?
         var tag: UInt32
         var bytes: UInt32
-        /// The next one that is free, in one that is.
+        /// In a free slot, the next free slot.
         var nextFree: Int32 = CacheShard.none
     }
 
-    /// What there is of a slot for look-ups, which have to do with nothing else of it.
+    /// What a look-up reads of a slot.
     private struct Validity {
         var checked: MonotonicInstant
         var note = CacheNote()
@@ -48,14 +47,14 @@ struct CacheShard<Key: Hashable & Sendable, Value: Cacheable>: Sendable {
 
     /// A place in the table.
     private struct Place {
-        /// `none` where nothing stands.
+        /// `none` in an empty place.
         var slot = CacheShard.none
-        /// The lower half of the hash, from which the place follows.
+        /// The lower half of the hash, which decides on the place.
         var tag: UInt32 = 0
         var hint = Value.Hint()
     }
 
-    /// Whether an entry was used since the hand passed it, and how often it may be renewed yet without being used.
+    /// Whether an entry was used since the hand passed it, and how often it may still be revalidated without being used.
     private struct Use: Equatable {
         private var bits: UInt8
 
@@ -63,69 +62,69 @@ struct CacheShard<Key: Hashable & Sendable, Value: Cacheable>: Sendable {
 
         private static var mark: UInt8 { 0x80 }
 
-        /// Of a slot without an entry.
+        /// The use of a free slot.
         static var free: Use { Use(bits: 0xff) }
-        /// Of an entry that has just come. Mostly it takes the place of the one that went last, so that it has a whole round
-        /// to be used in; where it takes that of one that was removed, the hand may come by sooner.
-        static var new: Use { Use(bits: CacheShard.renewalsPerUse) }
-        static var used: Use { Use(bits: mark | CacheShard.renewalsPerUse) }
+        /// The use of a new entry. It mostly takes the slot of the entry that was evicted last, so that the hand makes a whole
+        /// round before it returns. Where it takes the slot of an entry that was removed, the hand may come sooner.
+        static var new: Use { Use(bits: CacheShard.revalidationsPerUse) }
+        static var used: Use { Use(bits: mark | CacheShard.revalidationsPerUse) }
 
         var isMarked: Bool { bits & Self.mark != 0 }
-        var renewals: UInt8 { bits & ~Self.mark }
+        var revalidations: UInt8 { bits & ~Self.mark }
 
         mutating func unmark() { bits &= ~Self.mark }
 
-        mutating func noteRenewal() { bits -= 1 }
+        mutating func noteRevalidation() { bits -= 1 }
     }
 
-    /// What was changed about a key, by the count of changes.
+    /// The last changes of a key, each as the value that `changes` then had.
     private struct Change {
-        /// The last one that was made or may have been made here, or that took the key away.
-        var made: UInt64 = 0
-        /// The last one that the store told of.
-        var told: UInt64 = 0
-        /// The highest version that the store told of.
+        /// The last change that this process made or may have made, or that removed the key.
+        var local: UInt64 = 0
+        /// The last change that the store reported.
+        var reported: UInt64 = 0
+        /// The highest version that the store reported.
         var version: Int64 = .min
     }
 
-    /// How often an entry is renewed after it was used last. As many renewals cost less than the one reading that a
-    /// caller has to wait for where it was let run out.
-    static var renewalsPerUse: UInt8 { 6 }
+    /// How often an entry is revalidated after its last use. So many revalidations cost less than the one read that a caller
+    /// has to wait for after the entry has expired.
+    static var revalidationsPerUse: UInt8 { 6 }
 
     private static var none: Int32 { -1 }
     private static var leastTable: Int { 16 }
 
-    /// What an entry takes of memory beside its key's and value's own allocations. Arrays that grow by doubling are three
-    /// quarters full on average; the table, which grows when that many of its places are taken, half full.
+    /// The memory that an entry takes beside the allocations of its key and value, in bytes. An array that grows by doubling
+    /// is three quarters full on average. The hash table, which grows when it is three quarters full, is about half full.
     static var overhead: Int {
         let object = MemoryLayout<Key>.stride + MemoryLayout<Value>.stride + 16 + 8
         let slot = MemoryLayout<Slot>.stride + MemoryLayout<Validity>.stride + MemoryLayout<Use>.stride
-        return Footprint.allocation(object) + slot * 4 / 3 + MemoryLayout<Place>.stride * 2
+        return MemorySize.allocation(object) + slot * 4 / 3 + MemoryLayout<Place>.stride * 2
     }
 
     private let limit: Int
     private var slots: [Slot] = []
-    /// Of each slot.
+    /// One for each slot.
     private var validities: [Validity] = []
-    /// Of each slot. Close together: the hand passes a shard's thousands in some microseconds.
+    /// One for each slot. One byte each, so that the hand passes thousands of slots in a few microseconds.
     private var uses: [Use] = []
-    /// The slot that the hand looks at next.
+    /// The slot that the clock hand examines next.
     private var hand = 0
     private var table = [Place](repeating: Place(), count: leastTable)
     private var free = none
     private(set) var count = 0
     private(set) var bytes = 0
     private(set) var evictions = 0
-    private(set) var renewals = 0
+    private(set) var revalidations = 0
 
-    /// Rises with every change that somebody made, as against values that somebody read.
+    /// Counts the changes of keys. Values that were read do not count.
     private(set) var changes: UInt64 = 0
-    /// By the key's hash: two keys that share one cost a reading more, and no memory is held for a key that is long.
+    /// By the key's hash, so that a long key takes no memory here. Two keys with one hash cost one read more.
     private var lastChange: [Int: Change] = [:]
-    /// Changes up to this one are taken for changes of every key.
+    /// Each change up to this one counts as a change of every key.
     private var horizon: UInt64 = 0
 
-    /// - Parameter limit: what the entries may take of memory, in bytes.
+    /// - Parameter limit: the memory that the entries may take, in bytes.
     init(limit: Int) {
         self.limit = limit
     }
@@ -134,13 +133,13 @@ struct CacheShard<Key: Hashable & Sendable, Value: Cacheable>: Sendable {
 
     mutating func noteChange(of hash: Int) {
         beginChange()
-        lastChange[hash, default: Change()].made = changes
+        lastChange[hash, default: Change()].local = changes
     }
 
-    mutating func noteNews(of hash: Int, version: Int64) {
+    mutating func noteReportedChange(of hash: Int, version: Int64) {
         beginChange()
         var change = lastChange[hash] ?? Change()
-        change.told = changes
+        change.reported = changes
         change.version = max(change.version, version)
         lastChange[hash] = change
     }
@@ -152,7 +151,7 @@ struct CacheShard<Key: Hashable & Sendable, Value: Cacheable>: Sendable {
     }
 
     private mutating func beginChange() {
-        // Who holds an older ticket than the horizon reads once more than needed; the table stays small for it.
+        // Bounds the table. A reader whose ticket is older than the horizon reads once more than needed.
         if lastChange.count >= 1024 {
             lastChange.removeAll(keepingCapacity: true)
             horizon = changes
@@ -160,15 +159,16 @@ struct CacheShard<Key: Hashable & Sendable, Value: Cacheable>: Sendable {
         changes += 1
     }
 
+    /// Whether a key was changed in a way that a value does not contain.
     /// - Parameters:
-    ///   - ticket: the count of changes at some time.
-    ///   - version: of a value that was read or written after that time; it has seen what the store told of that version
-    ///     and of earlier ones. Nil for nothing.
+    ///   - ticket: what `changes` was before the value was read or written.
+    ///   - version: the value's version. The value contains every change that the store has reported with this version or a
+    ///     lower one. Nil where no record was found.
     func hasChanged(_ hash: Int, since ticket: UInt64, asSeenBy version: Int64?) -> Bool {
         if horizon > ticket { return true }
         guard let change = lastChange[hash] else { return false }
-        if change.made > ticket { return true }
-        return change.told > ticket && (version ?? .min) < change.version
+        if change.local > ticket { return true }
+        return change.reported > ticket && (version ?? .min) < change.version
     }
 
     // MARK: Entries
@@ -181,7 +181,7 @@ struct CacheShard<Key: Hashable & Sendable, Value: Cacheable>: Sendable {
         return place(hash) { slots[Int(table[$0].slot)].entry?.key == key }
     }
 
-    /// The slot of the entry whose key has that hash, and whose value has a hint that matches, and its place in the table.
+    /// The slot and the place in the hash table of the entry whose key has that hash and whose value has a matching hint.
     @inline(__always)
     func find(_ hash: Int, where matches: (Value.Hint) -> Bool) -> (slot: Int, place: Int)? {
         let table = table.span
@@ -189,7 +189,7 @@ struct CacheShard<Key: Hashable & Sendable, Value: Cacheable>: Sendable {
         return (Int(table[place].slot), place)
     }
 
-    /// What stands at a place in the table.
+    /// The hint at a place in the hash table.
     @inline(__always)
     func hint(_ place: Int) -> Value.Hint { table[place].hint }
 
@@ -209,7 +209,7 @@ struct CacheShard<Key: Hashable & Sendable, Value: Cacheable>: Sendable {
 
     func checked(_ slot: Int) -> MonotonicInstant { validities[slot].checked }
 
-    /// What was noted of an entry by its readers, for as long as it is there.
+    /// What a reader has noted of the entry. The note is dropped with the entry.
     func note(_ slot: Int) -> CacheNote { validities[slot].note }
 
     mutating func note(_ slot: Int, _ note: CacheNote) { validities[slot].note = note }
@@ -217,11 +217,11 @@ struct CacheShard<Key: Hashable & Sendable, Value: Cacheable>: Sendable {
     /// An entry was used.
     @inline(__always)
     mutating func use(_ slot: Int) {
-        // What is used all the time is not written to all the time.
+        // An entry that is used all the time is not written to each time.
         if uses[slot] != .used { uses[slot] = .used }
     }
 
-    /// Puts the entry in place of the key's present one; nil, and an entry that takes more than the limit, leave none.
+    /// Replaces the key's entry. Nil, or an entry that takes more memory than the limit, leaves the key without an entry.
     mutating func set(
         _ key: Key, _ hash: Int, to new: (entry: Entry, bytes: Int)?, checked: MonotonicInstant
     ) {
@@ -234,7 +234,7 @@ struct CacheShard<Key: Hashable & Sendable, Value: Cacheable>: Sendable {
         if let present {
             slot = Int(table[present].slot)
             bytes -= Int(slots[slot].bytes)
-            // Before what it leads to goes with the entry.
+            // The hint refers to the old entry's memory, so it is replaced before that entry is.
             table[present].hint = new.entry.value.hint
             (slots[slot].entry, slots[slot].bytes) = (new.entry, size)
             validities[slot] = Validity(checked: checked)
@@ -244,15 +244,15 @@ struct CacheShard<Key: Hashable & Sendable, Value: Cacheable>: Sendable {
             slot = add(Slot(entry: new.entry, tag: tag, bytes: size), Validity(checked: checked), new.entry.value.hint)
         }
         bytes += new.bytes
-        // It fits, so that there is another one for as long as there is no room.
+        // The new entry alone fits, so there is another entry to evict for as long as the limit is exceeded.
         while bytes > limit {
             evictions += 1
             remove(moveHand(sparing: slot))
         }
     }
 
-    /// Moves the hand to the entry that is to go next. Where all of them were used since it came by last, it goes round
-    /// once, and the first one that it came by is the next.
+    /// Moves the hand to the entry that is to be evicted next. Where all entries were used since the hand passed them, it
+    /// makes one whole round and returns to the first of them.
     private mutating func moveHand(sparing spared: Int) -> Int {
         while true {
             let slot = hand
@@ -274,16 +274,16 @@ struct CacheShard<Key: Hashable & Sendable, Value: Cacheable>: Sendable {
         }
     }
 
-    /// Looks at `limit` slots that are `step` apart, from `slot` on, and names the entries that were checked during that
-    /// time and used not too long ago.
-    /// - Returns: the slot to go on with; nil where the last one has been looked at.
+    /// Visits `limit` slots that are `step` apart, from `slot` on, and passes those entries to `found` that were checked
+    /// during that time and may still be revalidated without another use.
+    /// - Returns: the slot to continue with; nil where the last slot has been visited.
     func find(
         from slot: Int, step: Int, limit: Int, checked: Range<MonotonicInstant>, _ found: (Int, Entry) -> Void
     ) -> Int? {
         var slot = slot
         for _ in 0..<limit {
             if slot >= slots.count { return nil }
-            if uses[slot].renewals > 0, checked.contains(validities[slot].checked), let entry = slots[slot].entry {
+            if uses[slot].revalidations > 0, checked.contains(validities[slot].checked), let entry = slots[slot].entry {
                 found(slot, entry)
             }
             slot += step
@@ -291,13 +291,13 @@ struct CacheShard<Key: Hashable & Sendable, Value: Cacheable>: Sendable {
         return slot
     }
 
-    /// The store was found to hold what the entry was read from, by somebody who asked at that time. An entry that has
-    /// left the slot meanwhile stays away.
-    mutating func renew(_ slot: Int, _ entry: AnyObject, checked: MonotonicInstant) {
-        guard let present = slots[slot].entry, present === entry, uses[slot].renewals > 0 else { return }
+    /// The store still has the version that the entry was read from. Does nothing where the slot has another entry by now.
+    /// - Parameter checked: taken before the store was asked.
+    mutating func revalidated(_ slot: Int, _ entry: AnyObject, checked: MonotonicInstant) {
+        guard let present = slots[slot].entry, present === entry, uses[slot].revalidations > 0 else { return }
         validities[slot].checked = max(validities[slot].checked, checked)
-        uses[slot].noteRenewal()
-        renewals += 1
+        uses[slot].noteRevalidation()
+        revalidations += 1
     }
 
     private mutating func add(_ new: Slot, _ validity: Validity, _ hint: Value.Hint) -> Int {
@@ -336,8 +336,7 @@ struct CacheShard<Key: Hashable & Sendable, Value: Cacheable>: Sendable {
         table[place] = new
     }
 
-    /// Takes the slot out of the table, and moves those up that were kept from their place by it: no marks of what was
-    /// here stay behind.
+    /// Removes the slot from the hash table, and moves those entries up that collided with it (deletion without tombstones).
     private mutating func leave(_ slot: Int) {
         let mask = table.count - 1
         var gap = Int(slots[slot].tag) & mask
@@ -345,7 +344,7 @@ struct CacheShard<Key: Hashable & Sendable, Value: Cacheable>: Sendable {
         var place = (gap + 1) & mask
         while table[place].slot != Self.none {
             let home = Int(table[place].tag) & mask
-            // Whether the gap lies between the home of what stands here and this place.
+            // Whether the gap lies between the home place of this entry and its present place.
             if (place - home) & mask >= (place - gap) & mask {
                 table[gap] = table[place]
                 gap = place

@@ -1,19 +1,19 @@
-/// What stands in a `RevalidatingCache`.
+/// A value of a `RevalidatingCache`.
 package protocol Cacheable: Sendable {
     associatedtype Hint: CacheHint = NoHint
 
-    /// What leads a look-up to what it needs of the value, past the entry and the value themselves. It is good for as long
-    /// as the value is.
+    /// What a look-up needs of the value, without following the references to the entry and to the value. Valid for as long
+    /// as the value exists.
     var hint: Hint { get }
 }
 
-/// A few bytes that stand with a value's key in the table of a cache.
+/// A few bytes that the hash table of a cache holds for a value.
 package protocol CacheHint: BitwiseCopyable, Sendable {
-    /// Of no value.
+    /// The hint where there is no value.
     init()
 }
 
-/// For values that look-ups of the usual kind are quick enough for.
+/// The hint of values that are looked up by their key alone.
 package struct NoHint: CacheHint {
     package init() {}
 }

@@ -2,26 +2,27 @@ internal import CredentialStore
 package import Reactor
 internal import Synchronization
 
-/// What a cache holds, and what went because there was no room for it.
+/// The size of a cache, and what has happened to its entries so far.
 package struct CacheStatistics: Sendable, Equatable {
     package var entries = 0
-    /// What the entries take of memory, by the estimate that bounds them.
+    /// The memory that the entries take, by the estimate that bounds it.
     package var bytes = 0
+    /// Entries that were removed because others needed their memory.
     package var evictions = 0
-    /// Of belief, in entries that were found unchanged in the store.
-    package var renewals = 0
+    /// How often an entry was found unchanged in the store before it expired.
+    package var revalidations = 0
 }
 
-/// What was read from the store, kept in memory for as long as it may be believed.
+/// A cache of values that were read from the store, each used for as long as `CacheValidity` says.
 ///
-/// Sharded, so that readers on different loops seldom meet. Bounded by the memory that the entries take: where a shard
-/// is full, something goes that, as a rule, was not used for long. A value that was read or written before another
-/// change, and arrives after it, is not taken in: with a store of one writer, or while a change feed vouches for what is
-/// here, it would never be looked at again.
+/// It is sharded, so that readers on different loops seldom wait for each other. The memory of the entries bounds it: a full
+/// shard evicts an entry that, as a rule, was not used for long. A value that was read or written before another change of
+/// its key and arrives here after that change is not cached: where no other process writes to the store, or while a change
+/// feed covers the entry, nothing would ever correct it.
 package final class RevalidatingCache<Key: Hashable & Sendable, Value: Cacheable>: Sendable {
     typealias Contents = CacheShard<Key, Value>
 
-    /// Shows which changes were known, and when, before somebody turned to the store.
+    /// Taken before the store is asked: which changes were known by then, and the time.
     package struct Ticket: Sendable {
         fileprivate let changes: UInt64
         fileprivate let taken: MonotonicInstant
@@ -29,51 +30,52 @@ package final class RevalidatingCache<Key: Hashable & Sendable, Value: Cacheable
 
     private static var shardCount: Int { 64 }
 
-    /// Within this object: the way to one counts no reference.
+    /// Inline, so that a look-up counts no reference.
     private let shards: InlineArray<64, Mutex<Contents>>
-    let trust: Trust
+    let validity: CacheValidity
     private let cost: @Sendable (Key, Value) -> Int
     private let version: @Sendable (Value) -> Int64
     private let hash: @Sendable (Key) -> Int
 
     /// - Parameters:
-    ///   - bytes: what the entries may take of memory. A 64th of it is any one entry's limit: a larger one is not kept.
-    ///   - trust: says for how long an entry is believed after it was checked.
-    ///   - cost: what the key and the value take of memory beside their own fields; 0 or more.
+    ///   - bytes: the memory that the entries may take. An entry that takes more than a 64th of it is not cached.
+    ///   - validity: says for how long an entry is valid after it was checked.
+    ///   - cost: the memory that the key and the value take beside their own fields, in bytes; 0 or more.
     ///   - version: the version of the record that the value was read from.
-    ///   - hash: of the same key always the same, of which all bits count, and that nobody outside can foretell.
+    ///   - hash: always the same for the same key. All its bits count, and callers of the service cannot predict it.
     package init(
-        bytes: Int, trust: Trust, cost: @escaping @Sendable (Key, Value) -> Int,
+        bytes: Int, validity: CacheValidity, cost: @escaping @Sendable (Key, Value) -> Int,
         version: @escaping @Sendable (Value) -> Int64, hash: @escaping @Sendable (Key) -> Int = { $0.hashValue }
     ) {
         shards = InlineArray { _ in Mutex(Contents(limit: bytes / Self.shardCount)) }
-        self.trust = trust
+        self.validity = validity
         self.cost = cost
         self.version = version
         self.hash = hash
     }
 
-    /// What an entry takes of memory beside what `cost` says.
+    /// The memory that an entry takes beside its `cost`, in bytes.
     package static var overhead: Int { Contents.overhead }
 
-    /// The value, while it is believed.
+    /// The value, while it is valid.
     package func fresh(_ key: Key, now: MonotonicInstant) -> Value? { holding(key, now: now)?.value }
 
-    /// A value that is believed, and until when, as things stand.
+    /// A valid value.
     package struct Holding: Sendable {
         package let value: Value
+        /// Until when it is valid, unless it is revalidated or invalidated before.
         package let end: MonotonicInstant
         /// When the store was asked for it.
         package let checked: MonotonicInstant
     }
 
-    /// The value that `fresh` gives, for somebody who makes something of it.
+    /// The value that `fresh` returns, with its validity.
     package func holding(_ key: Key, now: MonotonicInstant) -> Holding? { holding(key, hash(key), now: now) }
 
-    /// The same for a key whose hash is known.
+    /// The same for a key whose hash the caller has.
     func holding(_ key: Key, _ hash: Int, now: MonotonicInstant) -> Holding? {
         withContents(of: hash) { contents in
-            guard let slot = contents.find(key, hash), let end = believedEnd(of: slot, in: contents, now) else {
+            guard let slot = contents.find(key, hash), let end = validEnd(of: slot, in: contents, now) else {
                 return nil
             }
             contents.use(slot)
@@ -81,29 +83,30 @@ package final class RevalidatingCache<Key: Hashable & Sendable, Value: Cacheable
         }
     }
 
-    /// Lends what stands under the lock of the keys with that hash, to somebody who does not turn to the cache meanwhile.
+    /// Calls `body` with the shard of that hash, under the shard's lock. `body` must not call the cache.
     @inline(__always)
     func withContents<R>(of hash: Int, _ body: (inout Contents) -> R) -> R {
         shards[shard(hash)].withLock { body(&$0) }
     }
 
-    /// Until when an entry is believed, nil where it is not.
+    /// Until when an entry is valid; nil where it has expired.
     @inline(__always)
-    func believedEnd(of slot: Int, in contents: borrowing Contents, _ now: MonotonicInstant) -> MonotonicInstant? {
-        let end = trust.end(of: contents.checked(slot), now)
+    func validEnd(of slot: Int, in contents: borrowing Contents, _ now: MonotonicInstant) -> MonotonicInstant? {
+        let end = validity.end(ofEntryChecked: contents.checked(slot), at: now)
         return end.nanoseconds > now.nanoseconds ? end : nil
     }
 
-    /// The value however old it is: for when the store cannot be asked.
-    package func any(_ key: Key) -> Value? { remembered(key)?.value }
+    /// The value, valid or not. For use while the store does not answer.
+    package func any(_ key: Key) -> Value? { checkedValue(key)?.value }
 
-    /// The value, where the store is known to have had it within `span` before `now`: for when the store cannot be asked.
+    /// The value, valid or not, if the store is known to have had it within `span` before `now`. For use while the store does
+    /// not answer.
     package func any(_ key: Key, within span: Duration, now: MonotonicInstant) -> Value? {
-        guard let (value, checked) = remembered(key) else { return nil }
-        return trust.lastVouched(for: checked).advanced(by: span) > now ? value : nil
+        guard let (value, checked) = checkedValue(key) else { return nil }
+        return validity.lastConfirmed(ofEntryChecked: checked).advanced(by: span) > now ? value : nil
     }
 
-    private func remembered(_ key: Key) -> (value: Value, checked: MonotonicInstant)? {
+    private func checkedValue(_ key: Key) -> (value: Value, checked: MonotonicInstant)? {
         let hash = hash(key)
         let found = withContents(of: hash) { contents in
             contents.find(key, hash).map { (contents.entry($0), contents.checked($0)) }
@@ -111,32 +114,33 @@ package final class RevalidatingCache<Key: Hashable & Sendable, Value: Cacheable
         return found.map { ($0.0.value, $0.1) }
     }
 
-    /// To be taken before a value is read from the store or written to it.
+    /// A ticket for `fill` and `put`, to be taken before the value is read from the store or written to it.
     package func ticket(_ key: Key, now: MonotonicInstant) -> Ticket {
         withContents(of: hash(key)) { Ticket(changes: $0.changes, taken: now) }
     }
 
-    /// Takes in what was read, nil for nothing, unless the key was changed since the ticket was taken. A change that
-    /// the store told of, and that the value has seen, is none.
+    /// Caches a value that was read, nil where there was none, unless the key was changed since the ticket was taken. A
+    /// change that the store has reported and that the value contains does not count.
     package func fill(_ key: Key, _ value: Value?, _ ticket: Ticket) {
         let hash = hash(key)
         let made = value.map { entry(key, $0) }
         withContents(of: hash) { contents in
             if contents.hasChanged(hash, since: ticket.changes, asSeenBy: made?.entry.version) { return }
             // A read that began before this one ended may have found an older version, and may end later. A read that begins
-            // after this one has found an older version only where the store has gone back.
+            // after this one finds an older version only where the store has lost commits.
             if let version = made?.entry.version,
                 contents.find(key, hash).map({ contents.entry($0).version < version }) ?? true
             {
-                contents.noteNews(of: hash, version: version)
+                contents.noteReportedChange(of: hash, version: version)
             }
             contents.set(key, hash, to: made, checked: ticket.taken)
         }
     }
 
-    /// Takes in what was written. When another change of the key was reported since the ticket was taken, nobody here
-    /// knows which of the two the store took last, so neither is kept; a change that the store told of has its version,
-    /// so that one which is not newer than this stands in nobody's way: it is this one, or was overwritten by it.
+    /// Caches a value that was written. If another change of the key was made or reported since the ticket was taken, it is
+    /// not known which of the two the store carried out last, and the key is left without an entry. A change that the store
+    /// has reported has a version: one that is not newer than this value does not count, since it is this write itself, or was
+    /// overwritten by it.
     package func put(_ key: Key, _ value: Value, _ ticket: Ticket) {
         let hash = hash(key)
         let made = entry(key, value)
@@ -147,7 +151,7 @@ package final class RevalidatingCache<Key: Hashable & Sendable, Value: Cacheable
         }
     }
 
-    /// Forgets what was removed, or what a write may have replaced whose outcome is not known.
+    /// Removes the entry of a record that was removed, or that may have been replaced by a write whose outcome is not known.
     package func remove(_ key: Key) {
         let hash = hash(key)
         withContents(of: hash) { contents in
@@ -156,19 +160,20 @@ package final class RevalidatingCache<Key: Hashable & Sendable, Value: Cacheable
         }
     }
 
-    /// The store told that the key was given that version, nil for none, by whomever. An entry of that version or a
-    /// newer one stays: what we write ourselves is told of as well.
-    package func hear(_ key: Key, version: Int64?) {
+    /// Removes the entry, if its version is lower: the store has reported that the record was given `version`. The store also
+    /// reports what this process has written itself, so an entry of that version stays.
+    /// - Parameter version: nil where the record was removed.
+    package func invalidate(_ key: Key, olderThan version: Int64?) {
         guard let version else { return remove(key) }
         let hash = hash(key)
         withContents(of: hash) { contents in
-            contents.noteNews(of: hash, version: version)
+            contents.noteReportedChange(of: hash, version: version)
             guard let slot = contents.find(key, hash), contents.entry(slot).version < version else { return }
             contents.set(key, hash, to: nil, checked: MonotonicInstant(nanoseconds: 0))
         }
     }
 
-    /// Like `remove` for every key; of the entries, only those that match go. Looks at every entry.
+    /// Counts as a change of every key, and removes the entries that match. Visits every entry.
     package func removeAll(where matches: (Key, Value) -> Bool) {
         for index in shards.indices {
             shards[index].withLock { contents in
@@ -178,7 +183,7 @@ package final class RevalidatingCache<Key: Hashable & Sendable, Value: Cacheable
         }
     }
 
-    /// Every key whose value is of that version or a later one, with it, whether it is believed or not. Looks at every entry.
+    /// The keys, with their versions, of all entries of that version or a later one, valid or not. Visits every entry.
     func versions(from oldest: Int64) -> [(Key, Int64)] {
         var found: [(Key, Int64)] = []
         for index in shards.indices {
@@ -189,43 +194,42 @@ package final class RevalidatingCache<Key: Hashable & Sendable, Value: Cacheable
         return found
     }
 
-    // MARK: Renewal of belief
+    // MARK: Revalidation
 
-    /// Those entries in the places of `walk` that were checked during that time and used not too long ago, with their
-    /// records. Ends soon after `limit` entries, and at the end of the walk with none.
-    func renewable(
-        _ walk: inout CacheWalk, limit: Int, checked: Range<MonotonicInstant>,
-        record: (Key, Value) -> RecordID
-    ) -> [RenewableEntry] {
-        var entries: [RenewableEntry] = []
-        while walk.shard < shards.count, entries.count < limit {
-            let number = walk.shard
-            // What is made of them is made outside of the lock, which is held for as long as so many slots take.
+    /// Continues the scan. Returns the entries that were checked during that time and used not too long ago. Returns soon
+    /// after `limit` entries were found, and no entries once the scan is complete.
+    func candidates(
+        in scan: inout CacheScan, limit: Int, checked: Range<MonotonicInstant>, record: (Key, Value) -> RecordID
+    ) -> [RevalidationCandidate] {
+        var entries: [RevalidationCandidate] = []
+        while scan.shard < shards.count, entries.count < limit {
+            let number = scan.shard
+            // The lock is held only while the slots are visited.
             let (found, next) = shards[number].withLock { contents in
                 var found: [(slot: Int, entry: Contents.Entry)] = []
                 let next = contents.find(
-                    from: walk.slot, step: walk.step, limit: Self.slotsAtOnce, checked: checked
+                    from: scan.slot, step: scan.step, limit: Self.slotsAtOnce, checked: checked
                 ) { found.append(($0, $1)) }
                 return (found, next)
             }
             for (slot, entry) in found {
                 entries.append(
-                    RenewableEntry(
+                    RevalidationCandidate(
                         id: record(entry.key, entry.value), version: entry.version, entry: entry, shard: number,
                         slot: slot))
             }
-            walk.goOn(with: next)
+            scan.proceed(to: next)
         }
         return entries
     }
 
     private static var slotsAtOnce: Int { 128 }
 
-    /// The store has these entries' versions.
-    /// - Parameter checked: taken before the entries were found, and so before the store was asked.
-    func renew(_ entries: [RenewableEntry], checked: MonotonicInstant) {
+    /// The store still has the versions of these entries.
+    /// - Parameter checked: taken before `candidates` returned them, and so before the store was asked.
+    func revalidated(_ entries: [RevalidationCandidate], checked: MonotonicInstant) {
         for entry in entries {
-            shards[entry.shard].withLock { $0.renew(entry.slot, entry.entry, checked: checked) }
+            shards[entry.shard].withLock { $0.revalidated(entry.slot, entry.entry, checked: checked) }
         }
     }
 
@@ -238,7 +242,7 @@ package final class RevalidatingCache<Key: Hashable & Sendable, Value: Cacheable
                 sum.entries += contents.count
                 sum.bytes += contents.bytes
                 sum.evictions += contents.evictions
-                sum.renewals += contents.renewals
+                sum.revalidations += contents.revalidations
             }
         }
         return sum
@@ -250,7 +254,7 @@ package final class RevalidatingCache<Key: Hashable & Sendable, Value: Cacheable
 
     @inline(__always)
     private func shard(_ hash: Int) -> Int {
-        // By other bits than those that place the key within its shard.
+        // Other bits than those that decide on the place within the shard.
         Int(truncatingIfNeeded: UInt(bitPattern: hash) >> UInt(UInt.bitWidth - 6))
     }
 }

@@ -3,47 +3,45 @@ package import OAuth
 package import Reactor
 internal import Synchronization
 
-/// The time of day that all replicas share: the database's clock as it was read last, carried on by this process's
-/// monotonic clock. The machine's wall clock is read once, when the process starts, and counts until the database's
-/// clock has been read; setting it afterwards changes nothing. Without a database for a long time, the monotonic clock
-/// alone carries the time on.
+/// The time of day that all replicas share: the database's clock as it was last read, plus what this process's monotonic clock
+/// has counted since. The machine's wall clock is read once, when the process starts, and is used until the database's clock has
+/// been read; setting it later changes nothing. While the database does not answer, only the monotonic clock counts.
 ///
-/// The database is followed in both directions, because replicas that start later know no other time. One answer does
-/// not move the time: a second one, asked for at once, must show the same.
+/// The time follows the database's clock forward and back, since replicas that start later know no other time. One answer of the
+/// database does not move the time: a second answer, requested at once, must confirm it.
 ///
-/// A store of one writer has no clock of its own. There the wall clock is followed forward only: a wall clock that is set
-/// back would make tokens count as good that have expired. The process goes by its monotonic clock until the wall clock
-/// has caught up, or until it is started again.
+/// A store of one writer has no clock of its own. There the time follows the wall clock, forward only: if it followed a wall
+/// clock that is set back, expired tokens would count as valid. The process uses its monotonic clock until the wall clock has
+/// caught up, or until it is restarted.
 package final class SharedTime: Time {
-    /// What a comparison of the time with its source has led to.
+    /// The result of a comparison of the time with its source.
     package enum Adjustment: Sendable, Equatable {
-        /// The time is right, as far as its source shows.
+        /// The source confirms the time, or does not disprove it.
         case unchanged
-        /// The time was moved to that of the database's clock.
+        /// The time was set to the database's clock, and changed by so much.
         case movedByDatabase(Duration)
-        /// The time of a store of one writer was moved to that of the wall clock.
+        /// The time, with a store of one writer, was set to the wall clock, and changed by so much.
         case movedByWallClock(Duration)
-        /// The wall clock was set back, and the time of a store of one writer stays ahead of it by so much.
+        /// The wall clock was set back. The time, with a store of one writer, stays ahead of it by so much.
         case aheadOfWallClock(Duration)
     }
 
-    /// How often the time is compared with its source. It bounds for how long a step of the database's clock, and time
-    /// that passed while all clocks of a virtual machine stood still, are not known.
+    /// The pause between two comparisons with the source. It bounds how late this process learns of a step of the database's
+    /// clock, and of time that has passed while a virtual machine was suspended.
     private static let interval: Duration = .seconds(5)
     /// Smaller changes are not logged: clocks drift, and a host's clock is corrected in small steps.
     private static let leastLogged: Duration = .milliseconds(200)
-    /// How far the time may be off at most when the process begins to serve.
+    /// By how much the time may be wrong when the process begins to serve.
     private static let leastProof: Duration = .seconds(1)
-    /// How long a store that failed is left alone before the process begins to serve.
+    /// The pause after a store failed, before the process begins to serve.
     private static let retryInterval: Duration = .milliseconds(500)
-    /// The store rounds its clock to a millisecond, and so does this process: by this, in milliseconds, an answer may be
-    /// off in either direction.
+    /// By how much an answer may be wrong in either direction, in milliseconds: the store and this process round their clocks.
     private static let rounding: Int64 = 1
 
     private let base: any Time
-    /// What is added to the monotonic clock to get the time of day, in milliseconds.
+    /// The difference between the time of day and the monotonic clock, in milliseconds.
     private let offset: Atomic<Int64>
-    /// The lead over the wall clock that the log was last told of, in milliseconds.
+    /// The lead over the wall clock that was last logged, in milliseconds.
     private let loggedLead = Atomic<Int64>(0)
 
     package init(_ base: any Time = SystemTime()) {
@@ -72,10 +70,10 @@ package final class SharedTime: Time {
 
     // MARK: Following the source
 
-    /// Takes the time from its source before anything is served by it: a process would go by a wall clock that is wrong until
-    /// it has read the database's. A store that fails, or whose answers prove too little, is asked again.
-    /// - Parameter patience: for how long. After that, what the last answer proved is good enough.
-    /// - Throws: where no answer came.
+    /// Takes the time from its source. To be called before the first caller is served, since the wall clock may be wrong. A store
+    /// that fails, or whose answers are too inexact, is asked again.
+    /// - Parameter patience: for how long it is asked again. After that, any answer is good enough.
+    /// - Throws: where the store has not answered.
     package func begin(with vault: Vault, within patience: Duration, _ log: Log) async throws(StoreError) {
         let start = base.monotonic
         while true {
@@ -126,11 +124,11 @@ package final class SharedTime: Time {
 
     /// Compares the time with its source once.
     ///
-    /// The time moves no further than two answers in a row prove. So a slow answer, which proves little, changes nothing,
-    /// and neither does a single answer that is wrong.
+    /// The time moves only as far as two successive answers prove. So neither a slow answer, which is inexact, nor a single wrong
+    /// answer changes it.
     package func adjust(by vault: Vault) async throws(StoreError) -> Adjustment { try await compare(with: vault).0 }
 
-    /// - Returns: what came of it, and how far the time may still be off by the answers; nil where they do not tell.
+    /// - Returns: the result, and by how much the time may still be wrong; nil where the answers do not say.
     private func compare(with vault: Vault) async throws(StoreError) -> (Adjustment, Duration?) {
         guard let first = try await measure(vault) else { return (followWallClock(), .zero) }
         let known = offset.load(ordering: .relaxed)
@@ -144,8 +142,8 @@ package final class SharedTime: Time {
         return (.movedByDatabase(.milliseconds(corrected - known)), proven.length)
     }
 
-    /// The offsets that an answer of the store allows: it read its clock at some moment between the question and the
-    /// answer. Nil for a store without a clock.
+    /// The offsets that an answer of the store allows: the store has read its clock between the request and the answer. Nil for
+    /// a store without a clock.
     private func measure(_ vault: Vault) async throws(StoreError) -> ClosedRange<Int64>? {
         let asked = base.monotonic
         guard let time = try await vault.clock() else { return nil }
@@ -154,7 +152,7 @@ package final class SharedTime: Time {
     }
 
     private func followWallClock() -> Adjustment {
-        // The wall clock first: a thread that is stopped between the two finds it behind, never ahead.
+        // The wall clock is read first: if the thread is suspended between the two, the wall clock seems late, never early.
         let wallClock = base.now
         let found = Self.offset(of: wallClock, at: base.monotonic)
         let known = offset.load(ordering: .relaxed)

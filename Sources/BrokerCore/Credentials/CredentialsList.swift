@@ -3,26 +3,26 @@ internal import Cryptography
 package import ExternalText
 package import OAuth
 
-/// What a list tells of one storage key.
+/// The entry of a list for one storage key.
 package struct ListedCredentials: Sendable {
     package let storageKey: StorageKey
     package let state: CredentialsState
-    /// Of what is stored, or kept aside; `basic` where there is neither.
+    /// The level of the stored or quarantined credentials; `basic` where there are none.
     package let level: CredentialsLevel
     package let userID: WireText?
     package let expires: Timestamp?
     package let isRefreshable: Bool
-    /// When a renewal granted what is stored; nil where a login did.
+    /// When a renewal granted the stored credentials; nil where a login did.
     package let lastRefresh: Timestamp?
-    /// What the last attempt to refresh what is stored failed with; nil where it went well.
+    /// The failure of the last attempt to refresh the stored credentials; nil where it succeeded.
     package let lastError: RenewalTrouble.Failure?
-    /// How the user's session ended that is over; nil where one lasts, after a logout, and where an earlier build ended it.
+    /// How the user's session ended; nil during a session, after a logout, and where an earlier build ended it.
     package let session: EndedSession?
-    /// Until when it is kept aside.
-    package let keptUntil: Timestamp?
+    /// Until when the credentials are quarantined; nil where they are not.
+    package let quarantinedUntil: Timestamp?
 }
 
-/// Which storage keys a list is to have.
+/// Selects the storage keys of a list.
 package struct CredentialsFilter: Sendable {
     package var state: CredentialsState?
     package var expiresBefore: Timestamp?
@@ -32,23 +32,23 @@ package struct CredentialsFilter: Sendable {
         self.expiresBefore = expiresBefore
     }
 
-    var letsAll: Bool { state == nil && expiresBefore == nil }
+    var includesAll: Bool { state == nil && expiresBefore == nil }
 
-    func lets(_ listed: ListedCredentials) -> Bool {
+    func includes(_ listed: ListedCredentials) -> Bool {
         if let state, listed.state != state { return false }
         guard let expiresBefore else { return true }
         return listed.expires.map { $0 < expiresBefore } ?? false
     }
 }
 
-/// A part of a list.
+/// A page of a list.
 package struct CredentialsPage: Sendable {
     package var listed: [ListedCredentials] = []
-    /// The last storage key that was looked at; nil where the list ends with this page.
+    /// The last storage key that was examined; nil where the list ends with this page.
     package var next: StorageKey?
 }
 
-/// Lists what stands under a tenant's storage keys.
+/// Lists the credentials of a tenant's storage keys.
 package struct CredentialsList: Sendable {
     private let records: CredentialsRecords
     private let clientFaults: ClientFaults
@@ -61,17 +61,17 @@ package struct CredentialsList: Sendable {
         (log, time) = (records.log, records.time)
     }
 
-    /// How many storage keys are read at once, and how many are looked at for one page: what they hold is sealed, so that
-    /// each one has to be opened to know whether a filter lets it through.
+    /// How many storage keys are read at once.
     private static let listedAtOnce = 200
-    private static let lookedAtForPage = 1000
-    /// Those of a narrowed API key are read one by one.
+    /// How many storage keys are examined for one page. The records are sealed, so each has to be opened before the filter.
+    private static let examinedForPage = 1000
+    /// The same for an API key that is restricted to some storage keys, whose records are read one by one.
     private static let readForPage = 100
 
-    /// What stands under up to `limit` storage keys of the tenant, in their order, those after `place` (exclusive) only.
+    /// The credentials of up to `limit` storage keys of the tenant, in the order of the keys, from the key after `place` on.
     ///
-    /// A page may have fewer and not be the last: it ends as well when enough storage keys were looked at. Those whose
-    /// records do not open are left out, and told of in the log.
+    /// A page may be shorter and not the last one: it also ends when enough storage keys were examined. Storage keys whose
+    /// records cannot be opened are left out, and logged.
     /// - Parameter storageKeys: the only ones to list; nil for all.
     package func list(
         _ tenant: Tenant, only storageKeys: [StorageKey]?, _ filter: CredentialsFilter, after place: StorageKey?,
@@ -87,18 +87,18 @@ package struct CredentialsList: Sendable {
             ?? CredentialsPage()
     }
 
-    /// - Parameter fault: of the tenant's client.
-    /// - Returns: nil where a user's credentials show that the fault is over.
+    /// - Parameter fault: the fault of the tenant's client; nil where there is none.
+    /// - Returns: nil where a user's credentials show that the fault has ended.
     private func list(
         _ tenant: Tenant, only storageKeys: [StorageKey]?, _ filter: CredentialsFilter, after place: StorageKey?,
         limit: Int, _ fault: ClientFault?
     ) async throws(BrokerError) -> CredentialsPage? {
         var page = CredentialsPage(next: place)
-        var left = storageKeys == nil ? Self.lookedAtForPage : Self.readForPage
+        var left = storageKeys == nil ? Self.examinedForPage : Self.readForPage
         do throws(StoreError) {
             while left > 0 {
-                // One more than is wanted tells whether there is a next page; how many a filter takes is not known.
-                let wanted = filter.letsAll ? limit + 1 - page.listed.count : Self.listedAtOnce
+                // One more than fits the page tells whether there is a next page. With a filter, the number is not known.
+                let wanted = filter.includesAll ? limit + 1 - page.listed.count : Self.listedAtOnce
                 let count = min(left, Self.listedAtOnce, wanted)
                 let rows = try await rows(of: tenant.name, only: storageKeys, after: page.next, limit: count)
                 left -= rows.count
@@ -110,7 +110,7 @@ package struct CredentialsList: Sendable {
                     if page.listed.count == limit { return page }
                     page.next = row.storageKey
                     let listed = opened.map { Self.listed(row.storageKey, $0, of: tenant, fault) }
-                    if let listed, filter.lets(listed) { page.listed.append(listed) }
+                    if let listed, filter.includes(listed) { page.listed.append(listed) }
                 }
                 if rows.count < count {
                     page.next = nil
@@ -124,12 +124,12 @@ package struct CredentialsList: Sendable {
         }
     }
 
-    /// The storage keys of up to `limit` sets of credentials that are kept aside and that `isWanted` takes, in their order.
-    package func aside(
+    /// The storage keys of up to `limit` quarantined credentials for which `isWanted` returns true, in the order of the keys.
+    package func quarantined(
         _ tenant: TenantName, after place: StorageKey?, limit: Int,
         where isWanted: @escaping @Sendable (QuarantinedCredentials) -> Bool
     ) async throws(BrokerError) -> (storageKeys: [StorageKey], next: StorageKey?) {
-        var (found, next, left): ([StorageKey], StorageKey?, Int) = ([], place, Self.lookedAtForPage)
+        var (found, next, left): ([StorageKey], StorageKey?, Int) = ([], place, Self.examinedForPage)
         do throws(StoreError) {
             while left > 0 {
                 let count = min(left, Self.listedAtOnce)
@@ -144,7 +144,7 @@ package struct CredentialsList: Sendable {
                     }
                 }
                 for (stored, isWanted) in zip(sealed, wanted) {
-                    if isWanted == nil { tellUnreadable(stored) }
+                    if isWanted == nil { logUnreadable(stored) }
                     guard let storageKey = StorageKey(stored.id.key) else { continue }
                     if found.count == limit { return (found, next) }
                     next = storageKey
@@ -163,10 +163,10 @@ package struct CredentialsList: Sendable {
     private struct Row: Sendable {
         let storageKey: StorageKey
         var stored: StoredRecord?
-        var aside: StoredRecord?
+        var quarantined: StoredRecord?
         var trouble: StoredRecord?
 
-        var bytes: Int { [stored, aside, trouble].reduce(0) { $0 + ($1?.sealed.count ?? 0) } }
+        var bytes: Int { [stored, quarantined, trouble].reduce(0) { $0 + ($1?.sealed.count ?? 0) } }
     }
 
     private func rows(
@@ -176,17 +176,19 @@ package struct CredentialsList: Sendable {
         guard let storageKeys else {
             let stored = try await vault.listSealed(
                 .credentials, tenant: tenant, after: Self.place(.credentials, tenant, place), limit: limit)
-            // What is kept aside, and what renewals failed with, stands under a storage key that has a record of credentials.
-            // (The one of the whole tenant, which has no storage key, comes before all others.)
-            let aside = try await vault.listSealed(
+            // Quarantined credentials and failures exist only for storage keys that have a record of credentials. (The record of
+            // the tenant's client fault has no storage key and comes before all others.)
+            let quarantined = try await vault.listSealed(
                 .quarantine, tenant: tenant, after: Self.place(.quarantine, tenant, place), limit: limit)
             let trouble = try await vault.listSealed(
                 .trouble, tenant: tenant, after: Self.place(.trouble, tenant, place), limit: limit + 1)
-            let (asideByKey, troubleByKey) = (Self.byKey(aside), Self.byKey(trouble))
+            let (quarantinedByKey, troubleByKey) = (Self.byKey(quarantined), Self.byKey(trouble))
             return stored.compactMap { record in
                 let key = WireText(record.id.key)
                 return StorageKey(key).map {
-                    Row(storageKey: $0, stored: record, aside: asideByKey[key], trouble: troubleByKey[key])
+                    Row(
+                        storageKey: $0, stored: record, quarantined: quarantinedByKey[key],
+                        trouble: troubleByKey[key])
                 }
             }
         }
@@ -196,7 +198,7 @@ package struct CredentialsList: Sendable {
             rows.append(
                 Row(
                     storageKey: storageKey, stored: try await vault.readSealed(CredentialsRecords.recordID(id)),
-                    aside: try await vault.readSealed(CredentialsRecords.asideID(id)),
+                    quarantined: try await vault.readSealed(CredentialsRecords.quarantineID(id)),
                     trouble: try await vault.readSealed(CredentialsRecords.troubleID(id))))
         }
         return rows
@@ -214,15 +216,15 @@ package struct CredentialsList: Sendable {
 
     private static func bytes(of records: [StoredRecord]) -> Int { records.reduce(0) { $0 + $1.sealed.count } }
 
-    /// What the records of one storage key hold.
+    /// The records of one storage key, opened.
     private struct OpenRow {
         let record: CredentialRecord
         let version: Int64
-        let aside: QuarantinedCredentials?
+        let quarantined: QuarantinedCredentials?
         let trouble: RenewalTrouble?
     }
 
-    /// Opens the rows, many of them on Swift's global pool; nil for one that has no record, or one that does not open.
+    /// Opens the rows, many of them on Swift's global pool. Nil for a row that has no record, or whose record cannot be opened.
     private func open(_ rows: [Row]) async -> [OpenRow?] {
         let (vault, now) = (records.vault, time.now)
         let bytes = rows.reduce(0) { $0 + $1.bytes }
@@ -230,21 +232,23 @@ package struct CredentialsList: Sendable {
             rows.map { row in
                 (
                     record: row.stored.flatMap { Self.opened($0, by: vault, CredentialRecord.init(decoding:)) },
-                    aside: row.aside.flatMap { Self.opened($0, by: vault, QuarantinedCredentials.init(decoding:)) },
+                    quarantined: row.quarantined.flatMap {
+                        Self.opened($0, by: vault, QuarantinedCredentials.init(decoding:))
+                    },
                     trouble: row.trouble.flatMap { Self.opened($0, by: vault, RenewalTrouble.init(decoding:)) }
                 )
             }
         }
         return zip(rows, opened).map { row, opened -> OpenRow? in
             guard let stored = row.stored, let id = CredentialsID(stored.id) else { return nil }
-            if let sealed = row.aside, opened.aside == nil { tellUnreadable(sealed) }
-            // What waits in the journal for the store is what callers are given.
+            if let sealed = row.quarantined, opened.quarantined == nil { logUnreadable(sealed) }
+            // A grant that waits to be stored is what callers get.
             guard let record = records.unpublished(id)?.record ?? opened.record else {
-                tellUnreadable(stored)
+                logUnreadable(stored)
                 return nil
             }
-            let aside = opened.aside.flatMap { $0.until > now ? $0 : nil }
-            return OpenRow(record: record, version: stored.version, aside: aside, trouble: opened.trouble)
+            let quarantined = opened.quarantined.flatMap { $0.until > now ? $0 : nil }
+            return OpenRow(record: record, version: stored.version, quarantined: quarantined, trouble: opened.trouble)
         }
     }
 
@@ -255,7 +259,7 @@ package struct CredentialsList: Sendable {
         return decode(record.content.revealedBytes)
     }
 
-    private func tellUnreadable(_ record: StoredRecord) {
+    private func logUnreadable(_ record: StoredRecord) {
         guard let id = CredentialsID(record.id) else { return }
         log.error("credentials_unreadable", LogField.credentials(id) + [.version(record.version)])
     }
@@ -265,14 +269,14 @@ package struct CredentialsList: Sendable {
     ) -> ListedCredentials {
         let record = row.record
         var state = record.state(
-            after: row.trouble, of: row.version, configuration: tenant.version, isQuarantined: row.aside != nil)
-        // A user's credentials are told before what is kept aside of an earlier session, and that before the client's.
-        if state == .quarantined, let aside = row.aside {
+            after: row.trouble, of: row.version, configuration: tenant.version, isQuarantined: row.quarantined != nil)
+        // A user's credentials are listed rather than the quarantined ones, and those rather than the client's.
+        if state == .quarantined, let quarantined = row.quarantined {
+            let held = quarantined.credentials
             return ListedCredentials(
-                storageKey: storageKey, state: .quarantined, level: aside.credentials.level,
-                userID: aside.credentials.userID, expires: aside.credentials.expiry,
-                isRefreshable: aside.credentials.refreshToken != nil, lastRefresh: nil, lastError: nil,
-                session: aside.session, keptUntil: aside.until)
+                storageKey: storageKey, state: .quarantined, level: held.level, userID: held.userID,
+                expires: held.expiry, isRefreshable: held.refreshToken != nil, lastRefresh: nil, lastError: nil,
+                session: quarantined.session, quarantinedUntil: quarantined.until)
         }
         var failure = row.trouble?.version == row.version ? row.trouble?.failure : nil
         if let fault, fault.concerns(record) {
@@ -283,6 +287,6 @@ package struct CredentialsList: Sendable {
         return ListedCredentials(
             storageKey: storageKey, state: state ?? (held == nil ? .ended : .active), level: held?.level ?? .basic,
             userID: held?.userID, expires: held?.expiry, isRefreshable: held?.refreshToken != nil,
-            lastRefresh: record.renewed, lastError: failure, session: record.session, keptUntil: nil)
+            lastRefresh: record.renewed, lastError: failure, session: record.session, quarantinedUntil: nil)
     }
 }

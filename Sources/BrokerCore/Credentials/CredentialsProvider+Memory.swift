@@ -2,23 +2,22 @@ package import OAuth
 package import Reactor
 
 extension CredentialsProvider {
-    /// Lends what `credentials` would answer without waiting, where that is in memory in the form in which it is sent; does
-    /// nothing where it is not, or where there is anything else to do.
+    /// Calls `serve` with the encoded answer of `credentials`, if the cache has a valid entry and the answer needs no renewal.
     /// - Parameters:
-    ///   - storageKey: the text of one, or any other, under which nothing is found.
+    ///   - storageKey: any text; if it is not a storage key, nothing is found.
     ///   - query: one that forces no renewal.
-    ///   - serve: given the answer. It must not turn to the cache: a lock of it is held.
+    ///   - serve: gets the answer. It must not use the cache, since it is called under a lock of the cache.
     /// - Returns: whether `serve` was called.
     package func answerFromMemory(
         _ storageKey: Span<UInt8>, of tenant: Tenant, _ query: CredentialsQuery,
         at clocks: (now: Timestamp, monotonic: MonotonicInstant), _ serve: (CachedAnswer.Facts, Span<UInt8>) -> Void
     ) -> Bool {
-        // What could not be stored yet goes before what is in the cache, and is not found by text.
+        // A grant that could not be stored yet takes precedence over the cache, and cannot be looked up by a text.
         if records.countOfUnpublished > 0 { return false }
         let hash = tenant.hashing.hashValue(storageKey: storageKey)
         return cache.withContents(of: hash) { contents in
             guard let (slot, place) = contents.find(hash, tenant: tenant.name, storageKey: storageKey),
-                cache.believedEnd(of: slot, in: contents, clocks.monotonic) != nil
+                cache.validEnd(of: slot, in: contents, clocks.monotonic) != nil
             else { return false }
             contents.use(slot)
             guard isServed(slot, in: &contents, of: tenant, query, now: clocks.now) else { return false }
@@ -26,10 +25,10 @@ extension CredentialsProvider {
         }
     }
 
-    /// Whether the policy serves the credentials in that slot as they are.
+    /// Whether the policy serves the credentials in that slot without a renewal.
     ///
-    /// What it says of the usual query is noted with the entry. That takes 30 instructions for a request; asking the policy
-    /// takes 2,270 of a request's 15,700, and looks at objects that are in no processor's cache when there are many
+    /// The decision about the default query is noted with the entry. To read the note takes 30 instructions. To ask the policy
+    /// takes 2,270 of a request's 15,700 instructions, and reads objects that are in no processor's cache when there are many
     /// credentials.
     @inline(__always)
     private func isServed(
@@ -51,8 +50,8 @@ extension CredentialsProvider {
     ) -> Bool {
         let snapshot = contents.entry(slot).value
         let later = now.advanced(by: Self.noteLife)
-        // Time only ever takes from what is served, so what is served then is served until then. Metadata may change
-        // meanwhile.
+        // Credentials that will be served at a later time are served until then, unless the decision depends on the provider's
+        // metadata, which may change meanwhile.
         if !renewer.decider.needsMetadata(snapshot, tenant),
             renewer.decider.decide(snapshot, tenant, query, now: later) == .serve
         {
@@ -62,6 +61,6 @@ extension CredentialsProvider {
         return renewer.decider.decide(snapshot, tenant, query, now: now) == .serve
     }
 
-    /// For how long a note is good.
+    /// For how long a note is valid.
     private static let noteLife: Duration = .seconds(60)
 }

@@ -6,36 +6,37 @@ package import OAuth
 internal import Reactor
 internal import Synchronization
 
-/// Hands out credentials: from memory while they are good, after one renewal for all who ask otherwise (TIDAL's Auth
+/// Hands out credentials: from the cache while they are valid, otherwise after one renewal for all callers (TIDAL's Auth
 /// design, "Providing credentials").
 package final class CredentialsProvider: Sendable {
-    /// What a query came to.
+    /// The answer to a query.
     package struct Answer: Sendable {
         package let snapshot: CredentialsSnapshot
-        /// The configuration that the answer was decided by.
+        /// The tenant with whose configuration the answer was decided.
         package let tenant: Tenant
-        /// `basic` when the client identifier is all there is to give.
+        /// `basic` where there is no token, only the client identifier.
         package let level: CredentialsLevel
         package let outcome: Metrics.TokenRead
-        /// Why the token may live shorter than was asked for; nil where it does not.
+        /// Why the token may have a shorter lifetime than the caller asked for; nil where it has not.
         package let degradation: Degradation?
     }
 
     let records: CredentialsRecords
-    /// The records', so that a warm read has it at hand.
+    /// The cache of `records`, without the indirection.
     let cache: RevalidatingCache<CredentialsID, CredentialsSnapshot>
     let policy = CredentialsPolicy()
     let renewer: CredentialsRenewer
     private let time: any Time
     private let degradations = Degradations()
-    /// How long a caller waits for a renewal while the token at hand lives; nil as long as it takes.
+    /// For how long a caller waits for a renewal while the present token is valid; nil for as long as the renewal takes.
     private let renewalPatience: Duration?
 
-    /// By how much a token must have outlived a query when it was granted, for its having grown too short to be a delay.
+    /// A renewed token is asked for once more if its lifetime at the grant was longer than the query's by this, and is shorter
+    /// than the query's when the renewal has ended.
     private static let shortestDelay: Duration = .seconds(1)
 
-    /// - Parameter renewalPatience: how long a caller waits for a renewal while the token at hand lives; nil as long as it
-    ///   takes.
+    /// - Parameter renewalPatience: for how long a caller waits for a renewal while the present token is valid; nil for as long
+    ///   as the renewal takes.
     init(renewer: CredentialsRenewer, renewalPatience: Duration?) {
         self.renewer = renewer
         self.renewalPatience = renewalPatience
@@ -44,20 +45,20 @@ package final class CredentialsProvider: Sendable {
         time = renewer.time
     }
 
-    /// What of the credentials is kept in memory.
+    /// The size of the cache.
     package var cacheStatistics: CacheStatistics { records.cache.statistics }
 
     // MARK: Reading
 
-    /// The best credentials that the configuration allows and the query takes.
+    /// The best credentials that the configuration and the query allow.
     ///
-    /// Where the store does not answer, a user's token that is in memory and good for the query is served, however long ago
-    /// it was read. Whatever else was read then is no answer: a user may have logged in since.
+    /// While the store does not answer, a user's cached token that suits the query is served, even if its cache entry has
+    /// expired. Nothing else is concluded from an expired entry: a user may have logged in since.
     ///
-    /// Does not suspend while good ones are in memory. A renewal that this call starts or joins goes on when the
-    /// caller stops waiting. A token that lives is given although it is to be renewed, where that fails or takes longer than
-    /// `renewalPatience`, unless the caller or the API has refused it.
-    /// - Parameter patience: how long the caller waits for a renewal; nil as long as it takes.
+    /// Does not suspend while suitable credentials are in the cache. A renewal that this call starts or joins goes on when the
+    /// caller stops waiting. A valid token is served although it is to be renewed, if the renewal fails or takes longer than
+    /// `renewalPatience`, unless the caller or the API has refused the token.
+    /// - Parameter patience: for how long the caller waits for a renewal; nil for as long as the renewal takes.
     package func credentials(
         _ id: CredentialsID, of tenant: Tenant, _ query: CredentialsQuery, patience: Duration?
     ) async throws(BrokerError) -> Answer {
@@ -66,9 +67,9 @@ package final class CredentialsProvider: Sendable {
         var outcome = Metrics.TokenRead.fresh
         var (renewsEarly, mayAskAgain) = (true, true)
         var first: CredentialsSnapshot?
-        // What kept the token at hand from being renewed.
+        // Why the present token could not be renewed.
         var obstacle: BrokerError?
-        // Each round ends in an answer, an error, or the news that somebody else changed the record meanwhile.
+        // Each round ends with an answer, with an error, or because the record was changed meanwhile.
         for _ in 0..<16 {
             let waits = query.policy != .localForceRefresh && !query.refusedByAPI
             let reading = try await records.reading(id, waitingForKnown: waits) { known in
@@ -77,7 +78,7 @@ package final class CredentialsProvider: Sendable {
                     now: time.now)
             }
             let snapshot = reading.snapshot
-            // What was stored again, as a later version, was not renewed.
+            // A record that was stored again under a later version was not renewed.
             let isSame = first.map { snapshot.version > $0.version && snapshot.record.isSame(as: $0.record) } ?? false
             if query.renewedPast == nil || isSame { query.renewedPast = snapshot.version }
             first = first ?? snapshot
@@ -95,8 +96,8 @@ package final class CredentialsProvider: Sendable {
                 if maySpare, !isEarly, let degradation = degradation(id, snapshot.version, of: tenant, obstacle) {
                     return try answer(.serve, snapshot, tenant, .degraded, degradation)
                 }
-                // Its last tries have failed a moment ago.
-                if let failure = renewer.failures.standing(
+                // The last tries failed a moment ago.
+                if let failure = renewer.failures.current(
                     id, snapshot.version, decision.grant, of: tenant, time.monotonic)
                 {
                     guard maySpare else { throw failure.after(snapshot.record) }
@@ -117,14 +118,15 @@ package final class CredentialsProvider: Sendable {
                     guard error != .subjectChanged, maySpare, isEarly || error.code != .storageUnavailable else {
                         throw error.after(snapshot.record)
                     }
-                    // The token at hand lives. It is looked at once more, though: the renewal may have found a logout.
+                    // The present token is valid. The record is read once more, though: the renewal may have found a logout.
                     (renewsEarly, obstacle) = (false, error)
                 case .success(.new(let renewed, let life)):
                     outcome = run.isOwn ? .renewed : .joined
-                    // Somebody else's renewal was of the configuration before this one.
+                    // The renewal that this call has joined may have used an earlier configuration.
                     if let held = renewed.record.held, !held.isRenewed(by: tenant.terms) { continue }
-                    // They were good for long enough when they were granted, and are not any more: a store or another
-                    // replica was waited for. Asked again once: what lives hardly longer than that is given as it is.
+                    // The token lived long enough when it was granted and does not any more, since the call has waited for the
+                    // store or for another replica. It is renewed once more, but not twice: the lifetime may hardly be longer
+                    // than what the query asks for.
                     if let held = renewed.record.held, let life, mayAskAgain,
                         life >= query.minimumLifetime + Self.shortestDelay,
                         held.expires < time.now.advanced(by: query.minimumLifetime)
@@ -132,8 +134,8 @@ package final class CredentialsProvider: Sendable {
                         mayAskAgain = false
                         continue
                     }
-                    // The session ended in this very call. A local policy found something stored, so what it gets is
-                    // the next lower level, as with every logout.
+                    // The session ended during this call. Credentials were stored when the call began, so the caller gets the
+                    // next lower level, as after a logout.
                     if renewed.record.held == nil { query.policy = .localValid }
                     let decision = policy.serves(
                         renewed: renewed.record.held, terms: tenant.terms, query: query, now: time.now)
@@ -154,38 +156,38 @@ package final class CredentialsProvider: Sendable {
         throw BrokerError(.retryableError, "The credentials kept changing. Ask again.", retryAfter: 1)
     }
 
-    /// Until when a caller waits while the token at hand lives.
+    /// Until when a caller waits while the present token is valid.
     private func soon(_ deadline: MonotonicInstant?) -> MonotonicInstant? {
         guard let renewalPatience else { return deadline }
         let end = time.monotonic.advanced(by: renewalPatience)
         return deadline.map { min($0, end) } ?? end
     }
 
-    /// Why the token at hand is given without a renewal; nil where one is to be tried.
-    /// - Parameter obstacle: what the renewal failed with that this call has tried.
+    /// Why the present token is served without a renewal; nil where a renewal is to be tried.
+    /// - Parameter obstacle: the failure of the renewal that this call has tried; nil where it has tried none.
     private func degradation(
         _ id: CredentialsID, _ version: Int64, of tenant: Tenant, _ obstacle: BrokerError?
     ) -> Degradation? {
         let clocks = time.clocks
-        guard let obstacle else { return degradations.standing(id, version, of: tenant, now: clocks.monotonic) }
+        guard let obstacle else { return degradations.current(id, version, of: tenant, now: clocks.monotonic) }
         return degradations.note(obstacle, id, version, of: tenant, at: clocks)
     }
 
     private func timer(until deadline: MonotonicInstant?) -> (@Sendable () async -> Void)? {
         guard let deadline else { return nil }
-        // A sleep that ends early, because the wait is over, has nobody left to tell.
+        // The sleep is cancelled when the wait is over, so its result does not matter.
         return { _ = try? await self.time.sleep(for: max(.zero, self.time.monotonic.duration(to: deadline))) }
     }
 
-    /// What is stored, expired or not. Never calls the provider.
+    /// The stored credentials, expired or not. Never calls the provider.
     /// - Throws: `storage_unavailable` where the store does not answer.
     package func stored(_ id: CredentialsID) async throws(BrokerError) -> CredentialsSnapshot {
         try await records.reading(id) { _ in false }.snapshot
     }
 
-    /// The same for somebody who wants to know whether a user is logged in: where the store does not answer, a user's token
-    /// that is in memory and still good shows it.
-    /// - Throws: `storage_unavailable` where the store does not answer and there is none.
+    /// The same for a caller that wants to know whether a user is logged in. While the store does not answer, a user's cached
+    /// token that has not expired is enough.
+    /// - Throws: `storage_unavailable` where the store does not answer and no such token is cached.
     package func lastKnown(_ id: CredentialsID) async throws(BrokerError) -> CredentialsSnapshot {
         try await records.reading(id) { known in
             known.record.held.map { $0.level == .user && $0.expires > time.now } ?? false
@@ -227,9 +229,8 @@ package final class CredentialsProvider: Sendable {
         }
     }
 
-    /// How the user's session stands; nil where there is none and none was lost.
-    ///
-    /// A store that does not answer keeps nothing from being told but what renewals failed with.
+    /// The state of the user's session; nil where there is none and none has ended. While the store does not answer, the state
+    /// leaves out the failures of renewals.
     package func state(
         of snapshot: CredentialsSnapshot, _ id: CredentialsID, _ tenant: Tenant
     ) async -> CredentialsState? {
@@ -248,12 +249,12 @@ package final class CredentialsProvider: Sendable {
         }
     }
 
-    /// How many sets of credentials wait in the journal for the store.
+    /// How many grants wait in the journal to be stored.
     package var countInJournal: Int { records.countOfUnpublished }
 }
 
 extension BrokerError {
-    /// The same error where the user's session is over: the caller is told of that, too.
+    /// The same error, with the end of the user's session where that has ended.
     fileprivate func after(_ record: CredentialRecord) -> BrokerError {
         guard record.held?.level != .user, let session = record.session else { return self }
         var error = self

@@ -3,10 +3,10 @@ internal import Cryptography
 package import OAuth
 internal import Synchronization
 
-/// Stores, removes and restores credentials because a user or an operator wants it so.
+/// Stores, removes and restores credentials at the request of a user or an operator.
 package final class CredentialsWriter: Sendable {
-    /// What is committed together with new credentials, and told after them; made anew for each try. Nil when there
-    /// is no longer a reason to store them.
+    /// Makes the changes that are committed together with new credentials, and the events that follow theirs; called for each
+    /// try. Nil when the credentials are not to be stored any more.
     package typealias Companions = () async throws(StoreError) -> (changes: [VaultChange], events: [BrokerEvent])?
 
     private let records: CredentialsRecords
@@ -17,7 +17,7 @@ package final class CredentialsWriter: Sendable {
         time = records.time
     }
 
-    /// Stores credentials over whatever is there (TIDAL's Auth design, "Setting credentials").
+    /// Stores credentials in place of any others (TIDAL's Auth design, "Setting credentials").
     package func set(_ id: CredentialsID, to held: HeldCredentials) async throws(BrokerError) -> CredentialsSnapshot {
         do throws(StoreError) {
             let snapshot = try await overwrite(id, with: held, by: .set) { () throws(StoreError) in ([], []) }
@@ -31,22 +31,22 @@ package final class CredentialsWriter: Sendable {
         }
     }
 
-    /// Stores what a login brought, over whatever is there. A code is redeemed once, so a store that is away is asked
-    /// until it answers.
-    /// - Returns: nil when `companions` saw that the login no longer counts.
+    /// Stores the credentials of a login in place of any others. A code can be redeemed once, so a store that does not answer
+    /// is asked again until it does.
+    /// - Returns: nil when `companions` returned nil.
     package func settle(
         login held: HeldCredentials, by origin: BrokerEvent.Origin, for id: CredentialsID,
         alongside companions: Companions
     ) async throws(BrokerError) -> CredentialsSnapshot? {
         try await untilStoreAnswers(id) { () async throws(StoreError) in
             if let snapshot = try await self.overwrite(id, with: held, by: origin, companions) { return snapshot }
-            // An earlier try may have arrived although its answer did not.
-            let standing = try await self.records.reread(id)
-            return standing.record.held == held ? standing : nil
+            // An earlier try may have been carried out although its answer was lost.
+            let stored = try await self.records.reread(id)
+            return stored.record.held == held ? stored : nil
         }
     }
 
-    /// Runs `body` again while the store is away.
+    /// Runs `body` again while the store does not answer.
     private func untilStoreAnswers<R>(
         _ id: CredentialsID, _ body: () async throws(StoreError) -> R
     ) async throws(BrokerError) -> R {
@@ -67,10 +67,10 @@ package final class CredentialsWriter: Sendable {
     private func overwrite(
         _ id: CredentialsID, with held: HeldCredentials, by origin: BrokerEvent.Origin, _ companions: Companions
     ) async throws(StoreError) -> CredentialsSnapshot? {
-        // What is in memory does for the first try: what is not stored any more is not replaced.
+        // The cache entry is enough for the first try: if the store has another version, the try is a conflict.
         var known = records.cache.fresh(id, now: time.monotonic)
         return try await retryingConflicts { () async throws(StoreError) in
-            guard let (others, told) = try await companions() else { return nil }
+            guard let (others, events) = try await companions() else { return nil }
             let current: CredentialsSnapshot
             if let snapshot = known {
                 (current, known) = (snapshot, nil)
@@ -79,25 +79,25 @@ package final class CredentialsWriter: Sendable {
             }
             let now = self.time.now
             return try await self.records.write(CredentialRecord(held: held), id, over: current, alongside: others) {
-                version in [.updated(id, to: held, version: version, by: origin, nil, at: now)] + told
+                version in [.updated(id, to: held, version: version, by: origin, nil, at: now)] + events
             }
         }
     }
 
-    /// Purges user and client credentials and what was kept aside (TIDAL's Auth design, "logout"). A
-    /// renewal in flight loses its compare-and-set against this and cannot bring the user back.
-    /// - Returns: what was purged; nil when nothing was there.
+    /// Removes user and client credentials and the quarantined ones (TIDAL's Auth design, "logout"). The compare-and-set of a
+    /// renewal in flight then fails, so that it cannot log the user in again.
+    /// - Returns: the credentials that were removed; nil where there were none.
     package func purge(_ id: CredentialsID) async throws(BrokerError) -> HeldCredentials? {
         do throws(StoreError) {
             return try await retryingConflicts { () async throws(StoreError) in
                 let current = try await self.records.reread(id)
-                let aside = try await self.records.changes(.drop, id)
+                let removals = try await self.records.changes(.drop, id)
                 let nothing = CredentialRecord(held: nil)
-                // Even where nothing is left to purge, a tombstone's mark goes: it would let a renewal in flight
-                // take the logout for another's mistake.
-                if aside.isEmpty, current.version == 0 || current.record == nothing { return nil }
+                // Also replaces a tombstone: because of its digest, a renewal in flight could take the logout for a mistake of
+                // another replica.
+                if removals.isEmpty, current.version == 0 || current.record == nothing { return nil }
                 let (held, now) = (current.record.held, self.time.now)
-                _ = try await self.records.write(nothing, id, over: current, alongside: aside) { version in
+                _ = try await self.records.write(nothing, id, over: current, alongside: removals) { version in
                     held.map { [.deauthorized(id, from: $0, version: version, by: .logout, nil, at: now)] } ?? []
                 }
                 return held
@@ -108,8 +108,8 @@ package final class CredentialsWriter: Sendable {
         }
     }
 
-    /// Puts back what a provider ended and was kept aside.
-    /// - Throws: `not_found` where nothing is kept aside, `conflict` where a user is logged in.
+    /// Stores quarantined credentials again.
+    /// - Throws: `not_found` where none are quarantined, `conflict` where a user is logged in.
     package func restore(_ id: CredentialsID) async throws(BrokerError) -> CredentialsSnapshot {
         let outcome: Result<CredentialsSnapshot, BrokerError>
         do throws(StoreError) {
@@ -119,15 +119,17 @@ package final class CredentialsWriter: Sendable {
                     return .failure(
                         BrokerError(.conflict, "User credentials are stored under this storage key already."))
                 }
-                guard let aside = try await self.records.aside(id), aside.content.until > self.time.now else {
-                    // It may have been put back since we looked at the credentials.
+                guard let quarantined = try await self.records.quarantined(id),
+                    quarantined.content.until > self.time.now
+                else {
+                    // Another call may have restored them since the credentials were read.
                     if try await self.records.reread(id).version != current.version { throw .conflict }
-                    return .failure(BrokerError(.notFound, "Nothing is kept aside under this storage key."))
+                    return .failure(BrokerError(.notFound, "No credentials are quarantined under this storage key."))
                 }
-                let (held, now) = (aside.content.credentials, self.time.now)
+                let (held, now) = (quarantined.content.credentials, self.time.now)
                 return .success(
                     try await self.records.write(
-                        CredentialRecord(held: held), id, over: current, alongside: [aside.removal]
+                        CredentialRecord(held: held), id, over: current, alongside: [quarantined.removal]
                     ) { version in [.updated(id, to: held, version: version, by: .set, nil, at: now)] })
             }
         } catch {
@@ -137,13 +139,13 @@ package final class CredentialsWriter: Sendable {
         return try outcome.get()
     }
 
-    /// Puts back what is kept aside under each of these storage keys, some of them at a time. One that cannot be put back
-    /// keeps no other from it; but once the store does not answer, those that are left are not tried.
-    /// - Returns: what became of each, in their order.
+    /// Restores the quarantined credentials of each of these storage keys, several at a time. A failure does not stop the
+    /// others; but once the store does not answer, the rest is not tried.
+    /// - Returns: the result for each storage key, in their order.
     package func restore(
         _ tenant: TenantName, _ storageKeys: [StorageKey]
     ) async -> [Result<CredentialsSnapshot, BrokerError>] {
-        let store = StoreSeen()
+        let store = StoreState()
         return await withTaskGroup(of: (Int, Result<CredentialsSnapshot, BrokerError>).self) { group in
             var results = [Result<CredentialsSnapshot, BrokerError>?](repeating: nil, count: storageKeys.count)
             var begun = 0
@@ -160,7 +162,7 @@ package final class CredentialsWriter: Sendable {
         }
     }
 
-    private func restore(_ id: CredentialsID, _ store: StoreSeen) async -> Result<CredentialsSnapshot, BrokerError> {
+    private func restore(_ id: CredentialsID, _ store: StoreState) async -> Result<CredentialsSnapshot, BrokerError> {
         if store.isAway.load(ordering: .relaxed) { return .failure(BrokerError(StoreError.unavailable)) }
         do throws(BrokerError) {
             return .success(try await restore(id))
@@ -170,8 +172,8 @@ package final class CredentialsWriter: Sendable {
         }
     }
 
-    /// What those have seen of the store that work at once.
-    private final class StoreSeen: Sendable {
+    /// Whether the store has failed to answer one of the restorations of a call.
+    private final class StoreState: Sendable {
         let isAway = Atomic<Bool>(false)
     }
 

@@ -2,25 +2,25 @@ internal import OAuth
 internal import Reactor
 internal import Synchronization
 
-/// Renewals that failed or took too long while the token at hand lived: further callers are given that token at once, and the
-/// provider is left alone for some seconds.
+/// Renewals that failed or took too long while the present token was valid. Further callers get that token at once, and the
+/// provider is not asked for a few seconds.
 final class Degradations: Sendable {
     private struct Entry {
         let version: Int64
-        /// The tenant's: one that is put again may have been mended.
+        /// The version of the tenant: a new configuration may have corrected the cause.
         let configuration: Int64
         let degradation: Degradation
         let until: MonotonicInstant
     }
 
     private static let limit = 16_384
-    /// For how long callers are given the token at once where the failure does not say it.
+    /// For how long callers get the token at once, unless the failure names a time.
     private static let pause: Duration = .seconds(5)
 
     private let entries = Mutex<[CredentialsID: Entry]>([:])
 
-    /// What callers are told for now; nil where a renewal is to be tried.
-    func standing(
+    /// What callers get with the token; nil where a renewal is to be tried.
+    func current(
         _ id: CredentialsID, _ version: Int64, of tenant: Tenant, now: MonotonicInstant
     ) -> Degradation? {
         entries.withLock { entries in
@@ -39,7 +39,7 @@ final class Degradations: Sendable {
         return entries.withLock { entries in
             if entries.count >= Self.limit {
                 entries = entries.filter { $0.value.until > clocks.monotonic }
-                // A renewal that is forgotten is tried once more than needed.
+                // A renewal whose failure is forgotten is tried once more than needed.
                 if entries.count >= Self.limit / 2 { entries = [:] }
             }
             let known = entries[id].flatMap { $0.version == version ? $0.degradation.since : nil }

@@ -2,8 +2,8 @@ package import Cryptography
 internal import ExternalText
 package import OAuth
 
-/// Credentials that a caller has from elsewhere (TIDAL's Auth design, "setCredentials"): the members of the answer of
-/// `GET /credentials`, so that one broker's answer can be given to another.
+/// Credentials that a caller brings (TIDAL's Auth design, "setCredentials"): the members of an answer of `GET /credentials`, so
+/// that one broker's answer can be given to another broker.
 package struct GivenCredentials: Sendable {
     private let level: CredentialsLevel?
     private let clientID: WireText
@@ -25,12 +25,12 @@ package struct GivenCredentials: Sendable {
         let expiresText = body.string("expires")
         expires = (expiresText?.text).flatMap(Timestamp.init(rfc3339:))
         if expiresText != nil, expires == nil { body.note("expires", "must be an RFC 3339 time") }
-        // Where both are given, as in an answer that is passed on, `expires` is the more exact one.
+        // An answer has both; `expires` is more exact.
         expiresIn = body.integer("expires_in", in: 0...TokenResponse.longestLifetimeSeconds).map { .seconds($0) }
         if let type = body.string("token_type"), !type.equalsIgnoringCase("bearer") {
             body.note("token_type", "must be Bearer")
         }
-        // How the token stood at the broker that answered says nothing about it here.
+        // These members concern the broker that has answered, and not this one.
         for name: WireText in ["degraded", "session"] { body.passOver(name) }
         token = body.requiredString("token", limit: 65_536) ?? ""
         if !token.isEmpty, !TokenText.isSendable(token) { body.note("token", "must be visible ASCII") }
@@ -40,8 +40,8 @@ package struct GivenCredentials: Sendable {
         body.strings(name) { ScopeSet([$0]) == nil ? "must be one scope" : nil }.flatMap(ScopeSet.init)
     }
 
-    /// - Parameter provider: whose they are.
-    /// - Throws: `illegal_argument` for what does not fit the tenant.
+    /// - Parameter provider: the provider that has granted the credentials; nil where it is not known.
+    /// - Throws: `illegal_argument` for credentials that do not fit the tenant.
     package func held(
         refreshToken: SecretBytes?, for tenant: Tenant, of provider: GrantingProvider?, now: Timestamp
     ) throws(BrokerError) -> HeldCredentials {

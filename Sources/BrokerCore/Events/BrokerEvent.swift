@@ -4,8 +4,7 @@ internal import ExternalText
 internal import JSON
 package import OAuth
 
-/// Something that happened to a set of credentials or to a login, as listeners are told of it (TIDAL's Auth design,
-/// "bus").
+/// An event of a set of credentials or of a login, for listeners (TIDAL's Auth design, "bus").
 ///
 /// The constructors take no token and no text from a provider other than its error code, so that no event can carry a
 /// secret.
@@ -14,7 +13,7 @@ package struct BrokerEvent: Sendable, Equatable {
         case credentialsUpdated = "credentials.updated"
         case credentialsDeauthorized = "credentials.deauthorized"
         case credentialsExpiring = "credentials.expiring"
-        /// A refresh brought another user than the login's. The session is put aside.
+        /// A refresh brought the token of another user than the one who logged in. The session is quarantined.
         case credentialsSubjectChanged = "credentials.subject_changed"
         /// Renewals fail for now; the session is kept.
         case credentialsDegraded = "credentials.degraded"
@@ -28,11 +27,11 @@ package struct BrokerEvent: Sendable, Equatable {
         case refreshSavingTokens = "refresh.saving_tokens"
         case refreshSucceeded = "refresh.succeeded"
         case refreshFailed = "refresh.failed"
-        /// The listener may have missed events. Told to that one alone; never in the log.
+        /// The listener may have missed events. Sent to this listener only; never in the log of events.
         case streamReset = "stream.reset"
     }
 
-    /// Where new credentials come from.
+    /// The origin of new credentials.
     package enum Origin: String, Sendable, CaseIterable {
         case login
         case device
@@ -42,16 +41,16 @@ package struct BrokerEvent: Sendable, Equatable {
         case set
         /// The client credentials grant.
         case client
-        /// What a store that has gone back had lost, stored again.
+        /// The store had lost the credentials, and a replica has stored them again.
         case recovery
     }
 
-    /// Why credentials are gone.
+    /// Why credentials were removed.
     package typealias End = EndedSession.Cause
 
-    /// Why a session has ended that nobody may have wanted to end.
+    /// Why a session has ended although neither the user nor the provider may have wanted that.
     package enum EndReason: String, Sendable, CaseIterable {
-        /// The provider may have refused what an earlier call, whose answer was lost, had spent.
+        /// The provider may have refused a refresh token that an earlier call, whose answer was lost, had spent.
         case outcomeUnknown = "outcome_unknown"
         /// A refresh brought another user's token.
         case subjectChanged = "subject_changed"
@@ -61,7 +60,7 @@ package struct BrokerEvent: Sendable, Equatable {
     /// One JSON object in one line.
     package let data: [UInt8]
 
-    /// About a tenant as a whole: a listener that is told of some storage keys only is not told of it.
+    /// Concerns a tenant as a whole: a listener to some storage keys only does not get it.
     /// - Parameter retryAt: when the provider is asked again at the earliest.
     package static func providerDegraded(
         _ tenant: TenantName, _ error: BrokerError, retryAt: Timestamp, at time: Timestamp
@@ -91,7 +90,7 @@ package struct BrokerEvent: Sendable, Equatable {
         }
     }
 
-    /// - Parameter version: the stored record's, which is the number in the entity tag of `GET /credentials`.
+    /// - Parameter version: the version of the stored record, which is the number in the entity tag of `GET /credentials`.
     package static func updated(
         _ id: CredentialsID, to held: HeldCredentials, version: Int64, by origin: Origin, _ refreshID: RefreshID?,
         at time: Timestamp
@@ -103,8 +102,8 @@ package struct BrokerEvent: Sendable, Equatable {
     }
 
     /// - Parameters:
-    ///   - lost: what was stored until then.
-    ///   - reason: nil where the cause says it all.
+    ///   - lost: the credentials that were stored until then.
+    ///   - reason: nil where the cause is enough.
     package static func deauthorized(
         _ id: CredentialsID, from lost: HeldCredentials, version: Int64, by end: End, because reason: EndReason? = nil,
         _ refreshID: RefreshID?, at time: Timestamp
@@ -116,8 +115,8 @@ package struct BrokerEvent: Sendable, Equatable {
         }
     }
 
-    /// A refresh brought another user's token, which is told to nobody: the session is put aside.
-    /// - Parameter lost: what was stored until then.
+    /// A refresh brought another user's token, which no listener gets: the session is quarantined.
+    /// - Parameter lost: the credentials that were stored until then.
     package static func subjectChanged(
         _ id: CredentialsID, from lost: HeldCredentials, version: Int64, _ refreshID: RefreshID?, at time: Timestamp
     ) -> [BrokerEvent] {
@@ -161,7 +160,7 @@ package struct BrokerEvent: Sendable, Equatable {
         }
     }
 
-    /// - Parameter error: nil for a login whose time ran out.
+    /// - Parameter error: nil for a login that has expired.
     package static func loginFailed(
         _ id: CredentialsID, _ kind: LoginKind, loginID: String?, _ error: BrokerError?, at time: Timestamp
     ) -> BrokerEvent {
@@ -173,7 +172,7 @@ package struct BrokerEvent: Sendable, Equatable {
         }
     }
 
-    /// Steps of a renewal by refresh token, in the order of `Kind`: all at one time, with the same data.
+    /// Steps of a renewal by refresh token, in the order of `Kind`, with the same time and the same data.
     package static func steps(
         _ kinds: [Kind], _ id: CredentialsID, _ grant: TokenRequest.Grant, _ refreshID: RefreshID, at time: Timestamp
     ) -> [BrokerEvent] {
@@ -193,7 +192,7 @@ package struct BrokerEvent: Sendable, Equatable {
         }
     }
 
-    /// - Parameter tenant: the listener's; nil for one of all tenants.
+    /// - Parameter tenant: the listener's tenant; nil for a listener to all tenants.
     package static func reset(_ tenant: TenantName?, at time: Timestamp) -> BrokerEvent {
         BrokerEvent(
             kind: .streamReset,
@@ -214,12 +213,12 @@ package struct BrokerEvent: Sendable, Equatable {
 // MARK: - In the log
 
 extension BrokerEvent {
-    /// The log entry that holds `events`, all of one commit. Each is a line: the name, a space, the data.
+    /// The log entry with `events`, all of one commit. Each event is a line: its name, a space, its data.
     package static func entry(_ events: [BrokerEvent], of id: CredentialsID, at time: Timestamp) -> VaultChange {
         entry(events, of: id.tenant, key: id.storageKey.description, at: time)
     }
 
-    /// - Parameter key: the storage key's text; empty for what is about the tenant as a whole.
+    /// - Parameter key: the storage key's text; empty for events that concern the tenant as a whole.
     static func entry(
         _ events: [BrokerEvent], of tenant: TenantName, key: String, at time: Timestamp
     ) -> VaultChange {
@@ -236,8 +235,8 @@ extension BrokerEvent {
                 content: SecretBytes(text)))
     }
 
-    /// The events of an entry's content, in order. A line of another shape, or of a kind that a newer build writes, is
-    /// left out, and its place stays counted.
+    /// The events of an entry's content, in order. Nil for a line that this build cannot read, so that the others keep their
+    /// index.
     package static func events(in content: [UInt8]) -> [BrokerEvent?] {
         content.split(separator: UInt8(ascii: "\n")).map { line in
             guard let space = line.firstIndex(of: UInt8(ascii: " ")) else { return nil }

@@ -1,11 +1,11 @@
 internal import CredentialStore
 internal import OAuth
 
-/// Hears what a shared store tells of everybody's commits, and has everything in memory heed it: what was read is
-/// forgotten or trusted, and those are woken who wait for something to change.
+/// Subscribes to a shared store's notifications of all replicas' commits, and passes them on within this process: it
+/// invalidates cache entries, says how long the others are valid, and wakes tasks that wait for a change.
 ///
-/// What is told of a commit comes after the commit itself can be read. So whoever reads before hearing of it is kept from
-/// taking in what was read, and whoever reads afterwards finds the change.
+/// The store sends a notification only after its commit can be read. So a reader that began before the notification does not
+/// cache what it has read, and a reader that begins after it finds the change.
 final class ChangeFeed: Sendable {
     private let bus: EventBus
     private let time: any Time
@@ -17,27 +17,27 @@ final class ChangeFeed: Sendable {
         self.log = log
     }
 
-    /// Listens to the store until that is closed. Once at most.
-    func listen(to vault: Vault) {
-        vault.watch(hear)
+    /// Subscribes until the store is closed. To be called once at most.
+    func subscribe(to vault: Vault) {
+        vault.watch(received)
     }
 
-    private func hear(_ news: StoreNews) {
+    private func received(_ notification: StoreNotification) {
         let now = time.monotonic
-        switch news {
+        switch notification {
         case .following:
-            bus.trust.follow(now)
-            // What was committed meanwhile was announced to nobody.
+            bus.cacheValidity.feedStarted(at: now)
+            // Commits that were made before were not announced.
             bus.announceGrowth()
             log.info("change_feed_following", [])
-        case .alive: bus.trust.beAlive(now)
+        case .alive: bus.cacheValidity.feedSeenAlive(at: now)
         case .lost:
-            bus.trust.lose()
+            bus.cacheValidity.feedLost()
             log.warning("change_feed_lost", [])
         case .unknown:
-            bus.trust.distrust(now)
+            bus.cacheValidity.invalidateAll(at: now)
             bus.announceGrowth()
-        case .wentBack: bus.announceRollback()
+        case .rolledBack: bus.announceRollback()
         case .changed(let changes):
             for change in changes {
                 switch change {

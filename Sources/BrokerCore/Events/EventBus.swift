@@ -2,13 +2,13 @@ package import CredentialStore
 package import OAuth
 internal import Synchronization
 
-/// Tells of commits: that the log of events has grown, when something of it falls due, and which records were changed.
-/// Those of this process are announced by whoever made them, those of other replicas by the change feed, which tells of
-/// our own a second time.
+/// Announces commits within this process: that the log of events has grown, that a record falls due, that records were
+/// changed. The code that makes a commit announces it; the change feed announces the commits of all replicas, this process's
+/// own ones included, so that these are announced twice.
 ///
-/// Whoever announces is in the middle of serving a caller, so those who hear of it return at once.
+/// Callers wait while a commit is announced, so a subscriber returns at once.
 package final class EventBus: Sendable {
-    private struct Hearers {
+    private struct Subscribers {
         var growth: (@Sendable (TenantName) -> Void)?
         var anyGrowth: (@Sendable () -> Void)?
         var due: (@Sendable (Timestamp) -> Void)?
@@ -19,104 +19,111 @@ package final class EventBus: Sendable {
         var older: (@Sendable (CredentialsID) -> Void)?
     }
 
-    /// Says whether what was read from the store may still be believed.
-    package let trust: Trust
-    /// Wakes whoever waits for credentials to be changed by another replica.
+    /// For how long the caches may use what was read from the store.
+    package let cacheValidity: CacheValidity
+    /// Wakes tasks that wait until another replica has changed credentials.
     package let changes = Signals<CredentialsID>()
-    private let hearers = Mutex(Hearers())
+    private let subscribers = Mutex(Subscribers())
 
-    package init(trust: Trust) {
-        self.trust = trust
+    package init(cacheValidity: CacheValidity) {
+        self.cacheValidity = cacheValidity
     }
 
-    /// Something of the tenant's was committed to the log.
+    /// An event of the tenant was committed to the log.
     package func announce(_ tenant: TenantName) {
-        hearers.withLock { $0.growth }?(tenant)
+        subscribers.withLock { $0.growth }?(tenant)
     }
 
-    /// The log may have grown by anything.
+    /// Events of any tenants may have been committed to the log.
     func announceGrowth() {
-        hearers.withLock { $0.anyGrowth }?()
+        subscribers.withLock { $0.anyGrowth }?()
     }
 
     /// A record with that due mark was committed.
     package func announce(due: Timestamp) {
-        hearers.withLock { $0.due }?(due)
+        subscribers.withLock { $0.due }?(due)
     }
 
-    /// Somebody's commit changed the record.
+    /// A commit of any replica changed the record.
     /// - Parameter version: nil where the record was removed.
     package func announce(_ id: RecordID, version: Int64?) {
-        for hear in hearers.withLock({ $0.changes[id.kind] }) ?? [] { hear(id, version) }
-        // Last, so that whoever is woken finds nothing in memory that is older than what woke it.
+        for changed in subscribers.withLock({ $0.changes[id.kind] }) ?? [] { changed(id, version) }
+        // Last, so that a task that is woken finds no cache entry that is older than the change.
         if id.kind == .credentials, let id = CredentialsID(id) { changes.signal(id) }
-        if id.kind == .apiKey, version == nil { hearers.withLock { $0.revocation }?(id.tenant) }
+        if id.kind == .apiKey, version == nil { subscribers.withLock { $0.revocation }?(id.tenant) }
     }
 
-    /// A cache has an entry of another version than the store: the change was announced to no cache.
-    /// - Parameter stored: the store's version; nil where the record was removed. One that is lower than the entry's is a
-    ///   version that the store has gone back to.
-    func announce(missedBy entry: RenewableEntry, stored: Int64?) {
+    /// A cache has an entry of another version than the store: the change was not announced.
+    /// - Parameter stored: the store's version; nil where the record was removed. One that is lower than the entry's shows
+    ///   that the store has lost commits.
+    func announce(missedBy entry: RevalidationCandidate, stored: Int64?) {
         if let stored, stored < entry.version, entry.id.kind == .credentials, let id = CredentialsID(entry.id) {
             return announce(older: id)
         }
         announce(entry.id, version: stored.flatMap { $0 > entry.version ? $0 : nil })
     }
 
-    /// Somebody's commit removed the tenant with everything under it.
+    /// A commit of any replica removed the tenant with everything under it.
     func announce(removalOf tenant: TenantName) {
-        for hear in hearers.withLock({ $0.removals }) { hear(tenant) }
-        hearers.withLock { $0.revocation }?(tenant)
+        for removed in subscribers.withLock({ $0.removals }) { removed(tenant) }
+        subscribers.withLock { $0.revocation }?(tenant)
     }
 
     /// The store may have lost its last commits.
     func announceRollback() {
-        hearers.withLock { $0.rollback }?()
+        subscribers.withLock { $0.rollback }?()
     }
 
     /// The store has an older version of these credentials than was read or written before.
     func announce(older id: CredentialsID) {
-        hearers.withLock { $0.older }?(id)
+        subscribers.withLock { $0.older }?(id)
     }
 
-    /// Has `hear` called when the store may have lost its last commits, and `hearOlder` with the credentials in which that
-    /// shows; nobody else.
+    /// Subscribes to the loss of commits. Replaces an earlier subscriber.
+    /// - Parameters:
+    ///   - rolledBack: called when the store may have lost its last commits.
+    ///   - foundOlder: called with credentials of which the store has an older version than before.
     func onRollback(
-        _ hear: @escaping @Sendable () -> Void, orOlder hearOlder: @escaping @Sendable (CredentialsID) -> Void
+        _ rolledBack: @escaping @Sendable () -> Void, orOlder foundOlder: @escaping @Sendable (CredentialsID) -> Void
     ) {
-        hearers.withLock { ($0.rollback, $0.older) = (hear, hearOlder) }
+        subscribers.withLock { ($0.rollback, $0.older) = (rolledBack, foundOlder) }
     }
 
-    /// Has `hear` called after each commit to the log from now on, and `hearAny` where nobody knows what was committed;
-    /// nobody else.
-    func onGrowth(_ hear: @escaping @Sendable (TenantName) -> Void, orAny hearAny: @escaping @Sendable () -> Void) {
-        hearers.withLock { ($0.growth, $0.anyGrowth) = (hear, hearAny) }
+    /// Subscribes to commits to the log of events. Replaces an earlier subscriber.
+    /// - Parameters:
+    ///   - grew: called with the tenant after each commit to the log.
+    ///   - mayHaveGrown: called where it is not known what was committed.
+    func onGrowth(
+        _ grew: @escaping @Sendable (TenantName) -> Void, orAny mayHaveGrown: @escaping @Sendable () -> Void
+    ) {
+        subscribers.withLock { ($0.growth, $0.anyGrowth) = (grew, mayHaveGrown) }
     }
 
-    /// Has `hear` called after each commit of a due mark from now on, and nobody else.
-    func onDue(_ hear: @escaping @Sendable (Timestamp) -> Void) {
-        hearers.withLock { $0.due = hear }
+    /// Subscribes to this process's commits of due marks. Replaces an earlier subscriber.
+    func onDue(_ committed: @escaping @Sendable (Timestamp) -> Void) {
+        subscribers.withLock { $0.due = committed }
     }
 
-    /// Has `hear` called with each record of that kind that the change feed tells of, with its version; nil for none.
-    package func onChange(of kind: RecordKind, _ hear: @escaping @Sendable (RecordID, Int64?) -> Void) {
-        hearers.withLock { $0.changes[kind, default: []].append(hear) }
+    /// Subscribes to changes of the records of one kind.
+    /// - Parameter changed: called with the record and its version; nil where the record was removed.
+    package func onChange(of kind: RecordKind, _ changed: @escaping @Sendable (RecordID, Int64?) -> Void) {
+        subscribers.withLock { $0.changes[kind, default: []].append(changed) }
     }
 
-    /// Has `hear` called with the tenant after an API key of the tenant or the tenant itself was removed
-    /// and every cache has heard of that.
-    func onRevocation(_ hear: @escaping @Sendable (TenantName) -> Void) {
-        hearers.withLock { $0.revocation = hear }
+    /// Subscribes to removals of API keys and of tenants. Replaces an earlier subscriber.
+    /// - Parameter revoked: called with the tenant after every cache was told of the removal.
+    func onRevocation(_ revoked: @escaping @Sendable (TenantName) -> Void) {
+        subscribers.withLock { $0.revocation = revoked }
     }
 
-    /// Has `hear` called with each tenant whose removal the change feed tells of.
-    package func onRemoval(_ hear: @escaping @Sendable (TenantName) -> Void) {
-        hearers.withLock { $0.removals.append(hear) }
+    /// Subscribes to removals of tenants.
+    package func onRemoval(_ removed: @escaping @Sendable (TenantName) -> Void) {
+        subscribers.withLock { $0.removals.append(removed) }
     }
 }
 
 extension CredentialsID {
-    /// Nil where the record's key is no storage key.
+    /// Nil where the record's key is not a storage key.
     init?(_ id: RecordID) {
         guard let storageKey = StorageKey(id.key) else { return nil }
         self.init(tenant: id.tenant, storageKey: storageKey)

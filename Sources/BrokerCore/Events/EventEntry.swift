@@ -3,8 +3,7 @@ internal import Cryptography
 internal import ExternalText
 internal import OAuth
 
-/// An entry of the log in the form in which every listener is sent it (WHATWG HTML, "Server-sent events"): encoded once,
-/// however many listen.
+/// An entry of the log in the form in which listeners get it (WHATWG HTML, "Server-sent events"): encoded once for all listeners.
 final class EventEntry: Sendable {
     struct Event: Sendable {
         let kind: BrokerEvent.Kind
@@ -17,7 +16,7 @@ final class EventEntry: Sendable {
     let storageKey: WireText
     let events: [Event]
 
-    /// Nil for an entry that does not open.
+    /// Nil for an entry that cannot be opened.
     init?(_ entry: VaultLogEntry) {
         guard let content = entry.content else { return nil }
         sequence = entry.sequence

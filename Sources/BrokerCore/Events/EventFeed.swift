@@ -40,6 +40,23 @@ package final class EventFeed: Sendable {
         }
     }
 
+    package struct Limits: Sendable {
+        /// How many listeners one tenant may have in this process; nil for any number.
+        package let perTenant: Int?
+        /// How many listeners one API key may have in this process; nil for any number.
+        package let perKey: Int?
+        /// For how long events are collected after others were sent, to be sent together. It is the longest delay of an event,
+        /// and the shortest time between two writes to one listener, unless there is more than one piece to send. Zero
+        /// collects none.
+        package let span: Duration
+
+        package init(perTenant: Int?, perKey: Int?, span: Duration) {
+            self.perTenant = perTenant
+            self.perKey = perKey
+            self.span = span
+        }
+    }
+
     /// What the feed has for a listener.
     enum Next {
         /// Events of the scope; every one up to `through` is in the piece or concerns others.
@@ -66,33 +83,20 @@ package final class EventFeed: Sendable {
     let log: Log
     private let vault: Vault
     private let bus: EventBus
-    private let trust: Trust
-    private let maximumPerTenant: Int?
-    private let maximumPerKey: Int?
-    private let span: Duration
+    private let cacheValidity: CacheValidity
+    private let limits: Limits
     private let state = Mutex(EventFeedState())
     private let wakeUps = Signals<Int>()
     /// How far the log reaches. Whoever listens needs to know, and after an outage all come at once.
     private let reach: SharedQuestion<Result<LogBounds, StoreError>>
 
-    /// - Parameters:
-    ///   - maximumPerTenant: listeners of one tenant in this process; nil for any number.
-    ///   - maximumPerKey: listeners with one API key in this process; nil for any number.
-    ///   - span: how long what follows something that was given out is kept, to be given out together: the longest that
-    ///     an event is delayed by that, and the least between two writes to one listener, but for what is more than a
-    ///     piece. Zero for nothing of the kind.
-    package init(
-        vault: Vault, bus: EventBus, time: any Time, log: Log, maximumPerTenant: Int?, maximumPerKey: Int?,
-        span: Duration
-    ) {
+    package init(vault: Vault, bus: EventBus, limits: Limits, time: any Time, log: Log) {
         self.vault = vault
         self.time = time
         self.log = log
         self.bus = bus
-        self.maximumPerTenant = maximumPerTenant
-        self.maximumPerKey = maximumPerKey
-        self.span = span
-        trust = bus.trust
+        self.limits = limits
+        cacheValidity = bus.cacheValidity
         reach = SharedQuestion {
             do throws(StoreError) {
                 return .success(try await vault.logBounds())
@@ -127,11 +131,11 @@ package final class EventFeed: Sendable {
 
     private func admit(_ scope: Scope) throws(BrokerError) -> Place {
         let admission: Result<UInt64, BrokerError> = state.withLock { state in
-            if let maximumPerTenant, state.listeners[scope.tenant, default: 0] >= maximumPerTenant {
+            if let limit = limits.perTenant, state.listeners[scope.tenant, default: 0] >= limit {
                 return .failure(Quota.streamsOfTenant.exceeded(retryAfter: Self.retryAfter))
             }
             if let key = scope.apiKey {
-                if let maximumPerKey, state.listenersOfKeys[key, default: 0] >= maximumPerKey {
+                if let limit = limits.perKey, state.listenersOfKeys[key, default: 0] >= limit {
                     return .failure(Quota.streamsOfKey.exceeded(retryAfter: Self.retryAfter))
                 }
                 state.listenersOfKeys[key, default: 0] += 1
@@ -262,7 +266,7 @@ package final class EventFeed: Sendable {
     }
 
     /// Whether somebody tells of every commit to the log.
-    private var hearsEverything: Bool { vault.revalidateAfter == nil || trust.isFollowing(time.monotonic) }
+    private var hearsEverything: Bool { vault.revalidateAfter == nil || cacheValidity.isFeedAlive(at: time.monotonic) }
 
     private func follow(_ run: UInt64) async {
         var (isAway, mayHaveMore) = (false, false)
@@ -341,7 +345,7 @@ package final class EventFeed: Sendable {
             state.tail += entries
             for tenant in Set(entries.map(\.tenant)) { state.hold(tenant, behind: head, at: now) }
             if !entries.isEmpty { state.hold(nil, behind: head, at: now) }
-            let wakes = state.giveOut(at: now, span: span)
+            let wakes = state.giveOut(at: now, span: limits.span)
             if state.tail.count > Self.tailLength {
                 let surplus = state.tail.count - Self.tailLength / 2
                 state.floor = state.tail[surplus - 1].sequence
@@ -455,7 +459,7 @@ package final class EventFeed: Sendable {
         let now = time.monotonic
         let (wakes, next) = state.withLock { state -> ([EventFeedState.Wake], MonotonicInstant) in
             guard state.run == run else { return ([], now) }
-            var wakes = state.giveOut(at: now, span: span)
+            var wakes = state.giveOut(at: now, span: limits.span)
             for (tenant, waiters) in state.waiters {
                 let through = state.limit(tenant)
                 for (id, waiter) in waiters where waiter.deadline <= now {

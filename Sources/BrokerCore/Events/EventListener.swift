@@ -2,24 +2,24 @@ internal import CredentialStore
 internal import OAuth
 internal import Reactor
 
-/// Somebody who listens to events: a position in the log, and what there is behind it sent in order.
+/// A listener to events: has a position in the log, and sends the events after it in order.
 package final class EventListener: Sendable {
-    /// How long the stream may be silent. It also shows the server that a client has gone.
+    /// The longest time without a write to the stream. A write also shows the server that a client has disconnected.
     private static let heartbeat: Duration = .seconds(15)
-    /// How often it is asked whether the caller may still listen, besides when a key or a tenant was removed.
+    /// How often to check whether the caller may still listen, in addition to the checks after a key or a tenant was removed.
     private static let review: Duration = .seconds(10)
-    /// How long a store that is away is left alone.
+    /// The pause after the store did not answer.
     private static let pause: Duration = .seconds(1)
     /// About how many bytes are sent at a time.
     private static let pieceBytes = 32_768
 
     /// What is sent at a time.
     package struct Piece: Sendable {
-        /// In the stream's format, whole events only.
+        /// Whole events, in the stream's format.
         package private(set) var bytes: [UInt8]
-        /// Those of the events in it, in order; none in a heartbeat.
+        /// The kinds of the events in it, in order; none in a heartbeat.
         package private(set) var kinds: [BrokerEvent.Kind] = []
-        /// How many there are of each kind, in the order of `allKinds`; nothing for none.
+        /// How many events it has of each kind, in the order of `allKinds`; empty where it has no events.
         private(set) var counts: [Int] = []
 
         private static let allKinds = BrokerEvent.Kind.allCases
@@ -37,7 +37,7 @@ package final class EventListener: Sendable {
             if let index = Self.allKinds.firstIndex(of: kind) { counts[index] += 1 }
         }
 
-        /// Appends the entry's events, of that of `resumed` those behind it only.
+        /// Appends the entry's events; of the entry of `resumed`, only the events after that position.
         mutating func append(_ entry: EventEntry, behind resumed: EventPosition?) {
             for event in entry.events {
                 if let resumed, resumed.sequence == entry.sequence, event.index <= resumed.index { continue }
@@ -65,12 +65,11 @@ package final class EventListener: Sendable {
 
     /// Sends events until the broker is being stopped, the task is cancelled, `isAllowed` says no, or `send` fails.
     ///
-    /// A store that is away does not end it: what was missed is sent when the store is back.
+    /// A store that does not answer does not end the stream: the events are sent when the store answers again.
     /// - Parameters:
-    ///   - isAllowed: whether the caller may still listen; asked before the first piece, when the feed hears that a key of
-    ///     the tenant or the tenant was removed, when the caller's key expires, and every 10 seconds; each time after what
-    ///     is being sent then.
-    ///   - send: sends a piece of the stream. Returns whether the next one may follow.
+    ///   - isAllowed: whether the caller may still listen; called before the first piece, when a key of the tenant or the tenant
+    ///     was removed, when the caller's key expires, and every 10 seconds; each time after the piece that is being sent.
+    ///   - send: sends a piece of the stream. Returns whether the next piece may follow.
     package func run(while isAllowed: () async -> Bool, send: (Piece) async -> Bool) async {
         await feed.following(from: bounds.last) {
             var run = Run(self)
@@ -87,9 +86,9 @@ package final class EventListener: Sendable {
         private let feed: EventFeed
         private let scope: EventFeed.Scope
         private let place: EventFeed.Place
-        /// Everything of the scope up to here was sent.
+        /// All events of the scope up to this entry were sent.
         private var sequence: Int64
-        /// The event behind which the stream goes on in the middle of an entry.
+        /// The event after which the stream goes on within an entry; nil where it goes on with the next entry.
         private var resumed: EventPosition?
         private var bounds: LogBounds
         private let opening: EventPosition?
@@ -119,8 +118,8 @@ package final class EventListener: Sendable {
             }
         }
 
-        /// The first piece. It names the position, so that a client that is cut off before its first event misses
-        /// nothing by coming back either.
+        /// Sends the first piece. It names the position, so that a client that is disconnected before its first event misses
+        /// nothing when it reconnects.
         mutating func begin(_ send: (Piece) async -> Bool) async -> Bool {
             guard let opening else {
                 return await write(reset(behind: "retry: 3000\n\n"), send)
@@ -154,7 +153,7 @@ package final class EventListener: Sendable {
             await write(Piece(Array(": heartbeat\n\n".utf8)), send)
         }
 
-        /// Sends what there is, or waits for something.
+        /// Sends the next events, or waits for some.
         mutating func step(_ send: (Piece) async -> Bool) async -> Bool {
             switch feed.next(after: sequence, scope, behind: resumed) {
             case .piece(let piece, let through):
@@ -167,7 +166,7 @@ package final class EventListener: Sendable {
                     return try await catchUp(send)
                 } catch {
                     let end = min(deadline, feed.time.monotonic.advanced(by: EventListener.pause))
-                    // What the feed has does not help here.
+                    // The feed's entries are newer than this position.
                     _ = await feed.wait(after: .max, scope.tenant, at: place, until: end)
                 }
             }
@@ -194,7 +193,7 @@ package final class EventListener: Sendable {
                 return await write(reset(), send)
             }
             guard await write(page.entries.filter(scope.includes), send) else { return false }
-            // Where the page is not full, everything was read that was told of before.
+            // If the page is not full, every entry was read that had been announced before.
             advance(to: page.isFull ? page.last : max(page.last, reach))
             return true
         }

@@ -1,26 +1,26 @@
 package import ExternalText
 
-/// How far a listener has come in the log: the event that it was sent last, whose `id` in the stream this is.
+/// A listener's position in the log: the event that was sent to it last, whose `id` in the stream this is.
 package struct EventPosition: Sendable, Equatable {
-    /// The index that stands for every event of an entry. An entry holds a handful.
+    /// The index that means all events of an entry. An entry has only a few events.
     static let whole = 9999
 
-    /// A place that no log reaches: a listener who names it is told that events may have been missed.
+    /// A position that no log reaches: a listener that names it gets a `stream.reset`.
     package static let unknown = EventPosition(after: .max)
 
-    /// The entry's place in the log; 0 before the first.
+    /// The entry's sequence number in the log; 0 for the position before the first entry.
     let sequence: Int64
-    /// The event's place among those of the entry's commit.
+    /// The event's index in the entry.
     let index: Int
 
-    /// Past every event of the entry.
+    /// The position after all events of the entry.
     init(after sequence: Int64) {
         self.init(sequence: sequence, index: Self.whole)
     }
 
     init(sequence: Int64, index: Int) {
         self.sequence = sequence
-        // There is no event before the first entry, and so nothing to be in the middle of.
+        // The position before the first entry has no event.
         self.index = sequence == 0 ? Self.whole : index
     }
 

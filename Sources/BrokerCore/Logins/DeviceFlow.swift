@@ -4,11 +4,11 @@ package import OAuth
 internal import Reactor
 internal import Synchronization
 
-/// The device login (TIDAL's Auth design, "Device login"; RFC 8628): begun by a call, then carried to its end by the
-/// broker itself, whether somebody waits for it or not.
+/// The device login (TIDAL's Auth design, "Device login"; RFC 8628): a call begins it, and the broker itself polls until it ends,
+/// whether a caller waits for it or not.
 package final class DeviceFlow: Sendable {
     package struct Begun: Sendable {
-        /// The broker's own name for the login. The provider's code never leaves.
+        /// The broker's own name for the login. Callers never get the provider's device code.
         package let handle: SecretBytes
         package let userCode: String
         package let verificationURI: String
@@ -17,7 +17,7 @@ package final class DeviceFlow: Sendable {
         package let interval: Duration
     }
 
-    /// Who asks for a login: the tenant, and the storage keys that the caller is confined to (nil: all).
+    /// The caller that asks for a login: its tenant, and the storage keys that it may use; nil for all.
     package struct Caller: Sendable {
         let tenant: TenantName
         let storageKeys: [StorageKey]?
@@ -42,21 +42,21 @@ package final class DeviceFlow: Sendable {
     private let polls = SingleFlight<RecordID, Result<Sighting?, StoreError>>()
     private let pollers = Mutex(Pollers())
 
-    /// The tasks that see logins through.
+    /// The tasks that poll, one for each login.
     private struct Pollers {
         var tasks: [RecordID: Task<Void, Never>] = [:]
-        /// Those that the draining has cancelled; nil before it begins.
+        /// The tasks that were cancelled by draining; nil before that.
         var ending: [Task<Void, Never>]?
     }
 
-    /// How long one poll may take before another replica may take the login over: longer than the HTTPS client lets a
-    /// request live (20 s).
+    /// After this time another replica may take over a login that is being polled: longer than the HTTPS client's limit for a
+    /// request (20 s).
     static let longestPoll: Duration = .seconds(25)
-    /// How much longer than its owner the other replicas wait before they take a login over.
+    /// How much longer than its owner the other replicas wait before they take over a login.
     static let patienceWithOthers: Duration = .seconds(5)
-    /// How often a shared store is searched for logins whose owner may have died.
+    /// The pause between two searches of a shared store for logins whose owner may have died.
     static let searchInterval: Duration = .seconds(5)
-    /// By how much another replica's clock may be wrong before it ends a login that its owner still sees through.
+    /// By how much a replica's clock may be wrong without its ending a login that its owner still polls.
     static let clockTolerance: Duration = .seconds(300)
 
     /// - Parameter limit: how many device logins of a tenant may be pending at once; nil for any number.
@@ -76,12 +76,12 @@ package final class DeviceFlow: Sendable {
 
     // MARK: For callers
 
-    /// Asks the provider for a code, and begins to poll.
+    /// Requests a code from the provider, and begins to poll.
     /// - Throws: `too_many_requests` where the tenant has as many pending device logins as it may have.
     package func begin(_ storageKey: StorageKey, of tenant: Tenant) async throws(BrokerError) -> Begun {
         let server = try await servers.server(for: tenant)
         let client = tenant.configuration.client
-        // Before the provider is asked for a code that would be given up.
+        // Before the request to the provider, so that no code is requested in vain.
         try await quota.admit(tenant.name)
         let answer = try await endpoint.authorizeDevice(for: client, of: tenant.name, at: server)
         let id: String
@@ -115,7 +115,7 @@ package final class DeviceFlow: Sendable {
             interval: answer.interval)
     }
 
-    /// How far the login is; waits for its end for at most `wait`. Nil for one that is unknown or not the caller's.
+    /// The progress of the login; waits for its end for `wait` at most. Nil for a login that is unknown or not the caller's.
     package func progress(
         _ handle: SecretBytes, for caller: Caller, wait: Duration
     ) async throws(BrokerError) -> LoginProgress? {
@@ -126,7 +126,7 @@ package final class DeviceFlow: Sendable {
         }
     }
 
-    /// Ends the login without an outcome: nothing of it is stored from now on, even by a poll under way.
+    /// Cancels the login: from now on no credentials of it are stored, even if a poll is under way.
     /// - Returns: false for a login that is unknown or not the caller's.
     package func cancel(_ handle: SecretBytes, for caller: Caller) async throws(BrokerError) -> Bool {
         for _ in 0..<32 {
@@ -134,7 +134,7 @@ package final class DeviceFlow: Sendable {
             do throws(StoreError) {
                 try await vault.commit([.remove(record.id, version: record.version)])
             } catch .conflict {
-                // A poll has written down how it went.
+                // A poll has written its result meanwhile.
                 continue
             } catch {
                 throw BrokerError(error)
@@ -168,12 +168,12 @@ package final class DeviceFlow: Sendable {
 
     // MARK: The job
 
-    /// Takes up the logins that an earlier process, or a replica that died, left pending, until its task is cancelled. The
-    /// logins that it has taken up go on until `beginDraining`. Once at most.
+    /// Searches for logins that an earlier process, or a replica that died, has left pending, and polls for them. Searches until
+    /// its task is cancelled; the polling goes on until `beginDraining`. To be called once at most.
     func run() async {
         repeat {
             let isComplete = await searchForLogins()
-            // The only writer of its store has begun every later login itself.
+            // In a store of one writer, every later login is begun by this process.
             if isComplete, vault.revalidateAfter == nil { return }
             do {
                 try await time.sleep(for: Self.searchInterval)
@@ -186,7 +186,7 @@ package final class DeviceFlow: Sendable {
     /// - Returns: whether the whole store was seen.
     private func searchForLogins() async -> Bool {
         do throws(StoreError) {
-            // Those that end first come first: with more than this, the others have their turn when these are over.
+            // The logins that expire first come first. Beyond this number, the others are found once these have ended.
             let limit = 10_000
             let marks = try await vault.marked(.device, limit: limit)
             for mark in marks {
@@ -199,17 +199,17 @@ package final class DeviceFlow: Sendable {
         }
     }
 
-    /// Which version of a record this process saw when.
+    /// When this process first saw a version of a record.
     private struct Sighting: Sendable {
         var version: Int64
         var at: MonotonicInstant
-        /// Whether this process wrote it.
+        /// Whether this process wrote that version.
         var isOurs: Bool
-        /// So that not all the others come at once when an owner has died.
+        /// Random, so that the other replicas do not all act at once when an owner has died.
         let jitter: Duration = .milliseconds(Int64.random(in: 0..<2000))
     }
 
-    /// Starts the task that sees a login through, where there is none yet.
+    /// Starts the task that polls for a login, unless there is one.
     private func see(_ id: RecordID, through first: Sighting) {
         pollers.withLock { pollers in
             if pollers.ending != nil || pollers.tasks[id] != nil { return }
@@ -238,7 +238,7 @@ package final class DeviceFlow: Sendable {
                 let due = sighting.at.advanced(by: patience(with: login, sighting))
                 let untilDue = time.monotonic.duration(to: due)
                 let remaining = time.now.duration(to: login.expires)
-                // A clock that is ahead must not end what its owner, by a better one, still sees through.
+                // A replica whose clock is ahead must not end a login that its owner still polls by a better clock.
                 let isOthers = !sighting.isOurs && vault.revalidateAfter != nil
                 let untilEnd = isOthers ? remaining + Self.clockTolerance : remaining
                 if Task.isCancelled { return }
@@ -262,7 +262,7 @@ package final class DeviceFlow: Sendable {
                 log.storeFailed(error, [.tenant(id.tenant)])
                 if case .damaged = error { return }
                 storeFailures += 1
-                // Its owner could not write either, and may have a token to store.
+                // The owner could not write either, and may have a token to store.
                 if !sighting.isOurs { sighting.at = time.monotonic }
                 pause = CredentialsRecords.pause(beforeTry: storeFailures)
             }
@@ -277,13 +277,13 @@ package final class DeviceFlow: Sendable {
 
     private func patience(with login: PendingDeviceLogin, _ sighting: Sighting) -> Duration {
         if sighting.isOurs { return login.wait }
-        // Of a store with one writer, whoever wrote this is dead, and so is its poll.
+        // In a store of one writer, an earlier process has written this, so its poll has ended.
         if vault.revalidateAfter == nil { return login.isBeingPolled ? login.polling.interval : login.wait }
         return login.wait + Self.patienceWithOthers + sighting.jitter
     }
 
-    /// Does the work for a login. It goes on when the task that asked for it is cancelled.
-    /// - Returns: what was written; nil when it was another's turn.
+    /// Does what is due for a login. It goes on when the calling task is cancelled.
+    /// - Returns: what was written; nil where another replica was faster.
     private func act(
         on record: OpenRecord, _ work: @escaping @Sendable () async throws(StoreError) -> Sighting?
     ) async throws(StoreError) -> Sighting? {
@@ -299,7 +299,7 @@ package final class DeviceFlow: Sendable {
         return try run?.value.get() ?? nil
     }
 
-    /// Polls once, if this process gets to be the one, and writes down what came of it.
+    /// Polls once, unless another replica is faster, and writes the result.
     private func claimAndPoll(
         _ login: PendingDeviceLogin, _ record: OpenRecord
     ) async throws(StoreError) -> Sighting? {
@@ -310,8 +310,8 @@ package final class DeviceFlow: Sendable {
         let claim = login.record(replacing: record)
         let asked = time.monotonic
         try await vault.commit([.replace(claim, version: record.version)])
-        // The others count from the moment when it was written, which may be as long ago. Their turn might come while
-        // this poll is under way.
+        // The other replicas count from when this version was written, which may be as long ago as the claim. They might take
+        // over while this poll is under way.
         if asked.duration(to: time.monotonic) > Self.patienceWithOthers { return nil }
 
         let id = RefreshID()
@@ -324,7 +324,7 @@ package final class DeviceFlow: Sendable {
             login.wait = wait
             return try await write(login, over: claim, telling: [])
         case .expired(let remaining) where remaining > .zero:
-            // Not `remaining`: a clock that says otherwise would poll after it.
+            // Not `remaining`: a replica with another clock would poll once more after it.
             login.wait = PendingDeviceLogin.noMorePolls
             return try await write(login, over: claim, telling: [])
         case .expired:
@@ -338,7 +338,7 @@ package final class DeviceFlow: Sendable {
         }
     }
 
-    /// Writes down how far the login is. A store that is away is asked again until it answers or the broker stops.
+    /// Writes the progress of the login. A store that does not answer is asked again until it does, or until the broker stops.
     private func write(
         _ login: PendingDeviceLogin, over record: OpenRecord, telling events: [VaultChange]
     ) async throws(StoreError) -> Sighting {
@@ -365,7 +365,7 @@ package final class DeviceFlow: Sendable {
         return sighting
     }
 
-    /// Stores what the provider granted together with the login's end, both or none.
+    /// Stores what the provider granted and the login's end in one commit.
     private func complete(
         _ login: PendingDeviceLogin, _ request: PendingDeviceLogin.Request, _ response: TokenResponse,
         as id: RefreshID
@@ -385,20 +385,20 @@ package final class DeviceFlow: Sendable {
                 () async throws(StoreError) in
                 guard let standing = try await self.vault.read(login.recordID) else { return nil }
                 let known = try PendingDeviceLogin(standing)
-                // Where storing took so long that another replica has taken over, the code is spent and this is still
-                // the token that the user allowed.
+                // If another replica has taken over meanwhile, the code is spent, and this is still the token that the user
+                // allowed.
                 if known.status == .pending {
                     let next = finished.record(replacing: standing)
                     tried = next.version
                     return ([.replace(next, version: standing.version)], [told])
                 }
-                // An earlier try may have arrived although its answer did not, and the credentials may have been renewed
-                // since.
+                // An earlier try may have been carried out although its answer was lost, and the credentials may have been
+                // renewed since.
                 hasArrived = known.status == .completed && standing.version == tried
                 return nil
             }
             if stored == nil, !hasArrived {
-                // Cancelled meanwhile: nobody will ever use this token.
+                // The login was cancelled meanwhile, so this token will not be used.
                 _ = await endpoint.revoke(held, for: client, at: request.server)
                 log.info("device_login_dropped", fields(of: login))
                 return
@@ -433,9 +433,9 @@ package final class DeviceFlow: Sendable {
         }
     }
 
-    // MARK: Living on
+    // MARK: The end
 
-    /// No poll begins any more, and nobody is kept waiting for one.
+    /// No poll begins any more, and callers do not wait for one any more.
     func beginDraining() {
         endings.beginDraining()
         let tasks = pollers.withLock { pollers in
@@ -446,16 +446,16 @@ package final class DeviceFlow: Sendable {
         for task in tasks { task.cancel() }
     }
 
-    /// Suspends until no poll is under way and, while draining, none can begin any more: what a provider has granted is
-    /// stored by then.
+    /// Suspends until no poll is under way. While the broker is draining, none begins any more, so that each grant is stored by
+    /// then.
     package func finish() async {
         for task in pollers.withLock({ $0.ending ?? [] }) { await task.value }
         await polls.finish()
         await quota.finish()
     }
 
-    /// Has the polls under way wait for nothing any more; see `CredentialsRenewer.cancelAll`.
-    /// - Returns: how many there are.
+    /// Cancels the polls under way; see `CredentialsRenewer.cancelAll`.
+    /// - Returns: how many polls were under way.
     package func cancelAll() -> Int {
         defer { polls.cancelAll() }
         return polls.count

@@ -4,9 +4,9 @@ package import ExternalText
 internal import JSON
 package import OAuth
 
-/// The first leg of the standard login: from its beginning until the browser is sent to the login service.
+/// The first part of the standard login: until the browser is sent to the login service.
 extension LoginFlow {
-    /// Prepares a login: state, verifier and addresses, stored before they are handed out.
+    /// Prepares a login: state, verifier and addresses, which are stored before the caller gets them.
     /// - Throws: `too_many_requests` where the tenant has as many pending logins as it may have.
     package func begin(_ parameters: Parameters, of tenant: Tenant) async throws(BrokerError) -> Begun {
         let configuration = tenant.configuration
@@ -76,7 +76,7 @@ extension LoginFlow {
             expiresIn: PendingLogin.validity)
     }
 
-    /// The redirect URI of a login, and which of the callbacks that is.
+    /// The redirect URI of a login, and which callback that is.
     private func redirect(
         _ given: WireText?, of tenant: Tenant
     ) throws(BrokerError) -> (uri: WireText, callback: PendingLogin.Callback) {
@@ -86,7 +86,7 @@ extension LoginFlow {
             case .shared: (.shared, callbackURI)
             case .perTenant: (.perTenant, "\(callbackURI)/\(tenant.name)")
             }
-        // RFC 9700 §2.1: exactly the same.
+        // RFC 9700 §2.1: exact comparison.
         guard let given, given != WireText(own) else { return (WireText(own), callback) }
         let isOtherCallback = given == WireText(callbackURI) || given.starts(with: WireText(callbackURI + "/"))
         guard !isOtherCallback,
@@ -129,17 +129,17 @@ extension LoginFlow {
 
     /// What a browser that opens the start address of a login does next.
     package enum Start: Sendable {
-        /// On to the login service. No cookie where browsers are not bound.
+        /// The browser goes on to the login service. The cookie is nil where browsers are not bound.
         case goOn(loginURI: String, Cookie?)
-        /// Another browser has opened the address before: the user decides whether this one takes its place.
+        /// Another browser has opened the address before: the user decides whether this browser replaces it.
         case mustConfirm(LoginDescription)
     }
 
-    /// A browser opened the start address. The first one gets the cookie without which the login cannot be finished.
+    /// A browser has opened the start address. The first browser gets the cookie without which the login cannot be finished.
     /// - Parameters:
     ///   - cookies: the values of the browser's cookies by name.
-    ///   - takesOver: the user has confirmed that this browser takes the place of the one before. The cookie gets a new
-    ///     value, so that the browser before cannot finish the login.
+    ///   - takesOver: whether the user has confirmed that this browser replaces the earlier one. The cookie then gets a new
+    ///     value, so that the earlier browser cannot finish the login.
     package func start(
         tenant: TenantName, loginID: String, cookies: [WireText: WireText], takesOver: Bool
     ) async throws(BrokerError) -> Start {
@@ -173,7 +173,7 @@ extension LoginFlow {
                 guard let newBinding else { return .success(.mustConfirm(login.description)) }
                 secrets.binding = newBinding
             }
-            // A code that another browser has brought is not for this one to confirm.
+            // This browser must not confirm a code that another browser has brought.
             secrets.confirmation = nil
             login.secrets = secrets
             login.isBound = true

@@ -2,7 +2,7 @@ package import Cryptography
 package import ExternalText
 package import OAuth
 
-/// What callers and browsers give to the standard login, and what they are given.
+/// What callers and browsers send to the standard login, and what they get.
 extension LoginFlow {
     package struct Parameters: Sendable {
         package var storageKey: StorageKey
@@ -32,7 +32,7 @@ extension LoginFlow {
         package let expiresIn: Duration
     }
 
-    /// A login's outcome as its page, its redirect or its caller is told.
+    /// A login's outcome, as its page, its redirect or its caller gets it.
     package struct Ended: Sendable {
         package let login: LoginDescription
         package var loginID: String { login.loginID }
@@ -41,10 +41,10 @@ extension LoginFlow {
         package let result: Result<HeldCredentials, BrokerError>
     }
 
-    /// The address at which a browser brought a response.
+    /// The address at which a browser has brought a response.
     package enum Callback: Sendable {
         case shared
-        /// The one of a tenant; nil where the path has no tenant's name.
+        /// The address of a tenant; nil where the path has no tenant's name.
         case tenant(TenantName?)
 
         func fits(_ login: PendingLogin) -> Bool {
@@ -61,7 +61,7 @@ extension LoginFlow {
         /// The values of its cookies by name.
         package var cookies: [WireText: WireText]
         package var callback: Callback
-        /// Whether it can show a page and send the page's form.
+        /// Whether the browser can show a page and send the page's form.
         package var canConfirm: Bool
 
         package init(cookies: [WireText: WireText], callback: Callback, canConfirm: Bool) {
@@ -77,7 +77,7 @@ extension LoginFlow {
         package let value: SecretBytes
     }
 
-    /// What became of a response that a browser brought.
+    /// The result of a response that a browser has brought.
     package enum Received: Sendable {
         case ended(Ended)
         /// The code is kept until the user confirms the login in the browser that gets the cookie.

@@ -18,20 +18,23 @@ package final class LoginFlow: Sendable {
     private let endings: LoginEndings
     let quota: PendingLoginQuota
 
-    /// - Parameters:
-    ///   - publicBaseURL: without a slash at its end.
-    ///   - limit: how many logins of a tenant may be pending at once; nil for any number.
+    struct Options: Sendable {
+        /// The URL at which browsers reach the broker, without a slash at its end.
+        let publicBaseURL: String
+        /// How many logins of a tenant may be pending at once; nil for any number.
+        let limit: Int?
+    }
+
     init(
-        vault: Vault, providers: ProviderAccess, writer: CredentialsWriter, bus: EventBus, publicBaseURL: String,
-        limit: Int?,
+        vault: Vault, providers: ProviderAccess, writer: CredentialsWriter, bus: EventBus, options: Options,
         instruments: Instruments
     ) {
         (time, log) = (instruments.time, instruments.log)
-        quota = PendingLoginQuota(.login, .pendingLogins, limit: limit, vault: vault, time: time)
+        quota = PendingLoginQuota(.login, .pendingLogins, limit: options.limit, vault: vault, time: time)
         self.vault = vault
         servers = providers.servers
         logins = LoginRecords(vault: vault, bus: bus, time: time)
-        self.publicBaseURL = publicBaseURL
+        publicBaseURL = options.publicBaseURL
         endings = LoginEndings(.login, vault: vault, bus: bus, time: time)
         redemption = LoginRedemption(
             vault: vault, endpoint: providers.endpoint, writer: writer, logins: logins, endings: endings,
@@ -42,7 +45,7 @@ package final class LoginFlow: Sendable {
 
     var callbackURI: String { publicBaseURL + "/login/callback" }
 
-    /// The address of a path of the broker's, as browsers reach it.
+    /// The URL of one of the broker's paths, for browsers.
     /// - Parameter path: begins with a slash.
     package func publicURI(path: String) -> String { publicBaseURL + path }
 
@@ -54,7 +57,7 @@ package final class LoginFlow: Sendable {
         return URLTarget(origin.text)?.origin == own
     }
 
-    /// Whether the login that this response belongs to wants to see a cookie. False for unknown ones.
+    /// Whether the login of this response needs a cookie. False for an unknown login.
     package func isBound(_ response: AuthorizationResponse) async throws(BrokerError) -> Bool {
         guard let state = response.state, let found = try await find(state: state) else { return false }
         return found.login.isBound
@@ -62,16 +65,15 @@ package final class LoginFlow: Sendable {
 
     /// Finalizes a login for a caller of its tenant: uses the state, redeems the code, stores the credentials.
     ///
-    /// From the moment when the state is being used, everything goes on without the caller.
-    /// - Parameter storageKeys: those that the caller may log in; nil for all.
-    /// - Throws: what keeps the login from being finished at all; the state stays usable then, except where it is
-    ///   unknown, over or used already.
+    /// Once the use of the state has begun, everything goes on even if the caller stops waiting.
+    /// - Parameter storageKeys: the storage keys that the caller may log in; nil for all.
+    /// - Throws: why the login cannot be finished. The state stays usable, unless it is unknown, expired or used already.
     package func finalize(
         _ response: AuthorizationResponse, of tenant: TenantName, storageKeys: [StorageKey]?
     ) async throws(BrokerError) -> Ended {
         while true {
             let (record, login) = try await find(response)
-            // Another tenant's login is as unknown as one that never was.
+            // A login of another tenant is answered like one that does not exist.
             guard login.tenant == tenant else { throw Self.unknown }
             if let storageKeys, !storageKeys.contains(login.storageKey) {
                 throw BrokerError(.forbidden, "The API key is not valid for this login's storage key.")
@@ -89,7 +91,7 @@ package final class LoginFlow: Sendable {
     /// Finalizes a login for the browser that comes back from the login service, or keeps the code until the user has
     /// confirmed the login.
     ///
-    /// From the moment when the state is being used, everything goes on without the browser.
+    /// Once the use of the state has begun, everything goes on even if the browser leaves.
     /// - Throws: as `finalize`.
     package func receive(
         _ response: AuthorizationResponse, from browser: Browser
@@ -126,9 +128,8 @@ package final class LoginFlow: Sendable {
         return login.description
     }
 
-    /// Redeems the code that a browser has brought before, or gives the login up: what its user decided.
-    /// - Throws: what keeps the login from being finished at all. The code stays where another browser than the one
-    ///   that brought it asks.
+    /// Redeems the code that a browser has brought before, or ends the login, as the user has decided.
+    /// - Throws: why the login cannot be finished. If another browser than the one that brought the code asks, the code is kept.
     package func confirm(
         tenant: TenantName, loginID: String, cookies: [WireText: WireText], isConfirmed: Bool
     ) async throws(BrokerError) -> Ended {
@@ -144,7 +145,7 @@ package final class LoginFlow: Sendable {
         }
     }
 
-    /// The code that waits for this browser's user.
+    /// The code that waits for the user of this browser.
     private func confirmation(
         of login: PendingLogin, _ secrets: PendingLogin.Secrets, _ cookies: [WireText: WireText]
     ) throws(BrokerError) -> PendingLogin.Confirmation {
@@ -155,8 +156,8 @@ package final class LoginFlow: Sendable {
         return confirmation
     }
 
-    /// Keeps a code for the browser that brought it, in the place of one that was brought before.
-    /// - Returns: the cookie by which the browser is known again; nil where the login was written meanwhile.
+    /// Keeps a code for the browser that has brought it, in place of an earlier code.
+    /// - Returns: the cookie by which the browser is recognized; nil where the login was changed meanwhile.
     private func keep(
         _ code: SecretBytes, for browser: Browser, _ login: PendingLogin, _ record: OpenRecord,
         _ secrets: PendingLogin.Secrets
@@ -211,8 +212,8 @@ package final class LoginFlow: Sendable {
         return secrets
     }
 
-    /// RFC 9207 §2.4: compared octet by octet; one that the provider announces may not be missing, and one that there is
-    /// nothing to compare with is refused.
+    /// RFC 9207 §2.4: the issuer is compared octet by octet. It must not be missing where the provider announces it, and it is
+    /// refused where there is no issuer to compare it with.
     private func check(_ issuer: WireText?, _ server: AuthorizationServer) throws(BrokerError) {
         guard let expected = server.issuer else {
             if issuer == nil { return }
@@ -279,17 +280,17 @@ package final class LoginFlow: Sendable {
         }
     }
 
-    // MARK: Asking
+    // MARK: Progress
 
-    /// What pages say of the login that a response belongs to; nil where none is known.
+    /// The description, for pages, of the login of a response; nil where the login is unknown.
     package func description(of response: AuthorizationResponse) async -> LoginDescription? {
         guard let state = response.state, let found = try? await find(state: state) else { return nil }
         return found.login.description
     }
 
-    /// How far a login is, for the page that its browser is shown. Needs no key: the login's identifier names nothing
-    /// else.
-    /// - Throws: `gone` for a login that is unknown.
+    /// The progress of a login, for its page. Needs no API key, since only the login's browser and its caller know the
+    /// identifier.
+    /// - Throws: `gone` for an unknown login.
     package func outcome(
         tenant: TenantName, loginID: String
     ) async throws(BrokerError) -> (login: LoginDescription, progress: LoginProgress) {
@@ -298,7 +299,7 @@ package final class LoginFlow: Sendable {
         return (login.description, isOver ? .expired : login.status)
     }
 
-    /// How far a login is; waits for its end for at most `wait`. Nil for one that is unknown or not the caller's.
+    /// The progress of a login; waits for its end for `wait` at most. Nil for a login that is unknown or not the caller's.
     package func progress(
         tenant: TenantName, loginID: String, storageKeys: [StorageKey]?, wait: Duration
     ) async throws(BrokerError) -> LoginProgress? {
@@ -310,7 +311,7 @@ package final class LoginFlow: Sendable {
         }
     }
 
-    /// From now on, requests that wait for a login are answered at once.
+    /// From now on, callers that wait for a login get an answer at once.
     func beginDraining() {
         endings.beginDraining()
     }
@@ -321,8 +322,8 @@ package final class LoginFlow: Sendable {
         await quota.finish()
     }
 
-    /// Has the redemptions in flight wait for nothing any more; see `CredentialsRenewer.cancelAll`.
-    /// - Returns: how many there are.
+    /// Cancels the redemptions in flight; see `CredentialsRenewer.cancelAll`.
+    /// - Returns: how many redemptions were in flight.
     package func cancelAll() -> Int {
         redemption.cancelAll()
     }
@@ -336,7 +337,7 @@ package final class LoginFlow: Sendable {
         }
     }
 
-    /// Whether the browser holds the cookie of that name with that value. Takes the same time for every wrong value.
+    /// Whether the browser has a cookie of that name with that value. Takes the same time for every wrong value.
     static func isSet(_ name: String, to value: SecretBytes, in cookies: [WireText: WireText]) -> Bool {
         cookies[WireText(name)].map { SecretBytes(utf8: $0.text) == value } ?? false
     }

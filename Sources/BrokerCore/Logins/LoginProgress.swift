@@ -5,14 +5,14 @@ package import JSON
 internal import OAuth
 internal import Reactor
 
-/// How far a login is, as its caller learns it.
+/// The progress of a login, for its caller.
 package enum LoginProgress: Sendable, Equatable {
     case pending
     case completed
     case failed(LoginFailure)
     case expired
 
-    /// The members `status`, `error`, `error_code` and `detail`, in records as in answers.
+    /// Writes the members `status`, `error`, `error_code` and `detail`, in records as in answers.
     package func encode(to json: inout JSONWriter) {
         switch self {
         case .pending: json.member("status", "pending")
@@ -26,8 +26,8 @@ package enum LoginProgress: Sendable, Equatable {
         }
     }
 
-    /// Reads what `encode` wrote; nil for a status that this build does not know. An error that it does not know is
-    /// one that nobody expected.
+    /// Reads what `encode` wrote; nil for a status that this build does not know. An error that it does not know counts as
+    /// `unexpected_error`.
     init?(_ json: JSONValue) {
         switch json["status"]?.string {
         case "pending": self = .pending
@@ -48,7 +48,7 @@ package struct LoginFailure: Sendable, Equatable {
     package let code: BrokerError.Code
     /// The provider's `error` or `sub_status`, checked by `ErrorText`.
     package let errorCode: String?
-    /// What happened and what to change; nil of a login that an earlier build ended.
+    /// What happened and what to change; nil where an earlier build ended the login.
     package let detail: String?
 
     init(code: BrokerError.Code, errorCode: String?, detail: String?) {
@@ -68,36 +68,35 @@ package struct LoginFailure: Sendable, Equatable {
     }
 }
 
-/// Lets callers wait for the end of a login, whichever replica brings it about.
+/// Lets callers wait for the end of a login, which any replica may bring about.
 final class LoginEndings: Sendable {
     private let vault: Vault
-    private let trust: Trust
+    private let cacheValidity: CacheValidity
     private let time: any Time
     private let signals = Signals<RecordID>()
 
-    /// - Parameter kind: of the logins' records.
+    /// - Parameter kind: the kind of the logins' records.
     init(_ kind: RecordKind, vault: Vault, bus: EventBus, time: any Time) {
         self.vault = vault
         self.time = time
-        trust = bus.trust
+        cacheValidity = bus.cacheValidity
         bus.onChange(of: kind) { [signals] id, _ in signals.signal(id) }
     }
 
-    /// The login of that record has ended, in this process. What other replicas end is heard of from the change feed.
+    /// This process has ended the login of that record. The change feed reports logins that other replicas have ended.
     func signal(_ id: RecordID) {
         signals.signal(id)
     }
 
-    /// Lets everybody who waits have the answer now: the process is being stopped, and whoever asks again is answered
-    /// by another.
+    /// Ends all waits, because the process is about to end. Callers that ask again reach another replica.
     func beginDraining() {
         signals.close()
     }
 
-    /// How far the login is; waits for its end for at most `wait`.
-    /// - Parameter look: what the record says now, and when a login that is pending will be over; nil for one that is
+    /// The progress of a login; waits for its end for `wait` at most.
+    /// - Parameter look: returns the progress that the record has, and when a pending login expires; nil for a login that is
     ///   unknown or not the caller's.
-    /// - Returns: nil when `look` does.
+    /// - Returns: nil when `look` returns nil.
     func progress(
         of id: RecordID, within wait: Duration,
         _ look: (OpenRecord) throws(StoreError) -> (progress: LoginProgress, end: Timestamp)?
@@ -122,10 +121,10 @@ final class LoginEndings: Sendable {
         }
     }
 
-    /// How often a login's record is looked at while nobody tells of a change: nil where every change is heard of. What
-    /// another replica ends is heard of while the change feed works, and whether it does is known a little later.
+    /// How often a login's record is read without a signal; nil where no other process writes to the store. With a change feed
+    /// that is alive, seldom: it reports other replicas' changes, but its loss is noticed a little late.
     private var interval: Duration? {
         if vault.revalidateAfter == nil { return nil }
-        return trust.isFollowing(time.monotonic) ? .seconds(5) : .seconds(1)
+        return cacheValidity.isFeedAlive(at: time.monotonic) ? .seconds(5) : .seconds(1)
     }
 }

@@ -1,24 +1,22 @@
 internal import CredentialStore
 
-/// Writes down how far logins are, over a store that may be away.
-///
-/// Has no state of its own: safe to use from any task and by many at once.
+/// Writes the progress of logins to a store that may not answer. Has no state of its own, so that many tasks may use it at once.
 struct LoginRecords: Sendable {
     let vault: Vault
     let bus: EventBus
     let time: any Time
 
-    /// Writes a login over the version that it was read at, and tells of it in the same commit.
+    /// Replaces exactly the version of a login that was read, and adds events in the same commit.
     /// - Parameters:
     ///   - events: entries of the log.
-    ///   - retries: how often a store that is away is asked again, after the pauses of
+    ///   - retries: how often a store that does not answer is asked again, after the pauses of
     ///     `CredentialsRecords.pause(beforeTry:)`; nil asks until it answers or the task is cancelled.
-    /// - Throws: `.conflict` when somebody else has written the login meanwhile; `.unavailable` when the store stayed
-    ///   away or the task was cancelled, and it is not known whether the login was written.
+    /// - Throws: `.conflict` when the login was changed meanwhile; `.unavailable` when the store did not answer or the task was
+    ///   cancelled, and it is not known whether the login was written.
     func replace(
         _ record: OpenRecord, version: Int64, telling events: [VaultChange], retries: Int?
     ) async throws(StoreError) {
-        // An earlier try may have arrived although its answer did not, before the next one or while that was under way.
+        // An earlier try may have been carried out although its answer was lost, before the next try or during it.
         func hasArrived() async throws(StoreError) -> Bool {
             let standing = try await vault.read(record.id)
             return standing?.version == record.version && standing?.content == record.content

@@ -4,12 +4,12 @@ internal import OAuth
 
 /// Uses the state of a login: redeems the code at the provider, and stores the credentials together with the login's end.
 final class LoginRedemption: Sendable {
-    /// What an attempt to use a state came to.
+    /// The result of an attempt to use a state.
     private enum Attempt: Sendable {
         case ended(LoginFlow.Ended)
         /// The state could not be used.
         case failed(BrokerError)
-        /// Another callback took the state, or a start bound the login: the next look tells which.
+        /// Another callback has used the state, or a browser was bound to the login: the record has to be read again.
         case overtaken
     }
 
@@ -23,8 +23,8 @@ final class LoginRedemption: Sendable {
     private let metrics: Metrics
     private let flights: SingleFlight<RefreshID, Attempt>
 
-    /// How often a store that is away is asked again, with 0.2, 0.4, 0.8, 1.6 and 3.2 seconds in between: a user waits
-    /// meanwhile, and the code of the login may expire.
+    /// How often a store that does not answer is asked again, after 0.2, 0.4, 0.8, 1.6 and 3.2 seconds: a user waits meanwhile,
+    /// and the code of the login may expire.
     static let storeRetries = 5
 
     init(
@@ -45,15 +45,15 @@ final class LoginRedemption: Sendable {
         await flights.finish()
     }
 
-    /// Has the redemptions in flight wait for nothing any more.
-    /// - Returns: how many there are.
+    /// Cancels the redemptions in flight.
+    /// - Returns: how many redemptions were in flight.
     func cancelAll() -> Int {
         defer { flights.cancelAll() }
         return flights.count
     }
 
     /// Uses a login's state, and redeems the code where there is one. Goes on when the caller's task is cancelled.
-    /// - Returns: nil where the login was written meanwhile; the next look tells by what.
+    /// - Returns: nil where the login was changed meanwhile, and has to be read again.
     func redeem(
         _ login: PendingLogin, _ record: OpenRecord, _ secrets: PendingLogin.Secrets,
         _ grant: Result<SecretBytes, BrokerError>
@@ -70,7 +70,7 @@ final class LoginRedemption: Sendable {
         }
     }
 
-    /// Marks the state as used, then does what the response asks for.
+    /// Marks the state as used, then redeems the code or stores the failure.
     private func take(
         _ login: PendingLogin, _ record: OpenRecord, _ secrets: PendingLogin.Secrets,
         _ grant: Result<SecretBytes, BrokerError>, as id: RefreshID
@@ -116,7 +116,7 @@ final class LoginRedemption: Sendable {
         }
     }
 
-    /// Stores the credentials and the login's completion, both or none.
+    /// Stores the credentials and the login's completion in one commit.
     private func store(
         _ held: HeldCredentials, of login: PendingLogin, over record: OpenRecord
     ) async throws(BrokerError) {
@@ -128,14 +128,14 @@ final class LoginRedemption: Sendable {
         let stored = try await writer.settle(login: held, by: .login, for: login.credentialsID) {
             () async throws(StoreError) in
             let completion: [VaultChange] = [.replace(completedRecord, version: record.version)]
-            // Nobody but us has reason to write a login whose state is used: that need not be looked at first.
+            // Only the process that has used the state writes the login, so the first try does not read it.
             if isFirst {
                 isFirst = false
                 return (completion, [told])
             }
             let standing = try await self.vault.read(login.recordID)
             if standing?.version == record.version { return (completion, [told]) }
-            // Where an earlier try arrived although its answer did not, the credentials may have been renewed since.
+            // If an earlier try was carried out although its answer was lost, the credentials may have been renewed since.
             hasArrived = standing?.content == completedRecord.content
             return nil
         }
@@ -152,8 +152,7 @@ final class LoginRedemption: Sendable {
             login: login.description, credentialsID: login.credentialsID, returnTo: secrets.returnTo, result: result)
     }
 
-    /// Writes down why the login failed. If the store cannot take it, the login is told as expired in due time, which
-    /// is true as well.
+    /// Stores why the login failed. If the store does not take that, the login expires in due time.
     private func markFailed(_ login: PendingLogin, _ record: OpenRecord, _ error: BrokerError) async {
         var failed = login
         failed.status = .failed(LoginFailure(error))
@@ -167,7 +166,7 @@ final class LoginRedemption: Sendable {
         }
     }
 
-    /// The entry that tells of a login's failure; none for a success.
+    /// The event of a failed login; none for a successful one.
     private func failure<Success>(
         of login: PendingLogin, _ result: Result<Success, BrokerError>
     ) -> [VaultChange] {

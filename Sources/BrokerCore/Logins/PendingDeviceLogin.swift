@@ -5,36 +5,36 @@ internal import JSON
 internal import OAuth
 internal import Reactor
 
-/// A device login while its user types the code, and afterwards what became of it.
+/// A device login while its user types the code, and afterwards its outcome.
 ///
-/// The record is the job: whoever replaces it, naming the version that it read, owns the next poll, so that any number
-/// of replicas together ask no more often than one would.
+/// The replica that replaces exactly the version of the record that it has read owns the next poll. So all replicas together poll
+/// no more often than one would.
 struct PendingDeviceLogin: Sendable {
-    /// What a poll asks.
+    /// What a poll sends.
     struct Request: Sendable {
-        /// The registration and the endpoints of the moment when the login began.
+        /// The registration, and the endpoints, as they were when the login began.
         let configuration: TenantConfiguration
         let server: AuthorizationServer
-        /// The provider's.
+        /// The provider's device code.
         let deviceCode: SecretBytes
     }
 
-    /// How long after its end the outcome can still be asked for.
+    /// For how long after the login's end callers can ask for its outcome.
     static let memory: Duration = .seconds(3600)
-    /// What to wait when the code ends before the next poll is due: as long as the longest-lived code, so that no clock
-    /// makes it one poll more.
+    /// The wait where the code expires before the next poll would be due: as long as the longest-lived code, so that no
+    /// replica, whatever its clock, polls once more.
     static let noMorePolls: Duration = .seconds(86_400)
 
     let id: String
     let tenant: TenantName
     let storageKey: StorageKey
-    /// The end of the provider's code.
+    /// When the provider's code expires.
     let expires: Timestamp
-    /// Gone once the login has ended: the record then keeps what tells the outcome.
+    /// Nil once the login has ended: the record then has only the outcome.
     var request: Request?
     var polling: DevicePolling
-    /// How long to leave the provider alone, from the moment when this version was written. A span and not an instant:
-    /// replicas' clocks need not agree for it.
+    /// How long not to poll, from when this version was written. A duration and not a time, so that the replicas' clocks need
+    /// not agree.
     var wait: Duration
     /// Whether `wait` bounds a poll that is under way.
     var isBeingPolled = false
@@ -44,10 +44,10 @@ struct PendingDeviceLogin: Sendable {
 
     var recordID: RecordID { RecordID(.device, tenant, key: id) }
 
-    /// From when on nobody need wait for the login: what a poll under way brings still counts.
+    /// When the login is over: a poll under way may still bring its outcome.
     var end: Timestamp { isBeingPolled ? expires.advanced(by: DeviceFlow.longestPoll) : expires }
 
-    /// Marks the records whose logins are to be seen through.
+    /// The due mark, which all pending logins have: `DeviceFlow.run` finds them by it.
     private var due: Timestamp? { status == .pending ? expires : nil }
 
     func record(version: Int64, handleDigest: [UInt8]) -> OpenRecord {
@@ -56,7 +56,7 @@ struct PendingDeviceLogin: Sendable {
             expires: expires.advanced(by: Self.memory), due: due)
     }
 
-    /// The record that takes `previous`' place.
+    /// The record that replaces `previous`.
     func record(replacing previous: OpenRecord) -> OpenRecord {
         OpenRecord(
             id: recordID, version: previous.version + 1, content: SecretBytes(encoded), lookup: previous.lookup,
@@ -84,7 +84,7 @@ extension PendingDeviceLogin {
         }
     }
 
-    /// Reads a record; `.damaged` when it is none of this build's.
+    /// Reads a record; throws `.damaged` where this build cannot read it.
     init(_ record: OpenRecord) throws(StoreError) {
         let damaged = StoreError.damaged("a device login of tenant \(record.id.tenant) cannot be read by this version")
         guard let json = try? JSONValue(parsing: record.content.revealedBytes),

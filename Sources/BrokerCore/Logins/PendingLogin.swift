@@ -4,7 +4,7 @@ internal import ExternalText
 internal import JSON
 package import OAuth
 
-/// A login between its two legs, and afterwards what became of it.
+/// A login that has begun, and afterwards its outcome.
 package struct PendingLogin: Sendable {
     /// The address at which the response to a login is expected.
     enum Callback: String, Sendable, CaseIterable {
@@ -12,22 +12,22 @@ package struct PendingLogin: Sendable {
         case shared
         /// `/login/callback/{tenant}`.
         case perTenant = "per_tenant"
-        /// A `redirect_uri` of the caller's own, which brings the response to `/login/finalize`.
+        /// A `redirect_uri` of the caller, which sends the response to `/login/finalize`.
         case own
     }
 
     /// A code that is redeemed once the user has confirmed the login.
     struct Confirmation: Sendable {
-        /// The value of the cookie of the browser that brought the code.
+        /// The value of the cookie of the browser that has brought the code.
         let cookie: SecretBytes
         let code: SecretBytes
     }
 
-    /// What the second leg needs. Gone once the state is used: the record then keeps what tells the outcome.
+    /// What the second part of the login needs. Removed once the state is used: the record then has only the outcome.
     struct Secrets: Sendable {
         let redirectURI: String
         let returnTo: String?
-        /// The registration and the endpoints of the moment when the login began: they redeem the code.
+        /// The registration, and the endpoints, as they were when the login began: the code is redeemed with them.
         let configuration: TenantConfiguration
         let server: AuthorizationServer
         let loginURI: String
@@ -37,19 +37,19 @@ package struct PendingLogin: Sendable {
         var confirmation: Confirmation?
     }
 
-    /// How long a state is good for.
+    /// For how long a state is valid.
     package static let validity: Duration = .seconds(600)
-    /// How long after that the outcome can still be asked for.
+    /// For how long after that callers can ask for the outcome.
     static let memory: Duration = .seconds(3600)
-    /// How long after its state a login whose code is being redeemed is still told as pending: six requests of 20 s
-    /// and the waits between them take less. One that a crash interrupted is told as expired then.
+    /// For how long after its state's expiry a login whose code is being redeemed is still pending: longer than six requests of
+    /// 20 s and the waits between them. A login that a crash has interrupted is expired then.
     static let longestRedemption: Duration = .seconds(300)
 
-    /// How many bytes a login may keep in its record.
+    /// The longest content of a login's record, in bytes.
     static let longest = 16_384
-    /// How many bytes a code may have that waits for a confirmation. Providers' codes have tens to some hundreds.
+    /// The longest code that can wait for a confirmation, in bytes. Providers' codes have tens to hundreds of bytes.
     static let longestKeptCode = 4096
-    /// What a login leaves free in its record for a code and the cookie of its browser.
+    /// The bytes that a login's record keeps free for a code and the cookie of its browser.
     static let confirmationReserve = longestKeptCode + 256
 
     let id: String
@@ -61,30 +61,30 @@ package struct PendingLogin: Sendable {
     let callback: Callback
     let expires: Timestamp
     var secrets: Secrets?
-    /// Whether the browser has to show its cookie.
+    /// Whether the browser needs the cookie.
     var isBound: Bool
-    /// Whether a browser has opened the start address and holds the cookie.
+    /// Whether a browser has opened the start address and has the cookie.
     var isStarted = false
     var status = LoginProgress.pending
-    /// Names the attempt that used the state, so that it knows its own mark again.
+    /// Identifies the attempt that has used the state, so that it recognizes its own write.
     var attempt: String?
 
     /// Whether the state is used, and there is no outcome yet.
     private var isBeingRedeemed: Bool { status == .pending && secrets == nil }
 
-    /// When a login that has no outcome yet is over.
+    /// When a login without an outcome is over.
     var end: Timestamp { isBeingRedeemed ? expires.advanced(by: Self.longestRedemption) : expires }
 
     var credentialsID: CredentialsID { CredentialsID(tenant: tenant, storageKey: storageKey) }
 
     var recordID: RecordID { RecordID(.login, tenant, key: id) }
 
-    /// The name of the cookie, one per login, so that several can be under way in a browser.
+    /// The name of the cookie. Each login has its own, so that several logins can be under way in one browser.
     func cookieName(isSecure: Bool) -> String {
         (isSecure ? "__Host-" : "") + "token-broker-login-" + id
     }
 
-    /// Marks the records whose state is not used yet, until that is over: they are counted (`PendingLoginQuota`).
+    /// The due mark, which all logins with an unused state have: `PendingLoginQuota` counts them by it.
     private var due: Timestamp? { secrets == nil ? nil : expires }
 
     /// The name of the cookie of the browser that is asked to confirm the login.
@@ -92,7 +92,7 @@ package struct PendingLogin: Sendable {
         (isSecure ? "__Host-" : "") + "token-broker-confirm-" + id
     }
 
-    /// What pages say of the login.
+    /// The description of the login for pages.
     var description: LoginDescription {
         LoginDescription(
             loginID: id, tenant: tenant, tenantTitle: tenantTitle, storageKey: storageKey,
@@ -105,7 +105,7 @@ package struct PendingLogin: Sendable {
             expires: expires.advanced(by: Self.memory), due: due)
     }
 
-    /// The record that takes `previous`' place.
+    /// The record that replaces `previous`.
     func record(replacing previous: OpenRecord) -> OpenRecord {
         OpenRecord(
             id: recordID, version: previous.version + 1, content: SecretBytes(encoded), lookup: previous.lookup,
@@ -113,7 +113,7 @@ package struct PendingLogin: Sendable {
     }
 }
 
-/// What pages say of a login. Nothing of it is secret.
+/// The description of a login for pages. It contains no secret.
 package struct LoginDescription: Sendable, Equatable {
     package let loginID: String
     package let tenant: TenantName
@@ -159,7 +159,8 @@ extension PendingLogin {
         }
     }
 
-    /// Reads a record; `.damaged` when it is none of this build's. What earlier builds did not write has a default.
+    /// Reads a record; throws `.damaged` where this build cannot read it. Members that earlier builds did not write have
+    /// defaults.
     init(_ record: OpenRecord) throws(StoreError) {
         let damaged = StoreError.damaged("a login of tenant \(record.id.tenant) cannot be read by this version")
         guard let json = try? JSONValue(parsing: record.content.revealedBytes),
@@ -180,7 +181,7 @@ extension PendingLogin {
         self.expires = Timestamp(milliseconds: expires)
         self.isBound = isBound
         attempt = json["attempt"]?.string?.text
-        // An earlier build keeps these of a login that has ended as well, and not the titles that are made of them.
+        // Earlier builds kept the configuration of a login that has ended, and did not write the titles.
         let configuration = json["configuration"].flatMap(TenantConfiguration.init(stored:))
         let server = configuration.flatMap { configuration in
             json["server"].flatMap { AuthorizationServer($0, of: configuration) }
@@ -189,7 +190,7 @@ extension PendingLogin {
         providerTitle =
             json["provider_title"]?.string?.text
             ?? configuration.flatMap { configuration in server.map { configuration.providerTitle(at: $0) } } ?? ""
-        // An earlier build binds a login at its start, except where binding is required from the beginning.
+        // Earlier builds bound a login when it was started, unless binding was required from the beginning.
         isStarted = json["started"]?.bool ?? (isBound && configuration?.browserBinding != .required)
         if let loginURI = json["login_uri"]?.string?.text, let verifier = json["code_verifier"]?.string?.text,
             let binding = json["binding"]?.string?.text

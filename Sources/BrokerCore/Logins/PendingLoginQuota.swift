@@ -5,18 +5,18 @@ internal import Synchronization
 
 /// Bounds how many logins of a tenant are pending, over all replicas.
 ///
-/// The store counts the records that have a due mark in the future. A count is used for a moment, and what this process
-/// has begun since is added to it; what has ended since is not taken off. So replicas together exceed the limit by no more
-/// than what the others begin within `interval`.
+/// The store counts the records with a due mark in the future. A count is used for `interval`. The logins that this process has
+/// begun since are added to it; logins that have ended since are not subtracted. So the replicas together exceed the limit by no
+/// more than what the other replicas begin within `interval`.
 final class PendingLoginQuota: Sendable {
     private struct Count {
         let checked: MonotonicInstant
         var pending: Int
     }
 
-    /// How long a count of the store is used.
+    /// For how long a count of the store is used.
     static let interval: Duration = .seconds(2)
-    /// When a refused caller is told to come again: how soon a login ends is not known.
+    /// The `Retry-After` of a refusal. It is not known how soon a login ends.
     private static let retryAfter: Duration = .seconds(10)
     /// How many tenants' counts are kept.
     private static let capacity = 4096
@@ -27,7 +27,7 @@ final class PendingLoginQuota: Sendable {
     private let limit: Int?
     private let vault: Vault
     private let time: any Time
-    /// One count of a tenant at a time, for all who ask meanwhile.
+    /// One count of a tenant at a time, for all callers.
     private let counting = SingleFlight<TenantName, Result<Count, StoreError>>()
     private let counts = Mutex<[TenantName: Count]>([:])
 
@@ -40,7 +40,7 @@ final class PendingLoginQuota: Sendable {
     }
 
     /// To be called before a login is begun.
-    /// - Throws: `too_many_requests` where the tenant has as many as it may have; what the store throws.
+    /// - Throws: `too_many_requests` where the tenant has as many as it may have, and the errors of the store.
     func admit(_ tenant: TenantName) async throws(BrokerError) {
         guard let limit else { return }
         if let isAdmitted = begin(tenant, limit) {
@@ -48,7 +48,7 @@ final class PendingLoginQuota: Sendable {
             throw quota.exceeded(retryAfter: Self.retryAfter)
         }
         let run = await counting.run(tenant, within: nil) { () async -> Result<Count, StoreError> in
-            // Before the store is asked, so that no count is used longer than it says.
+            // Before the store is asked, so that no count is used for longer than `interval`.
             let checked = self.time.monotonic
             do throws(StoreError) {
                 let pending = try await self.vault.countDue(
@@ -67,12 +67,12 @@ final class PendingLoginQuota: Sendable {
         guard begin(tenant, limit, with: count) else { throw quota.exceeded(retryAfter: Self.retryAfter) }
     }
 
-    /// Suspends until nothing is being counted.
+    /// Suspends until no count is under way.
     func finish() async {
         await counting.finish()
     }
 
-    /// Counts one more; false where that is too many, nil where the count is too old or missing.
+    /// Counts one more login. False where that is too many, nil where there is no count that is new enough.
     private func begin(_ tenant: TenantName, _ limit: Int) -> Bool? {
         let now = time.monotonic
         return counts.withLock { counts in
@@ -84,13 +84,13 @@ final class PendingLoginQuota: Sendable {
         }
     }
 
-    /// Counts one more on what the store has just counted, however long that took. False where that is too many.
+    /// Counts one more login on top of a new count, however long that took. False where that is too many.
     private func begin(_ tenant: TenantName, _ limit: Int, with counted: Count) -> Bool {
         counts.withLock { counts in
             if counts.count >= Self.capacity { counts = counts.filter { isInUse($0.value, at: counted.checked) } }
             if counts.count >= Self.capacity { counts.removeAll(keepingCapacity: true) }
             var count = counted
-            // Callers that waited for the same count have put it here, and their logins on it.
+            // Callers that waited for the same count have stored it here already, with their logins added.
             if let other = counts[tenant], isInUse(other, at: counted.checked), other.pending > count.pending {
                 count = other
             }

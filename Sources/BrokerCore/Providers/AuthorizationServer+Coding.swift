@@ -2,7 +2,7 @@ internal import ExternalText
 internal import JSON
 internal import OAuth
 
-/// How the endpoints of the moment stand in a login's sealed record.
+/// The form in which a login's sealed record has the endpoints that were in use when the login began.
 extension AuthorizationServer {
     func encode(to json: inout JSONWriter) {
         json.object { json in
@@ -16,7 +16,7 @@ extension AuthorizationServer {
         }
     }
 
-    /// - Parameter configuration: the tenant's, which stands beside it in the record.
+    /// - Parameter configuration: the tenant's configuration from the same record.
     init?(_ json: JSONValue, of configuration: TenantConfiguration) {
         guard let authorization = json["authorization"]?.string?.text, let token = json["token"]?.string?.text,
             let authentication = json["client_authentication"]?.string.flatMap(

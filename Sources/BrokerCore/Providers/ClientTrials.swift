@@ -5,7 +5,7 @@ internal import OAuth
 internal import Reactor
 internal import Synchronization
 
-/// What an answer of the token endpoint says of the client that asked.
+/// What an answer of the token endpoint shows about the client.
 enum ClientVerdict: Sendable {
     /// The provider has authenticated the client.
     case accepted
@@ -14,7 +14,8 @@ enum ClientVerdict: Sendable {
     /// The answer can mean either.
     case unclear
 
-    /// Of a refusal of a made-up code: a provider authenticates the client before it looks at the code (RFC 6749 §4.1.3).
+    /// The verdict of an answer that refuses a made-up code: a provider authenticates the client before it checks the code
+    /// (RFC 6749 §4.1.3).
     init(ofMadeUpCode answer: TokenErrorResponse, status: Int) {
         let isUnauthorized = status == 401
         guard RefusalPattern.isAllowed(status: status) else {
@@ -23,10 +24,10 @@ enum ClientVerdict: Sendable {
         }
         switch answer.error {
         case nil: self = isUnauthorized && answer.isReadable ? .refused : .unclear
-        // RFC 6749 §5.2 has it sent with 400 to a client that is accepted and may not use the grant. Glewlwyd sends it with
-        // 403 to a client with a wrong secret.
+        // By RFC 6749 §5.2 it is sent with 400 to a client that is authenticated and may not use the grant. Glewlwyd sends it
+        // with 403 to a client with a wrong secret.
         case "unauthorized_client"?: self = status == 400 ? .unclear : .refused
-        // These are about neither the client nor the code, or some providers send them for both.
+        // These concern neither the client nor the code, or some providers send them for both.
         case "unsupported_grant_type"?, "authorization_type_invalid"?, "invalid_request"?, "invalid_scope"?,
             "invalid_target"?, "access_denied"?, "redirect_uri_mismatch"?, "invalid_redirect_uri"?, "unauthorized"?,
             "forbidden"?:
@@ -37,7 +38,7 @@ enum ClientVerdict: Sendable {
         }
     }
 
-    /// Of a refusal of client credentials.
+    /// The verdict of an answer that refuses client credentials.
     init(ofClientCredentials answer: TokenErrorResponse, status: Int) {
         let isUnnamed = answer.error == nil && answer.isReadable
         let isRefused =
@@ -48,12 +49,12 @@ enum ClientVerdict: Sendable {
 
 /// Finds out whether a provider accepts a client, by calls that need no user and change nothing at the provider.
 ///
-/// Some providers refuse a dead refresh token and a wrong client secret by the same answer, which names no cause (Glewlwyd
-/// sends 400 and an empty body for both). To a made-up code they answer differently.
+/// Some providers refuse an invalid refresh token and a wrong client secret with the same answer, which names no cause (Glewlwyd
+/// sends 400 and an empty body for both). For a made-up code, their answers differ.
 final class ClientTrials: Sendable {
     enum Result: Sendable {
         case verdict(ClientVerdict)
-        /// The provider asks to be called later.
+        /// The provider asks for a pause.
         case later(Duration?)
         /// There was no answer.
         case unanswered
@@ -67,13 +68,13 @@ final class ClientTrials: Sendable {
         let secretDigest: [UInt8]?
     }
 
-    /// A trial that somebody waits for.
+    /// A trial that callers wait for.
     private struct Standing {
         let question: SharedQuestion<Result>
         var askers = 0
     }
 
-    /// Whether a trial has shown that the client is refused, while those wait who share it.
+    /// Whether the trial that several callers share has shown that the client is refused.
     private final class Finding: Sendable {
         let isRefused = Mutex(false)
     }
@@ -84,7 +85,7 @@ final class ClientTrials: Sendable {
     private let log: Log
     private let time: any Time
     private let standing = Mutex<[Key: Standing]>([:])
-    /// When trials have shown last that a client is refused.
+    /// When a trial last showed that a client is refused.
     private let refusals = Mutex<[Key: MonotonicInstant]>([:])
     private static let limit = 1024
 
@@ -97,10 +98,10 @@ final class ClientTrials: Sendable {
         self.log = log
     }
 
-    /// Whether the provider accepts the client now. A trial that has begun before this call says nothing of a refusal that
-    /// came after it: this call waits for that one's end, and then for the next one, which all share who came meanwhile. So one
-    /// trial of a client is under way at a time, of two calls at most.
-    /// - Parameter sent: when the call was sent that was refused. Where a trial has shown since then that the client is
+    /// Whether the provider accepts the client now. A trial that began before this call proves nothing about a later refusal, so
+    /// this call waits until that trial has ended, and then for the next one, which all calls share that came meanwhile. So one
+    /// trial of a client is under way at a time, and each trial makes two requests at most.
+    /// - Parameter sent: when the request was sent that the provider refused. If a trial has shown since then that the client is
     ///   refused, that is the result.
     func result(
         of client: ClientConfiguration, of tenant: Tenant, at server: AuthorizationServer, sentAt sent: MonotonicInstant
@@ -130,14 +131,14 @@ final class ClientTrials: Sendable {
     ) -> SharedQuestion<Result> {
         let finding = Finding()
         return SharedQuestion {
-            // Those who wait for a second trial are told of the fault that the first one has found.
+            // Callers that wait for a second trial get the refusal that the first one has found.
             if finding.isRefused.withLock({ $0 }) { return .verdict(.refused) }
             let result = await self.attempt(client, of: tenant, at: server)
             if case .verdict(.refused) = result {
                 finding.isRefused.withLock { $0 = true }
                 let now = self.time.monotonic
                 self.refusals.withLock { refusals in
-                    // No call is under way for so long.
+                    // Older than any request that may still be under way.
                     if refusals.count >= Self.limit {
                         refusals = refusals.filter { $0.value.advanced(by: self.callLimit * 2) > now }
                     }
@@ -156,7 +157,7 @@ final class ClientTrials: Sendable {
             code: try Self.random(), redirectURI: redirectURI, codeVerifier: try Self.random())
     }
 
-    /// By a made-up code, and where that leaves it open and the client may have client credentials, by those.
+    /// Tries a made-up code. If the answer is unclear and the client may have client credentials, tries those as well.
     private func attempt(
         _ client: ClientConfiguration, of tenant: Tenant, at server: AuthorizationServer
     ) async -> Result {
@@ -167,7 +168,7 @@ final class ClientTrials: Sendable {
                 result = try await attempt(.clientCredentials, client, of: tenant, at: server)
             }
         } catch {
-            // The configuration does not allow the call, and so it did not allow the one that was refused.
+            // The configuration does not allow the request, as it did not allow the refused one.
             result = .unanswered
         }
         log.info("client_tried", [.tenant(tenant.name), .provider(server.preset), .outcome(result.name)])

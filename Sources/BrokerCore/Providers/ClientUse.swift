@@ -11,7 +11,7 @@ struct ClientIdentity: Hashable {
     }
 }
 
-/// What a request to a token endpoint shows of a client: who the client is, and by which grant it asks for a token.
+/// What a provider sees of a client in a token request: the client's identity, and the grant.
 struct ClientUse: Sendable, Equatable {
     let client: ClientIdentity
     let grant: TokenRequest.Grant
@@ -22,10 +22,10 @@ struct ClientUse: Sendable, Equatable {
     }
 }
 
-/// What a provider refuses a client.
+/// What a provider refuses to a client.
 enum ClientRefusalScope: Hashable {
-    /// The client itself, whatever it asks for.
+    /// Every request of the client.
     case client
-    /// What the client may not ask for by that grant.
+    /// Requests with that grant.
     case grant(TokenRequest.Grant)
 }

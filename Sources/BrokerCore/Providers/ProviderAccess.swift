@@ -1,11 +1,11 @@
 package import OAuth
 
-/// How requests reach the providers of tenants.
+/// The parts that make requests to the providers of tenants.
 package struct ProviderAccess: Sendable {
     package let servers: ProviderServers
     let endpoint: TokenEndpoint
     let trials: ClientTrials
-    /// The longest that one call takes, which the transport must see to.
+    /// The longest time of one call, which the transport enforces.
     let callLimit: Duration
 
     package enum Revocation: String, Sendable {
@@ -14,7 +14,7 @@ package struct ProviderAccess: Sendable {
         case unsupported
     }
 
-    /// Tells the provider that a token is no longer wanted. Only the provider that granted the token is sent it.
+    /// Revokes credentials at the provider that has granted them. No other provider is sent the token.
     package func revoke(_ held: HeldCredentials, of tenant: Tenant) async -> Revocation {
         let server: AuthorizationServer?
         do throws(BrokerError) {

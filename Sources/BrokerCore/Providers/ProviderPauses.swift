@@ -3,7 +3,7 @@ package import OAuth
 package import Reactor
 internal import Synchronization
 
-/// Which providers asked to be left alone (RFC 6585 §4), and until when.
+/// The pauses that providers have asked for (RFC 6585 §4).
 package final class ProviderPauses: Sendable {
     package struct Key: Hashable {
         private let tokenEndpoint: WireText
@@ -21,7 +21,7 @@ package final class ProviderPauses: Sendable {
     package func pause(_ key: Key, for duration: Duration, now: MonotonicInstant) {
         let end = now.advanced(by: duration)
         pauses.withLock { pauses in
-            // Clients that are never asked for again leave their pauses behind.
+            // Pauses of clients that make no more requests are removed here.
             if pauses.count >= 1024 { pauses = pauses.filter { $0.value > now } }
             pauses[key] = max(end, pauses[key] ?? end)
         }
@@ -30,7 +30,7 @@ package final class ProviderPauses: Sendable {
     /// Ends the pause, if there is one.
     func lift(_ key: Key) { pauses.withLock { $0[key] = nil } }
 
-    /// How long the pause still lasts; nil without one. Pauses that are over are forgotten.
+    /// For how long the pause still lasts; nil where there is none. Removes a pause that has ended.
     func remaining(_ key: Key, now: MonotonicInstant) -> Duration? {
         pauses.withLock { pauses in
             guard let end = pauses[key] else { return nil }

@@ -1,9 +1,9 @@
 internal import ExternalText
 package import OAuth
 
-/// Whether a provider may be shown what another one, or the same one, has granted.
+/// Whether a token may be sent to the tenant's provider: only if that provider has granted it.
 extension ProviderServers {
-    /// Whose refresh tokens the tenant's provider is sent, as far as that is known without asking it.
+    /// The providers whose refresh tokens may be sent to the tenant's provider, as far as that is known without a request.
     package func acceptedProviders(of tenant: Tenant) -> AcceptedProviders {
         var accepted = tenant.terms.providers
         if accepted.tokenEndpoint == nil {
@@ -12,7 +12,7 @@ extension ProviderServers {
         return accepted
     }
 
-    /// The names of what is otherwise in the tenant's configuration than it was when these credentials were granted.
+    /// The names of the members of the tenant's configuration that were different when these credentials were granted.
     package func differences(of held: HeldCredentials, from tenant: Tenant) -> [String] {
         var names = held.obtainedWith.differences(from: tenant.terms.client).map(\.rawValue)
         if let difference = acceptedProviders(of: tenant).difference(from: held.grantedBy) {
@@ -21,7 +21,7 @@ extension ProviderServers {
         return names
     }
 
-    /// The tenant's provider where what is held may be shown to it; nil where another one granted it.
+    /// The tenant's provider, if it has granted these credentials; nil where another provider has.
     func server(
         for tenant: Tenant, holding held: HeldCredentials
     ) async throws(BrokerError) -> AuthorizationServer? {

@@ -6,9 +6,9 @@ package import OAuth
 internal import Reactor
 internal import Synchronization
 
-/// Where a tenant's provider is: from the configuration, completed by the provider's metadata where that is needed.
+/// The endpoints of a tenant's provider: from the configuration, completed by the provider's metadata where needed.
 package final class ProviderServers: Sendable {
-    /// What was learnt without pins, or under others, is nothing that a tenant with pins may rely on.
+    /// Has the pins, since a tenant with pins must not use metadata that was fetched without them, or with other ones.
     private struct Source: Hashable {
         let issuer: String
         let pins: [String]
@@ -28,13 +28,13 @@ package final class ProviderServers: Sendable {
         var metadata: ProviderMetadata? { try? outcome.get() }
     }
 
-    /// How long metadata is believed. After it, a provider that does not answer leaves the old in use.
+    /// For how long metadata is valid. After that it is fetched again, and used on while the provider does not answer.
     private static let validity: Duration = .seconds(3600)
-    /// How long such a provider is left alone: nobody waits for it in vain more often than that.
+    /// For how long such a provider is not asked again, so that callers do not wait for it at each request.
     private static let pauseAfterFailure: Duration = .seconds(60)
-    /// The longest that a fetch takes, and so the longest that a caller waits for one: both addresses together.
+    /// The longest time of a fetch from both addresses, and so the longest time that a caller waits for one.
     private static let longestFetch: Duration = .seconds(5)
-    /// How long a provider is left alone that let a fetch time out and of which nothing is known: a call that needs the
+    /// For how long a provider is not asked again that has no known metadata and let a fetch time out: a call that needs the
     /// metadata twice waits for it once.
     private static let pauseAfterTimeout: Duration = .seconds(5)
 
@@ -56,7 +56,7 @@ package final class ProviderServers: Sendable {
         self.log = log
     }
 
-    /// Does not suspend where the configuration says everything.
+    /// Does not suspend where the configuration has all endpoints.
     package func server(for tenant: Tenant) async throws(BrokerError) -> AuthorizationServer {
         let configuration = tenant.configuration
         if let server = configuration.configuredServer { return server }
@@ -70,7 +70,7 @@ package final class ProviderServers: Sendable {
         return server
     }
 
-    /// The provider as far as it is known without asking it; what its metadata said last counts, however old it is.
+    /// The provider's endpoints, as far as they are known without a request, from metadata of any age.
     func knownServer(for configuration: TenantConfiguration) -> AuthorizationServer? {
         if let server = configuration.configuredServer { return server }
         guard let source = Source(configuration), let metadata = known.withLock({ $0[source]?.metadata }) else {
@@ -79,8 +79,7 @@ package final class ProviderServers: Sendable {
         return configuration.server(completedBy: metadata)
     }
 
-    /// The token endpoint that the metadata of the tenant's issuer names; nil where that is not known, or is to be looked
-    /// up anew.
+    /// The token endpoint in the metadata of the tenant's issuer; nil where the metadata is not known, or not valid any more.
     func tokenEndpoint(inMetadataFor configuration: TenantConfiguration) -> WireText? {
         guard let source = Source(configuration), let held = known.withLock({ $0[source] }),
             held.until > time.monotonic
@@ -88,22 +87,22 @@ package final class ProviderServers: Sendable {
         return held.metadata.map { WireText($0.tokenEndpoint) }
     }
 
-    /// Gives up the requests for metadata that are under way.
+    /// Cancels the requests for metadata that are under way.
     func cancelAll() {
         fetches.cancelAll()
     }
 
-    /// Does not suspend while what is known is valid; otherwise joins the fetch or begins one, which takes no longer than
-    /// `longestFetch`.
+    /// Does not suspend while the known metadata is valid. Otherwise joins a fetch or begins one, which takes `longestFetch` at
+    /// most.
     private func metadata(of source: Source, for tenant: Tenant) async throws(BrokerError) -> ProviderMetadata {
         if let held = known.withLock({ $0[source] }), held.until > time.monotonic { return try held.outcome.get() }
         guard let run = await fetches.run(source, within: nil, { await self.renew(source, for: tenant) }) else {
-            throw BrokerError(.retryableError, "The request ended before the provider's metadata was there.")
+            throw BrokerError(.retryableError, "The request ended before the provider's metadata was received.")
         }
         return try run.value.get()
     }
 
-    /// Fetches the metadata. Where that fails, what was known before is used on.
+    /// Fetches the metadata. If that fails, the metadata that was known before is used on.
     private func renew(_ source: Source, for tenant: Tenant) async -> Result<ProviderMetadata, BrokerError> {
         let end = time.monotonic.advanced(by: Self.longestFetch)
         let fetched = await fetch(source, for: tenant, until: end)
@@ -127,14 +126,14 @@ package final class ProviderServers: Sendable {
     ) {
         let until = time.monotonic.advanced(by: duration)
         known.withLock { known in
-            // An operator's few issuers; beyond them, forgetting costs a fetch.
+            // More issuers than an operator has. Metadata that is forgotten costs a fetch.
             if known.count >= 4096 { known = [:] }
             known[source] = Known(outcome: outcome, until: until)
         }
     }
 
-    /// Fetches the metadata whatever is known, for a tenant that is being checked. What comes of it is used from then on.
-    /// Takes no longer than `longestFetch`.
+    /// Fetches the metadata, even if it is known, for the check of a tenant. The result is used from then on. Takes
+    /// `longestFetch` at most.
     /// - Returns: nil for a tenant without an issuer.
     func fetchAnew(for tenant: Tenant) async -> Result<ProviderMetadata, BrokerError>? {
         guard let source = Source(tenant.configuration) else { return nil }
@@ -244,10 +243,10 @@ package final class ProviderServers: Sendable {
         return error
     }
 
-    /// Why a document is not taken for an issuer's metadata.
+    /// Why a document is not accepted as an issuer's metadata.
     private enum Unusable: Error {
         case notMetadata
-        /// The document's own issuer; nil where that is no address.
+        /// The document names this issuer; nil where that is not an address.
         case otherIssuer(String?)
         case endpoints
 
@@ -259,7 +258,7 @@ package final class ProviderServers: Sendable {
             }
         }
 
-        /// Nil where there is no more to say than that there is no metadata.
+        /// What is wrong with the document, in words; nil where there is no metadata at all.
         func detail(of issuer: String, at address: String) -> String? {
             switch self {
             case .notMetadata: nil
@@ -283,23 +282,24 @@ package final class ProviderServers: Sendable {
         guard let authorization = endpoint(json["authorization_endpoint"]),
             let token = endpoint(json["token_endpoint"])
         else { throw .endpoints }
-        return ProviderMetadata(
-            issuer: issuer, authorizationEndpoint: authorization, tokenEndpoint: token,
-            revocationEndpoint: endpoint(json["revocation_endpoint"]),
-            deviceAuthorizationEndpoint: endpoint(json["device_authorization_endpoint"]),
-            clientAuthenticationMethods: Self.methods(json["token_endpoint_auth_methods_supported"]),
-            revocationAuthenticationMethods: Self.methods(json["revocation_endpoint_auth_methods_supported"]),
-            announcesIssuerInResponses: json["authorization_response_iss_parameter_supported"]?.bool ?? false,
-            jwksURI: endpoint(json["jwks_uri"]),
-            grantTypes: json["grant_types_supported"]?.array?.compactMap(\.string))
+        var metadata = ProviderMetadata(
+            issuer: issuer, authorizationEndpoint: authorization, tokenEndpoint: token)
+        metadata.revocationEndpoint = endpoint(json["revocation_endpoint"])
+        metadata.deviceAuthorizationEndpoint = endpoint(json["device_authorization_endpoint"])
+        metadata.clientAuthenticationMethods = Self.methods(json["token_endpoint_auth_methods_supported"])
+        metadata.revocationAuthenticationMethods = Self.methods(json["revocation_endpoint_auth_methods_supported"])
+        metadata.announcesIssuerInResponses = json["authorization_response_iss_parameter_supported"]?.bool ?? false
+        metadata.jwksURI = endpoint(json["jwks_uri"])
+        metadata.grantTypes = json["grant_types_supported"]?.array?.compactMap(\.string)
+        return metadata
     }
 
     private static func methods(_ value: JSONValue?) -> [ProviderPreset.ClientAuthentication]? {
         value?.array?.compactMap { $0.string.flatMap(ProviderPreset.ClientAuthentication.init) }
     }
 
-    /// An address of a provider's own that may be repeated: one of at most 200 characters that has neither a query nor the
-    /// client's secret in it. Nil for anything else.
+    /// An address from a provider that may be shown to operators: at most 200 characters, without a query and without the
+    /// client's secret. Nil for any other text.
     private static func presentable(_ text: WireText, to client: ClientConfiguration) -> String? {
         guard text.count <= 200, !text.contains("?"), URLTarget(text.text) != nil,
             !SentSecrets([client.clientSecret].compactMap(\.self)).areRepeated(in: text)
@@ -307,8 +307,9 @@ package final class ProviderServers: Sendable {
         return text.text
     }
 
-    /// What is learnt may be no less safe than what is configured. A private address is refused here, before a code is
-    /// spent on it; one behind a name is refused by the HTTPS client, which sees what the name stands for.
+    /// An endpoint from the metadata, to which the same rules apply as to a configured one; nil for one that breaks them. A
+    /// private address is refused here, before a code is spent on it. A name that resolves to a private address is refused by
+    /// the HTTPS client.
     private func endpoint(_ value: JSONValue?) -> String? {
         guard let text = value?.string?.text, let url = URLTarget(text) else { return nil }
         if url.scheme == .http, !targets.allowsHTTP { return nil }

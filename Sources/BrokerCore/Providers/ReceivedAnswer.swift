@@ -3,12 +3,12 @@ internal import HTTPCodec
 internal import HTTPSClient
 internal import OAuth
 
-/// What a provider answered where a JSON document belongs, in words for operators and callers. They hold the status, the
-/// media type and the origin that the answer redirects to, and nothing else that the provider wrote.
+/// Describes, for operators and callers, an answer of a provider that should have been a JSON document. The text has the status,
+/// the media type and the origin of a redirection, and nothing else that the provider wrote.
 enum ReceivedAnswer {
     private static let longestText = 100
 
-    /// - Parameter missing: what a JSON document lacks that is none of those that are looked for.
+    /// - Parameter missing: what the JSON document lacks.
     /// - Returns: a clause that continues the sentence after the address: "answered with status 404".
     static func words(_ response: ClientResponse, to client: ClientConfiguration, lacking missing: String) -> String {
         let status = "answered with status \(response.status.code)"
@@ -24,10 +24,10 @@ enum ReceivedAnswer {
         return status + (isPage ? " and a page (\(type))" : " and \(type), and the content \(missing)")
     }
 
-    /// Nil for an address on the same host, for none, and for one that may not be repeated.
+    /// The origin of a redirection; nil where there is none, where it is on the same host, and where it may not be shown.
     private static func origin(of location: WireText?, _ client: ClientConfiguration) -> String? {
         guard let location else { return nil }
-        // What is behind a fragment's mark is no part of the origin.
+        // The text after `#` is not part of the origin.
         guard let target = URLTarget(location.split(at: "#", limit: 2)[0].text) else { return nil }
         let origin = "\(target.scheme.rawValue)://\(target.origin.authority)"
         return mayBeRepeated(WireText(origin), client) ? origin : nil

@@ -1,7 +1,7 @@
 internal import OAuth
 
-/// What an operator can do about a provider's refusal, by the error that it named (RFC 6749 §4.1.2.1, §5.2; RFC 8628 §3.5): a
-/// sentence of our own for each, since nothing that a provider wrote is repeated but the error's name.
+/// What an operator can do about a provider's refusal, by its error code (RFC 6749 §4.1.2.1, §5.2; RFC 8628 §3.5). Each sentence
+/// is the broker's own, since of the provider's text only the error code is shown.
 enum RefusalAdvice {
     /// For an answer of the token endpoint.
     /// - Returns: nil where there is nothing to advise.
@@ -32,12 +32,12 @@ enum RefusalAdvice {
         }
     }
 
-    /// What to do about client credentials that are not granted to a client.
+    /// What to do when a client is not granted client credentials.
     static let clientCredentials =
         "allow that grant at the provider's registration of the client, or say \"client_credentials\": \"off\" where the "
         + "secret is for refreshes only."
 
-    /// Glewlwyd answers so.
+    /// Advice for an answer that Glewlwyd also sends to a client with a wrong secret; nil for other answers.
     static func alsoWrongSecret(_ answer: TokenErrorResponse) -> String? {
         switch answer.error {
         case "unauthorized_client":
@@ -46,10 +46,10 @@ enum RefusalAdvice {
         }
     }
 
-    /// For an answer that names no error that says more than its status.
+    /// The advice for an answer whose error code says no more than its status.
     /// - Parameters:
-    ///   - isReadable: whether it can be an authorization server's.
-    ///   - isNamed: whether it names an error.
+    ///   - isReadable: whether the answer can be that of an authorization server.
+    ///   - isNamed: whether the answer has an error code.
     private static func sentence(ofStatus status: Int, isReadable: Bool, isNamed: Bool) -> String? {
         switch status {
         case 300...399:
@@ -71,7 +71,7 @@ enum RefusalAdvice {
         }
     }
 
-    /// For an error that a browser brought back from the login service.
+    /// The advice for an error that a browser has brought back from the login service.
     static func sentence(ofLoginError error: String?) -> String? {
         switch error {
         case "access_denied": "The user, or a policy there, did not allow it."
@@ -111,7 +111,8 @@ enum RefusalAdvice {
 }
 
 extension TokenErrorResponse {
-    /// Whether it says that the client, or the provider, does not have the grant. Glewlwyd says `authorization_type_invalid`.
+    /// Whether the error code says that the client must not use the grant, or that the provider does not support it. Glewlwyd
+    /// sends `authorization_type_invalid`.
     var namesMissingGrant: Bool {
         switch error {
         case "unauthorized_client", "unsupported_grant_type", "authorization_type_invalid": true
@@ -121,6 +122,6 @@ extension TokenErrorResponse {
 }
 
 extension String {
-    /// The sentence with another one behind it, where there is one.
+    /// The sentence, followed by another one where there is one.
     func followed(by sentence: String?) -> String { sentence.map { "\(self) \($0)" } ?? self }
 }

@@ -5,7 +5,7 @@ internal import JSON
 internal import OAuth
 internal import Reactor
 
-/// Tries what of a tenant's configuration can be tried without a user, by calls to its provider that change nothing there.
+/// Checks a tenant's configuration as far as that is possible without a user, by calls that change nothing at the provider.
 package struct TenantCheck: Sendable {
     package enum Name: String, Sendable, CaseIterable {
         /// Whether the provider's hosts have addresses that may be called and that accept connections.
@@ -19,9 +19,9 @@ package struct TenantCheck: Sendable {
 
     package struct Outcome: Sendable, Equatable {
         package let name: Name
-        /// Whether nothing was found to be wrong.
+        /// Whether the check found no fault.
         package let isWell: Bool
-        /// What was found, and what to change. Holds no secret.
+        /// What was found, and what to change. Contains no secret.
         package let detail: String
 
         init(_ name: Name, _ isWell: Bool, _ detail: String) {
@@ -42,8 +42,8 @@ package struct TenantCheck: Sendable {
         case noPin(String)
     }
 
-    /// A call that takes as long is told of although it is well: callers whose token still lives wait no longer for a renewal,
-    /// unless they are told to.
+    /// A call that takes this long is reported although it succeeds: by default, callers whose token is still valid wait no
+    /// longer than this for a renewal.
     private static let slowCall: Duration = .seconds(2)
 
     private let providers: ProviderAccess
@@ -56,8 +56,8 @@ package struct TenantCheck: Sendable {
         self.time = time
     }
 
-    /// One outcome for each name, in the order of `Name.allCases`. Takes as long as the metadata do, and two calls behind them
-    /// at most.
+    /// One outcome for each name, in the order of `Name.allCases`. Takes as long as the fetch of the metadata and, after it, two
+    /// calls at most.
     package func outcomes(of tenant: Tenant) async -> [Outcome] {
         let configuration = tenant.configuration
         let needsMetadata = configuration.configuredServer == nil
@@ -121,7 +121,7 @@ package struct TenantCheck: Sendable {
         }
     }
 
-    /// How far a request came that failed. One that was sent has shown all that is asked for here.
+    /// How far a failed request came. A request that was sent has shown that the connection works.
     private static func reach(_ error: TransportError, _ origin: URLTarget.Origin) -> Reach {
         let words = words(error)
         return switch error {
@@ -190,7 +190,7 @@ package struct TenantCheck: Sendable {
         case .untrusted(.expired): "The certificate has expired."
         case .untrusted(.notYetValid): "The certificate is not valid yet."
         case .untrusted(.hostName): "The certificate does not name this host."
-        case .untrusted(.purpose): "The certificate is not meant for TLS providers.servers."
+        case .untrusted(.purpose): "The certificate is not meant for TLS servers."
         case .untrusted(.pin):
             "No key of the chain is pinned: pinned_certificates is out of date, or something else answers there."
         case .untrusted(.noCommonProtocol): "The server offers nothing that is as good as TLS 1.2 with forward secrecy."
@@ -250,8 +250,8 @@ package struct TenantCheck: Sendable {
 
     // MARK: The client
 
-    /// By client credentials, or where the client has none by a made-up code: a provider authenticates the client before it
-    /// looks at the code (RFC 6749 §4.1.3), and refuses that without a harm.
+    /// Tries the client with client credentials or, where it has none, with a made-up code: a provider authenticates the client
+    /// before it checks the code (RFC 6749 §4.1.3), and a made-up code does no harm.
     private func client(
         of tenant: Tenant, at server: AuthorizationServer?, grantTypes: [WireText]?
     ) async -> Outcome {
@@ -280,13 +280,13 @@ package struct TenantCheck: Sendable {
     }
 
     private enum Attempt {
-        /// - Parameter slowness: a sentence on how long the answer took; nil where that was not long.
+        /// - Parameter slowness: a sentence on the time that the answer took; nil where that was short.
         case answered(TokenEndpoint.Answered, slowness: String?)
         /// - Parameter words: why there was no answer.
         case unanswered(words: String)
     }
 
-    /// One call to the token providers.endpoint.
+    /// Makes one call to the token endpoint.
     private func attempt(
         _ request: TokenRequest, for tenant: Tenant, at server: AuthorizationServer
     ) async throws(BrokerError) -> Attempt {
@@ -324,7 +324,7 @@ package struct TenantCheck: Sendable {
         return tenths % 10 == 0 ? "\(tenths / 10) s" : "\(tenths / 10).\(tenths % 10) s"
     }
 
-    /// Nil where the client has no client credentials, which says nothing against it.
+    /// Nil where the client may not have client credentials, which is not a fault.
     private static func outcome(ofCredentials answer: TokenEndpoint.Answered) -> Outcome? {
         switch answer {
         case .granted:
@@ -353,7 +353,7 @@ package struct TenantCheck: Sendable {
         case .granted, .unusable:
             return Outcome(
                 .clientAuthentication, false,
-                "A made-up code was sent, and the provider did not refuse it: this is no token providers.endpoint.")
+                "A made-up code was sent, and the provider did not refuse it: this is no token endpoint.")
         }
     }
 

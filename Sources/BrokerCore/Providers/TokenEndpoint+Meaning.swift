@@ -6,7 +6,7 @@ extension TokenEndpoint {
     func meaning(
         of refusal: Refusal, grant: TokenRequest.Grant, server: AuthorizationServer
     ) -> Answer {
-        // An upgrade is tried again whatever the answer; but this one is about the refresh token, and not about the client.
+        // An upgrade is tried again after any refusal of the client. This refusal concerns the refresh token.
         if grant == .upgrade, (400...499).contains(refusal.status), refusal.answer.isInvalidGrant {
             return .sessionEnded(refusal.answer)
         }
@@ -16,7 +16,7 @@ extension TokenEndpoint {
         case .rateLimited:
             if grant == .authorizationCode { return .again(refusal.retryable, retryAfter: refusal.retryAfter) }
             return Self.rateLimited(for: refusal.retryAfter, refusal.answer.errorCode)
-        // What a refresh would be refused with as well.
+        // The same refusal as for a refresh.
         case .illegalConfiguration
         where refusal.answer.isInvalidClient
             && Self.failure(refusal, .refreshToken, server) == .illegalConfiguration:
@@ -39,7 +39,7 @@ extension TokenEndpoint {
                 "The provider refused the token request with status \(refusal.status).".followed(
                     by: RefusalAdvice.sentence(of: refusal.answer, status: refusal.status, grant: grant)),
                 errorCode: refusal.answer.errorCode)
-            // Only what the tenant could list in `session_ending_answers`, and a proxy's page is none of that.
+            // Only an answer that the tenant could list in `session_ending_answers`, which a proxy's page is not.
             let namesNoCause =
                 refusal.answer.subStatus == nil
                 && RefusalPattern(status: refusal.status, error: nil)?.matches(
@@ -57,7 +57,7 @@ extension TokenEndpoint {
             sessionEndingAnswers: server.sessionEndingAnswers, configurationErrors: server.preset.configurationErrors)
     }
 
-    /// What callers are told of a refusal that is about the client.
+    /// What callers get when the provider does not accept the client.
     static func refusedClient(_ answer: TokenErrorResponse) -> BrokerError {
         BrokerError(
             .illegalConfiguration,
@@ -66,21 +66,21 @@ extension TokenEndpoint {
             errorCode: answer.errorCode)
     }
 
-    /// An answer without a token, read.
+    /// An answer without a token.
     struct Refusal {
         let status: Int
         let answer: TokenErrorResponse
-        /// Its `Retry-After`; nil without a readable one.
+        /// The answer's `Retry-After`; nil where there is none that can be read.
         let retryAfter: Duration?
         let fields: [LogField]
 
-        /// The error of one that decides nothing.
+        /// The error for callers where the answer decides nothing.
         var retryable: BrokerError { TokenEndpoint.retryable(answer.errorCode, after: retryAfter) }
     }
 
-    /// What a missing answer means, and whether asking again is out of the question. A code may be spent once the
-    /// request was sent, so its exchange is not repeated then; a refresh token is good for another try (a provider's
-    /// grace period covers it).
+    /// What a missing answer means, and whether the request must not be repeated. Once the exchange of a code was sent, the code
+    /// may be spent, so it is not repeated. A refresh is repeated, since a provider accepts the same refresh token again during
+    /// its grace.
     static func meaning(
         of error: TransportError, grant: TokenRequest.Grant
     ) -> (error: BrokerError, isFinal: Bool) {

@@ -4,26 +4,24 @@ internal import HTTPSClient
 internal import OAuth
 internal import Reactor
 
-/// Where the OAuth core meets the HTTPS client: sends token requests, tries again by the schedule, and says what an
-/// answer means.
+/// Sends the requests of the OAuth core by the HTTPS client, repeats them by the schedule, and finds out what an answer means.
 package struct TokenEndpoint: Sendable {
-    /// What came of one call.
+    /// The result of one call.
     enum Answer {
         case granted(TokenResponse)
-        /// The provider says that the session has ended which the refresh token belongs to.
+        /// The provider says that the session of the refresh token has ended.
         case sessionEnded(TokenErrorResponse)
-        /// Asking again would bring the same.
+        /// The provider refused, and would refuse again.
         case refused(BrokerError)
-        /// The same, and the answer was of status 4xx and named no cause.
+        /// The same, with an answer of status 4xx that names no cause.
         case refusedWithoutCause(BrokerError, status: Int)
-        /// The provider does not accept the client, and so none of its users' requests.
+        /// The provider does not accept the client, so that it refuses the requests for all users.
         case clientRefused(BrokerError, ClientRefusalScope)
         case again(BrokerError, retryAfter: Duration?)
         /// The provider counts the client's requests, and asks it to wait.
         case rateLimited(BrokerError, retryAfter: Duration)
 
-        /// The error of an answer that brought no token, for a caller to whom the end of a session is a refusal; nil for a
-        /// grant.
+        /// The error for callers, for whom the end of a session is a refusal; nil for a grant.
         var error: BrokerError? {
             switch self {
             case .granted: nil
@@ -42,19 +40,19 @@ package struct TokenEndpoint: Sendable {
         let grant: TokenRequest.Grant
         let server: AuthorizationServer
         let id: RefreshID
-        /// Whose call it is.
+        /// The tenant on whose behalf the call is made.
         let tenant: TenantName
         let client: ClientConfiguration
-        /// Which client it shows to the provider, and for what.
+        /// What the provider sees of the client.
         let shown: ClientUse
-        /// What the provider's pauses are kept by.
+        /// The key of the provider's pauses for this client.
         let pause: ProviderPauses.Key
 
-        /// What its log lines tell.
+        /// The fields of the call's log lines.
         fileprivate var fields: [LogField] { TokenEndpoint.fields(of: tenant, at: server, as: id) }
     }
 
-    /// What the log lines of a request to the token endpoint tell.
+    /// The fields of the log lines of a request to the token endpoint.
     private static func fields(
         of tenant: TenantName, at server: AuthorizationServer, as id: RefreshID
     ) -> [LogField] {
@@ -65,11 +63,11 @@ package struct TokenEndpoint: Sendable {
     private let time: any Time
     private let metrics: Metrics
     private let log: Log
-    /// What a renewal needs a place of before it begins. `request` takes none: whoever asks holds one already, or a
-    /// user waits for it.
+    /// A renewal takes a place of this budget before it begins. Calls themselves take none: the caller has a place already, or a
+    /// user waits for the call.
     let budget: ProviderBudget
 
-    /// Where work that waits for the provider is best done.
+    /// The executor that work with the provider should prefer; nil for any.
     var executor: (any TaskExecutor)? { transport.executor }
 
     package init(
@@ -82,7 +80,7 @@ package struct TokenEndpoint: Sendable {
         self.log = log
     }
 
-    /// Makes a token request ready to be sent.
+    /// Prepares a token request.
     /// - Throws: `illegal_configuration` where the tenant's addresses or pins are not usable.
     func prepare(
         _ request: TokenRequest, for client: ClientConfiguration, of tenant: TenantName,
@@ -95,7 +93,7 @@ package struct TokenEndpoint: Sendable {
             pause: ProviderPauses.Key(client, at: server))
     }
 
-    /// Asks for a token by a code: one call, and up to five more where the design has them.
+    /// Exchanges a code for a token: one call, and up to five more where the schedule allows retries.
     func redeem(
         _ request: TokenRequest, for client: ClientConfiguration, of tenant: TenantName,
         at server: AuthorizationServer, as id: RefreshID
@@ -112,7 +110,7 @@ package struct TokenEndpoint: Sendable {
                     if let retryAfter { budget.pauses.pause(call.pause, for: retryAfter, now: time.monotonic) }
                     throw error
                 }
-                // A code grows old: it does not wait for a pause that another call has met.
+                // A code expires soon, so it does not wait for a pause that the provider has asked other calls for.
                 try await waitBeforeRetry(wait, nil)
             case .rateLimited(let error, let retryAfter):
                 budget.pauses.pause(call.pause, for: retryAfter, now: time.monotonic)
@@ -122,8 +120,8 @@ package struct TokenEndpoint: Sendable {
         }
     }
 
-    /// Asks for the codes of a device login (RFC 8628 §3.1): one call, and up to five more where the provider fails or
-    /// cannot be reached.
+    /// Requests the codes of a device login (RFC 8628 §3.1): one call, and up to five more where the provider fails or cannot be
+    /// reached.
     func authorizeDevice(
         for client: ClientConfiguration, of tenant: TenantName, at server: AuthorizationServer
     ) async throws(BrokerError) -> DeviceAuthorizationResponse {
@@ -163,7 +161,7 @@ package struct TokenEndpoint: Sendable {
                 failure = refusal.retryable
             case .failure(let error):
                 log.warning("device_authorization_failed", fields + [.transport(error)])
-                // A code that nobody was told of is no harm, so that asking twice is none either.
+                // A code that no user has seen does no harm, so the request may be repeated.
                 let (reason, isFinal) = Self.meaning(of: error, grant: .deviceCode)
                 if isFinal { throw reason }
                 failure = reason
@@ -176,21 +174,21 @@ package struct TokenEndpoint: Sendable {
         }
     }
 
-    /// What came of a token request by which a client is tried.
+    /// The result of a token request that tries a client.
     enum ClientTrial {
         case answered(Answered)
         case unanswered(TransportError)
     }
 
-    /// What an answer to it says.
+    /// The answer to such a request.
     enum Answered {
         case granted
         case refused(status: Int, TokenErrorResponse, retryAfter: Duration?)
-        /// An answer of 2xx without a token.
+        /// An answer with a status of 2xx and without a token.
         case unusable
     }
 
-    /// Tries the client by one call. What it is granted is dropped.
+    /// Tries the client by one call. A token that it is granted is dropped.
     /// - Throws: `illegal_configuration` where the tenant's addresses or pins are not usable.
     func tryClient(
         by request: TokenRequest, for client: ClientConfiguration, of tenant: TenantName,
@@ -239,8 +237,8 @@ package struct TokenEndpoint: Sendable {
         }
     }
 
-    /// Revokes credentials (RFC 7009 §2.1), one call: by their refresh token, with which the access tokens of the same
-    /// grant go, or by the access token where there is none. Returns whether the provider said that it is revoked.
+    /// Revokes credentials (RFC 7009 §2.1) by one call: by their refresh token, which also ends the access tokens of the grant,
+    /// or by the access token where there is no refresh token. Returns whether the provider has confirmed that.
     func revoke(
         _ held: HeldCredentials, for client: ClientConfiguration, at server: AuthorizationServer
     ) async -> Bool {
@@ -256,23 +254,23 @@ package struct TokenEndpoint: Sendable {
         return response.status == .ok
     }
 
-    /// What a call that brought nothing may have left at the provider.
+    /// What a call without a grant may have done at the provider.
     enum Trace {
         case none
         /// The provider has answered, and may have spent the refresh token.
         case spent
-        /// The provider has not answered, and may still come to the call.
+        /// The provider has not answered, and may still process the call.
         case underWay
     }
 
-    /// One call: what it brought, what it may have left at the provider, and whether the provider's answer was read.
-    /// - Parameter limit: how long the call may take; nil for the transport's own limit.
+    /// Makes one call. Returns its result, what it may have done at the provider, and whether the provider's answer was read.
+    /// - Parameter limit: for how long to wait for the answer; nil for the transport's own limit.
     func send(_ call: Call, limit: Duration? = nil) async -> (answer: Answer, trace: Trace, isAnswered: Bool) {
         let (server, grant) = (call.server, call.grant)
         var message = call.message
         message.timeLimit = limit
         let response: ClientResponse
-        // A lifetime counts from when the provider granted it, which is not before this.
+        // A lifetime counts from the grant, which comes after this.
         let asked = time.now
         switch await send(message, endpoint: .token, server: server) {
         case .success(let answer): response = answer
@@ -288,7 +286,7 @@ package struct TokenEndpoint: Sendable {
                 return (.granted(granted), .none, true)
             }
             log.warning("token_response_unusable", call.fields + [.status(response.status)])
-            // A refresh token is spent all the same, and good for another try while the provider's grace lasts.
+            // The refresh token is spent nevertheless. It can be presented again during the provider's grace.
             return (
                 grant.spendsRefreshToken ? .again(Self.unusable, retryAfter: nil) : .refused(Self.unusable), .spent,
                 true
@@ -299,7 +297,7 @@ package struct TokenEndpoint: Sendable {
         return (meaning(of: refusal, grant: grant, server: server), refusal.status >= 500 ? .spent : .none, true)
     }
 
-    /// - Parameter duration: how long the provider asks to be left alone; nil where it does not say.
+    /// - Parameter duration: the pause that the provider asks for; nil where it names none.
     static func rateLimited(for duration: Duration?, _ errorCode: String? = nil) -> Answer {
         .rateLimited(
             retryable(errorCode, after: duration), retryAfter: duration ?? .seconds(Self.defaultRetryAfterSeconds))
@@ -334,9 +332,9 @@ package struct TokenEndpoint: Sendable {
             fields: fields + [.status(response.status)] + [LogField.providerError(answer)].compactMap { $0 })
     }
 
-    /// How long to wait before a request is tried again: for as long as the schedule says, and until the end of a pause
-    /// that the provider has asked another call of the same client for meanwhile.
-    /// - Throws: `retryable_error` with what is left of a pause that lasts longer than `longest`.
+    /// How long to wait before a request is repeated: as long as the schedule says, and until the end of a pause that the
+    /// provider has asked for meanwhile, in the answer to another call of the same client.
+    /// - Throws: `retryable_error`, with the rest of the pause, where the pause lasts longer than `longest`.
     func wait(
         _ scheduled: Duration, heeding pause: ProviderPauses.Key, atMost longest: Duration
     ) throws(BrokerError) -> Duration {
@@ -345,9 +343,8 @@ package struct TokenEndpoint: Sendable {
         return max(scheduled, remaining)
     }
 
-    /// Waits before a request is tried again.
-    /// - Parameter pause: whose pauses count, `BackoffSchedule.longestWait` for all of them together; nil for a retry that
-    ///   waits for none.
+    /// Waits before a request is repeated.
+    /// - Parameter pause: the key of the pauses that count, for `BackoffSchedule.longestWait` in all; nil for none.
     private func waitBeforeRetry(_ duration: Duration, _ pause: ProviderPauses.Key?) async throws(BrokerError) {
         let latest = time.monotonic.advanced(by: max(duration, BackoffSchedule.longestWait))
         var wait = duration
@@ -396,7 +393,7 @@ package struct TokenEndpoint: Sendable {
             pins: pins)
     }
 
-    /// What a caller is told when the provider says nothing about it.
+    /// The `Retry-After` for callers where the provider names none.
     static let defaultRetryAfterSeconds = 5
 
     static let unusable = BrokerError(

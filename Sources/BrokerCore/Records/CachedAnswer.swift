@@ -3,12 +3,13 @@ internal import Cryptography
 internal import HTTPCodec
 internal import OAuth
 
-/// The answer of `GET /credentials` to one set of credentials, in one piece of memory with what has to be known before it
-/// is sent, and found without a look at any object: what a read among a million waits for is memory.
+/// The encoded answer of `GET /credentials` for one set of credentials, in one piece of memory with the facts that are needed
+/// before it is sent. A look-up follows one pointer and no reference to an object: with a million entries, memory access is
+/// what a read waits for.
 @safe package struct CachedAnswer: CacheHint, @unchecked Sendable {
-    /// What has to be known of an answer before it is sent.
+    /// The facts that are needed before an answer is sent.
     package struct Facts: BitwiseCopyable, Sendable {
-        /// Until when the token is good, in milliseconds since 1970; that of `Timestamp.never` where it does not end.
+        /// When the token expires, in milliseconds since 1970; the value of `Timestamp.never` where it does not.
         package let expires: Int64
         /// The parts' lengths, in bytes, in their order.
         fileprivate let fields: UInt32
@@ -19,9 +20,9 @@ internal import OAuth
         fileprivate let entityTag: UInt8
 
         /// - Parameters:
-        ///   - fields: the length of the field lines, with the empty line behind them. The entity tag's is the last.
-        ///   - before: the length of the body up to the seconds that are left.
-        ///   - after: the length of the body behind them.
+        ///   - fields: the length of the field lines, with the empty line after them. The entity tag is the last field.
+        ///   - before: the length of the body before the value of `expires_in`.
+        ///   - after: the length of the body after it.
         init(_ id: CredentialsID, expires: Timestamp, fields: Int, entityTag: Int, before: Int, after: Int) {
             self.expires = expires.milliseconds
             self.fields = UInt32(fields)
@@ -37,22 +38,22 @@ internal import OAuth
 
         // MARK: Parts, as ranges in the answer
 
-        /// The field lines, with the empty line behind them.
+        /// The field lines, with the empty line after them.
         package var fieldLines: Range<Int> { 0..<Int(fields) }
         /// The entity tag.
         package var tag: Range<Int> { Int(fields) - 4 - Int(entityTag)..<Int(fields) - 4 }
-        /// The body up to the seconds that are left; all of it where the token does not end.
+        /// The body before the value of `expires_in`; where the token does not expire, with its `null`.
         package var bodyBeforeSeconds: Range<Int> { Int(fields)..<Int(fields) + Int(before) }
-        /// The body behind them.
+        /// The body after that.
         package var bodyAfterSeconds: Range<Int> { Int(fields) + Int(before)..<answerCount }
     }
 
-    /// Nil for none. Never written to, so that any number of threads may read it.
+    /// Nil where there is no answer. The memory is never written to, so that any number of threads may read it.
     private let start: UnsafeRawPointer?
 
     package init() { unsafe start = nil }
 
-    /// - Parameter bytes: facts, names and answer. What this makes is good for as long as they are kept.
+    /// - Parameter bytes: facts, names and answer. They must exist for as long as the value is used.
     init(of bytes: SecretBytes) {
         let start = unsafe UnsafeRawPointer(bytes.unownedBytes.baseAddress)
         unsafe self.start = unsafe start
@@ -61,7 +62,7 @@ internal import OAuth
         precondition(bytes.count == facts.answerStart + facts.answerCount)
     }
 
-    /// What stands before the answer in its memory.
+    /// The bytes before the answer: the facts and the names.
     static func opening(_ id: CredentialsID, _ facts: Facts) -> [UInt8] {
         unsafe withUnsafeBytes(of: facts) { unsafe Array($0) } + id.tenant.description.utf8
             + id.storageKey.description.utf8
@@ -70,7 +71,7 @@ internal import OAuth
     @inline(__always)
     fileprivate func isNamed(tenant: TenantName, storageKey: Span<UInt8>) -> Bool {
         guard let start = unsafe start else { return false }
-        // It is this one, but for a few among millions: what is sent of it comes while its names are compared.
+        // Nearly always the names are equal, so the answer is loaded while they are compared.
         unsafe clinux_prefetch(start, Self.mostAnswers)
         let facts = unsafe start.loadUnaligned(as: Facts.self)
         let size = MemoryLayout<Facts>.size
@@ -88,7 +89,7 @@ internal import OAuth
         return unsafe body(facts, bytes.span)
     }
 
-    /// As much as there is with a token of 700 bytes.
+    /// The length of an answer with a token of 700 bytes, in bytes.
     private static var mostAnswers: Int { 17 * 64 }
 
     @inline(__always)
@@ -97,16 +98,16 @@ internal import OAuth
     }
 }
 
-// What a hint leads to is there for as long as the entry is in the shard, so that it is followed here alone, where the
-// shard is at hand.
+// A hint's memory exists for as long as the entry is in the shard. So the pointer is followed only here, under the shard's
+// lock.
 extension CacheShard where Value.Hint == CachedAnswer {
-    /// The slot and the place of the credentials that a text names, where they have an answer.
+    /// The slot and the place in the hash table of the credentials that a text names; nil where they have no answer.
     @inline(__always)
     func find(_ hash: Int, tenant: TenantName, storageKey: Span<UInt8>) -> (slot: Int, place: Int)? {
         find(hash) { $0.isNamed(tenant: tenant, storageKey: storageKey) }
     }
 
-    /// Lends the answer that stands at that place; nil where none does.
+    /// Calls `body` with the answer at that place; nil where there is none.
     @inline(__always)
     func withAnswer<R>(_ place: Int, _ body: (CachedAnswer.Facts, Span<UInt8>) -> R) -> R? {
         hint(place).withBytes(body)

@@ -6,54 +6,61 @@ internal import Reactor
 internal import Renewal
 internal import Synchronization
 
-/// The credentials as they stand in the store and in memory. Every change of them goes through here, in one commit
-/// with the events that tell of it.
+/// The credentials, in the store and in the cache. Every change of them is made here, in one commit with its events.
 final class CredentialsRecords: Sendable {
-    /// What a change is told as; made once the new version is known.
+    /// What new records depend on beside their content.
+    struct Options: Sendable {
+        let schedule: ExpirySchedule
+        /// The memory that the cache may take, in bytes.
+        let cacheBytes: Int
+    }
+
+    /// Makes the events of a change once its version is known.
     typealias Events = @Sendable (_ version: Int64) -> [BrokerEvent]
 
     let vault: Vault
     let time: any Time
     let log: Log
-    /// What was stored of late, for a store that goes back.
+    /// What was stored lately, for a store that loses commits.
     let memory: GrantMemory
     let rollback: StoreRollback
-    private let bus: EventBus
-    private let tenants: TenantDirectory
+    let bus: EventBus
+    let tenants: TenantDirectory
     private let schedule: ExpirySchedule
     let cache: RevalidatingCache<CredentialsID, CredentialsSnapshot>
     private let versions = VersionSource()
-    /// Signalled when another replica has changed credentials, or let go of a lease on them.
+    /// Signalled when another replica has changed credentials, or released a lease on them.
     var changes: Signals<CredentialsID> { bus.changes }
-    /// What was granted and could not be stored yet. It is what callers are to have.
+    /// Grants that could not be stored yet. Callers are served from them.
     private let unpublished = Mutex<[CredentialsID: CredentialsSnapshot]>([:])
     private let unpublishedCount = Atomic<Int>(0)
-    /// When the store did not answer last, in nanoseconds of the monotonic clock. This process began to know then: holders
-    /// of leases may not have reached the store before.
+    /// When the store last failed to answer, in nanoseconds of the monotonic clock; at first, when this process started, since
+    /// lease holders may not have reached the store before.
     private let lastFailure: Atomic<Int64>
-    /// Likewise, when it took something last.
+    /// When the store last carried out a commit, likewise.
     private let lastCommit = Atomic<Int64>(Int64.min)
 
-    /// How often a wait for another replica's change reads the store, for a change that is announced to no replica.
+    /// How often a task that waits for another replica's change reads the store, in case the change is not announced.
     static let changeInterval: Duration = .seconds(1)
-    /// Longer than a statement takes before its sender gives up, by what two clocks may differ.
+    /// How long a statement may hang that delays a further call within the provider's grace.
+    static let statementLimit: Duration = .seconds(1)
+    /// Longer than a statement takes before its sender gives up, by as much as two clocks may differ.
     private static let claimLimit: Duration = .seconds(6)
 
     init(
-        vault: Vault, tenants: TenantDirectory, bus: EventBus, time: any Time, log: Log, schedule: ExpirySchedule,
-        cacheBytes: Int, memory: GrantMemory
+        vault: Vault, tenants: TenantDirectory, bus: EventBus, memory: GrantMemory, options: Options,
+        instruments: Instruments
     ) {
+        (time, log) = (instruments.time, instruments.log)
         lastFailure = Atomic(time.monotonic.nanoseconds)
         self.tenants = tenants
         self.vault = vault
         self.bus = bus
-        self.time = time
-        self.log = log
-        self.schedule = schedule
+        schedule = options.schedule
         self.memory = memory
         let rollback = StoreRollback(span: memory.span, time: time)
         self.rollback = rollback
-        cache = .credentials(bytes: cacheBytes, heeding: bus)
+        cache = .credentials(bytes: options.cacheBytes, invalidatedBy: bus)
         guard memory.isEnabled else { return }
         bus.onRollback {
             rollback.note()
@@ -63,33 +70,34 @@ final class CredentialsRecords: Sendable {
         bus.onRemoval { memory.drop($0) }
         bus.onChange(of: .credentials) { id, version in
             guard let version, let id = CredentialsID(id), version > memory.version(id) else { return }
-            // Just after the store has gone back, a higher version may be that of an older grant.
+            // Just after the store has lost commits, a higher version may be that of an older grant.
             if Self.mayComeAfter(id, memory, rollback) { return rollback.recheck(id) }
             memory.supersede(id, by: version)
         }
     }
 
-    /// The cache, with the records that its entries were read from.
-    var renewable: RenewableCache { RenewableCache(cache) { id, _ in Self.recordID(id) } }
+    /// The cache, for `CacheRevalidation`.
+    var revalidatedCache: AnyRevalidatingCache { AnyRevalidatingCache(cache) { id, _ in Self.recordID(id) } }
 
-    /// Whether every change of the store is heard of, because nobody else makes any or because its feed tells of them.
-    var isFollowing: Bool { bus.trust.validity == nil || bus.trust.isFollowing(time.monotonic) }
+    /// Whether this process learns of every change of the store: no other process writes to it, or its change feed is alive.
+    var isFollowing: Bool { bus.cacheValidity.lifetime == nil || bus.cacheValidity.isFeedAlive(at: time.monotonic) }
 
     // MARK: Reading
 
-    /// What is stored, as far as it can be known.
+    /// What is stored, as far as that can be known.
     struct Reading {
         let snapshot: CredentialsSnapshot
-        /// False where the store did not answer, and this is what it had some time ago.
+        /// False where the store did not answer, and the snapshot is an expired cache entry.
         let isCurrent: Bool
     }
 
-    /// What is stored. Does not suspend while what is in memory may be believed.
-    /// - Parameter suffices: asked where the store does not answer, of what is in memory and too old to be believed. It may
-    ///   have been replaced or ended at another replica: nothing is to be concluded from it, and nothing done about it.
-    /// - Throws: `storage_unavailable` where the store does not answer and what is in memory does not suffice.
-    /// - Parameter waits: whether a store that has just gone back is given the time to get a newer version that is known. A
-    ///   caller that forces a refresh waits in its renewal instead, and takes that version for the renewal.
+    /// What is stored. Does not suspend while a valid entry is in the cache.
+    /// - Parameters:
+    ///   - waits: whether to wait, where the store has just lost commits, for another replica to store a newer version again
+    ///     that is known. A caller that forces a refresh waits in its renewal instead, and counts that version as its renewal.
+    ///   - suffices: asked about an expired cache entry where the store does not answer. The record may have been replaced or
+    ///     removed by another replica since, so nothing may be concluded from the entry beyond this answer.
+    /// - Throws: `storage_unavailable` where the store does not answer and no cache entry suffices.
     func reading(
         _ id: CredentialsID, waitingForKnown waits: Bool = false, whileAway suffices: (CredentialsSnapshot) -> Bool
     ) async throws(BrokerError) -> Reading {
@@ -108,21 +116,22 @@ final class CredentialsRecords: Sendable {
         }
     }
 
-    /// What is stored, whatever is in memory.
+    /// What is stored, read from the store.
     func reread(_ id: CredentialsID) async throws(StoreError) -> CredentialsSnapshot {
-        try await standing(id).snapshot
+        try await readWithLease(id).snapshot
     }
 
-    /// What is stored, and the lease on it.
-    func standing(_ id: CredentialsID) async throws(StoreError) -> (snapshot: CredentialsSnapshot, lease: Lease?) {
+    /// What is stored and the lease on it, read from the store. If this process knows a newer version that the store has lost,
+    /// that is stored again first.
+    func readWithLease(_ id: CredentialsID) async throws(StoreError) -> (snapshot: CredentialsSnapshot, lease: Lease?) {
         let known = knownVersion(id)
         let ticket = cache.ticket(id, now: time.monotonic)
         var read = try await vault.read(Self.recordID(id))
         if isInQuestion(id, read?.version ?? 0, known: known) {
-            switch try await mend(id, over: read) {
-            case .stored(let snapshot): return (snapshot, nil)
+            switch try await reconcile(id, with: read) {
+            case .storedAgain(let snapshot): return (snapshot, nil)
             // Another replica may have stored it again meanwhile.
-            case .stands(let found): read = found
+            case .current(let found): read = found
             }
         }
         guard let record = read else {
@@ -141,25 +150,25 @@ final class CredentialsRecords: Sendable {
         return content
     }
 
-    /// What is kept aside for an administrator, and the change that removes exactly that.
-    func aside(
+    /// The quarantined credentials, and the change that removes exactly these; nil where there are none.
+    func quarantined(
         _ id: CredentialsID
     ) async throws(StoreError) -> (content: QuarantinedCredentials, removal: VaultChange)? {
-        guard let record = try await vault.read(Self.asideID(id)) else { return nil }
+        guard let record = try await vault.read(Self.quarantineID(id)) else { return nil }
         guard let content = QuarantinedCredentials(decoding: record.content.revealedBytes) else {
             throw .damaged("a quarantine record of tenant \(id.tenant) cannot be read by this version")
         }
-        return (content, .remove(Self.asideID(id), version: record.version))
+        return (content, .remove(Self.quarantineID(id), version: record.version))
     }
 
     // MARK: Writing
 
     /// Writes `record` in place of exactly `current`.
     /// - Parameters:
-    ///   - tenantVersion: the version that the tenant must have where the record is new; nil takes any. A record that
-    ///     is replaced belongs to the tenant that it was written for. One that is new would as well be stored for a
-    ///     tenant that was made under the same name meanwhile, or configured anew.
-    ///   - others: what is committed with it.
+    ///   - tenantVersion: the version that the tenant must have where the record is new; nil for any. Without it, a new record
+    ///     could be stored for a tenant that was made under the same name meanwhile, or configured anew. A record that is
+    ///     replaced proves that the tenant is still the same.
+    ///   - others: further changes of the same commit.
     func write(
         _ record: CredentialRecord, _ id: CredentialsID, over current: CredentialsSnapshot,
         tenantVersion: Int64? = nil, alongside others: [VaultChange] = [], events: Events
@@ -170,7 +179,7 @@ final class CredentialsRecords: Sendable {
                 events), id, tenantVersion: tenantVersion)
     }
 
-    /// A change that has its version, so that it can be tried more than once.
+    /// A change with its version, so that it can be tried more than once.
     struct Prepared: Sendable {
         let snapshot: CredentialsSnapshot
         fileprivate let changes: [VaultChange]
@@ -181,9 +190,9 @@ final class CredentialsRecords: Sendable {
 
     /// - Parameters:
     ///   - current: the version that is replaced; 0 where there is none.
-    ///   - least: a version that the new one is higher than, whatever it replaces.
-    ///   - holder: whose lease fences the change off from those of others; nil heeds none.
-    ///   - replaced: digests of the tokens that the record comes after, as far as they are known.
+    ///   - least: the new version is higher than this, too.
+    ///   - holder: the change fails if another holder has a lease on the record; nil for a change that no lease stops.
+    ///   - replaced: the digests of the tokens that the record replaces, as far as they are known.
     func prepare(
         _ record: CredentialRecord, _ id: CredentialsID, over current: Int64, above least: Int64 = 0,
         fencedFor holder: String? = nil, replacing replaced: [[UInt8]] = [], _ others: [VaultChange] = [],
@@ -200,20 +209,20 @@ final class CredentialsRecords: Sendable {
         } else {
             changes.append(.replace(open, version: current, fencedFor: holder))
         }
-        let told = events(version)
-        if !told.isEmpty { changes.append(BrokerEvent.entry(told, of: id, at: time.now)) }
+        let events = events(version)
+        if !events.isEmpty { changes.append(BrokerEvent.entry(events, of: id, at: time.now)) }
         return Prepared(
             snapshot: CredentialsSnapshot(record, of: id, version: version), changes: changes, isNew: isNew,
             due: open.due, replaced: replaced)
     }
 
-    /// By the tenant's configuration as it is in memory, however old. Where it is not, the tenant's wish is heeded when
-    /// the notice of expiry falls due.
+    /// From the tenant's configuration in the cache, valid or not. Where it is not cached, `ExpiryJob` reads the configuration
+    /// when the notice of expiry falls due.
     private func proactiveLead(_ id: CredentialsID) -> Duration? {
         tenants.inMemory(id.tenant)?.configuration.proactiveRefresh
     }
 
-    /// - Parameter endsPublication: whether what waits to be stored has no place any more.
+    /// - Parameter endsPublication: whether the record takes the place of a grant that waits to be stored.
     func write(
         _ prepared: Prepared, _ id: CredentialsID, tenantVersion: Int64? = nil, endsPublication: Bool = true
     ) async throws(StoreError) -> CredentialsSnapshot {
@@ -226,7 +235,7 @@ final class CredentialsRecords: Sendable {
         do throws(StoreError) {
             try await commit(prepared.changes)
         } catch {
-            // The change may have arrived all the same.
+            // The store may have carried out the change although its answer was lost.
             if error == .unavailable { cache.remove(id) }
             throw error
         }
@@ -237,38 +246,44 @@ final class CredentialsRecords: Sendable {
         return adopt(prepared.snapshot, id, due: prepared.due)
     }
 
-    /// Tells this process of what was written, perhaps by an earlier try whose answer did not arrive.
+    /// Announces a record in this process that was written, perhaps by an earlier try whose answer was lost.
     func adopt(_ snapshot: CredentialsSnapshot, _ id: CredentialsID, due: Timestamp?) -> CredentialsSnapshot {
         bus.announce(id.tenant)
         if let due { bus.announce(due: due) }
         return snapshot
     }
 
-    /// Writes events that no change of credentials goes with, and what is to be committed beside them; only while the
+    /// Commits events without a change of credentials, and further changes with them. Events are committed only while the
     /// tenant exists.
-    func tell(
-        _ events: [BrokerEvent], of id: CredentialsID, with changes: [VaultChange] = []
+    /// - Parameter limit: how long to wait for the store; nil for as long as its own limit.
+    func commit(
+        _ changes: [VaultChange], events: [BrokerEvent], of id: CredentialsID, within limit: Duration? = nil
     ) async throws(StoreError) {
+        if let limit {
+            return try await within(limit) { () async throws(StoreError) in
+                try await self.commit(changes, events: events, of: id)
+            }
+        }
         if events.isEmpty { return try await commit(changes) }
         try await commit(
             [.require(RecordID(.tenant, id.tenant))] + changes + [BrokerEvent.entry(events, of: id, at: time.now)])
         bus.announce(id.tenant)
     }
 
-    /// Commits what is about a tenant as a whole, events among it.
+    /// Commits changes that concern a tenant as a whole, with events among them.
     func commit(_ changes: [VaultChange], of tenant: TenantName) async throws(StoreError) {
         try await commit(changes)
         bus.announce(tenant)
     }
 
-    /// Works with the store for so long at most. What is not over by then goes on without its caller, for whom the store is
-    /// away: a statement may hang for seconds where the next one, by another connection, does not.
+    /// Limits the time that the caller waits for work with the store. Work that takes longer goes on without its caller, who
+    /// gets `.unavailable`: a statement may hang for seconds while the next one, on another connection, does not.
     func within<Value: Sendable>(
         _ limit: Duration, _ work: @escaping @Sendable () async throws(StoreError) -> Value
     ) async throws(StoreError) -> Value {
         let time = time
         let flight = SingleFlight<Int, Result<Value, StoreError>>()
-        // A caller that is cancelled waits all the same: a lease is given back before its process ends.
+        // In a task of its own, so that a cancelled caller still waits: a lease is released before its process ends.
         let result = await Task {
             await flight.run(0, within: { await time.tick(for: limit) }) {
                 do throws(StoreError) {
@@ -281,7 +296,7 @@ final class CredentialsRecords: Sendable {
         return try (result?.value ?? .failure(.unavailable)).get()
     }
 
-    /// Commits, and notes whether the store is there.
+    /// Commits, and notes whether the store answers.
     func commit(_ changes: [VaultChange]) async throws(StoreError) {
         if changes.isEmpty { return }
         do throws(StoreError) {
@@ -293,42 +308,43 @@ final class CredentialsRecords: Sendable {
         }
     }
 
-    /// What a change of credentials does to what is kept aside.
-    enum AsideChange: Equatable {
+    /// What a change of credentials does to the quarantined ones.
+    enum QuarantineChange: Equatable {
         case none
-        /// Keeps these aside in place of what is kept there already; for no time at all, keeps nothing.
+        /// Quarantines these credentials in place of those that are quarantined already. With a duration of zero, quarantines
+        /// none.
         case keep(HeldCredentials, for: Duration, because: EndedSession.Cause = .revoked)
         case drop
     }
 
-    /// The changes that `aside` comes to as the store stands now; a conflict where that changes.
-    func changes(_ aside: AsideChange, _ id: CredentialsID) async throws(StoreError) -> [VaultChange] {
-        if aside == .none { return [] }
-        // Read as a bare record: one that cannot be opened any more is no reason to lose this one.
-        let standing = try await vault.version(of: Self.asideID(id))
-        guard case .keep(let held, let duration, let cause) = aside, duration > .zero else {
-            return standing.map { [.remove(Self.asideID(id), version: $0)] } ?? []
+    /// The changes of the store's present records that `quarantine` needs. Their commit is a conflict if those records change.
+    func changes(_ quarantine: QuarantineChange, _ id: CredentialsID) async throws(StoreError) -> [VaultChange] {
+        if quarantine == .none { return [] }
+        // Only the version is read: a record that cannot be opened any more must not keep the new one from being stored.
+        let present = try await vault.version(of: Self.quarantineID(id))
+        guard case .keep(let held, let duration, let cause) = quarantine, duration > .zero else {
+            return present.map { [.remove(Self.quarantineID(id), version: $0)] } ?? []
         }
         let now = time.now
         let content = QuarantinedCredentials(
             credentials: held, until: now.advanced(by: duration), session: EndedSession(cause, at: now))
         let record = OpenRecord(
-            id: Self.asideID(id), version: nextVersion(after: standing ?? 0), content: SecretBytes(content.encoded),
+            id: Self.quarantineID(id), version: nextVersion(after: present ?? 0), content: SecretBytes(content.encoded),
             expires: content.until)
-        return [standing.map { .replace(record, version: $0) } ?? .insert(record)]
+        return [present.map { .replace(record, version: $0) } ?? .insert(record)]
     }
 
-    /// Whether the tenant is still there.
+    /// Whether the tenant still exists.
     func tenantExists(_ id: CredentialsID) async throws(StoreError) -> Bool {
         try await vault.version(of: RecordID(.tenant, id.tenant)) != nil
     }
 
     // MARK: Not stored yet
 
-    /// A version for what replaces that one. It is given once: see `VersionSource`.
+    /// A version for a record that replaces that version. No version is given twice: see `VersionSource`.
     func nextVersion(after version: Int64) -> Int64 { versions.next(after: version, at: time.now) }
 
-    /// Has callers get what could not be stored yet.
+    /// Serves a grant to callers that could not be stored yet.
     func serve(_ snapshot: CredentialsSnapshot, unpublished id: CredentialsID) {
         unpublished.withLock { unpublished in
             unpublished[id] = snapshot
@@ -336,12 +352,12 @@ final class CredentialsRecords: Sendable {
         }
     }
 
-    /// What waits to be stored.
+    /// The grant that waits to be stored; nil where none does.
     func unpublished(_ id: CredentialsID) -> CredentialsSnapshot? { unpublished.withLock { $0[id] } }
 
     var countOfUnpublished: Int { unpublishedCount.load(ordering: .relaxed) }
 
-    /// It was stored, or something else was that takes its place.
+    /// The grant was stored, or another record that takes its place.
     func published(_ id: CredentialsID) {
         if unpublishedCount.load(ordering: .acquiring) == 0 { return }
         unpublished.withLock { unpublished in
@@ -350,15 +366,15 @@ final class CredentialsRecords: Sendable {
         }
     }
 
-    // MARK: Living on
+    // MARK: A store that does not answer
 
-    /// Lets go of what is in memory of one set of credentials.
+    /// Removes the cache entry of one set of credentials.
     func forget(_ id: CredentialsID) {
         cache.remove(id)
     }
 
-    /// Lets a store that is away come back.
-    /// - Throws: `storage_unavailable` when the wait is cut short, because the broker is being stopped.
+    /// Waits before a further try to reach a store that does not answer.
+    /// - Throws: `storage_unavailable` when the task is cancelled, because the broker is being stopped.
     func waitForStore(beforeTry tries: Int, _ id: CredentialsID) async throws(BrokerError) {
         report(.unavailable, id)
         do {
@@ -373,21 +389,21 @@ final class CredentialsRecords: Sendable {
         min(.milliseconds(100 << min(tries, 6)), .seconds(5))
     }
 
-    /// The same for what a provider has granted, but a second at most: see `reachableFor`.
+    /// The same for a try to store a grant, but a second at most: see `reachableFor`.
     static func pauseWithGrant(beforeTry tries: Int) -> Duration {
         min(pause(beforeTry: tries), .seconds(1))
     }
 
-    /// For how long this process has reached the store without a failure: holders of leases that could not reach it come
-    /// to store within seconds of its return what they were granted.
+    /// For how long this process has reached the store without a failure. Lease holders that could not reach the store get
+    /// their grants stored within seconds after it answers again.
     ///
-    /// Looks whether the store can be written to where it was away a moment ago: one that is read-only, as after a failover,
-    /// has not come back, and from its return on holders are to have all of their turn.
+    /// After a recent failure, this checks whether the store can be written to. A store that is read-only, as after a failover,
+    /// counts as failing, since the holders' turn begins only when they can write.
     func reachableFor() async -> Duration {
         func sinceFailure() -> Duration {
             MonotonicInstant(nanoseconds: lastFailure.load(ordering: .relaxed)).duration(to: time.monotonic)
         }
-        // No other process holds a lease on what this one has for itself.
+        // Without other processes there are no other lease holders.
         if !isShared || sinceFailure() >= RenewalRules.usualTurn { return sinceFailure() }
         do throws(StoreError) {
             try await vault.check()
@@ -400,11 +416,11 @@ final class CredentialsRecords: Sendable {
     /// Whether other processes write to the store.
     var isShared: Bool { vault.revalidateAfter != nil }
 
-    /// The latest time at which a claim that is sent now may take effect: by then its sender has given up.
+    /// The latest time at which a claim that is sent now may take effect. After that, its sender has given up.
     var claimDeadline: Timestamp { time.now.advanced(by: Self.claimLimit) }
 
-    /// The store did not answer just now. One that has just taken something is busy, not away: were every failure to
-    /// count, the leases of the dead would stand for as long as it is.
+    /// The store did not answer just now. A failure within a second after a commit does not count, since the store is then
+    /// only busy: if it counted, the leases of dead holders would stand for as long as the store is busy.
     func noteFailure() {
         let now = time.monotonic
         let commit = MonotonicInstant(nanoseconds: lastCommit.load(ordering: .relaxed))
@@ -422,7 +438,7 @@ final class CredentialsRecords: Sendable {
         RecordID(.credentials, id.tenant, key: id.storageKey.description)
     }
 
-    static func asideID(_ id: CredentialsID) -> RecordID {
+    static func quarantineID(_ id: CredentialsID) -> RecordID {
         RecordID(.quarantine, id.tenant, key: id.storageKey.description)
     }
 }

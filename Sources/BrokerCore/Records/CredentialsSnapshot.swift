@@ -4,27 +4,27 @@ package import HTTPCodec
 internal import JSON
 package import OAuth
 
-/// What is stored under a storage key, as it was read or written last. Immutable; replaced whole. An object, so that a
-/// reader of the cache counts one reference and not one for each of the parts.
+/// What is stored under a storage key, as it was read or written last. Immutable. An object, so that a reader of the cache
+/// counts one reference, and not one for each part.
 package final class CredentialsSnapshot: Sendable {
-    /// Of every storage key under which nothing is stored.
+    /// The snapshot of every storage key under which nothing is stored.
     package static let nothing = CredentialsSnapshot(CredentialRecord(held: nil), version: 0, nil)
 
     /// The stored record's version; 0 where nothing is stored.
     package let version: Int64
     package let record: CredentialRecord
-    /// The answer of `GET /credentials`, encoded once but for the seconds that are left, as `CachedAnswer` has it. Without
-    /// its end where the token is not plain, and empty where nothing is stored.
+    /// The encoded answer of `GET /credentials` without the value of `expires_in`, as in `CachedAnswer`. It ends before the
+    /// token's members where the token is not plain, and is empty where nothing is stored.
     let bytes: SecretBytes
-    /// Whether there is a token that stands in JSON as it is, as every one does that a provider has made so far.
+    /// Whether the token is written in JSON without escapes, as every token that providers have made so far.
     let isPlain: Bool
-    /// Where the body begins in the bytes.
+    /// The index at which the body begins.
     private let bodyStart: Int
-    /// Where the seconds that are left belong in the bytes.
+    /// The index at which the value of `expires_in` belongs.
     private let secondsPlace: Int
 
-    /// Whether it is stored. What is not has no entity tag: another change may come first, and then its version is never
-    /// stored.
+    /// Whether it is stored. A snapshot that is not stored has no entity tag: if another change comes first, its version is
+    /// never stored.
     package let isStored: Bool
 
     package convenience init(_ record: CredentialRecord, of id: CredentialsID, version: Int64) {
@@ -33,8 +33,8 @@ package final class CredentialsSnapshot: Sendable {
             record.held.map { EncodedCredentials($0, after: record.session, of: id, version: version) })
     }
 
-    /// What could not be stored yet in place of the version `base`. It counts as the next one, and that number is told to
-    /// nothing outside of this process.
+    /// A snapshot that could not be stored yet in place of the version `base`. Its version is `base` + 1, which is not used
+    /// outside of this process.
     package convenience init(unpublished record: CredentialRecord, of id: CredentialsID, over base: Int64) {
         let version = base + 1
         self.init(
@@ -59,7 +59,7 @@ package final class CredentialsSnapshot: Sendable {
     }
 
     /// The body of the answer at `now`; nil where nothing is stored.
-    /// - Parameter degradation: why it is given although it lives shorter than was asked for.
+    /// - Parameter degradation: why the token has a shorter lifetime than the caller asked for; nil where it does not.
     package func body(at now: Timestamp, _ degradation: Degradation? = nil) -> [UInt8]? {
         guard let held = record.held else { return nil }
         var body: [UInt8] = []
@@ -88,27 +88,27 @@ package final class CredentialsSnapshot: Sendable {
 }
 
 extension CredentialsSnapshot {
-    /// `expires_in`: the whole seconds that are left, 0 after the end.
+    /// The value of `expires_in`: the whole seconds until the token expires, 0 after that.
     /// - Parameter expires: in milliseconds since 1970.
     package static func seconds(until expires: Int64, at now: Timestamp) -> Int64 {
         max(0, expires - now.milliseconds) / 1000
     }
 
     /// The fields of an answer.
-    /// - Parameter tag: nil for none.
+    /// - Parameter tag: the entity tag; nil for none.
     package static func fields(tag: String?) -> Fields {
         var fields: Fields = ["Content-Type": "application/json", "Cache-Control": "no-store"]
         if let tag { fields.append("ETag", tag) }
         return fields
     }
 
-    /// The fields of an answer that the caller has already.
+    /// The fields of the answer 304.
     package static func fieldsOfNotModified(tag: String) -> Fields { ["Cache-Control": "no-store", "ETag": tag] }
 
-    /// Where the lines of `fieldsOfNotModified` begin in those of `fields`.
+    /// The index in the lines of `fields` at which the lines of `fieldsOfNotModified` begin.
     package static let notModifiedStart = encoded(["Content-Type": "application/json"]).count - 2
 
-    /// The lines of fields, with an empty line behind them.
+    /// The lines of fields, with an empty line after them.
     fileprivate static func encoded(_ fields: Fields) -> [UInt8] {
         do {
             return try ResponseEncoder.encode(fields)
@@ -122,11 +122,11 @@ extension CredentialsSnapshot {
 }
 
 extension CredentialsSnapshot: Cacheable {
-    /// None where there is no answer that can be sent as it stands.
+    /// Empty where the answer cannot be sent as it is.
     package var hint: CachedAnswer { isPlain && isStored ? CachedAnswer(of: bytes) : CachedAnswer() }
 }
 
-/// The answer of `GET /credentials` to a set of credentials, encoded once: its field lines and its body.
+/// The encoded answer of `GET /credentials` for a set of credentials: its field lines and its body.
 private struct EncodedCredentials {
     let bytes: SecretBytes
     let bodyStart: Int
@@ -135,7 +135,7 @@ private struct EncodedCredentials {
     /// In the same memory, where it is plain.
     let token: SecretBytes
 
-    /// - Parameter session: the user's that is over, beside a lower level.
+    /// - Parameter session: the user's ended session, which is named beside credentials of a lower level; nil for none.
     init(_ held: HeldCredentials, after session: EndedSession?, of id: CredentialsID, version: Int64) {
         let client = held.obtainedWith
         isPlain = held.accessToken.withRevealed { bytes in

@@ -1,7 +1,7 @@
 package import JSON
 package import OAuth
 
-/// Why a caller is given a token that lives shorter than was asked for: it could not be renewed.
+/// Why a caller gets a token with a shorter lifetime than it asked for: the token could not be renewed.
 package struct Degradation: Sendable, Equatable {
     /// When the first renewal failed.
     package let since: Timestamp
@@ -21,8 +21,8 @@ package struct Degradation: Sendable, Equatable {
 }
 
 extension EndedSession {
-    /// Writes the member `session`. It has no address for logging in again: an address belongs to a login that has begun,
-    /// and a read begins none.
+    /// Writes the member `session`. It has no address at which the user logs in again: an address belongs to a login that has
+    /// begun, and a read begins none.
     package func encode(to json: inout JSONWriter) {
         json.name("session")
         json.object { json in

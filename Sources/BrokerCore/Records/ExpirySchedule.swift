@@ -1,28 +1,29 @@
 internal import OAuth
 internal import Reactor
 
-/// When something is to be done about a token that is about to expire: its due marks.
+/// The due marks of a token: when something is to be done about it before it expires.
 ///
-/// A mark means that listeners have yet to be told of the expiry, or that the token is to be renewed without a request:
-/// that is tried until it succeeds or the session has ended. Where the tenant does not want it, the mark goes in the commit
-/// that tells them.
+/// A mark means that listeners were not yet notified of the expiry, or that the token is to be renewed before a caller asks.
+/// Such a renewal is tried until it succeeds or the session has ended. For a tenant that does not want it, the commit that
+/// notifies the listeners removes the mark.
 struct ExpirySchedule: Sendable {
-    /// How long ahead of a token's expiry listeners are told of it. Not negative.
+    /// How long before a token's expiry listeners are notified. Not negative.
     let notice: Duration
 
-    /// The time between two attempts to renew a token, at least: as long as most attempts take.
+    /// The shortest time between two attempts to renew a token: as long as most attempts take.
     static let shortestWait: Duration = .seconds(30)
-    /// At most, once the token has expired.
+    /// The longest such time, once the token has expired.
     private static let longestWait: Duration = .seconds(900)
 
     func noticeTime(of held: HeldCredentials) -> Timestamp { held.expires.advanced(by: .zero - notice) }
 
     /// The mark of a token that is written now.
     ///
-    /// A renewal ahead of time begins before the notice would be told, since it makes that needless, and by lot up to a
-    /// fifth earlier, so that tokens of one moment are not renewed in one. Half of a token's life is always left alone,
-    /// that fifth excepted: a provider whose tokens live shorter than the lead would be asked without end.
-    /// - Parameter lead: how long ahead of its expiry the tenant has a token renewed; nil for not at all.
+    /// A renewal begins before listeners would be notified, since it makes the notice needless, and up to a fifth earlier by a
+    /// random amount, so that tokens of one moment are not renewed in one moment. Apart from that fifth, a token is never
+    /// renewed in the first half of its lifetime: otherwise a provider whose tokens live shorter than the lead would be asked
+    /// all the time.
+    /// - Parameter lead: how long before its expiry the tenant has a token renewed; nil for not at all.
     /// - Returns: nil for a token that does not expire.
     func firstMark(of held: HeldCredentials, lead: Duration?, now: Timestamp) -> Timestamp? {
         if held.expiry == nil { return nil }
@@ -32,16 +33,17 @@ struct ExpirySchedule: Sendable {
         let jitter = Duration.milliseconds(Int64.random(in: 0...max(0, ahead.milliseconds / 5)))
         let mark = max(held.expires.advanced(by: .zero - ahead - jitter), now.advanced(by: Self.shortestWait))
         if isWorthRenewing(held, now: mark) { return mark }
-        // It lives too short to be renewed ahead of its expiry.
+        // It lives too short to be renewed before it expires.
         return max(noticeTime(of: held), min(held.expires, now.advanced(by: Self.shortestWait)))
     }
 
-    /// Whether enough is left of a token for a renewal that is ahead of its time.
+    /// Whether a token lives long enough for a renewal before it expires.
     func isWorthRenewing(_ held: HeldCredentials, now: Timestamp) -> Bool {
         now.advanced(by: Self.shortestWait) <= held.expires
     }
 
-    /// The mark that goes with an attempt to renew a token: should its owner die, somebody looks again then.
+    /// The mark that is written when an attempt to renew a token begins. If the attempt's process dies, another replica tries
+    /// again at that time.
     func nextMark(of held: HeldCredentials, now: Timestamp) -> Timestamp {
         if !isWorthRenewing(held, now: now) { return laterMark(of: held, now: now) }
         let half = now.advanced(by: max(Self.shortestWait, now.duration(to: held.expires) / 2))
@@ -49,16 +51,16 @@ struct ExpirySchedule: Sendable {
         return notice > now ? max(now.advanced(by: Self.shortestWait), min(half, notice)) : half
     }
 
-    /// The mark of a token that could not be renewed and that listeners were told of. After its expiry the waits grow to a
-    /// quarter of an hour: a provider that was away for long is asked again soon after its return, and one that refuses for
-    /// good is not asked every minute.
+    /// The mark of a token that could not be renewed and whose expiry listeners were notified of. After the expiry, the waits
+    /// grow to a quarter of an hour: a provider that is reachable again after a long outage is asked soon, and one that refuses
+    /// for good is not asked every minute.
     func laterMark(of held: HeldCredentials, now: Timestamp) -> Timestamp {
         let wait = min(max(held.expires.duration(to: now) / 4, Self.shortestWait), Self.longestWait)
         let jitter = Duration.milliseconds(Int64.random(in: 1...wait.milliseconds / 5))
         return now.advanced(by: wait + jitter)
     }
 
-    /// The mark of a token that nobody can renew at the moment.
+    /// The mark of a token that cannot be renewed at the moment.
     func postponedMark(of held: HeldCredentials, now: Timestamp) -> Timestamp {
         let later = now.advanced(by: Self.shortestWait + .milliseconds(Int64.random(in: 0...30_000)))
         return min(later, max(now, noticeTime(of: held)))

@@ -4,18 +4,17 @@ internal import OAuth
 internal import Reactor
 internal import Synchronization
 
-/// Keeps, sealed, what this process stored of late, so that it can be stored again where the store loses its last commits:
-/// a provider takes a refresh token once, and then only the newest one is any good. In memory, and in the journal where
-/// there is one.
+/// Has what this process stored lately, sealed, so that it can be stored again if the store loses its last commits: a provider
+/// accepts a refresh token once, and then only the newest one is any good. In memory, and in the journal where there is one.
 ///
-/// Bounded: what was kept first gives way, after the span, and before that where there is no room. What another replica has
-/// written since makes way at once; of that the version alone is remembered.
+/// Bounded: the oldest grant is dropped after the span, and before that where there is no room. When another replica has
+/// written the same credentials since, the grant is dropped at once, and only the new version is remembered.
 final class GrantMemory: Sendable {
     struct Limits: Sendable {
-        /// How long something is kept; zero keeps nothing.
+        /// For how long a grant is kept; zero keeps none.
         var span: Duration
         var entries = 100_000
-        /// Of the sealed contents and what goes with them, by estimate.
+        /// The memory that all entries may take, by an estimate.
         var bytes = 64 << 20
     }
 
@@ -23,7 +22,7 @@ final class GrantMemory: Sendable {
         let version: Int64
         /// Nil where another replica wrote that version.
         let sealed: SecretBytes?
-        /// The digest of what is held, and of what that came after.
+        /// The digest of the record's token, and of the tokens that it has replaced.
         let own: [UInt8]?
         let replaced: [[UInt8]]
         /// Whether it is a login or a logout.
@@ -33,18 +32,18 @@ final class GrantMemory: Sendable {
 
     fileprivate struct State {
         var entries: [CredentialsID: Entry] = [:]
-        /// In the order in which they were kept; those that were replaced since are in it still.
-        var queue: [(id: CredentialsID, version: Int64, kept: MonotonicInstant)] = []
-        /// Those of the queue before it are gone.
+        /// In the order in which they were stored. Has entries, too, that were replaced since.
+        var queue: [(id: CredentialsID, version: Int64, stored: MonotonicInstant)] = []
+        /// The index of the first element of the queue that was not dropped.
         var head = 0
         var bytes = 0
-        /// What is to leave the journal.
+        /// What is to be removed from the journal.
         var leaving: [CredentialsID: Int64] = [:]
     }
 
-    /// More are not needed to know what another replica can have put back.
+    /// As many replaced tokens as another replica may still have stored again.
     private static let replacedLimit = 8
-    /// What an entry takes of memory beside what it holds, about.
+    /// The memory that an entry takes beside its content and digests, about, in bytes.
     private static let overhead = 400
 
     private let limits: Limits
@@ -54,8 +53,8 @@ final class GrantMemory: Sendable {
     private let log: Log
     private let state = Mutex(State())
 
-    /// - Parameter vault: of the store whose records are kept, for its keys. One that nobody else writes to does not go back
-    ///   while this process has it open, and nothing is kept.
+    /// - Parameter vault: that of the broker's store. If only this process writes to that store, the store loses no commits
+    ///   while it is open, and nothing is kept.
     init(_ limits: Limits, vault: Vault, journal: Journal?, time: any Time, log: Log) {
         var limits = limits
         if vault.revalidateAfter == nil { limits.span = .zero }
@@ -72,8 +71,8 @@ final class GrantMemory: Sendable {
 
     // MARK: Keeping
 
-    /// Keeps what was stored. Returns when it is in the journal, too, where there is one.
-    /// - Parameter replaced: digests of what it came after.
+    /// Keeps a record that was stored. Returns when the record is in the journal, too, where there is one.
+    /// - Parameter replaced: the digests of the tokens that it has replaced.
     func keep(_ record: CredentialRecord, _ id: CredentialsID, version: Int64, after replaced: [[UInt8]]) async {
         guard isEnabled else { return }
         let known = state.withLock { state -> [[UInt8]] in
@@ -86,20 +85,20 @@ final class GrantMemory: Sendable {
             digests.removeAll { $0 == digest }
             digests.append(digest)
         }
-        let grant = KeptGrant(
-            id: id, version: version, record: record, replaced: digests.suffix(Self.replacedLimit), kept: time.now)
+        let grant = RecentGrant(
+            id: id, version: version, record: record, replaced: digests.suffix(Self.replacedLimit), stored: time.now)
         guard enter(grant, at: time.monotonic), let journal else { return }
         do throws(StoreError) {
-            try await journal.keep(grant)
+            try await journal.write(grant)
         } catch {
-            // It is stored; the next process does not have it for a store that goes back.
+            // The record is stored. Only the next process could not store it again.
             log.warning("journal_failed", LogField.credentials(id) + [.store(error)])
         }
     }
 
-    /// Returns false where something later is known, or nothing can be sealed.
+    /// Returns false where a newer version is known, or the record cannot be sealed.
     @discardableResult
-    private func enter(_ grant: KeptGrant, at now: MonotonicInstant) -> Bool {
+    private func enter(_ grant: RecentGrant, at now: MonotonicInstant) -> Bool {
         let sealed: SecretBytes
         do throws(StoreError) {
             sealed = SecretBytes(try vault.seal(grant.open).sealed)
@@ -122,13 +121,13 @@ final class GrantMemory: Sendable {
         }
     }
 
-    /// Takes up what an earlier process kept in the journal.
+    /// Reads what an earlier process has written to the journal.
     /// - Throws: where the journal cannot be read.
     func takeUp() async throws(StoreError) {
         guard let journal else { return }
         let (now, wall) = (time.monotonic, time.now)
-        for grant in try await journal.grants().sorted(by: { $0.kept < $1.kept }) {
-            let age = max(.zero, grant.kept.duration(to: wall))
+        for grant in try await journal.grants().sorted(by: { $0.stored < $1.stored }) {
+            let age = max(.zero, grant.stored.duration(to: wall))
             if isEnabled, age < limits.span {
                 enter(grant, at: now.advanced(by: .zero - age))
             } else {
@@ -137,9 +136,9 @@ final class GrantMemory: Sendable {
         }
     }
 
-    // MARK: Letting go
+    // MARK: Dropping
 
-    /// Another replica gave the credentials that version, for all that is known.
+    /// Another replica has probably written that version.
     func supersede(_ id: CredentialsID, by version: Int64) {
         guard isEnabled else { return }
         let now = time.monotonic
@@ -158,14 +157,14 @@ final class GrantMemory: Sendable {
         state.withLock { $0.remove(id) }
     }
 
-    /// The tenant is gone.
+    /// The tenant was removed.
     func drop(_ tenant: TenantName) {
         state.withLock { state in
             for id in state.entries.keys where id.tenant == tenant { state.remove(id) }
         }
     }
 
-    /// Lets go of what has been kept for long enough, in the journal as well.
+    /// Drops the grants whose span is over, in the journal as well.
     func expire() async {
         let now = time.monotonic
         let leaving = state.withLock { state in
@@ -174,42 +173,42 @@ final class GrantMemory: Sendable {
         }
         guard let journal, !leaving.isEmpty else { return }
         do throws(StoreError) {
-            try await journal.forget(leaving)
+            try await journal.remove(leaving)
             state.withLock { state in
                 for (id, version) in leaving where state.leaving[id] == version { state.leaving[id] = nil }
             }
         } catch {
-            // Tried again the next time.
+            // `Housekeeping` tries again.
             if error != .conflict { log.warning("journal_failed", [.store(error)]) }
         }
     }
 
-    // MARK: What is known
+    // MARK: Looking up
 
-    /// The newest version that is known of; 0 for none.
+    /// The newest version that is known; 0 for none.
     func version(_ id: CredentialsID) -> Int64 {
         isEnabled ? state.withLock { $0.entries[id]?.version ?? 0 } : 0
     }
 
-    /// Whether there is something that this process could store again.
+    /// Whether there is a record that this process could store again.
     func hasContent(_ id: CredentialsID) -> Bool {
         isEnabled && state.withLock { $0.entries[id]?.sealed != nil }
     }
 
-    /// Whether that is a login or a logout.
+    /// Whether that record was made by a login or a logout.
     func hasAct(_ id: CredentialsID) -> Bool {
         isEnabled && state.withLock { $0.entries[id]?.isAct ?? false }
     }
 
-    /// What this process stored; nil for nothing, and where another replica has written since.
-    func kept(_ id: CredentialsID) throws(StoreError) -> KeptGrant? {
+    /// What this process stored; nil where it stored nothing, or where another replica has written since.
+    func grant(_ id: CredentialsID) throws(StoreError) -> RecentGrant? {
         guard let entry = state.withLock({ $0.entries[id] }), let sealed = entry.sealed else { return nil }
         let stored = StoredRecord(
-            id: KeptGrant.recordID(id), version: entry.version, sealed: sealed.revealedBytes)
-        return KeptGrant(try vault.open(stored))
+            id: RecentGrant.recordID(id), version: entry.version, sealed: sealed.revealedBytes)
+        return RecentGrant(try vault.open(stored))
     }
 
-    /// Every set of credentials of which something is known, with its version and whether it could be stored again.
+    /// All credentials of which a version is known, with that version and whether this process could store it again.
     var all: [(id: CredentialsID, version: Int64, hasContent: Bool)] {
         state.withLock { state in state.entries.map { ($0.key, $0.value.version, $0.value.sealed != nil) } }
     }
@@ -232,12 +231,12 @@ extension GrantMemory.State {
         leave(id, entry)
     }
 
-    /// Has those give way that were kept first.
+    /// Drops the oldest entries, as far as the limits ask for it.
     fileprivate mutating func shrink(to limits: GrantMemory.Limits, at now: MonotonicInstant) {
         while head < queue.count {
             let first = queue[head]
             let isCurrent = entries[first.id]?.version == first.version
-            let isOver = first.kept.advanced(by: limits.span) <= now
+            let isOver = first.stored.advanced(by: limits.span) <= now
             guard !isCurrent || isOver || bytes > limits.bytes || entries.count > limits.entries else { break }
             if isCurrent { remove(first.id) }
             head += 1

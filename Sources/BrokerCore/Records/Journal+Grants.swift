@@ -1,22 +1,22 @@
 internal import CredentialStore
 internal import OAuth
 
-/// What was stored of late, for a store that goes back; see `GrantMemory`.
+/// What was stored lately, in case the store loses the commits; see `GrantMemory`.
 extension Journal {
-    /// Keeps it durably, in place of what was kept of the same credentials before.
-    func keep(_ grant: KeptGrant) async throws(StoreError) {
-        let id = KeptGrant.recordID(grant.id)
+    /// Writes the grant, in place of an older one of the same credentials. It is durable when this returns.
+    func write(_ grant: RecentGrant) async throws(StoreError) {
+        let id = RecentGrant.recordID(grant.id)
         try await retryingConflicts { () async throws(StoreError) in
-            let standing = try await self.vault.version(of: id)
-            if let standing, standing >= grant.version { return }
-            try await self.vault.commit([standing.map { .replace(grant.open, version: $0) } ?? .insert(grant.open)])
+            let present = try await self.vault.version(of: id)
+            if let present, present >= grant.version { return }
+            try await self.vault.commit([present.map { .replace(grant.open, version: $0) } ?? .insert(grant.open)])
         }
     }
 
-    /// Lets go of these, where they have those versions still.
-    /// - Throws: `.conflict` where one was replaced just now.
-    func forget(_ grants: [CredentialsID: Int64]) async throws(StoreError) {
-        var rest = grants.map { (id: KeptGrant.recordID($0.key), version: $0.value) }[...]
+    /// Removes these grants, each if it still has that version.
+    /// - Throws: `.conflict` where one of them was replaced just now.
+    func remove(_ grants: [CredentialsID: Int64]) async throws(StoreError) {
+        var rest = grants.map { (id: RecentGrant.recordID($0.key), version: $0.value) }[...]
         while !rest.isEmpty {
             let batch = Array(rest.prefix(Self.batch))
             rest = rest.dropFirst(batch.count)
@@ -30,14 +30,14 @@ extension Journal {
 
     private static var batch: Int { 200 }
 
-    /// Everything that is kept. An entry that this build cannot read is left where it is.
-    func grants() async throws(StoreError) -> [KeptGrant] {
+    /// All grants. A record that this build cannot read is left where it is.
+    func grants() async throws(StoreError) -> [RecentGrant] {
         let limit = 500
-        var grants: [KeptGrant] = []
+        var grants: [RecentGrant] = []
         var last: RecordID?
         while true {
             let page = try await vault.list(.granted, tenant: nil, after: last, limit: limit)
-            grants += page.compactMap { KeptGrant($0) }
+            grants += page.compactMap { RecentGrant($0) }
             if page.count < limit { return grants }
             last = page.last?.id
         }

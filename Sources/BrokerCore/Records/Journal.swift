@@ -6,30 +6,30 @@ internal import OAuth
 internal import Reactor
 internal import Renewal
 
-/// What was granted while the store was away, sealed and durable on this process's own disk.
+/// The grants that the store did not take, sealed and durable on this process's own disk.
 ///
-/// The files of an embedded store serve as the journal: each entry is a record there, whole or absent after a crash at
-/// any moment, and one process at a time has the directory.
+/// The journal is an embedded store: each entry is a record, which is whole or absent after a crash at any moment, and one
+/// process at a time has the directory.
 package final class Journal: Sendable {
     let vault: Vault
 
-    /// - Parameter vault: over a store that nobody else uses, with the keys of the store whose journal it is.
+    /// - Parameter vault: over a store that only this process uses, with the keys of the broker's store.
     package init(vault: Vault) {
         self.vault = vault
     }
 
-    /// Keeps an entry durably, in place of one for the same credentials.
-    func keep(_ entry: JournalEntry) async throws(StoreError) {
+    /// Writes an entry, in place of an older one for the same credentials. It is durable when this returns.
+    func write(_ entry: JournalEntry) async throws(StoreError) {
         let id = Self.recordID(entry.id)
         try await retryingConflicts { () async throws(StoreError) in
-            let standing = try await self.vault.version(of: id)
-            let record = OpenRecord(id: id, version: (standing ?? 0) + 1, content: SecretBytes(entry.encoded))
-            try await self.vault.commit([standing.map { .replace(record, version: $0) } ?? .insert(record)])
+            let present = try await self.vault.version(of: id)
+            let record = OpenRecord(id: id, version: (present ?? 0) + 1, content: SecretBytes(entry.encoded))
+            try await self.vault.commit([present.map { .replace(record, version: $0) } ?? .insert(record)])
         }
     }
 
-    /// The identity of the journal, which is made with it. A process that has the journal knows that every other process
-    /// that had it is gone.
+    /// The identity of the journal, which is made at the first call. A process that has the journal open knows that every
+    /// earlier process with the same identity has ended.
     func lineage() async throws(StoreError) -> String {
         let id = RecordID(.process, .broker)
         return try await retryingConflicts { () async throws(StoreError) in
@@ -51,7 +51,7 @@ package final class Journal: Sendable {
         }
     }
 
-    /// Everything that is kept.
+    /// All entries.
     func entries() async throws(StoreError) -> [JournalEntry] {
         let limit = 500
         var entries: [JournalEntry] = []
@@ -81,47 +81,47 @@ package final class Journal: Sendable {
 
 /// Credentials that a provider granted in exchange for a refresh token, before they are stored.
 struct JournalEntry: Sendable, Equatable {
+    /// What the credentials were exchanged for.
+    struct Exchange: Sendable, Equatable {
+        /// The version of the record that they are to replace.
+        let base: Int64
+        /// The holder of the lease under which they were granted; nil where there was none.
+        let holder: String?
+        /// The digest of the refresh token that was exchanged.
+        let spent: [UInt8]
+        /// For how long after its first use the provider accepts that refresh token again, by the tenant's configuration when
+        /// the entry was made: the store, which has the configuration, may not answer when the entry is taken up. Earlier
+        /// builds did not write this.
+        let grace: Duration
+    }
+
     let id: CredentialsID
-    /// The version of the record that they are to replace.
-    let base: Int64
-    let holder: String?
-    /// The digest of the refresh token that was exchanged.
-    let spent: [UInt8]
     let record: CredentialRecord
-    /// For how long after its first use the provider takes that refresh token again, as the tenant had it when the entry was
-    /// made: the store, which has the tenant, may be away when the entry is taken up. Builds before this one did not
-    /// write it.
-    let grace: Duration
-    /// Whether the record's user was found to be that of what it was exchanged for. Earlier builds did not look.
+    let exchange: Exchange
+    /// Whether the record's user was compared with the user of the record that it replaces. Earlier builds did not do so.
     let isOfSameUser: Bool
 
-    init(
-        id: CredentialsID, base: Int64, holder: String?, spent: [UInt8], record: CredentialRecord, grace: Duration,
-        isOfSameUser: Bool
-    ) {
+    init(id: CredentialsID, record: CredentialRecord, exchange: Exchange, isOfSameUser: Bool) {
         self.id = id
-        self.base = base
-        self.holder = holder
-        self.spent = spent
         self.record = record
-        self.grace = grace
+        self.exchange = exchange
         self.isOfSameUser = isOfSameUser
     }
 
     var encoded: [UInt8] {
         JSONWriter.object { json in
-            json.member("base", base)
-            json.memberIfPresent("holder", holder)
-            json.member("spent", Base64URL.encode(spent))
-            // Builds before this one serve an entry as this version.
-            json.member("version", base + 1)
+            json.member("base", exchange.base)
+            json.memberIfPresent("holder", exchange.holder)
+            json.member("spent", Base64URL.encode(exchange.spent))
+            // Earlier builds serve an entry as this version.
+            json.member("version", exchange.base + 1)
             json.member("record", Base64URL.encode(record.encoded))
-            json.member("grace", grace.milliseconds)
+            json.member("grace", exchange.grace.milliseconds)
             json.member("same_user", isOfSameUser)
         }
     }
 
-    /// Nil when the record is no entry of this build's.
+    /// Nil where this build cannot read the record.
     init?(_ record: OpenRecord) {
         guard let json = try? JSONValue(parsing: record.content.revealedBytes), let base = json["base"]?.integer,
             let spent = (json["spent"]?.string?.text).flatMap(Base64URL.decode),
@@ -130,9 +130,10 @@ struct JournalEntry: Sendable, Equatable {
             let storageKey = StorageKey(record.id.key)
         else { return nil }
         self.init(
-            id: CredentialsID(tenant: record.id.tenant, storageKey: storageKey), base: base,
-            holder: json["holder"]?.string?.text, spent: spent, record: credentials,
-            grace: json["grace"]?.integer.map { .milliseconds($0) } ?? RenewalRules.usualGrace,
+            id: CredentialsID(tenant: record.id.tenant, storageKey: storageKey), record: credentials,
+            exchange: Exchange(
+                base: base, holder: json["holder"]?.string?.text, spent: spent,
+                grace: json["grace"]?.integer.map { .milliseconds($0) } ?? RenewalRules.usualGrace),
             isOfSameUser: json["same_user"]?.bool ?? false)
     }
 }

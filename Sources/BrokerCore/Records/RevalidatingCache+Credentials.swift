@@ -4,10 +4,10 @@ internal import OAuth
 internal import Reactor
 
 extension RevalidatingCache where Key == CredentialsID, Value == CredentialsSnapshot {
-    /// The cache of credentials, with every change taken out of it that the bus tells of.
-    static func credentials(bytes: Int, heeding bus: EventBus) -> RevalidatingCache {
-        let cache = RevalidatingCache(bytes: bytes, trust: bus.trust) { id, snapshot in
-            Footprint.text(id.tenant.description) + Footprint.text(id.storageKey.description) + snapshot.footprint
+    /// The cache of credentials, from which each change that the bus announces removes the older entry.
+    static func credentials(bytes: Int, invalidatedBy bus: EventBus) -> RevalidatingCache {
+        let cache = RevalidatingCache(bytes: bytes, validity: bus.cacheValidity) { id, snapshot in
+            MemorySize.text(id.tenant.description) + MemorySize.text(id.storageKey.description) + snapshot.memorySize
         } version: {
             $0.version
         } hash: {
@@ -15,7 +15,7 @@ extension RevalidatingCache where Key == CredentialsID, Value == CredentialsSnap
         }
         bus.onChange(of: .credentials) { id, version in
             guard let id = CredentialsID(id) else { return }
-            cache.hear(id, version: version)
+            cache.invalidate(id, olderThan: version)
         }
         bus.onRemoval { tenant in cache.removeAll { id, _ in id.tenant == tenant } }
         return cache
@@ -23,19 +23,19 @@ extension RevalidatingCache where Key == CredentialsID, Value == CredentialsSnap
 }
 
 extension CredentialsSnapshot {
-    /// What it takes of memory, in bytes.
-    fileprivate var footprint: Int {
+    /// The memory that it takes, in bytes.
+    fileprivate var memorySize: Int {
         let fields = MemoryLayout.size(ofValue: record) + MemoryLayout.size(ofValue: bytes) + 4 * 8
-        var sum = Footprint.allocation(16 + fields)
-        sum += Footprint.bytes(record.ended?.count ?? 0) + Footprint.bytes(record.exchanged?.count ?? 0)
-        sum += Footprint.secret(bytes)
+        var sum = MemorySize.allocation(16 + fields)
+        sum += MemorySize.bytes(record.ended?.count ?? 0) + MemorySize.bytes(record.exchanged?.count ?? 0)
+        sum += MemorySize.secret(bytes)
         if let held = record.held {
-            if !isPlain { sum += Footprint.secret(held.accessToken) }
-            sum += Footprint.secret(held.refreshToken)
-            sum += Footprint.texts(held.grantedScopes.values) + Footprint.text(held.userID?.text)
-            sum += Footprint.text(held.identity.userID?.text) + Footprint.text(held.identity.subject?.text)
-            sum += Footprint.client(held.obtainedWith)
-            sum += Footprint.text(held.grantedBy?.issuer?.text) + Footprint.text(held.grantedBy?.tokenEndpoint?.text)
+            if !isPlain { sum += MemorySize.secret(held.accessToken) }
+            sum += MemorySize.secret(held.refreshToken)
+            sum += MemorySize.texts(held.grantedScopes.values) + MemorySize.text(held.userID?.text)
+            sum += MemorySize.text(held.identity.userID?.text) + MemorySize.text(held.identity.subject?.text)
+            sum += MemorySize.client(held.obtainedWith)
+            sum += MemorySize.text(held.grantedBy?.issuer?.text) + MemorySize.text(held.grantedBy?.tokenEndpoint?.text)
         }
         return sum
     }

@@ -5,15 +5,15 @@ internal import JSON
 internal import OAuth
 internal import Reactor
 
-/// Notices that the shared store has gone back, and has everything stored again that this process knows and the store does
-/// not.
+/// Notices that the shared store has lost commits, and stores everything again that this process knows and the store has lost.
 ///
-/// It asks the store once a second, twice a second just after it has gone back, and four times a second while it does not
-/// answer: a pooler can lead to another server without a new connection, and after a failover nobody may call.
+/// It asks the store once a second, twice a second just after a loss, and four times a second while the store does not answer.
+/// It asks although no caller may need the store after a failover, and although the connection may be the same: a pooler can
+/// switch to another server.
 final class StoreRecovery: Sendable {
     private static let interval: Duration = .seconds(1)
     private static let pauseAfterFailure: Duration = .milliseconds(250)
-    /// How often the store is asked during the hold, and what is left of the hold for the last look.
+    /// How often the store is asked during the hold, and how long before the end of the hold it is asked last.
     private static let holdInterval: Duration = .milliseconds(500)
 
     private let vault: Vault
@@ -31,8 +31,8 @@ final class StoreRecovery: Sendable {
         self.log = log
     }
 
-    /// Takes up what an earlier process kept, and finds out whether the store has gone back since a process looked last. To
-    /// be done before anybody is served.
+    /// Reads what an earlier process has written to the journal, and finds out whether the store has lost commits since a
+    /// process asked last. To be called before the first caller is served.
     /// - Throws: where the journal cannot be read.
     func takeUp() async throws(BrokerError) {
         guard memory.isEnabled else { return }
@@ -46,53 +46,53 @@ final class StoreRecovery: Sendable {
         do throws(StoreError) {
             try await compareLineage()
         } catch {
-            // Connections tell of what happens from now on. What happened before the start is looked for again.
+            // Connections report what happens from now on. What happened before the start is checked again later.
             rollback.askForSweep()
             log.storeFailed(error)
         }
     }
 
-    /// Works until its task is cancelled; at once over where no other process writes to the store. Once at most.
+    /// Works until its task is cancelled. Returns at once where no other process writes to the store. To be called once at
+    /// most.
     func run() async {
         guard memory.isEnabled else { return }
         while !Task.isCancelled {
             let ticket = rollback.wakeUps.ticket(0)
-            let pause = await look()
+            let pause = await check()
             await rollback.wakeUps.wait(for: 0, since: ticket) { [time] in
                 if let pause { try? await time.sleep(for: pause) } else { await Self.untilCancelled() }
             }
         }
     }
 
-    /// Tries once more to store again what is known and was not stored again yet. To be called after `run` has ended, from
-    /// a task that is not cancelled.
+    /// Tries once more to store again what the store has lost. To be called after `run` has returned, from a task that is not
+    /// cancelled.
     func finish() async {
         guard rollback.takeSweep() else { return }
         do throws(StoreError) {
-            _ = try await records.mendAll()
+            _ = try await records.reconcileAll()
         } catch {
             log.storeFailed(error)
         }
     }
 
     private static func untilCancelled() async {
-        // What ends it is the cancellation: nothing is ever sent.
+        // Cancellation ends the loop: nothing is ever sent.
         let (stream, continuation) = AsyncStream.makeStream(of: Never.self)
         for await _ in stream {}
         continuation.finish()
     }
 
-    /// Does what there is to do.
-    /// - Returns: after what time there may be something again; nil where a signal tells of it, since the store does not say
-    ///   when asked that it has gone back.
-    func look() async -> Duration? {
+    /// Asks the store for its lineage, and reconciles what has to be.
+    /// - Returns: when to ask again; nil for a store that has no lineage, and after a loss of which only a signal comes.
+    func check() async -> Duration? {
         do throws(StoreError) {
-            let tells = try await lineage() != nil
-            for id in rollback.takeRechecks() { _ = try await records.standing(id) }
+            let hasLineage = try await lineage() != nil
+            for id in rollback.takeRechecks() { _ = try await records.readWithLease(id) }
             if rollback.takeSweep() { try await recover() }
-            return tells ? Self.interval : nil
+            return hasLineage ? Self.interval : nil
         } catch {
-            // What was taken out to be looked at may not have been.
+            // Not all rechecks that were taken may have been made.
             if rollback.isRecent { rollback.askForSweep() }
             if error == .unavailable { records.noteFailure() }
             log.storeFailed(error)
@@ -100,7 +100,7 @@ final class StoreRecovery: Sendable {
         }
     }
 
-    /// - Throws: `.unavailable` also where the store has the hold go by without a word.
+    /// - Throws: `.unavailable`, during the hold also where the store does not answer within a second.
     private func lineage() async throws(StoreError) -> StoreLineage? {
         let vault = vault
         if rollback.remainingHold == nil { return try await vault.lineage() }
@@ -112,26 +112,26 @@ final class StoreRecovery: Sendable {
     private func recover() async throws(StoreError) {
         do throws(StoreError) {
             try await compareLineage()
-            var lost = try await records.mendAll()
+            var lost = try await records.reconcileAll()
             if rollback.remainingHold != nil {
-                // Another replica may put back what it has, which comes before what this one has.
+                // Another replica may store records again meanwhile that are older than this replica's.
                 while let rest = rollback.remainingHold, rest > Self.holdInterval {
                     try? await time.sleep(for: min(Self.holdInterval, rest - Self.holdInterval))
                     if Task.isCancelled { throw .unavailable }
                     _ = try await lineage()
                 }
-                lost = try await records.mendAll()
+                lost = try await records.reconcileAll()
             }
-            tell(lost)
+            report(lost)
         } catch {
             rollback.askForSweep()
             throw error
         }
     }
 
-    private func tell(_ lost: Int) {
+    private func report(_ lost: Int) {
         let counts = rollback.counts
-        // After a start with a journal there may have been nothing.
+        // After a start with a journal, the store may have lost nothing.
         guard rollback.isRecent || counts != StoreRollback.Counts() else { return }
         let fields: [LogField] = [
             .kept(memory.count), .restored(counts.restored), .endedAgain(counts.ended), .lost(lost),
@@ -143,8 +143,8 @@ final class StoreRecovery: Sendable {
 
     private static let lineageID = RecordID(.lineage, .broker, key: "current")
 
-    /// Holds the store's lineage against the one that stands in it, which went back with it, and writes down the present
-    /// one. So a process that has no memory of its own, because it has just started, knows of a failover before it.
+    /// Compares the store's present lineage with the one that is written in its records, and writes the present one there. So
+    /// a process that has just started learns of a failover that happened before.
     private func compareLineage() async throws(StoreError) {
         guard let present = try await vault.lineage() else { return }
         let record = try await vault.read(Self.lineageID)
@@ -156,7 +156,7 @@ final class StoreRecovery: Sendable {
         }
         if record != nil {
             rollback.note()
-            // Before other processes find the present lineage noted, and assign sequences.
+            // Before other processes find the present lineage written, and number events.
             try await vault.resumeLog()
         }
         let new = NotedLineage(
@@ -166,18 +166,18 @@ final class StoreRecovery: Sendable {
         do throws(StoreError) {
             try await vault.commit([record.map { .replace(open, version: $0.version) } ?? .insert(open)])
         } catch .conflict {
-            // Another replica has noticed it as well.
+            // Another replica has written it.
         }
     }
 }
 
-/// The lineage of a store as it is written down in the store itself.
+/// The lineage of a store, as it is written in the store itself.
 private struct NotedLineage {
     let system: Int64
     let timeline: Int64
     /// When a replica first saw it.
     let noticed: Timestamp
-    /// Whether another one was before it.
+    /// Whether the store had another lineage before.
     let follows: Bool
 
     init(system: Int64, timeline: Int64, noticed: Timestamp, follows: Bool) {

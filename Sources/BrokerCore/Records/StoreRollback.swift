@@ -2,72 +2,72 @@ internal import OAuth
 internal import Reactor
 internal import Synchronization
 
-/// Whether the shared store has gone back of late: lost its last commits in a failover to a standby that was behind, or was
-/// put back to an earlier state.
+/// Whether the shared store has lost commits lately: in a failover to a standby that was behind, or because it was restored
+/// from a backup.
 ///
-/// For a moment then no refresh token of the store's is presented: it may be one that is spent, whose successor another
-/// replica has in memory. Each replica notices within a second and a half, and has the rest of the time to store what it
-/// has. A store that is away meanwhile takes nothing from any replica: the time begins anew with each failure.
+/// After such a loss, no refresh token is presented for a short time, the hold: the store's token may be spent, and another
+/// replica may have its successor in memory. Each replica notices the loss within a second and a half, and stores again what it
+/// has during the rest of the hold. A store that does not answer takes nothing, so the hold begins anew with each failure.
 final class StoreRollback: Sendable {
-    /// What came of it.
+    /// What was done about a loss.
     struct Counts: Sendable, Equatable {
-        /// Credentials, stored again.
+        /// Credentials that were stored again.
         var restored = 0
-        /// Logouts and ended sessions, likewise.
+        /// Logouts and ended sessions that were stored again.
         var ended = 0
-        /// Credentials of which a newer version was seen than the store has, and that no replica has stored again.
+        /// Credentials of which a newer version was known than the store has, and that no replica has stored again.
         var lost = 0
     }
 
     private struct State {
-        /// When it was noticed.
+        /// When the last loss was noticed; nil for never.
         var noticed: MonotonicInstant?
-        /// Since when the store has answered, from then on.
+        /// When the hold began: when the loss was noticed, or when the store last failed to answer after that.
         var holdStart = MonotonicInstant(nanoseconds: .min / 2)
-        /// What was written before has a lower version.
+        /// Every record that was written before the loss has a lower version.
         var boundary: Int64 = 0
-        /// What a replica has put back has this version or a higher one.
-        var putBackFrom: Int64 = 0
+        /// Every record that a replica has stored again has this version or a higher one.
+        var restoredFrom: Int64 = 0
         var mustSweep = false
         var counts = Counts()
         var rechecks: Set<CredentialsID> = []
     }
 
-    /// How long no refresh token is presented.
+    /// For how long no refresh token is presented.
     static let hold: Duration = .seconds(3)
-    /// How long the refresh token of a record is not presented that is known not to be the newest: the replica that was
-    /// granted the newest one may be starting again, with its journal.
+    /// For how long the refresh token of a record is not presented that is known not to be the newest: the replica that was
+    /// granted the newest one may be restarting, with that token in its journal.
     static let longHold: Duration = .seconds(10)
-    /// A store that has not answered within that time counts as away.
+    /// A store that has not answered within this time counts as failing.
     static let answerLimit: Duration = .seconds(1)
-    /// For how long after its going back a store shows records that nobody has come by.
+    /// For how long after a loss there may be records that no replica has compared yet.
     private static let spread: Duration = .seconds(120)
-    /// More are found by the sweep.
+    /// Beyond this number, all records are compared instead.
     private static let recheckLimit = 10_000
 
     private let span: Duration
     private let time: any Time
     private let state = Mutex(State())
-    /// In nanoseconds: `holdEnd`, for those who ask often.
+    /// The end of the hold, in nanoseconds. Read without a lock, since every renewal reads it.
     private let holdEnd = Atomic<Int64>(.min)
-    /// Signalled when there is something to do.
+    /// Signalled when `StoreRecovery` has something to do.
     let wakeUps = Signals<Int>()
 
-    /// - Parameter span: for how long what is refused is in doubt afterwards; zero heeds nothing.
+    /// - Parameter span: for how long after a loss a refusal is in doubt; zero ignores losses.
     init(span: Duration, time: any Time) {
         self.span = span
         self.time = time
     }
 
-    /// The store has gone back.
-    /// - Parameter earlier: how long ago another process noticed it; nil where this one does now.
+    /// The store has lost commits.
+    /// - Parameter earlier: how long ago another process noticed that; nil where this process notices it now.
     func note(noticed earlier: Duration? = nil) {
         if span == .zero { return }
         let now = time.monotonic
         let noticed = now.advanced(by: .zero - (earlier ?? .zero))
         let boundary = time.now.advanced(by: .zero - (earlier ?? .zero)).milliseconds * 1000
         state.withLock { state in
-            // Every connection may tell of it; and the store may have gone back once more.
+            // Every connection may report the same loss. Within the second, the store may also have lost commits once more.
             if let last = state.noticed, earlier == nil, noticed < last.advanced(by: .seconds(1)) {
                 state.mustSweep = true
                 return
@@ -76,7 +76,7 @@ final class StoreRollback: Sendable {
             if state.noticed.map({ $0.advanced(by: Self.hold) <= now }) ?? true { state.counts = Counts() }
             // Another replica may have noticed it first, and its clock may be behind this one's.
             if state.noticed.map({ $0.advanced(by: Self.spread) <= now }) ?? true {
-                state.putBackFrom = boundary - Self.longHold.milliseconds * 1000
+                state.restoredFrom = boundary - Self.longHold.milliseconds * 1000
             }
             state.noticed = noticed
             state.boundary = max(state.boundary, boundary)
@@ -87,7 +87,7 @@ final class StoreRollback: Sendable {
         wakeUps.signal(0)
     }
 
-    /// The store has not answered: the hold begins anew, unless it was over when the store was last asked.
+    /// The store has not answered. The hold begins anew, unless it had ended by when the store was asked.
     func storeFailed() {
         let now = time.monotonic
         let end = MonotonicInstant(nanoseconds: holdEnd.load(ordering: .acquiring))
@@ -99,30 +99,30 @@ final class StoreRollback: Sendable {
         }
     }
 
-    /// A record was found to be older than one that was seen. Where it is known that the store has gone back, it is what shows
-    /// for some time.
+    /// A record was found to be older than one that was seen before, which shows that the store has lost commits. Does nothing
+    /// for some time after a loss that is known already.
     func noteByVersion() {
         if !isUnsettled { note() }
     }
 
-    /// There may be something in an earlier process's journal that the store does not have.
+    /// Asks for a comparison of all records: an earlier process's journal may have records that the store lacks.
     func askForSweep() { state.withLock { $0.mustSweep = true } }
 
-    /// How long no refresh token is to be presented yet; nil for no time.
+    /// For how long no refresh token may be presented; nil where the hold is over.
     var remainingHold: Duration? {
         let end = MonotonicInstant(nanoseconds: holdEnd.load(ordering: .acquiring))
         let now = time.monotonic
         return end > now ? now.duration(to: end) : nil
     }
 
-    /// The same of a record that is known not to be the newest.
+    /// The same for a record that is known not to be the newest.
     var remainingLongHold: Duration? {
         let now = time.monotonic
         let end = state.withLock { $0.holdStart }.advanced(by: Self.longHold)
         return end > now ? now.duration(to: end) : nil
     }
 
-    /// Whether a record of that version may be one that was replaced by a commit which the store has lost.
+    /// Whether a record of that version may have been replaced by a commit that the store has lost.
     func isDoubtful(_ version: Int64) -> Bool {
         let now = time.monotonic
         return state.withLock { state in
@@ -131,19 +131,19 @@ final class StoreRollback: Sendable {
         }
     }
 
-    /// Whether the store may still show records that no replica has looked at since it has gone back.
+    /// Whether there may be records that no replica has compared since the last loss.
     var isUnsettled: Bool {
         let now = time.monotonic
         return state.withLock { $0.noticed.map { $0.advanced(by: Self.spread) > now } ?? false }
     }
 
-    /// Whether the store has gone back within the span, as far as is known.
+    /// Whether the store is known to have lost commits within the span.
     var isRecent: Bool { isDoubtful(.min) }
 
-    /// Whether a record of that version may be one that another replica has put back.
-    func mayBePutBack(_ version: Int64) -> Bool { state.withLock { $0.noticed != nil && version >= $0.putBackFrom } }
+    /// Whether another replica may have stored a record of that version again.
+    func mayBeRestored(_ version: Int64) -> Bool { state.withLock { $0.noticed != nil && version >= $0.restoredFrom } }
 
-    /// These are to be looked at.
+    /// Asks for a comparison of these credentials.
     func recheck(_ id: CredentialsID) {
         state.withLock { state in
             if state.rechecks.count < Self.recheckLimit { state.rechecks.insert(id) } else { state.mustSweep = true }

@@ -1,18 +1,18 @@
 internal import OAuth
 internal import Synchronization
 
-/// The leases that renewals of this process gave up with an unknown outcome, or could not release since the store was away.
-/// `LeaseRecovery` waits for them.
+/// The leases that renewals of this process gave up with an unknown outcome, or could not release because the store did not
+/// answer. `LeaseRecovery` waits for them.
 final class AbandonedLeases: Sendable {
     private let unreleased = Mutex<Set<CredentialsID>>([])
     private let signals = Signals<Int>()
 
-    /// A lease could not be released: the store still has it.
+    /// A lease could not be released, so that the store still has it.
     func noteUnreleased(_ id: CredentialsID) {
         unreleased.withLock { _ = $0.insert(id) }
     }
 
-    /// Returns what was noted since the last call.
+    /// Returns the leases that were noted since the last call.
     func takeUnreleased() -> Set<CredentialsID> {
         unreleased.withLock { unreleased in
             defer { unreleased = [] }
@@ -20,7 +20,7 @@ final class AbandonedLeases: Sendable {
         }
     }
 
-    /// A lease was given up that is to be looked at within a second.
+    /// A lease was given up, and `LeaseRecovery` is to examine it within a second.
     func signal() { signals.signal(0) }
 
     func ticket() -> Signals<Int>.Ticket { signals.ticket(0) }

@@ -4,13 +4,13 @@ internal import OAuth
 internal import Reactor
 internal import Synchronization
 
-/// Which clients their providers do not accept, as when a secret has expired. That hits all users at once and says nothing
-/// about their sessions, so that the provider is asked again once in 30 s for all of them, and at once when the tenant is put
-/// again.
+/// Which clients their providers do not accept, as when a secret has expired. That concerns all users at once and says nothing
+/// about their sessions. So the provider is asked again once in 30 s for all users together, and at once when the tenant is
+/// configured anew.
 ///
-/// Of the client that the tenant has now the replicas share it through a record of the tenant's: one of them asks, and one of
-/// them tells listeners. What is about the client credentials grant alone, and what is about a client that the tenant had
-/// before, each replica keeps for itself.
+/// The replicas share a fault of the tenant's present client through a record of the tenant: one replica asks, and one replica
+/// notifies listeners. Each replica keeps for itself what concerns only the client credentials grant, or a client that the
+/// tenant had before.
 final class ClientFaults: Sendable {
     private struct Key: Hashable {
         let tenant: TenantName
@@ -19,25 +19,25 @@ final class ClientFaults: Sendable {
     }
 
     private struct Entry {
-        /// The tenant's version: a tenant that is put again has another one.
+        /// The version of the tenant, which changes when the tenant is configured anew.
         let configuration: Int64
         let error: BrokerError
-        /// When the provider first refused it, at whichever replica.
+        /// When the provider first refused the client, at any replica.
         var since: Timestamp
-        /// When it last refused it here.
+        /// When the provider last refused the client at this replica.
         let last: Timestamp
         var until: MonotonicInstant
-        /// Whether the call under way is the one that the last pause's end has allowed.
+        /// Whether a call is under way that was admitted because the last pause had ended.
         var isTrial = false
         /// Whether the tenant's record has the fault.
         var isShared = false
 
-        /// Whether the next refusal is of the same fault.
+        /// Whether the next refusal counts as the same fault.
         func isKnown(at now: MonotonicInstant) -> Bool { until.advanced(by: ClientFault.memory) > now }
 
-        /// What callers are told who are not let through.
-        func refusal(for rest: Duration) -> BrokerError {
-            var refusal = error.retrying(after: rest)
+        /// What callers get while the provider is not asked.
+        func refusal(for pause: Duration) -> BrokerError {
+            var refusal = error.retrying(after: pause)
             refusal.since = since
             return refusal
         }
@@ -51,17 +51,16 @@ final class ClientFaults: Sendable {
     private let entries = Mutex<[Key: Entry]>([:])
     private let suspects = Suspects()
 
-    init(records: CredentialsRecords, bus: EventBus, time: any Time, log: Log) {
+    init(records: CredentialsRecords) {
         self.records = records
-        self.time = time
-        self.log = log
-        bus.onChange(of: .trouble) { [suspects] id, version in
+        (time, log) = (records.time, records.log)
+        records.bus.onChange(of: .trouble) { [suspects] id, version in
             if version != nil, CredentialsRecords.isClientFault(id) { suspects.insert(id.tenant) }
         }
     }
 
-    /// The tenants of whose clients the store may have a fault: the next renewal that goes well looks, and ends it. A fault
-    /// that is not looked for is found over when a list shows a later renewal.
+    /// The tenants of which the store may have a fault. The next successful renewal of such a tenant reads the record and
+    /// removes it. A fault of another tenant ends when a list shows a renewal that was later than the fault.
     private final class Suspects: Sendable {
         private let tenants = Mutex<Set<TenantName>>([])
 
@@ -72,22 +71,22 @@ final class ClientFaults: Sendable {
             }
         }
 
-        /// - Returns: whether it was one.
+        /// - Returns: whether the tenant was among them.
         func remove(_ tenant: TenantName) -> Bool { tenants.withLock { $0.remove(tenant) != nil } }
     }
 
-    /// What callers are told without the provider's being asked; nil where it may be.
-    func standing(_ use: ClientUse, of tenant: Tenant) -> BrokerError? {
+    /// What callers get without a call to the provider; nil where it may be called.
+    func refusal(of use: ClientUse, _ tenant: Tenant) -> BrokerError? {
         for key in Self.keys(use, tenant) {
-            if let error = standing(key, tenant) { return error }
+            if let error = refusal(key, tenant) { return error }
         }
         return nil
     }
 
-    /// The same just before a call, which nil allows. Where the pause is over, one call is allowed and the next pause begins.
+    /// The same just before a call, which nil admits. Where a pause has ended, one call is admitted and the next pause begins.
     func admit(_ use: ClientUse, of tenant: Tenant) async -> BrokerError? {
-        // A turn is not taken for a call that another fault stands in the way of.
-        if let error = standing(use, of: tenant) { return error }
+        // First, so that no turn is used up by a call that another fault forbids.
+        if let error = refusal(of: use, tenant) { return error }
         for key in Self.keys(use, tenant) {
             if let error = await admit(key, tenant) { return error }
         }
@@ -98,12 +97,12 @@ final class ClientFaults: Sendable {
         [ClientRefusalScope.client, .grant(use.grant)].map { Key(tenant: tenant.name, client: use.client, scope: $0) }
     }
 
-    /// Whether it is about the client that the tenant has now, and about its users.
+    /// Whether the fault concerns the tenant's present client and its users.
     private static func concernsUsers(_ key: Key, _ tenant: Tenant) -> Bool {
         key.client == ClientIdentity(tenant.terms.client) && key.scope != .grant(.clientCredentials)
     }
 
-    private func standing(_ key: Key, _ tenant: Tenant) -> BrokerError? {
+    private func refusal(_ key: Key, _ tenant: Tenant) -> BrokerError? {
         let now = time.monotonic
         return entries.withLock { entries in
             guard let entry = entries[key], entry.configuration == tenant.version, entry.until > now else { return nil }
@@ -128,51 +127,52 @@ final class ClientFaults: Sendable {
         guard isTurn else { return entry.refusal(for: now.duration(to: entry.until)) }
         guard Self.concernsUsers(key, tenant), records.isShared else { return nil }
         do throws(StoreError) {
-            guard let standing = try await records.clientFault(tenant.name), var fault = standing.fault,
+            guard let shared = try await records.clientFault(tenant.name), var fault = shared.fault,
                 fault.isOf(tenant)
             else {
-                // Another replica has found the client accepted: the next refusal is of a new fault.
+                // Another replica has found that the provider accepts the client: the next refusal is a new fault.
                 if entry.isShared { forget([key], tenant) }
                 return nil
             }
-            let rest = fault.rest(at: time.now)
-            if rest > .zero {
-                postpone(key, by: rest)
-                return entry.refusal(for: rest)
+            let pause = fault.remainingPause(at: time.now)
+            if pause > .zero {
+                postpone(key, by: pause)
+                return entry.refusal(for: pause)
             }
             fault.last = time.now
-            try await records.commit([records.change(of: fault, tenant.name, over: standing.version)])
+            try await records.commit([records.change(of: fault, tenant.name, over: shared.version)])
             return nil
         } catch {
-            // Another replica has taken its turn. Where the store is away, the claim of the lease decides whether the provider is asked.
-            return error == .conflict ? standing(key, tenant) : nil
+            // With a conflict, another replica has taken the turn. If the store does not answer, the claim of the lease decides
+            // whether the provider is asked.
+            return error == .conflict ? refusal(key, tenant) : nil
         }
     }
 
-    /// The provider does not accept the client. Listeners are told where that is new.
-    /// - Returns: since when it does not.
+    /// The provider does not accept the client. Listeners are notified of a new fault.
+    /// - Returns: since when the provider does not accept it.
     func note(
         _ error: BrokerError, _ scope: ClientRefusalScope, of use: ClientUse, _ tenant: Tenant
     ) async -> Timestamp {
         let key = Key(tenant: tenant.name, client: use.client, scope: scope)
         let (today, now) = (time.now, time.monotonic)
-        let standing = entries.withLock { entries -> Entry? in
+        let known = entries.withLock { entries -> Entry? in
             if entries.count >= Self.limit { entries = entries.filter { $0.value.until > now } }
-            let standing = entries[key].flatMap { $0.configuration == tenant.version && $0.isKnown(at: now) ? $0 : nil }
+            let known = entries[key].flatMap { $0.configuration == tenant.version && $0.isKnown(at: now) ? $0 : nil }
             entries[key] = Entry(
-                configuration: tenant.version, error: error, since: standing?.since ?? today, last: today,
-                until: now.advanced(by: ClientFault.pause), isShared: standing?.isShared ?? false)
-            return standing
+                configuration: tenant.version, error: error, since: known?.since ?? today, last: today,
+                until: now.advanced(by: ClientFault.pause), isShared: known?.isShared ?? false)
+            return known
         }
         var fields: [LogField] = [
             .tenant(tenant.name), .provider(tenant.configuration.preset), .code(error.code),
         ]
         if key.client != ClientIdentity(tenant.terms.client) { fields.append(.reason("earlier_registration")) }
-        if standing == nil { log.error("client_refused", fields) }
-        // Calls that were under way together with the first one bring no news.
-        if Self.concernsUsers(key, tenant), standing.map({ $0.isTrial || $0.until <= now }) ?? true {
-            let isNew = await tell(error, key, tenant)
-            if isNew, standing?.isShared == true { log.error("client_refused", fields) }
+        if known == nil { log.error("client_refused", fields) }
+        // Calls that were under way together with the first one are refused because of the same fault.
+        if Self.concernsUsers(key, tenant), known.map({ $0.isTrial || $0.until <= now }) ?? true {
+            let isNew = await share(error, key, tenant)
+            if isNew, known?.isShared == true { log.error("client_refused", fields) }
         }
         return entries.withLock { $0[key]?.since } ?? today
     }
@@ -180,24 +180,24 @@ final class ClientFaults: Sendable {
     /// The provider accepts the client.
     func lift(_ use: ClientUse, of tenant: Tenant) async {
         let lifted = forget(Self.keys(use, tenant), tenant)
-        // What the store has may be that the client may not refresh, which its own token does not disprove.
+        // Client credentials do not disprove a fault of the store's record, which may concern refreshes only.
         let isSuspect =
             use.grant == .refreshToken && use.client == ClientIdentity(tenant.terms.client)
             && suspects.remove(tenant.name)
         guard isSuspect || lifted.contains(where: { Self.concernsUsers($0, tenant) }) else { return }
         do throws(StoreError) {
             // A newer configuration's client is another one.
-            guard let standing = try await records.clientFault(tenant.name),
-                standing.fault.map({ $0.configuration <= tenant.version }) ?? true
+            guard let shared = try await records.clientFault(tenant.name),
+                shared.fault.map({ $0.configuration <= tenant.version }) ?? true
             else { return }
-            await remove(tenant.name, version: standing.version)
+            await remove(tenant.name, version: shared.version)
         } catch {
             suspects.insert(tenant.name)
             log.storeFailed(error, [.tenant(tenant.name)])
         }
     }
 
-    /// - Returns: those of which there was a fault.
+    /// - Returns: the keys that had a fault.
     @discardableResult
     private func forget(_ keys: [Key], _ tenant: Tenant) -> [Key] {
         let forgotten = entries.withLock { entries in keys.filter { entries.removeValue(forKey: $0) != nil } }
@@ -217,14 +217,14 @@ final class ClientFaults: Sendable {
 
     // MARK: For all replicas
 
-    /// The fault of the client that the tenant has now, whichever replica has met it; nil for none.
-    ///
-    /// Where the store does not answer, that is what this replica has met itself.
+    /// The fault of the tenant's present client, at any replica; nil for none. Where the store does not answer, only faults
+    /// that this replica has met itself are known.
     func current(of tenant: Tenant) async -> ClientFault? {
         let own = own(tenant)
         do throws(StoreError) {
             guard let fault = try await records.clientFault(tenant.name)?.fault, fault.isOf(tenant) else {
-                // Another replica has found the client accepted, unless the store did not take what this one has met.
+                // Another replica has removed the record since the provider accepts the client, unless the store has never taken
+                // this replica's fault.
                 return own.flatMap { $0.isShared ? nil : $0.fault }
             }
             suspects.insert(tenant.name)
@@ -262,7 +262,8 @@ final class ClientFaults: Sendable {
         do throws(StoreError) {
             try await records.commit([records.changeRemovingClientFault(tenant, version: version)])
         } catch {
-            // Another replica may ask once in 30 s only, and the users count as degraded, until a renewal goes well again.
+            // The next successful renewal removes the record. Until then other replicas ask once in 30 s only, and users are
+            // listed as degraded.
             if error != .conflict { log.storeFailed(error, [.tenant(tenant)]) }
         }
     }
@@ -273,21 +274,21 @@ final class ClientFaults: Sendable {
             errorCode: error.errorCode)
     }
 
-    /// Writes the fault down, together with the event that tells of it, unless another replica has met it already.
-    /// - Returns: whether the fault is a new one, and is told of.
-    private func tell(_ error: BrokerError, _ key: Key, _ tenant: Tenant) async -> Bool {
+    /// Writes the record of the fault, together with its event, unless another replica has done so.
+    /// - Returns: whether the fault is new.
+    private func share(_ error: BrokerError, _ key: Key, _ tenant: Tenant) async -> Bool {
         do throws(StoreError) {
-            let (standing, now) = (try await records.clientFault(tenant.name), time.now)
-            let known = standing?.fault.flatMap { $0.isOf(tenant) ? $0 : nil }
+            let (shared, now) = (try await records.clientFault(tenant.name), time.now)
+            let known = shared?.fault.flatMap { $0.isOf(tenant) ? $0 : nil }
             let isNew = known.map { $0.until.advanced(by: ClientFault.memory) <= now } ?? true
-            if !isNew, let known, known.rest(at: now) > .zero {
+            if !isNew, let known, known.remainingPause(at: now) > .zero {
                 markShared(key, since: known.since)
                 return false
             }
             let fault = fault(error, tenant, since: known?.since ?? now, last: now)
             var changes = [
                 VaultChange.require(RecordID(.tenant, tenant.name)),
-                records.change(of: fault, tenant.name, over: standing?.version),
+                records.change(of: fault, tenant.name, over: shared?.version),
             ]
             if isNew {
                 let event = BrokerEvent.providerDegraded(tenant.name, error, retryAt: fault.until, at: now)
@@ -297,7 +298,7 @@ final class ClientFaults: Sendable {
             markShared(key, since: fault.since)
             return isNew
         } catch {
-            // Another replica was faster, or the tenant is gone.
+            // With a conflict, another replica has written it, or the tenant was removed.
             if error != .conflict { log.warning("event_not_stored", [.tenant(tenant.name), .store(error)]) }
             return false
         }

@@ -2,9 +2,9 @@ internal import OAuth
 internal import Reactor
 internal import Synchronization
 
-/// Decides what is to be done about credentials: by the policy, and by what this process alone knows.
+/// Decides what is to be done about credentials: by the policy, and by the renewals that this process has tried.
 final class CredentialsDecider: Sendable {
-    /// An early renewal that failed or brought little, and until when none is tried of the version that it left.
+    /// After an early renewal that failed or brought little: until when that version is not renewed early again.
     private struct EarlyPause {
         let version: Int64
         let until: MonotonicInstant
@@ -23,20 +23,20 @@ final class CredentialsDecider: Sendable {
         self.time = time
     }
 
-    /// - Parameter renewsEarly: false where a token that lives is not renewed ahead of its expiry.
+    /// - Parameter renewsEarly: whether a token may be renewed before it expires.
     func decide(
         _ snapshot: CredentialsSnapshot, _ tenant: Tenant, _ query: CredentialsQuery, _ id: CredentialsID,
         renewsEarly: Bool = true
     ) -> CredentialsDecision {
         let decision = decide(snapshot, tenant, query, now: time.now)
-        // Without its lead time, what is to be renewed early is served.
+        // Without its lead time, the policy would serve the token.
         guard decision == .refresh(isEarly: true), !renewsEarly || isPaused(id, snapshot.version) else {
             return decision
         }
         return .serve
     }
 
-    /// What the policy says, whatever was tried before.
+    /// Decides by the policy alone, whatever was tried before.
     func decide(
         _ snapshot: CredentialsSnapshot, _ tenant: Tenant, _ query: CredentialsQuery, now: Timestamp
     ) -> CredentialsDecision {
@@ -50,8 +50,8 @@ final class CredentialsDecider: Sendable {
             snapshot.record.held, version: snapshot.version, terms: tenant.terms, query: query, now: now)
     }
 
-    /// Whether only the provider's metadata tells if the credentials are of the tenant's provider: where the configuration
-    /// has an issuer alone, and the credentials none to compare with it.
+    /// Whether only the provider's metadata tells if the credentials belong to the tenant's provider: the configuration has an
+    /// issuer and no token endpoint, and the credentials have no issuer to compare with it.
     func needsMetadata(_ snapshot: CredentialsSnapshot, _ tenant: Tenant) -> Bool {
         guard tenant.terms.providers.tokenEndpoint == nil, let granted = snapshot.record.held?.grantedBy else {
             return false
@@ -64,14 +64,14 @@ final class CredentialsDecider: Sendable {
         return earlyPauses.withLock { $0[id].map { $0.version == version && $0.until > now } ?? false }
     }
 
-    /// For `pause` from now on, `decide` has credentials of that version not renewed ahead of their expiry.
+    /// For `pause` from now on, `decide` does not have that version of the credentials renewed before they expire.
     func pauseEarlyRenewal(_ id: CredentialsID, of version: Int64, for pause: Duration) {
         let now = time.monotonic
         earlyPauses.withLock { pauses in
             if pauses.count >= Self.limit {
                 pauses = pauses.filter { $0.value.until > now }
-                // Credentials that lose a pause are renewed once more than needed; sweeping a full table at every failure
-                // would cost all.
+                // Credentials that lose their pause are renewed once more than needed. To filter a full table at every failure
+                // would cost more.
                 if pauses.count >= Self.limit / 2 { pauses = [:] }
             }
             pauses[id] = EarlyPause(version: version, until: now.advanced(by: pause))

@@ -5,15 +5,14 @@ internal import OAuth
 internal import Reactor
 internal import Renewal
 
-/// Renews credentials: one renewal at a time of a storage key, in this process by the single flight and among replicas by
-/// the lease.
+/// Renews credentials, each storage key's by one renewal at a time: single flight within this process, a lease among replicas.
 package final class CredentialsRenewer: Sendable {
-    /// What a renewal came to.
+    /// The result of a renewal.
     enum Renewed: Sendable {
-        /// Granted, and so fit to be served: stored, or safe in the journal until it can be.
-        /// - Parameter life: how long they had to live when they were granted; nil where the session ended.
+        /// The new credentials, which are stored, or in the journal until they can be stored; or the end of the session.
+        /// - Parameter life: the lifetime of the credentials when they were granted; nil where the session ended.
         case new(CredentialsSnapshot, life: Duration?)
-        /// Another change came first. Decide again.
+        /// Another change came first. The caller reads and decides again.
         case overtaken
     }
 
@@ -21,16 +20,16 @@ package final class CredentialsRenewer: Sendable {
     let tenants: TenantDirectory
     let providers: ProviderAccess
     let decider: CredentialsDecider
-    /// Stores what was granted.
+    /// Stores the providers' grants.
     let publisher: CredentialsPublisher
     let holders: LeaseHolders
     let keeper: LeaseKeeper
     let abandoned = AbandonedLeases()
     let failures: RenewalFailures
     let clientFaults: ClientFaults
-    /// Closed when the broker is about to stop.
-    let stop = Signals<Int>()
-    /// How long credentials that the provider ended are kept aside; zero keeps nothing.
+    /// Closed when the broker begins to drain.
+    let draining = Signals<Int>()
+    /// For how long credentials are quarantined whose session has ended; zero quarantines none.
     let quarantine: Duration
     let time: any Time
     let log: Log
@@ -38,50 +37,49 @@ package final class CredentialsRenewer: Sendable {
     private let flights: SingleFlight<CredentialsID, Result<Renewed, BrokerError>>
 
     /// - Parameters:
-    ///   - journal: nil keeps what cannot be stored in memory only.
-    ///   - quarantine: how long credentials that the provider ended are kept aside; zero keeps nothing.
+    ///   - journal: nil keeps grants that cannot be stored in memory only.
+    ///   - quarantine: for how long credentials are quarantined whose session has ended; zero quarantines none.
     init(
-        records: CredentialsRecords, tenants: TenantDirectory, providers: ProviderAccess, bus: EventBus,
-        journal: Journal?, quarantine: Duration, instruments: Instruments
+        records: CredentialsRecords, providers: ProviderAccess, journal: Journal?, quarantine: Duration,
+        instruments: Instruments
     ) {
         (time, log, metrics) = (instruments.time, instruments.log, instruments.metrics)
         self.records = records
-        self.tenants = tenants
+        tenants = records.tenants
         self.providers = providers
         self.quarantine = quarantine
         decider = CredentialsDecider(servers: providers.servers, time: time)
         holders = LeaseHolders(isOnlyWriter: !records.isShared)
         keeper = LeaseKeeper(records: records, time: time)
         failures = RenewalFailures(isShared: records.isShared)
-        clientFaults = ClientFaults(records: records, bus: bus, time: time, log: log)
+        clientFaults = ClientFaults(records: records)
         publisher = CredentialsPublisher(
             records: records, holders: holders, journal: journal, quarantine: quarantine,
-            callLimit: providers.callLimit,
-            time: time, log: log)
+            callLimit: providers.callLimit)
         flights = SingleFlight(on: providers.endpoint.executor)
     }
 
     // MARK: Callers
 
-    /// Re-decides, acts and publishes, or joins the renewal that is under way. A renewal that this call starts or joins
-    /// goes on when the caller stops waiting.
+    /// Renews the credentials, or joins the renewal that is under way. The renewal goes on when the caller stops waiting.
     /// - Parameters:
-    ///   - urgency: in the background, another replica's renewal is as good as one's own.
-    ///   - limit: suspends until it is over and ends the wait, not the renewal; nil waits as long as the renewal takes.
-    /// - Returns: nil when the limit or the caller's task ended first.
+    ///   - urgency: a renewal in the background does not wait for another replica that renews already.
+    ///   - limit: returns when the caller is to stop waiting; nil waits for as long as the renewal takes.
+    /// - Returns: the result, and whether this call began the renewal; nil when the limit or the caller's task ended first.
     func renew(
         _ id: CredentialsID, of tenant: Tenant, _ query: CredentialsQuery,
         _ urgency: ProviderBudget.Urgency = .caller, within limit: (@Sendable () async -> Void)? = nil
     ) async -> (value: Result<Renewed, BrokerError>, isOwn: Bool)? {
         await flights.run(id, within: limit) {
-            // A store that has lost its last commits gives their versions to other contents, which only a process hears
-            // of that follows it.
+            // A store that has lost its last commits gives their versions to other contents. Only the change feed reports
+            // that, so without it a version proves nothing.
             let known = self.records.isFollowing ? self.records.cache.fresh(id, now: self.time.monotonic) : nil
-            return await RenewalRun(self, id, of: tenant, query, urgency, assuming: known).run()
+            let request = RenewalRequest(id: id, tenant: tenant, query: query, urgency: urgency)
+            return await RenewalRun(self, request, assuming: known).run()
         }
     }
 
-    /// Renews credentials that no caller asks for, if they still have that version.
+    /// Renews credentials before a caller asks for them, if they still have that version.
     func renewAhead(_ id: CredentialsID, of tenant: Tenant, version: Int64) async -> Metrics.RenewalAhead {
         let query = CredentialsQuery(policy: .localForceRefresh, renewedPast: version)
         return switch await renew(id, of: tenant, query, .background)?.value {
@@ -92,7 +90,7 @@ package final class CredentialsRenewer: Sendable {
         }
     }
 
-    /// Sees to a record whose lease holder died while it renewed, if no other replica does.
+    /// Renews a record whose lease holder died while it renewed, unless another replica does so.
     func recover(_ id: CredentialsID) async throws(BrokerError) {
         guard let tenant = try await tenants.currentTenant(id.tenant) else { return }
         let run = await renew(id, of: tenant, CredentialsQuery(), .background)
@@ -101,20 +99,20 @@ package final class CredentialsRenewer: Sendable {
 
     // MARK: The end
 
-    /// Renewals that wait for another try are left to other replicas, or to the next process.
+    /// Ends the waits between two calls: other replicas, or the next process, make the calls that are left.
     func beginDraining() {
-        stop.close()
+        draining.close()
     }
 
-    /// Suspends until no renewal is in flight: what a provider has granted is stored by then, or in the journal.
+    /// Suspends until no renewal is in flight: each grant is stored by then, or in the journal.
     package func finish() async {
         await flights.finish()
         await publisher.finish()
     }
 
-    /// Has the renewals in flight wait for nothing any more. What a provider has granted is lost where the store does
-    /// not take it at once.
-    /// - Returns: how many there are.
+    /// Cancels the renewals in flight, so that they wait for nothing any more. A grant is lost if the store does not take it at
+    /// once and there is no journal.
+    /// - Returns: how many renewals were in flight.
     package func cancelAll() -> Int {
         defer { flights.cancelAll() }
         return flights.count
@@ -122,18 +120,18 @@ package final class CredentialsRenewer: Sendable {
 
     // MARK: Rules of a renewal
 
-    /// What renewals by such a request are held to.
+    /// The rules for renewals by such a request; nil for a renewal that makes no request.
     func rules(for grant: TokenRequest.Grant?, of tenant: Tenant) -> RenewalRules {
         var waits = (1...BackoffSchedule.retries).compactMap { retry in
             BackoffSchedule.standard.wait(before: retry, retryAfter: nil)
         }
         if grant == .clientCredentials {
-            // Nothing is spent, so another replica may ask as soon as the holder is gone.
+            // No refresh token is spent, so another replica may ask as soon as the lease has run out.
             var rules = RenewalRules(grace: .zero, callLimit: providers.callLimit, waits: waits, turn: .zero)
             rules.span = providers.callLimit + .seconds(2)
             return rules
         }
-        // The call behind a refused upgrade: see `RenewalRun.call`.
+        // For the call that follows a refused upgrade; see `RenewalCalls.call`.
         if grant == .upgrade { waits.append(.zero) }
         let grace = tenant.configuration.reuseGrace ?? tenant.configuration.preset.reuseGrace
         var rules = RenewalRules(
@@ -143,29 +141,30 @@ package final class CredentialsRenewer: Sendable {
         return rules
     }
 
-    /// Whether a lease is to be had for what is not stored yet: the first client credentials of a storage key, which each
-    /// replica would ask for otherwise.
+    /// Whether an empty record is to be written first, so that there is a row for the lease: for the first client credentials
+    /// of a storage key, which each replica would ask for otherwise.
     func needsRow(_ current: CredentialsSnapshot, _ decision: CredentialsDecision) -> Bool {
         current.version == 0 && records.isShared && decision == .obtainClientCredentials(isUpgrade: false)
     }
 
-    /// What is to be done about a lease whose holder is gone, where the credentials themselves are good: the refresh token is
-    /// tried at once, for providers take a spent one for some seconds only. Nil for nothing.
+    /// What is to be done about a lease whose holder has ended, although the credentials need no renewal: the refresh token,
+    /// which may be spent, is tried at once, since providers accept a spent token for a few seconds only.
+    /// - Returns: nil where nothing is to be done.
     func recovery(
         of current: CredentialsSnapshot, _ lease: Lease, _ tenant: Tenant, _ id: CredentialsID
     ) -> CredentialsDecision? {
         guard current.record.held?.refreshToken != nil else { return nil }
-        // Later than the grace a renewal by a caller finds out as well what became of the token.
+        // After the grace, nothing is gained by trying before a caller asks.
         if lease.wasGivenUp, !rules(for: .refreshToken, of: tenant).isWithinGrace(lease.sinceFirstUse) { return nil }
         let forced = CredentialsQuery(policy: .localForceRefresh, minimumLifetime: .zero)
         let recovery = decider.decide(current, tenant, forced, id)
         return recovery.grant?.spendsRefreshToken == true ? recovery : nil
     }
 
-    /// Ends the search for what became of a lease: nothing needs to be done about it any more, or nothing can be.
-    func rest(_ lease: Lease, _ id: CredentialsID, _ current: CredentialsSnapshot, _ tenant: Tenant) async {
-        // Where another provider is configured meanwhile, what became of the refresh token is found out once the one that
-        // granted it is again.
+    /// Takes a lease off the record whose holder has ended and about which nothing is to be done.
+    func settle(_ lease: Lease, _ id: CredentialsID, _ current: CredentialsSnapshot, _ tenant: Tenant) async {
+        // If the tenant has another provider by now, the refresh token may still be spent: that shows once the provider is
+        // configured again that granted it.
         let held = current.record.held
         let mayBeSpent =
             held?.refreshToken != nil
@@ -178,20 +177,20 @@ package final class CredentialsRenewer: Sendable {
                     LeaseRelease(mayBeSpent ? .unknown(recovery: nil) : .settled))
             ])
         } catch {
-            // Another replica has seen to it, or the next look does.
+            // With a conflict, another replica has done so. After another error, `LeaseRecovery` finds the lease again.
             if error != .conflict { records.report(error, id) }
         }
     }
 
-    /// Whether the configuration that a renewal goes by is the stored one. A replica may not have heard of a new one
-    /// yet: what is final must not be done by the old one.
+    /// Whether the renewal's configuration of the tenant is the one that is stored. This replica may not know a new one yet,
+    /// and nothing final may be done by an old one.
     func isCurrent(_ tenant: Tenant) async throws(BrokerError) -> Bool {
         try await tenants.currentTenant(tenant.name)?.version == tenant.version
     }
 }
 
 extension CredentialsDecision {
-    /// What the provider is asked for; nil where it is not asked.
+    /// What the provider is asked for; nil where it is not to be asked.
     var grant: TokenRequest.Grant? {
         switch self {
         case .refresh: .refreshToken

@@ -5,19 +5,18 @@ internal import OAuth
 internal import Reactor
 internal import Synchronization
 
-/// Looks after tokens that are about to expire: has those of tenants that want it renewed ahead of time, and tells
-/// listeners of the others; once for each token, over all replicas. After a restart it sees to what fell due meanwhile.
+/// Handles tokens that are about to expire: renews them for tenants that want it, and notifies listeners of the others, once for
+/// each token over all replicas. After a restart it handles what fell due meanwhile.
 ///
-/// Every record of credentials bears the time when it is to be looked at as a mark, written in the same commit
-/// (`ExpirySchedule`). The replica that moves the mark on by compare-and-set owns the attempt to renew. The notice goes
-/// into the log in the commit that takes the mark away, or moves it on for a further attempt: of several tries one
-/// succeeds, and a crash in between has either done both or nothing. That it was told stands in the record of what
-/// renewals have failed with (`RenewalTrouble`).
+/// Every record of credentials has a due mark, the time at which it is to be handled, written in the same commit
+/// (`ExpirySchedule`). The replica that moves the mark by compare-and-set owns the attempt to renew. The notice is an event in
+/// the commit that removes the mark, or moves it for a further attempt: one of several tries succeeds, and a crash leaves both
+/// or neither. The record of the user's failed renewals (`RenewalTrouble`) says whether listeners were notified.
 ///
 /// Safe to use from any task.
 package final class ExpiryJob: Sendable {
     private struct State {
-        /// When the worker looks again; nil while it does not wait.
+        /// When the worker searches again; nil while it does not wait.
         var next: Timestamp?
         var isWorking = false
         var attempts: [RecordID: Attempt] = [:]
@@ -28,7 +27,7 @@ package final class ExpiryJob: Sendable {
 
     private struct Attempt {
         let provider: String
-        /// The mark that its owner has written last.
+        /// The mark that the attempt's owner has written last.
         var mark: Timestamp
         let task: Task<Void, Never>
     }
@@ -40,18 +39,18 @@ package final class ExpiryJob: Sendable {
         let held: HeldCredentials
         let mark: Timestamp
         let tenant: Tenant
-        /// Whether listeners were told that it is about to expire.
-        let isTold: Bool
+        /// Whether listeners were notified of the expiry.
+        let isNotified: Bool
 
         var provider: String { tenant.configuration.providerName }
     }
 
     private static let batch = 500
-    /// How many attempts are under way at once, over all providers.
+    /// How many attempts may be under way at once, over all providers.
     private static let limit = 256
-    /// How often the store is asked at least: the marks that other replicas write are not announced here.
+    /// The longest pause between two searches: marks that other replicas write are not announced.
     private static let interval: Duration = .seconds(5)
-    /// When a record that this process cannot read is looked at again.
+    /// When a record that this process cannot read is handled again.
     private static let unreadablePause: Duration = .seconds(60)
 
     /// What wakes the worker.
@@ -63,7 +62,7 @@ package final class ExpiryJob: Sendable {
     private let renewer: CredentialsRenewer
     private let bus: EventBus
     private let schedule: ExpirySchedule
-    /// How many attempts are under way at one provider: a few more than have a place, so that none stays free.
+    /// How many attempts may be under way at one provider: a few more than there are places, so that no place stays unused.
     private let limitPerProvider: Int
     private let time: any Time
     private let metrics: Metrics
@@ -82,18 +81,18 @@ package final class ExpiryJob: Sendable {
         self.schedule = schedule
         limitPerProvider = 2 * budget.backgroundPlaces
         (time, log, metrics) = (instruments.time, instruments.log, instruments.metrics)
-        bus.onDue { [weak self] due in self?.expect(due) }
+        bus.onDue { [weak self] due in self?.markWritten(due) }
     }
 
-    /// Works until its task is cancelled. Then no attempt begins any more, and those under way are waited for no longer
-    /// than they take to leave their renewal to the provider. Once at most.
+    /// Works until its task is cancelled. Then no attempt begins any more, and the attempts under way stop waiting for their
+    /// renewals. To be called once at most.
     package func run() async {
         await withTaskCancellationHandler {
             state.withLock { $0.isWorking = true }
             while !Task.isCancelled {
-                // What is marked from here on is looked for at once, or heard of.
+                // A mark that is written from here on is found by the search, or signals.
                 let ticket = signals.ticket(.earlierMark)
-                let pause = await lookAtAllDue()
+                let pause = await handleAllDue()
                 state.withLock { $0.next = time.now.advanced(by: pause) }
                 await signals.wait(for: .earlierMark, since: ticket) { _ = try? await self.time.sleep(for: pause) }
                 state.withLock { $0.next = nil }
@@ -114,30 +113,30 @@ package final class ExpiryJob: Sendable {
     }
 
     /// A mark was written in this process.
-    private func expect(_ due: Timestamp) {
-        // The next look is never further away than that.
+    private func markWritten(_ due: Timestamp) {
+        // The next search comes sooner than that.
         if due > time.now.advanced(by: Self.interval) { return }
         let isEarlier = state.withLock { state in
-            // Nobody waits: either nobody works, or whoever does is looking and may have looked past this one.
+            // The worker does not run, or it is searching and may have missed this mark.
             guard let next = state.next else { return state.isWorking }
             return due < next
         }
         if isEarlier { signals.signal(.earlierMark) }
     }
 
-    // MARK: Looking
+    // MARK: Searching
 
-    /// Looks at everything that is due now. Attempts to renew go on when this has returned.
-    /// - Returns: how long there is nothing more to do.
-    package func lookAtAllDue() async -> Duration {
+    /// Handles every record that is due now. Attempts to renew go on when this has returned.
+    /// - Returns: after how long to search again.
+    package func handleAllDue() async -> Duration {
         do throws(StoreError) {
             while !Task.isCancelled {
                 let due = try await vault.due(.credentials, before: time.now, limit: Self.batch)
-                // The others of a full page, and those that had to wait too long, are in the next one.
-                if try await look(at: due), due.count < Self.batch { break }
+                // Further records of a full page, and those that had to wait too long, are in the next page.
+                if try await handle(due), due.count < Self.batch { break }
             }
             guard let next = try await vault.nextDue(.credentials) else { return Self.interval }
-            // A mark is due when its time has passed.
+            // A mark is due once its time has passed, so one millisecond later.
             return max(.milliseconds(1), min(Self.interval, time.now.duration(to: next) + .milliseconds(1)))
         } catch {
             log.storeFailed(error)
@@ -145,19 +144,19 @@ package final class ExpiryJob: Sendable {
         }
     }
 
-    /// Tells what is to be told, the earliest first, and begins to renew what can be renewed.
-    /// - Returns: whether something was done about all of it.
-    private func look(at due: [DueRecord]) async throws(StoreError) -> Bool {
+    /// Notifies listeners, of the earliest expiry first, and begins to renew what can be renewed.
+    /// - Returns: whether all records were handled.
+    private func handle(_ due: [DueRecord]) async throws(StoreError) -> Bool {
         var candidates: [Candidate] = []
         for record in due {
-            // Each is a commit, and a store that is slow would keep whoever stops the process for all of them.
+            // Each record is a commit. With a slow store, the end of the process would otherwise wait for all of them.
             if Task.isCancelled { return false }
-            if let candidate = try await tellUnlessRenewable(record) { candidates.append(candidate) }
+            if let candidate = try await notifyUnlessRenewable(record) { candidates.append(candidate) }
         }
         return try await begin(candidates)
     }
 
-    private func tellUnlessRenewable(_ due: DueRecord) async throws(StoreError) -> Candidate? {
+    private func notifyUnlessRenewable(_ due: DueRecord) async throws(StoreError) -> Candidate? {
         guard let storageKey = StorageKey(due.id.key) else {
             try await settle(due, next: nil)
             return nil
@@ -165,7 +164,7 @@ package final class ExpiryJob: Sendable {
         let id = CredentialsID(tenant: due.id.tenant, storageKey: storageKey)
         guard let record = due.record, let content = CredentialRecord(decoding: record.content.revealedBytes) else {
             log.error("credentials_unreadable", LogField.credentials(id) + [.version(due.version)])
-            // Another replica may be able to read it: one that has the newer master key, or is of a newer version.
+            // Another replica may be able to read it, with a newer master key or as a newer version.
             try await settle(due, from: due.mark, next: time.now.advanced(by: Self.unreadablePause))
             return nil
         }
@@ -175,36 +174,37 @@ package final class ExpiryJob: Sendable {
         }
         let prospect = try await prospect(of: held, id)
         if case .now(let tenant) = prospect {
-            let isTold = try await isTold(id, held, due, mark)
-            let candidate = Candidate(due: due, id: id, held: held, mark: mark, tenant: tenant, isTold: isTold)
-            // What is about to expire, or has expired while the job stood still, is told first.
-            if isTold || schedule.isWorthRenewing(held, now: time.now) { return candidate }
-            try await tellAndGoOn(id, held, due, from: mark)
+            let isNotified = try await isNotified(id, held, due, mark)
+            let candidate = Candidate(
+                due: due, id: id, held: held, mark: mark, tenant: tenant, isNotified: isNotified)
+            // For a token that expires soon, or has expired while no replica ran, listeners are notified first.
+            if isNotified || schedule.isWorthRenewing(held, now: time.now) { return candidate }
+            try await notifyBeforeRenewal(id, held, due, from: mark)
             return nil
         }
         let now = time.now
         let noticeTime = schedule.noticeTime(of: held)
         if now < noticeTime {
-            // The tenant has wanted it renewed, and does not any longer, or it cannot be renewed at the moment.
+            // The mark is for a renewal which the tenant does not want any more, or which is not possible at the moment.
             try await settle(due, from: mark, next: noticeTime)
             return nil
         }
-        // What an earlier build has left a mark of, or the tenant has wanted renewed, may have been told.
-        let isTold = held.canBeRefreshed ? try await isTold(id, held, due, mark) : false
-        switch (prospect, isTold) {
+        // If the tenant wanted renewals before, or an earlier build wrote the mark, listeners may have been notified.
+        let isNotified = held.canBeRefreshed ? try await isNotified(id, held, due, mark) : false
+        switch (prospect, isNotified) {
         case (.later, true): try await settle(due, from: mark, next: schedule.laterMark(of: held, now: now))
-        case (.later, false): try await tellAndGoOn(id, held, due, from: mark)
+        case (.later, false): try await notifyBeforeRenewal(id, held, due, from: mark)
         case (_, true): try await settle(due, from: mark, next: nil)
-        case (_, false): try await tell(id, held, due, from: mark)
+        case (_, false): try await notify(id, held, due, from: mark)
         }
         return nil
     }
 
-    /// When a token can be renewed although nobody asks for it.
+    /// When a token can be renewed before a caller asks for it.
     private enum Prospect {
-        /// It has no refresh token, its tenant does not want it, or the tenant is gone.
+        /// It has no refresh token, its tenant does not want renewals, or the tenant was removed.
         case never
-        /// Not before the tenant can be read, and names the client and the provider that the token is of.
+        /// Once the tenant can be read and has the client and the provider that the token belongs to.
         case later
         case now(Tenant)
     }
@@ -226,34 +226,35 @@ package final class ExpiryJob: Sendable {
         return isOfTenant ? .now(tenant) : .later
     }
 
-    /// Whether listeners were told that the token is about to expire.
-    private func isTold(
+    /// Whether listeners were notified of the token's expiry.
+    private func isNotified(
         _ id: CredentialsID, _ held: HeldCredentials, _ due: DueRecord, _ mark: Timestamp
     ) async throws(StoreError) -> Bool {
-        // A mark that was moved on when they were told lies behind that time.
+        // The notice moves the mark to a time after it.
         if mark <= schedule.noticeTime(of: held) { return false }
         let trouble = try await renewer.records.trouble(id)?.content
         return trouble?.version == due.version && trouble?.isExpiryAnnounced == true
     }
 
-    /// Tells of a token that is to be renewed further on.
-    private func tellAndGoOn(
+    /// Notifies listeners of the expiry of a token that is still to be renewed.
+    private func notifyBeforeRenewal(
         _ id: CredentialsID, _ held: HeldCredentials, _ due: DueRecord, from mark: Timestamp
     ) async throws(StoreError) {
         let (records, now) = (renewer.records, time.now)
-        let standing = try await records.trouble(id)
-        var trouble = RenewalTrouble(version: due.version, after: standing?.content)
+        let known = try await records.trouble(id)
+        var trouble = RenewalTrouble(version: due.version, after: known?.content)
         trouble.isExpiryAnnounced = true
-        try await tell(
+        try await notify(
             id, held, due, from: mark, next: schedule.laterMark(of: held, now: now),
-            with: [records.change(of: trouble, id, over: standing?.version)])
+            with: [records.change(of: trouble, id, over: known?.version)])
     }
 
-    private func tellAndGoOn(_ candidate: Candidate, from mark: Timestamp) async throws(StoreError) {
-        try await tellAndGoOn(candidate.id, candidate.held, candidate.due, from: mark)
+    private func notifyBeforeRenewal(_ candidate: Candidate, from mark: Timestamp) async throws(StoreError) {
+        try await notifyBeforeRenewal(candidate.id, candidate.held, candidate.due, from: mark)
     }
 
-    /// Moves the mark of a token to another time; nothing where somebody else was faster.
+    /// Moves the mark of a token to another time, or removes it.
+    /// - Returns: false where another replica was faster, or the record was replaced.
     @discardableResult
     private func settle(
         _ due: DueRecord, from mark: Timestamp? = nil, next: Timestamp?
@@ -266,7 +267,7 @@ package final class ExpiryJob: Sendable {
         }
     }
 
-    private func tell(
+    private func notify(
         _ id: CredentialsID, _ held: HeldCredentials, _ due: DueRecord, from mark: Timestamp, next: Timestamp? = nil,
         with changes: [VaultChange] = []
     ) async throws(StoreError) {
@@ -278,8 +279,8 @@ package final class ExpiryJob: Sendable {
                     BrokerEvent.entry([.expiring(id, held, version: due.version, at: now)], of: id, at: now),
                 ] + changes)
         } catch .conflict {
-            // Another replica has told of it, or the credentials were renewed. Where only the record of failures has
-            // changed, the mark stands and is looked at again.
+            // Another replica has notified listeners, or the credentials were renewed. If only the record of failures was
+            // changed, the mark is still there and is handled again.
             return
         }
         bus.announce(id.tenant)
@@ -287,11 +288,11 @@ package final class ExpiryJob: Sendable {
 
     // MARK: Renewing
 
-    /// Begins to renew all of these as there is room, for a few seconds: what falls due meanwhile is to be told in its
-    /// time.
-    /// - Returns: whether something was done about all of them.
+    /// Begins to renew the candidates as places become free, for a few seconds at most, so that notices of other tokens are not
+    /// late.
+    /// - Returns: whether all candidates were handled.
     private func begin(_ candidates: [Candidate]) async throws(StoreError) -> Bool {
-        // Replicas that look at the same records at once seldom try the same one.
+        // In a random order, so that replicas with the same candidates seldom try the same one.
         var waiting = Dictionary(grouping: candidates.shuffled(), by: \.provider)
         let deadline = time.monotonic.advanced(by: Self.interval)
         while time.monotonic <= deadline {
@@ -324,7 +325,7 @@ package final class ExpiryJob: Sendable {
         }
     }
 
-    /// Begins to renew, if this process gets to be the one.
+    /// Begins to renew, unless another replica has moved the mark.
     private func begin(_ candidate: Candidate) async throws(StoreError) {
         let id = candidate.due.id
         let next = schedule.nextMark(of: candidate.held, now: time.now)
@@ -332,7 +333,7 @@ package final class ExpiryJob: Sendable {
         state.withLock { state in
             if state.isEnding { return }
             if state.attempts[id] != nil {
-                // It takes longer than was thought, and is still the owner.
+                // The earlier attempt takes longer than expected, and still owns the renewal.
                 state.attempts[id]?.mark = next
                 return
             }
@@ -354,33 +355,33 @@ package final class ExpiryJob: Sendable {
         guard outcome == .failed, !Task.isCancelled,
             let mark = state.withLock({ $0.attempts[candidate.due.id]?.mark })
         else { return }
-        // The mark stands for the next attempt.
-        if candidate.isTold { return }
+        // The mark is that of the next attempt already.
+        if candidate.isNotified { return }
         let noticeTime = schedule.noticeTime(of: candidate.held)
         do throws(StoreError) {
             if time.now >= noticeTime {
-                try await tellAndGoOn(candidate, from: mark)
+                try await notifyBeforeRenewal(candidate, from: mark)
             } else if mark > noticeTime {
                 try await settle(candidate.due, from: mark, next: noticeTime)
             }
         } catch {
-            // The mark stands where it was moved to, and is looked at then.
+            // The mark stays where it was moved to, and is handled then.
             log.storeFailed(error)
         }
     }
 
-    /// Puts off what cannot be renewed now, because a provider does not answer, so that it does not hold up what is due
-    /// behind it.
+    /// Moves the marks of tokens that cannot be renewed now because a provider does not answer, so that they do not delay the
+    /// tokens that are due after them.
     private func postpone(_ left: [Candidate]) async throws(StoreError) {
         for candidate in left {
             if Task.isCancelled { return }
             metrics.renewedAhead(.postponed)
             let now = time.now
-            if candidate.isTold {
+            if candidate.isNotified {
                 let next = schedule.laterMark(of: candidate.held, now: now)
                 try await settle(candidate.due, from: candidate.mark, next: next)
             } else if now >= schedule.noticeTime(of: candidate.held) {
-                try await tellAndGoOn(candidate, from: candidate.mark)
+                try await notifyBeforeRenewal(candidate, from: candidate.mark)
             } else {
                 let next = schedule.postponedMark(of: candidate.held, now: now)
                 try await settle(candidate.due, from: candidate.mark, next: next)

@@ -4,11 +4,11 @@ internal import OAuth
 internal import Renewal
 internal import Synchronization
 
-/// The names under which this process holds leases, and what it knows of the holders that it reads in the store.
+/// The names under which this process holds leases, and which holders of leases in the store have ended.
 ///
-/// A name begins with a lineage: the identity of the journal's directory where there is one, which one process at a time
-/// has, otherwise one of this process alone. So a process knows of every name of its lineage that no attempt of its own
-/// has: nothing comes of that holder any more.
+/// A name begins with a lineage: the identity of the journal's directory, which one process at a time has, or, without a
+/// journal, an identity of this process. So a holder of this process's lineage that is none of its running attempts has
+/// ended, and will store nothing any more.
 final class LeaseHolders: Sendable {
     private struct State {
         var prefix: [UInt8]
@@ -24,7 +24,7 @@ final class LeaseHolders: Sendable {
         state = Mutex(State(prefix: Self.prefix(of: RefreshID().text)))
     }
 
-    /// Takes the journal's identity on. Before the first lease.
+    /// Takes on the journal's identity. To be called before the first lease is taken.
     func adopt(lineage: String) {
         state.withLock { $0.prefix = Self.prefix(of: lineage) }
     }
@@ -38,20 +38,20 @@ final class LeaseHolders: Sendable {
         }
     }
 
-    /// Keeps a name active that an earlier process left in the journal.
+    /// Makes a name active again that an earlier process left in the journal.
     func resume(_ name: String) {
         state.withLock { _ = $0.active.insert(WireText(name)) }
     }
 
-    /// The attempt is over, and has nothing to store any more.
+    /// The attempt has ended, and has nothing left to store.
     func end(_ name: String) {
         state.withLock { _ = $0.active.remove(WireText(name)) }
     }
 
-    /// Whether the name is one of this process, or of an earlier one that had its journal.
+    /// Whether the name is one of this process, or of an earlier process with the same journal.
     func isOwn(_ name: String) -> Bool { state.withLock { name.utf8.starts(with: $0.prefix) } }
 
-    /// Whether this process knows that nothing comes of that holder any more.
+    /// Whether this process knows that the holder has ended and will store nothing any more.
     func isGone(_ name: String) -> Bool {
         state.withLock { state in
             if state.active.contains(WireText(name)) { return false }
@@ -59,7 +59,7 @@ final class LeaseHolders: Sendable {
         }
     }
 
-    /// A lease that was read, as an attempt of this process sees it.
+    /// A lease that was read from the store, in the form that `RenewalAttempt` takes.
     func standing(_ lease: Lease) -> StandingLease {
         StandingLease(
             holder: lease.holder, remaining: lease.remaining, sinceFirstUse: lease.sinceFirstUse,

@@ -3,10 +3,10 @@ internal import OAuth
 internal import Reactor
 internal import Synchronization
 
-/// Extends the leases of attempts that wait for a provider, so that a lease can be short: other replicas notice soon when
-/// its holder dies.
+/// Extends the leases of attempts that wait for a provider. So a lease can be short, and other replicas soon notice that its
+/// holder has died.
 final class LeaseKeeper: Sendable {
-    /// When the extension was sent that the store took last, in nanoseconds of the monotonic clock; 0 for none.
+    /// When the last extension was sent that the store has carried out, in nanoseconds of the monotonic clock; 0 for none.
     final class Extension: Sendable {
         fileprivate let sent = Atomic<Int64>(0)
 
@@ -16,11 +16,11 @@ final class LeaseKeeper: Sendable {
         }
     }
 
-    /// A lease that is kept.
+    /// A lease that is to be extended.
     struct Held: Sendable {
         let id: CredentialsID
         let version: Int64
-        /// What extends the lease, and takes none: so it may come late.
+        /// Extends the lease, and takes no lease from another holder. So it does no harm when it arrives late.
         let claim: LeaseClaim
         let interval: Duration
         let extended: Extension
@@ -38,8 +38,8 @@ final class LeaseKeeper: Sendable {
         var isAtWork = false
     }
 
-    /// How often it looks which leases are due.
-    private static let look: Duration = .milliseconds(250)
+    /// How often it looks for leases that are due to be extended.
+    private static let interval: Duration = .milliseconds(250)
 
     private let records: CredentialsRecords
     private let time: any Time
@@ -50,8 +50,9 @@ final class LeaseKeeper: Sendable {
         self.time = time
     }
 
-    /// Begins to extend a lease, first after its interval, until `letGo`.
-    func keep(_ held: Held) -> UInt64 {
+    /// Begins to extend a lease, first after its interval.
+    /// - Returns: what `endExtending` takes.
+    func beginExtending(_ held: Held) -> UInt64 {
         let due = time.monotonic.advanced(by: held.interval)
         let (token, begins) = state.withLock { state in
             state.lastToken += 1
@@ -63,13 +64,13 @@ final class LeaseKeeper: Sendable {
         return token
     }
 
-    func letGo(_ token: UInt64) {
+    func endExtending(_ token: UInt64) {
         state.withLock { _ = $0.entries.removeValue(forKey: token) }
     }
 
     private func work() async {
         while true {
-            await time.tick(for: Self.look)
+            await time.tick(for: Self.interval)
             let now = time.monotonic
             let due: [(token: UInt64, held: Held)]? = state.withLock { state in
                 if state.entries.isEmpty {
@@ -85,8 +86,8 @@ final class LeaseKeeper: Sendable {
                 return due
             }
             guard let due else { return }
-            // A row that another transaction has locked holds no other lease up. There is one statement for each call that
-            // waits for a provider, of which the provider's places bound the number.
+            // In tasks of their own, so that a row that another transaction has locked does not delay the other leases. There
+            // is one statement for each call that waits for a provider, and the providers' places bound those calls.
             for entry in due { Task { await self.extend(entry.held, entry.token) } }
         }
     }
@@ -98,10 +99,11 @@ final class LeaseKeeper: Sendable {
             try await records.commit([.claim(CredentialsRecords.recordID(held.id), version: held.version, held.claim)])
             held.extended.sent.store(sent.nanoseconds, ordering: .relaxed)
         } catch .conflict {
-            // Another attempt has the lease, or the record is another one: what is stored decides what the grant is worth.
-            letGo(token)
+            // Another attempt has the lease, or the record was replaced. Whether the grant still counts is decided when it is
+            // stored.
+            endExtending(token)
         } catch {
-            // The next look tries again. Until then the lease stands, or another replica waits for this one's turn.
+            // The next interval tries again. Should the lease run out meanwhile, other replicas still give this one its turn.
         }
     }
 }

@@ -3,12 +3,12 @@ internal import OAuth
 internal import Reactor
 internal import Synchronization
 
-/// Sees to the leases of renewals that died at work, whichever replica's they were: providers that rotate take a spent
-/// refresh token for some seconds only, and nobody knows whether it is one.
+/// Finds the leases of renewals, of any replica, that have run out or were given up, and renews their credentials. The refresh
+/// token may be spent, and a provider that rotates tokens accepts a spent one for a few seconds only.
 ///
-/// Every replica looks; the lease lets one of them do the work.
+/// Every replica searches. The lease lets one replica renew.
 final class LeaseRecovery: Sendable {
-    /// What to leave alone for a while, since seeing to it has failed without changing it.
+    /// A recovery that has failed, and when the next one is tried.
     private struct Failure {
         var count: Int
         var until: MonotonicInstant
@@ -16,22 +16,22 @@ final class LeaseRecovery: Sendable {
 
     private struct State {
         var failures: [CredentialsID: Failure] = [:]
-        /// What is seen to or waits for that, and what of it waits.
+        /// The credentials whose recovery has begun or waits, and those of them whose recovery waits.
         var underWay: Set<CredentialsID> = []
         var waiting: [CredentialsID] = []
         var workers = 0
-        /// How many of the next looks come soon after each other, whoever writes to the store.
-        var hurriedLooks = 0
+        /// How many of the next searches are made after `interval`, in a store of one writer too.
+        var earlySearches = 0
     }
 
-    /// How often a shared store is looked at, and one in which something was given up just now.
+    /// The pause between two searches of a store that other processes write to, or just after a lease was given up.
     private static let interval: Duration = .milliseconds(500)
-    /// How often one is whose other processes are all dead: what this process could not give back itself.
+    /// The pause between two searches of a store that only this process writes to: for leases that it could not release.
     private static let idleInterval: Duration = .seconds(10)
-    /// For how many looks after something was given up: a lease is to be seen to a second after that.
-    private static let hurry = 6
-    /// How long a look may hang. A statement ends after some seconds in any case, so that few looks hang at once.
-    private static let lookLimit: Duration = .seconds(1)
+    /// The number of early searches after a lease was given up, which is due a second later.
+    private static let earlySearchCount = 6
+    /// How long a search may take. A statement ends after a few seconds at most, so that few searches hang at once.
+    private static let searchLimit: Duration = .seconds(1)
     private static let batch = 1000
     private static let atOnce = 16
 
@@ -48,53 +48,53 @@ final class LeaseRecovery: Sendable {
         self.log = log
     }
 
-    /// Looks until its task is cancelled, and then until what it sees to is over. Once at most.
+    /// Searches until its task is cancelled, then waits for the recoveries that have begun. To be called once at most.
     func run() async {
         let interval = vault.revalidateAfter == nil ? Self.idleInterval : Self.interval
         let abandoned = renewer.abandoned
         await withDiscardingTaskGroup { group in
             var ticket = abandoned.ticket()
             while !Task.isCancelled {
-                // One that takes long holds up none that is found meanwhile.
-                if let ids = await look() { begin(ids, in: &group) }
-                let isHurried = isHurried()
-                var pause = isHurried ? Self.interval : interval
-                // Replicas that were started together come to look at different times.
+                // In the group, so that a long recovery does not delay the next search.
+                if let ids = await search() { begin(ids, in: &group) }
+                let isEarly = isNextSearchEarly()
+                var pause = isEarly ? Self.interval : interval
+                // Random, so that replicas that were started together do not search at the same time.
                 pause += .milliseconds(Int64.random(in: 0...pause.milliseconds / 4))
                 let wait = pause
-                if isHurried || interval == Self.interval {
+                if isEarly || interval == Self.interval {
                     _ = try? await time.sleep(for: wait)
                 } else {
                     let end = time.monotonic.advanced(by: wait)
                     await abandoned.wait(since: ticket) { _ = try? await self.time.sleep(for: wait) }
                     ticket = abandoned.ticket()
-                    if time.monotonic < end { state.withLock { $0.hurriedLooks = Self.hurry } }
+                    if time.monotonic < end { state.withLock { $0.earlySearches = Self.earlySearchCount } }
                 }
             }
         }
     }
 
-    /// Whether the next look comes soon: something was given up, is seen to, or could not be.
-    private func isHurried() -> Bool {
+    /// Whether the next search is made after `interval`: a lease was given up, or a recovery is under way or has failed.
+    private func isNextSearchEarly() -> Bool {
         state.withLock { state in
-            if !state.underWay.isEmpty || !state.failures.isEmpty { state.hurriedLooks = Self.hurry }
-            guard state.hurriedLooks > 0 else { return false }
-            state.hurriedLooks -= 1
+            if !state.underWay.isEmpty || !state.failures.isEmpty { state.earlySearches = Self.earlySearchCount }
+            guard state.earlySearches > 0 else { return false }
+            state.earlySearches -= 1
             return true
         }
     }
 
-    /// What has run out by now, the earliest first; nil where the store does not say. What waits to be seen to, or failed a
-    /// moment ago, is left out.
-    private func look() async -> [CredentialsID]? {
+    /// The credentials whose lease has run out by now, the earliest first; nil where the store does not answer. Leaves out
+    /// credentials whose recovery is under way or failed a moment ago.
+    private func search() async -> [CredentialsID]? {
         do throws(StoreError) {
             let lapsed = try await lapsed()
             let now = time.monotonic
-            // The attempt decides which of them have to wait for their holder's turn.
+            // The renewal decides which of them still have to wait for their holder.
             var ids = lapsed.compactMap { lease in
                 StorageKey(lease.id.key).map { CredentialsID(tenant: lease.id.tenant, storageKey: $0) }
             }
-            // Others wait for the end of a lease that this process could not give back.
+            // Other replicas wait for the end of a lease that this process could not release.
             let unreleased = renewer.abandoned.takeUnreleased()
             ids += unreleased.subtracting(ids)
             let ready = state.withLock { state in
@@ -103,7 +103,7 @@ final class LeaseRecovery: Sendable {
                     !state.underWay.contains(id) && state.failures[id].map { $0.until <= now } ?? true
                 }
             }
-            // Their turn comes with a later look, although their leases have not run out yet.
+            // For a later search, which would not find them while their leases have not run out.
             for id in unreleased.subtracting(ready) { renewer.abandoned.noteUnreleased(id) }
             return ready
         } catch {
@@ -142,7 +142,7 @@ final class LeaseRecovery: Sendable {
 
     private func lapsed() async throws(StoreError) -> [LapsedLease] {
         let vault = vault
-        return try await renewer.records.within(Self.lookLimit) { () async throws(StoreError) in
+        return try await renewer.records.within(Self.searchLimit) { () async throws(StoreError) in
             try await vault.lapsed(.credentials, limit: Self.batch)
         }
     }
@@ -155,9 +155,9 @@ final class LeaseRecovery: Sendable {
             log.warning("lease_not_recovered", LogField.credentials(id) + [.code(error.code)])
             let now = time.monotonic
             state.withLock { state in
-                // Whoever is forgotten is tried once more than needed.
+                // Credentials whose failure is forgotten are tried once more than needed.
                 if state.failures.count >= 10_000 { state.failures = [:] }
-                // A store that is away says nothing about these credentials, and the provider's grace may be running.
+                // A store that does not answer says nothing about these credentials, and the provider's grace may be running.
                 let count = error.code == .storageUnavailable ? 1 : (state.failures[id]?.count ?? 0) + 1
                 // 1, 2, 4, ... 64 seconds.
                 state.failures[id] = Failure(count: count, until: now.advanced(by: .seconds(1 << min(count - 1, 6))))

@@ -1,33 +1,41 @@
 internal import CredentialStore
 internal import OAuth
 
-/// Something to be stored in place of exactly what it came from, and how far that has got.
+/// A record that is to be stored in place of exactly one version, and the state of the tries to do so.
 struct Publication: Sendable {
     let id: CredentialsID
-    /// The version that the tenant must have where the record is new.
-    let tenantVersion: Int64?
-    /// The holder of the lease under which the record came to be; nil where none was needed.
-    let holder: String?
     var record: CredentialRecord
+    /// The version that the record replaces.
+    var base: Int64
+    var events: CredentialsRecords.Events
+    /// The version that the tenant must have where the record is new; nil for any.
+    var tenantVersion: Int64?
+    /// The holder of the lease under which the record came to be; nil where no lease was needed.
+    var holder: String?
     /// The digest of the refresh token that was exchanged for the record's; nil where none was.
     var spent: [UInt8]?
-    var events: CredentialsRecords.Events
-    /// The version that is to be replaced.
-    var base: Int64
-    var aside: CredentialsRecords.AsideChange = .none
-    /// Whether it is known that the record's user is that of what it replaces.
+    /// What becomes of the quarantined credentials in the same commit.
+    var quarantine: CredentialsRecords.QuarantineChange = .none
+    /// Whether the record's user is known to be the user of the record that it replaces.
     var isOfSameUser = true
     var prepared: (change: CredentialsRecords.Prepared, for: Terms)?
     var tries = 0
     var conflicts = 0
-    /// The version of a later change that this process knew of when it read last what stands in the store.
-    var heeded: Int64 = 0
+    /// The newest version that this process knew of when it last read the store because of this publication.
+    var readUpTo: Int64 = 0
 
-    /// What a change that is prepared goes by.
+    init(id: CredentialsID, record: CredentialRecord, base: Int64, events: @escaping CredentialsRecords.Events) {
+        self.id = id
+        self.record = record
+        self.base = base
+        self.events = events
+    }
+
+    /// What a prepared change depends on.
     struct Terms: Equatable {
-        /// Whether another attempt's lease stands in the way.
+        /// Whether another attempt's lease makes the commit fail.
         let heedsLease: Bool
-        /// Whether the record is to tell what its refresh token was exchanged for.
+        /// Whether the record has the digest of the token that its refresh token was exchanged for.
         let tellsExchange: Bool
     }
 }

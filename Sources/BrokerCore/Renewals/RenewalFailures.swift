@@ -4,21 +4,21 @@ internal import OAuth
 internal import Reactor
 internal import Synchronization
 
-/// Failures of renewals that further callers are told of without the provider's being asked again, for a short time: in this
-/// process by this table, in other replicas through the lease's row.
+/// The failures of renewals that further callers get for a short time without another call to the provider: in this process
+/// from this table, in other replicas through the row of the lease.
 final class RenewalFailures: Sendable {
     private struct Entry {
         let version: Int64
-        /// The tenant's.
+        /// The version of the tenant.
         let configuration: Int64
         let grant: TokenRequest.Grant
         let error: BrokerError
         let until: MonotonicInstant
     }
 
-    /// For how long an upgrade is not tried again at least whose tries have all failed.
+    /// For how long, at least, an upgrade is not tried again after all its tries have failed.
     private static let pause: Duration = .seconds(30)
-    /// For how long other replicas take any failure for their own: those that have waited for it look within a second.
+    /// For how long other replicas count any failure as their own. Those that have waited for it read it within a second.
     private static let sharing: Duration = .seconds(2)
     private static let limit = 16_384
 
@@ -30,14 +30,14 @@ final class RenewalFailures: Sendable {
         self.isShared = isShared
     }
 
-    /// For how long an upgrade is not tried again that failed with that: longer where the provider has asked for it.
+    /// For how long an upgrade is not tried again that failed with this error: longer where the provider has asked for it.
     static func pause(after error: BrokerError) -> Duration { max(pause, .seconds(error.retryAfter ?? 0)) }
 
-    /// Keeps the failure of an upgrade whose tries have all failed.
-    /// - Parameter rest: what is left of the time for which the upgrade is not tried again.
+    /// Keeps the failure of an upgrade after all its tries have failed.
+    /// - Parameter pause: for how long the upgrade is not tried again.
     func remember(
         _ error: BrokerError, _ id: CredentialsID, _ version: Int64, _ grant: TokenRequest.Grant, of tenant: Tenant,
-        for rest: Duration, now: MonotonicInstant
+        for pause: Duration, now: MonotonicInstant
     ) {
         entries.withLock { entries in
             if entries.count >= Self.limit {
@@ -47,13 +47,13 @@ final class RenewalFailures: Sendable {
             }
             entries[id] = Entry(
                 version: version, configuration: tenant.version, grant: grant, error: error.withoutAnotherTry,
-                until: now.advanced(by: rest))
+                until: now.advanced(by: pause))
         }
     }
 
-    /// The failure that a caller is to be told; nil where the provider is to be asked. What looks after a refresh token that
-    /// may be spent (`LeaseRecovery`) does not ask: such a token is tried again while the provider's grace lasts.
-    func standing(
+    /// The failure that a caller gets; nil where the provider is to be asked. `LeaseRecovery` does not look here, since a refresh
+    /// token that may be spent is tried again while the provider's grace lasts.
+    func current(
         _ id: CredentialsID, _ version: Int64, _ grant: TokenRequest.Grant?, of tenant: Tenant,
         _ now: MonotonicInstant
     ) -> BrokerError? {
@@ -68,9 +68,8 @@ final class RenewalFailures: Sendable {
         }
     }
 
-    /// What other replicas are told of a failure; nil for nothing.
-    /// - Parameter pauses: whether the upgrade is not tried again for a while. A tenant that is put again is tried at once all
-    ///   the same.
+    /// What other replicas are to know of a failure; nil for nothing.
+    /// - Parameter pauses: whether the upgrade is not tried again for a while, unless the tenant is configured anew.
     func shared(_ error: BrokerError, pauses: Bool, of tenant: Tenant) -> LeaseFailure? {
         guard isShared else { return nil }
         if !pauses { return LeaseFailure(code: error.code.rawValue, remaining: Self.sharing) }
@@ -78,8 +77,9 @@ final class RenewalFailures: Sendable {
             code: "\(error.withoutAnotherTry.code.rawValue)@\(tenant.version)", remaining: Self.pause(after: error))
     }
 
-    /// What another replica's failure is to a caller of this one; nil where it is about another configuration. Where all tries
-    /// have failed there, it is kept as this replica's own, so that no caller waits while it is tried in the background.
+    /// What a caller of this replica gets because of another replica's failure; nil where the failure is of another
+    /// configuration. If all tries have failed there, the failure is kept here as well, so that no caller waits while the
+    /// upgrade is tried again in the background.
     func read(
         _ failure: LeaseFailure, _ id: CredentialsID, _ version: Int64, _ grant: TokenRequest.Grant, isUpgrade: Bool,
         of tenant: Tenant, _ now: MonotonicInstant
@@ -94,7 +94,7 @@ final class RenewalFailures: Sendable {
 }
 
 extension BrokerError {
-    /// The failure of another replica's renewal. A code of a newer build is one that a retry may help with.
+    /// The failure of another replica's renewal. A code of a newer build counts as an error for which a retry may help.
     init(sharedFailure failure: LeaseFailure) {
         let code = Code(rawValue: failure.code) ?? .retryableError
         self.init(
@@ -102,7 +102,7 @@ extension BrokerError {
             retryAfter: code.status == .serviceUnavailable ? Self.seconds(failure.remaining) : nil)
     }
 
-    /// What callers are told while nothing is asked because of this error.
+    /// What callers get while the provider is not asked because of this error.
     var withoutAnotherTry: BrokerError { BrokerError(.retryableError, detail, errorCode: errorCode) }
 
     /// The same error with another time after which to ask again.

@@ -2,9 +2,9 @@ package import Postgres
 internal import Reactor
 internal import Synchronization
 
-/// Tells the log what the database met: each kind of error at once, and then once a second at most, with how often it was
-/// met since its last line. Every request meets the same while a database is away, and hundreds of lines a second would
-/// hide what else there is to see.
+/// Logs the errors of the database: each kind of error at once, and then once a second at most, with the number of errors since
+/// its last line. While a database does not answer, every request meets the same error, and hundreds of lines a second would
+/// hide the others.
 ///
 /// Safe to use from any thread; does not block.
 package final class DatabaseReports: Sendable {
@@ -14,7 +14,7 @@ package final class DatabaseReports: Sendable {
     private let last = Mutex<PostgresError?>(nil)
 
     private static let pause: Duration = .seconds(1)
-    /// Far more than there are SQLSTATEs that a database gives at a time.
+    /// Far more than the SQLSTATEs that a database returns at a time.
     private static let kindLimit = 100
 
     package init(_ log: Log, time: any Time) {
@@ -22,8 +22,8 @@ package final class DatabaseReports: Sendable {
         self.time = time
     }
 
-    /// Says how the links to the database are protected, as a warning where one does not prove who is at its other end.
-    /// - Parameter listener: where changes are listened for, if that is configured apart.
+    /// Logs how the connections to the database are protected; as a warning where one does not authenticate the server.
+    /// - Parameter listener: the configuration of the connection for notifications, if it is another one.
     package static func noteLinks(
         _ configuration: PostgresConfiguration, listener: PostgresConfiguration? = nil, _ log: Log
     ) {
@@ -43,12 +43,12 @@ package final class DatabaseReports: Sendable {
             if kinds.count >= Self.kindLimit { kinds = [:] }
             return kinds[name, default: LineBound()].met(at: now, pause: Self.pause)
         }
-        // It is the database's failure, and of all the requests that meet it.
+        // The line concerns the database, and not the request that has met the error.
         if let count {
             TraceContext.leaving { log.warning("database_failed", [.database(error), .count(count)]) }
         }
     }
 
-    /// What the database met last, in words for operators; nil where it met nothing yet.
+    /// The last error of the database, in words for operators; nil where there was none.
     package var lastReason: String? { last.withLock { $0.map { String(reflecting: $0) } } }
 }

@@ -1,4 +1,4 @@
-/// What every part of a broker works with: its clock, its log and its metrics.
+/// The clock, the log and the metrics that all parts of a broker share.
 package struct Instruments: Sendable {
     package let time: any Time
     package let log: Log

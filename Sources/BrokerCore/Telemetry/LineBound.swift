@@ -1,15 +1,15 @@
 internal import Reactor
 
-/// Bounds the lines of the log that tell of one thing by time: the first is written at once, and a further one not before a
-/// pause is over, with how often it was met since the last line.
+/// Limits the log lines about one kind of event: the first line is written at once, a further one only after a pause, with the
+/// number of events since the last line.
 struct LineBound {
     private var last: MonotonicInstant?
-    /// How often it was met since the last line.
+    /// How many events there were since the last line.
     private(set) var untold = 0
 
-    /// It was met once more.
-    /// - Parameter pause: the least time between two lines.
-    /// - Returns: what the line that is due tells, which is how often it was met since the last one; nil for no line.
+    /// Counts an event.
+    /// - Parameter pause: the shortest time between two lines.
+    /// - Returns: the number of events for a line that is due now; nil where none is due.
     mutating func met(at now: MonotonicInstant, pause: Duration) -> Int? {
         untold += 1
         if let last, last.advanced(by: pause) > now { return nil }
@@ -17,8 +17,8 @@ struct LineBound {
         return told()
     }
 
-    /// A line of another kind tells of what is untold.
-    /// - Returns: how often it was met since the last line.
+    /// Resets the count, because a line of another kind has it.
+    /// - Returns: the number of events since the last line.
     mutating func told() -> Int {
         defer { untold = 0 }
         return untold

@@ -20,8 +20,8 @@ package enum LogLevel: String, Sendable, CaseIterable, Comparable {
 
 /// One member of a log line.
 ///
-/// There is no way to make one of a text that came from outside: tokens, codes, verifiers, secrets, keys, bodies and
-/// queries have no constructor here, so that no line can carry them.
+/// It has no constructor for text from outside, and none for tokens, codes, verifiers, secrets, keys, bodies and queries, so that
+/// no line can contain them.
 package struct LogField: Sendable {
     enum Value: Sendable {
         case text(String)
@@ -31,7 +31,7 @@ package struct LogField: Sendable {
     let name: StaticString
     let value: Value
 
-    /// The server's own name of a request.
+    /// The identifier that the server gave a request.
     package static func request(_ id: RequestID) -> LogField { .init("request_id", id.text) }
     package static func tenant(_ tenant: TenantName) -> LogField { .init("tenant", tenant.description) }
     package static func provider(_ preset: ProviderPreset) -> LogField { .init("provider", preset.name) }
@@ -41,22 +41,23 @@ package struct LogField: Sendable {
     package static func status(_ status: Status) -> LogField { .init("status", .integer(Int64(status.code))) }
     package static func code(_ code: BrokerError.Code) -> LogField { .init("code", code.rawValue) }
     package static func count(_ count: Int) -> LogField { .init("count", .integer(Int64(count))) }
-    /// Of sets of credentials: how many a process could store again, how many it did, as ended, and how many no process could.
+    /// Counts after the store has lost commits: credentials that this process could store again, those that it did store again,
+    /// ended sessions among them, and those that no process has.
     package static func kept(_ count: Int) -> LogField { .init("kept", .integer(Int64(count))) }
     package static func restored(_ count: Int) -> LogField { .init("restored", .integer(Int64(count))) }
     package static func endedAgain(_ count: Int) -> LogField { .init("ended_again", .integer(Int64(count))) }
     package static func lost(_ count: Int) -> LogField { .init("lost", .integer(Int64(count))) }
     package static func version(_ version: Int64) -> LogField { .init("version", .integer(version)) }
-    /// An entry's place in the log of events.
+    /// The sequence number of an entry in the log of events.
     package static func sequence(_ sequence: Int64) -> LogField { .init("sequence", .integer(sequence)) }
     package static func level(_ level: CredentialsLevel) -> LogField { .init("credentials_level", level.rawValue) }
     package static func refresh(_ id: RefreshID) -> LogField { .init("refresh_id", id.text) }
-    /// Which of the operator's keys a request came with.
+    /// The name of the admin key that a request has.
     package static func admin(_ name: AdminName) -> LogField { .init("admin", name.description) }
     /// A variable of the configuration, without its value.
     package static func variable(_ name: StaticString) -> LogField { .init("variable", name.description) }
-    /// A variable of the process's environment that no build of ours reads; the name has capitals, digits and `_` only, and
-    /// no value is told.
+    /// An environment variable that no build of the broker reads. The name has capitals, digits and `_` only; the value is not
+    /// logged.
     package static func unknownVariable(_ name: String, meant suggestion: String?) -> [LogField] {
         [.init("variable", plain(name))] + (suggestion.map { [.init("suggestion", plain($0))] } ?? [])
     }
@@ -72,25 +73,25 @@ package struct LogField: Sendable {
     package static func file(_ secret: StoreSecret) -> LogField { .init("file", secret.rawValue) }
     /// An API key, by its identifier.
     package static func apiKey(_ id: APIKeyID) -> LogField { .init("api_key", id.text) }
-    /// Who sent a request: the peer of its connection, or the client that a trusted proxy names.
+    /// The sender of a request: the peer of its connection, or the client that a trusted proxy names.
     package static func peer(_ address: NetworkAddress) -> LogField {
         .init("peer", address == .unspecified ? "unix" : address.description)
     }
     package static func address(_ address: SocketAddress) -> LogField { .init("address", address.description) }
 
-    /// An address of a provider, as the tenant or the provider's metadata names it, without its query; a text that is no URL
-    /// is not taken over.
+    /// An address of a provider, as the tenant or the provider's metadata names it, without its query. A text that is not a URL
+    /// is not logged.
     package static func endpoint(_ address: String) -> LogField {
         let url = URLTarget(address)?.description.utf8.prefix { $0 != UInt8(ascii: "?") }
         return .init("address", url.flatMap { String($0) } ?? "-")
     }
 
-    /// A storage key can be a person's address, so a digest stands for it: the same key, the same digest.
+    /// A storage key may be a person's e-mail address, so its digest is logged, which is always the same for the same key.
     package static func credentials(_ id: CredentialsID) -> [LogField] {
         [.tenant(id.tenant), .init("storage_key_digest", id.storageKeyDigest)]
     }
 
-    /// Of two clocks.
+    /// The difference of two clocks.
     package static func difference(_ duration: Duration) -> LogField {
         .init("difference_ms", .integer(duration.milliseconds))
     }
@@ -99,7 +100,7 @@ package struct LogField: Sendable {
         .init("duration_us", .integer(duration.nanoseconds / 1000))
     }
 
-    /// A method that HTTP knows; `OTHER` for what a client made up.
+    /// A method of the HTTP standards; `OTHER` for any other one.
     package static func method(_ method: Method) -> LogField { .init("method", knownName(of: method)) }
 
     package static func knownName(of method: Method) -> String {
@@ -107,8 +108,8 @@ package struct LogField: Sendable {
         return known.contains(method) ? method.name : "OTHER"
     }
 
-    /// These errors are enumerations of our own whose texts hold nothing from a peer. Those of damage name the record
-    /// or its file, storage key included: an operator has to find it.
+    /// The error's text contains nothing that came from a peer. The text of a damage names the record or its file, with the
+    /// storage key, since an operator has to find it.
     package static func store(_ error: StoreError) -> LogField {
         switch error {
         case .conflict: .init("store_error", "conflict")
@@ -117,7 +118,7 @@ package struct LogField: Sendable {
         }
     }
 
-    /// With libpq's own words, which have host names and users, and neither passwords nor statements.
+    /// The error with libpq's text, which has host names and users, and neither passwords nor statements.
     package static func database(_ error: PostgresError) -> LogField {
         .init("database_error", String(reflecting: error))
     }
@@ -127,25 +128,25 @@ package struct LogField: Sendable {
     package static func transport(_ error: TransportError) -> LogField { .init("transport_error", "\(error)") }
     package static func system(_ error: SystemError) -> LogField { .init("system_error", error.description) }
 
-    /// The provider's error code, which `ErrorText` has let pass.
+    /// The provider's error code, which `ErrorText` has checked.
     package static func providerError(_ error: TokenErrorResponse) -> LogField? {
         error.errorCode.map { .init("provider_error", $0) }
     }
 
-    /// The same of an error that was made of it; nil where the provider named none.
+    /// The provider's error code in an error for callers; nil where the provider sent none.
     package static func providerError(of error: BrokerError) -> LogField? {
         error.errorCode.map { .init("provider_error", $0) }
     }
 
-    /// What a caller is told, which holds no secret.
+    /// The error's text for callers, which contains no secret.
     package static func detail(of error: BrokerError) -> LogField { .init("detail", error.detail) }
 
-    /// Why something failed that a caller hears of.
+    /// Code and text of an error that a caller gets.
     package static func reason(of error: BrokerError) -> [LogField] {
         [.code(error.code), .detail(of: error)] + [.providerError(of: error)].compactMap(\.self)
     }
 
-    /// A tenant's issuer, as it was configured, without its query; a text that is no URL is not taken over.
+    /// A tenant's issuer, as it was configured, without its query. A text that is not a URL is not logged.
     package static func issuer(_ address: String) -> LogField {
         let isURL = URLTarget(address) != nil
         return .init(
@@ -163,13 +164,13 @@ package struct LogField: Sendable {
 }
 
 extension CredentialsID {
-    /// What stands for the storage key in the log: the first 12 hexadecimal digits of its SHA-256.
+    /// The digest of the storage key in the log: the first 12 hexadecimal digits of its SHA-256.
     package var storageKeyDigest: String {
         Hex.encode(Array(SHA256.digest(Array(storageKey.description.utf8)).prefix(6)))
     }
 }
 
-/// A request's name: 32 hexadecimal digits that the server made. A text of any other shape is not taken over.
+/// The identifier of a request: 32 hexadecimal digits that the server made. Any other text is refused.
 package struct RequestID: Sendable, Hashable {
     let text: String
 
@@ -179,7 +180,7 @@ package struct RequestID: Sendable, Hashable {
     }
 }
 
-/// An API key's name in lists and in the log. A text of another shape than the broker's own is not taken over.
+/// The identifier of an API key in lists and in the log. A text that cannot be one of the broker's identifiers is refused.
 package struct APIKeyID: Sendable, Hashable {
     let text: String
 
@@ -189,12 +190,12 @@ package struct APIKeyID: Sendable, Hashable {
     }
 }
 
-/// Names one attempt to renew credentials, over all its events and log lines: a UUID (RFC 9562).
+/// The identifier of one attempt to renew credentials, in all its events and log lines: a UUID (RFC 9562).
 package struct RefreshID: Sendable, Hashable {
     let text: String
 
     package init() {
-        // An identifier, not a secret: the system's generator is more than enough.
+        // An identifier is not a secret, so the system's default generator is enough.
         let (high, low) = (UInt64.random(in: .min ... .max), UInt64.random(in: .min ... .max))
         var bytes = [high, low].flatMap { word in (0..<8).map { UInt8(truncatingIfNeeded: word >> (8 * $0)) } }
         // RFC 9562 §5.4: version 4 of variant 10.

@@ -2,10 +2,10 @@ internal import HTTPCodec
 package import OAuth
 internal import Synchronization
 
-/// Counts in Prometheus' text format. Label values come from route tables and enumerations, never from requests, so
-/// the number of series is bounded.
+/// Counters in Prometheus' text format. Label values come from route tables and enumerations, never from requests, so that the
+/// number of series is bounded.
 package final class Metrics: Sendable {
-    /// A counter's name with its labels, in the order they are written.
+    /// A counter's name and its labels, in the order in which they are written.
     private struct Series: Hashable {
         let name: String
         let labels: String
@@ -30,7 +30,7 @@ package final class Metrics: Sendable {
         }
     }
 
-    /// The count of one series. What is counted often keeps its counter, and does not look for it each time.
+    /// The count of one series. Code that counts often keeps the counter, instead of looking it up each time.
     package final class Counter: Sendable {
         private let count = Atomic<Int>(0)
 
@@ -47,7 +47,7 @@ package final class Metrics: Sendable {
 
         fileprivate init() {}
 
-        /// Adds `count` durations, all of that length.
+        /// Adds `count` durations of that length.
         package func add(_ duration: Duration, count: Int = 1) {
             let (whole, attoseconds) = duration.components
             let seconds = Double(whole) + Double(attoseconds) / 1e18
@@ -67,7 +67,7 @@ package final class Metrics: Sendable {
         }
     }
 
-    /// Upper bounds in seconds: from a warm read's microseconds to a provider that exhausts every retry.
+    /// Upper bounds in seconds: from the microseconds of a warm read to a provider for which all retries are used up.
     private static let bounds = [0.0001, 0.001, 0.005, 0.025, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120]
 
     private let state = Mutex(State())
@@ -79,8 +79,8 @@ package final class Metrics: Sendable {
         }
     }
 
-    /// Shows the series of these routes, with the statuses that an answer can have, from now on: a rule that asks for an
-    /// increase does not see the first one of a series that begins with it.
+    /// Makes the series of these routes, with every status that an answer can have. A Prometheus rule on an increase does not
+    /// see the first increment of a series that begins with it.
     package func expect(_ routes: [(route: StaticString, method: String)]) {
         let codes = Set(BrokerError.Code.allCases.map(\.status.code) + Self.successes).sorted()
         state.withLock { state in
@@ -109,19 +109,19 @@ package final class Metrics: Sendable {
 
     private func durations(_ series: Series) -> Durations { state.withLock { $0.durations(series) } }
 
-    // MARK: What is counted
+    // MARK: Counting
 
     package func requestAnswered(route: StaticString, method: String, status: Int, took duration: Duration) {
         counter(ofRequests: route, method: method, status: status).add(1)
         durations(ofRequests: route).add(duration)
     }
 
-    /// Where the answers of a route with that status are counted.
+    /// The counter of a route's answers with that status.
     package func counter(ofRequests route: StaticString, method: String, status: Int) -> Counter {
         counter(Self.requests(route, method, status))
     }
 
-    /// Where it is noted how long a route's answers took.
+    /// The durations of a route's answers.
     package func durations(ofRequests route: StaticString) -> Durations { durations(Self.requestDuration(route)) }
 
     private static func requests(_ route: StaticString, _ method: String, _ code: Int) -> Series {
@@ -134,13 +134,13 @@ package final class Metrics: Sendable {
 
     /// How a `GET /credentials` was answered.
     package enum TokenRead: String, CaseIterable {
-        /// From memory or the store, as it stood.
+        /// From the cache or the store, without a renewal.
         case fresh
         /// After a call to the provider that this request caused.
         case renewed
         /// After a call that another request had caused.
         case joined
-        /// From memory or the store, although it lives shorter than was asked for: it could not be renewed.
+        /// From the cache or the store, with a shorter lifetime than the caller asked for: it could not be renewed.
         case degraded
         /// Basic credentials: no token.
         case basic
@@ -153,7 +153,7 @@ package final class Metrics: Sendable {
         counter(ofReads: outcome, provider: provider).add(1)
     }
 
-    /// Where the reads of one provider's credentials with that outcome are counted.
+    /// The counter of reads of one provider's credentials with that outcome.
     package func counter(ofReads outcome: TokenRead, provider: String) -> Counter {
         counter(Series(name: "token_reads_total", labels: Self.labels(provider, outcome)))
     }
@@ -167,12 +167,12 @@ package final class Metrics: Sendable {
         case succeeded
         /// The provider ended the session.
         case sessionEnded = "session_ended"
-        /// The provider refused a refresh token that a call may have spent whose answer was lost: nobody's will, it may
-        /// be.
+        /// The provider refused a refresh token that may have been spent by a call whose answer was lost. Neither the provider
+        /// nor the user need have ended the session.
         case sessionLost = "session_lost"
         /// A login, a logout or another replica was faster; the result was dropped or not needed.
         case overtaken
-        /// User credentials without a refresh token were put away.
+        /// Expired credentials that cannot be renewed were removed.
         case retired
         case failed
     }
@@ -189,7 +189,7 @@ package final class Metrics: Sendable {
         #"provider="\#(provider)",grant="\#(grant?.rawValue ?? "none")",outcome="\#(outcome.rawValue)""#
     }
 
-    /// A refresh token is presented once more because nobody knows whether an earlier call has spent it.
+    /// A refresh token is presented once more although an earlier call may have spent it.
     package func repeatedAfterUnknownOutcome(provider: String) {
         increment("refresh_outcome_unknown_total", #"provider="\#(provider)""#)
     }
@@ -200,12 +200,12 @@ package final class Metrics: Sendable {
     /// A refresh has brought another user's token.
     package func subjectChanged(provider: String) { increment("subject_changed_total", #"provider="\#(provider)""#) }
 
-    /// Another replica's renewal was waited for.
+    /// A renewal has waited for another replica's renewal.
     package func waitedForLease(_ duration: Duration) {
         observe("refresh_lease_wait_seconds", "", duration)
     }
 
-    /// How an attempt to renew ahead of time ended that nobody had asked for.
+    /// How an attempt ended to renew a token before a caller asks for it.
     package enum RenewalAhead: String, CaseIterable {
         case renewed
         /// The credentials were changed meanwhile, or another replica renews them.
@@ -231,7 +231,7 @@ package final class Metrics: Sendable {
             "provider_request_duration_seconds", #"provider="\#(provider)",endpoint="\#(endpoint.rawValue)""#, duration)
     }
 
-    /// What is asked of a provider.
+    /// The kind of a request to a provider.
     package enum ProviderEndpoint: String, CaseIterable {
         case token
         case deviceAuthorization = "device_authorization"
@@ -300,14 +300,14 @@ package final class Metrics: Sendable {
         Series(name: "store_failures_total", labels: #"access="\#(access.rawValue)""#)
     }
 
-    // MARK: What there is from the start
+    // MARK: Series from the start
 
-    /// The statuses that providers answer with, as a rule; another one is a series from its first answer on.
+    /// The usual statuses of providers' answers. Another status has a series from its first answer on.
     private static let providerCodes = [
         "200", "302", "400", "401", "403", "404", "405", "429", "500", "502", "503", "504", "error",
     ]
 
-    /// How a login can end: by an error, or as these.
+    /// How a login can end: with an error code, or as listed here.
     private static let loginOutcomes = BrokerError.Code.allCases.map(\.rawValue) + ["completed", "expired"]
 
     private static var enumerableCounters: [Series] {
@@ -370,7 +370,7 @@ package final class Metrics: Sendable {
         ),
         ("subject_changed_total", "counter", "Refreshes that brought another user's token, which was dropped."),
         ("refresh_lease_wait_seconds", "histogram", "Waits for another replica's renewal."),
-        ("proactive_refresh_total", "counter", "Renewals ahead of expiry that nobody asked for, by how they ended."),
+        ("proactive_refresh_total", "counter", "Renewals before expiry without a caller's request, by how they ended."),
         ("provider_requests_total", "counter", "Requests to providers, by endpoint and status."),
         ("provider_request_duration_seconds", "histogram", "One exchange with a provider."),
         ("logins_total", "counter", "Logins, by flow and how they ended."),
@@ -380,11 +380,11 @@ package final class Metrics: Sendable {
         ("authentication_failures_total", "counter", "Requests without a valid key, by how they were answered."),
     ]
 
-    /// A metric that is counted elsewhere, with its value for each set of labels; one without labels has one value.
+    /// A metric that is counted elsewhere, with a value for each set of labels; one value where it has no labels.
     package typealias Reading = (name: String, type: String, help: String, values: [(labels: String, value: Int)])
 
     /// The text of `GET /metrics`.
-    /// - Parameter gauges: what is not counted here.
+    /// - Parameter gauges: the metrics that are counted elsewhere.
     package func text(gauges: [Reading]) -> String {
         let state = self.state.withLock { $0 }
         var text = ""

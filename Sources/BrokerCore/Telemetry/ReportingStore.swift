@@ -1,7 +1,7 @@
 internal import CredentialStore
 internal import OAuth
 
-/// Stands before a store and has it told whether each call was answered.
+/// Wraps a store, and reports to `StoreReports` whether each call was answered.
 struct ReportingStore: RecordStore {
     let inner: any RecordStore
     let reports: StoreReports
@@ -95,7 +95,7 @@ struct ReportingStore: RecordStore {
         }
     }
 
-    func watch(_ hear: @escaping @Sendable (StoreNews) -> Void) { inner.watch(hear) }
+    func watch(_ notify: @escaping @Sendable (StoreNotification) -> Void) { inner.watch(notify) }
 
     func clock() async throws(StoreError) -> Timestamp? {
         try await reporting(.read) { () async throws(StoreError) in try await inner.clock() }

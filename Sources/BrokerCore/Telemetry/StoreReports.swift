@@ -2,25 +2,25 @@ internal import CredentialStore
 internal import Reactor
 internal import Synchronization
 
-/// Tells the log that the store is away: when that begins, then every ten seconds at most with how many calls have failed
-/// since the last line, and when it is over. Each call that fails is counted in the metrics.
+/// Logs outages of the store: when one begins, then every ten seconds at most with the number of calls that have failed since
+/// the last line, and when it ends. Counts each failed call in the metrics.
 ///
-/// A store that takes no writes is away until a write succeeds, whatever becomes of reads meanwhile. Safe to use from any
+/// An outage in which writes fail ends with the first write that succeeds, even if reads succeed meanwhile. Safe to use from any
 /// thread; does not block.
 final class StoreReports: Sendable {
-    /// What was asked of the store.
+    /// The kind of a call.
     enum Access: String, CaseIterable {
         case read
         case write
     }
 
     private struct State {
-        /// Since when calls fail; nil where they do not.
+        /// Since when calls fail; nil where the last one succeeded.
         var begin: MonotonicInstant?
         var hasWriteFailed = false
         /// Whether the log has a line of this outage.
         var isTold = false
-        /// Of the calls that fail. A store that fails and answers by turns has no more lines than one that is away.
+        /// For failed calls. So a store that fails and answers by turns is logged no more often than one that always fails.
         var lines = LineBound()
     }
 
@@ -30,7 +30,7 @@ final class StoreReports: Sendable {
     private let metrics: Metrics
     private let time: any Time
     private let state = Mutex(State())
-    /// For those who ask at each call.
+    /// Read at each call, without the lock.
     private let isAway = Atomic<Bool>(false)
 
     init(_ log: Log, _ metrics: Metrics, time: any Time) {
@@ -68,7 +68,7 @@ final class StoreReports: Sendable {
 }
 
 extension Log {
-    /// Tells of what a store failed with, unless it is away: `StoreReports` tells that once for all calls.
+    /// Logs an error of the store, except that it does not answer: `StoreReports` logs that once for all calls.
     func storeFailed(_ error: StoreError, _ fields: [LogField] = []) {
         switch error {
         case .unavailable: break

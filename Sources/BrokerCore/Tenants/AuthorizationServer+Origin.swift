@@ -2,8 +2,8 @@ internal import HTTPSClient
 internal import OAuth
 
 extension AuthorizationServer {
-    /// The scheme, host and port of the token endpoint: servers of one origin share one budget of requests. An address that
-    /// is no URL stands for itself, and is refused when it is called.
+    /// The scheme, host and port of the token endpoint: servers of one origin share one budget of requests. An address that is
+    /// not a URL is its own origin, and is refused when it is called.
     var origin: String {
         guard let url = URLTarget(tokenEndpoint) else { return tokenEndpoint }
         return "\(url.scheme.rawValue)://\(url.origin.authority)"

@@ -9,9 +9,14 @@ package enum Permission: String, Sendable, CaseIterable {
     case events
 }
 
-/// An API key without its secret. An object, so that a request which uses it counts one reference and not one for each of
-/// the parts.
+/// An API key without its secret. An object, so that a request that uses it counts one reference, and not one for each part.
 package final class CallerKey: Cacheable, Equatable {
+    /// What an API key may be used for.
+    struct Scope: Equatable {
+        let permissions: [Permission]
+        /// Nil for every storage key of the tenant.
+        let storageKeys: [StorageKey]?
+    }
     package let id: String
     package let tenant: TenantName
     package let name: String
@@ -20,18 +25,15 @@ package final class CallerKey: Cacheable, Equatable {
     package let storageKeys: [StorageKey]?
     package let created: Timestamp
     package let expires: Timestamp?
-    /// The tenant's place in the directory of tenants.
+    /// The tenant's hash in the cache of tenants.
     let tenantHash: Int
 
-    init(
-        id: String, tenant: TenantName, name: String, permissions: [Permission], storageKeys: [StorageKey]?,
-        created: Timestamp, expires: Timestamp?
-    ) {
+    init(id: String, tenant: TenantName, name: String, scope: Scope, created: Timestamp, expires: Timestamp?) {
         self.id = id
         self.tenant = tenant
         self.name = name
-        self.permissions = permissions
-        self.storageKeys = storageKeys
+        permissions = scope.permissions
+        storageKeys = scope.storageKeys
         self.created = created
         self.expires = expires
         tenantHash = CredentialsID.Hashing(tenant).tenantHash
@@ -41,7 +43,7 @@ package final class CallerKey: Cacheable, Equatable {
 
     package func hasExpired(at now: Timestamp) -> Bool { expires.map { $0 <= now } ?? false }
 
-    /// Whether the key is for the storage key with that text.
+    /// Whether the key may be used for the storage key with that text.
     package func isFor(_ storageKey: Span<UInt8>) -> Bool {
         guard let storageKeys else { return true }
         for known in storageKeys where known.isNamed(storageKey) { return true }
@@ -57,7 +59,7 @@ package final class CallerKey: Cacheable, Equatable {
 
 /// Who is calling.
 package enum Caller: Sendable {
-    /// The operator, with the key of that name from the configuration.
+    /// The operator, with the admin key of that name.
     case admin(AdminName)
     case key(CallerKey)
 }

@@ -5,26 +5,26 @@ internal import JSON
 package import OAuth
 package import Reactor
 
-/// The API keys. Only digests are kept: a key is 256 random bits, so its plain SHA-256 gives nothing away.
+/// The API keys. Only their digests are stored: a key is 256 random bits, so its plain SHA-256 reveals nothing.
 package final class CallerKeyDirectory: Sendable {
     private let vault: Vault
     private let time: any Time
     private let cache: RevalidatingCache<SHA256.Words, CallerKey>
     private static let onlyVersion: Int64 = 1
-    /// For how long a key is taken for valid after the store, or its change feed, was last known to have it, while the
-    /// store cannot be asked. A key that was revoked meanwhile, on another replica, is good for no longer.
-    package static let longestBelief: Duration = .seconds(30)
-    private static let longestBeliefInNanoseconds = longestBelief.nanoseconds
+    /// For how long a cached key is accepted after the store, or its change feed, last confirmed it. So a key that was revoked
+    /// at another replica is accepted no longer than this while the store does not answer.
+    package static let longestLifetime: Duration = .seconds(30)
+    private static let longestLifetimeInNanoseconds = longestLifetime.nanoseconds
     private let bus: EventBus
 
     package init(vault: Vault, bus: EventBus, time: any Time) {
         self.vault = vault
         self.time = time
         self.bus = bus
-        cache = RevalidatingCache(bytes: 32 << 20, trust: bus.trust) { _, key in
-            Footprint.text(key.id) + Footprint.text(key.tenant.description)
-                + Footprint.text(key.name) + Footprint.bytes(key.permissions.count)
-                + (key.storageKeys.map { Footprint.texts($0.map(\.description)) } ?? 0)
+        cache = RevalidatingCache(bytes: 32 << 20, validity: bus.cacheValidity) { _, key in
+            MemorySize.text(key.id) + MemorySize.text(key.tenant.description)
+                + MemorySize.text(key.name) + MemorySize.bytes(key.permissions.count)
+                + (key.storageKeys.map { MemorySize.texts($0.map(\.description)) } ?? 0)
         } version: { _ in
             Self.onlyVersion
         } hash: {
@@ -32,28 +32,28 @@ package final class CallerKeyDirectory: Sendable {
             Int(truncatingIfNeeded: $0.first)
         }
         bus.onChange(of: .apiKey) { [cache] id, version in
-            // A key is written once: news of it with its version is news of a key that nobody here has asked for yet.
+            // A key is written once, so a change with this version is a key that is in no cache yet.
             if version == Self.onlyVersion { return }
             cache.removeAll { _, key in key.tenant == id.tenant && key.id == id.key }
         }
         bus.onRemoval { [cache] tenant in cache.removeAll { _, key in key.tenant == tenant } }
     }
 
-    /// The cache, with the records that its entries were read from: no two keys ever have the same identifier.
-    package var renewable: RenewableCache {
-        RenewableCache(cache) { _, key in RecordID(.apiKey, key.tenant, key: key.id) }
+    /// The cache, for `CacheRevalidation`. No two keys ever have the same identifier.
+    package var revalidatedCache: AnyRevalidatingCache {
+        AnyRevalidatingCache(cache) { _, key in RecordID(.apiKey, key.tenant, key: key.id) }
     }
 
-    /// What is kept in memory.
+    /// The size of the cache.
     package var statistics: CacheStatistics { cache.statistics }
 
-    /// The key with this digest, expired or not. Does not suspend while the cached one may be believed.
+    /// The key with this digest, expired or not. Does not suspend while a valid entry is in the cache.
     package func key(digest: SHA256.Words) async throws(BrokerError) -> CallerKey? {
         if let key = inMemory(digest: digest, now: time.monotonic) { return key }
         let ticket = cache.ticket(digest, now: time.monotonic)
         do throws(StoreError) {
-            // The digest is the index of a look-up, not a secret that is compared: how long the look-up takes says
-            // nothing about a key whose digest cannot be steered.
+            // The digest is a key of an index, not a secret that is compared. A caller cannot choose a digest, so the time of the
+            // look-up reveals nothing.
             guard let record = try await vault.find(.apiKey, lookup: digest.bytes) else {
                 cache.fill(digest, nil, ticket)
                 return nil
@@ -62,9 +62,9 @@ package final class CallerKeyDirectory: Sendable {
             cache.fill(digest, key, ticket)
             return key
         } catch {
-            // Looked at after the store has failed, which can take a while.
+            // By the present time, since the store may have taken a while to fail.
             if error == .unavailable,
-                let known = cache.any(digest, within: Self.longestBelief, now: time.monotonic)
+                let known = cache.any(digest, within: Self.longestLifetime, now: time.monotonic)
             {
                 return known
             }
@@ -72,7 +72,7 @@ package final class CallerKeyDirectory: Sendable {
         }
     }
 
-    /// Makes a key. The secret is in the result and nowhere else.
+    /// Makes a key. The result is the only place that has its secret.
     package func create(
         tenant: TenantName, name: String, permissions: [Permission], storageKeys: [StorageKey]?,
         expiresIn: Duration?
@@ -87,7 +87,8 @@ package final class CallerKeyDirectory: Sendable {
         }
         let now = time.now
         let key = CallerKey(
-            id: id, tenant: tenant, name: name, permissions: permissions, storageKeys: storageKeys, created: now,
+            id: id, tenant: tenant, name: name,
+            scope: CallerKey.Scope(permissions: permissions, storageKeys: storageKeys), created: now,
             expires: expiresIn.map { now.advanced(by: $0) })
         let digest = SHA256.words(secret.utf8.span)
         let ticket = cache.ticket(digest, now: time.monotonic)
@@ -109,12 +110,12 @@ package final class CallerKeyDirectory: Sendable {
         return (key, secret)
     }
 
-    /// The key with this digest, expired or not, where the one in memory may be believed: for `longestBelief` at most after
-    /// the store or its feed was last known to have it, however long other things are believed.
+    /// The key with this digest, expired or not, if the cache has a valid entry. Keys are valid for `longestLifetime` at most
+    /// after the store or its feed last confirmed them, even where other entries are valid for longer.
     package func inMemory(digest: SHA256.Words, now: MonotonicInstant) -> CallerKey? {
         guard let holding = cache.holding(digest, now: now) else { return nil }
-        let vouched = bus.trust.lastVouched(for: holding.checked)
-        return vouched.advanced(byNanoseconds: Self.longestBeliefInNanoseconds) > now ? holding.value : nil
+        let confirmed = bus.cacheValidity.lastConfirmed(ofEntryChecked: holding.checked)
+        return confirmed.advanced(byNanoseconds: Self.longestLifetimeInNanoseconds) > now ? holding.value : nil
     }
 
     package func list(tenant: TenantName, after: String?, limit: Int) async throws(BrokerError) -> [CallerKey] {
@@ -143,8 +144,8 @@ package final class CallerKeyDirectory: Sendable {
     /// Returns whether there was such a key.
     package func delete(tenant: TenantName, id: String) async throws(BrokerError) -> Bool {
         let recordID = RecordID(.apiKey, tenant, key: id)
-        // Also where it was gone already or the deletion's answer was lost: from now on the store is asked, for event
-        // streams that the key has opened as well.
+        // Also if the key did not exist or the store's answer was lost: from now on the store is asked about the key, for event
+        // streams that were opened with it as well.
         defer { bus.announce(recordID, version: nil) }
         do throws(StoreError) {
             return try await retryingConflicts { () async throws(StoreError) in
@@ -174,8 +175,10 @@ package final class CallerKeyDirectory: Sendable {
             let created = json["created"]?.integer
         else { throw .damaged("API key \(record.id.key) of tenant \(record.id.tenant)") }
         return CallerKey(
-            id: record.id.key, tenant: record.id.tenant, name: name, permissions: permissions,
-            storageKeys: json["storage_keys"]?.array?.compactMap { $0.string.flatMap { StorageKey($0) } },
+            id: record.id.key, tenant: record.id.tenant, name: name,
+            scope: CallerKey.Scope(
+                permissions: permissions,
+                storageKeys: json["storage_keys"]?.array?.compactMap { $0.string.flatMap { StorageKey($0) } }),
             created: Timestamp(milliseconds: created),
             expires: json["expires"]?.integer.map(Timestamp.init(milliseconds:)))
     }

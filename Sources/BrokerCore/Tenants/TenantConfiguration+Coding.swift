@@ -7,9 +7,9 @@ internal import OAuth
 extension TenantConfiguration {
     /// Reads the body of `PUT /tenants/{tenant}`.
     /// - Parameters:
-    ///   - rules: which addresses it may name.
-    ///   - refusesUnusedIssuer: whether an `issuer` at which nothing would be asked is a fault. False for what an earlier
-    ///     build has stored.
+    ///   - rules: which addresses the configuration may name.
+    ///   - refusesUnusedIssuer: whether an `issuer` that would never be asked is a fault. False for a configuration that an
+    ///     earlier build has stored.
     package init(_ json: JSONValue, rules: TargetPolicy, refusesUnusedIssuer: Bool = true) throws(BrokerError) {
         var reader = ObjectReader(json)
         let preset = Self.preset(&reader)
@@ -32,7 +32,7 @@ extension TenantConfiguration {
             if authServiceBaseURI != nil { reader.note("auth_service_base_uri", "is not used with this provider") }
         }
         certificatePinning = reader.bool("certificate_pinning")
-        // An empty list would pin nothing in silence.
+        // An empty list would silently pin nothing.
         pinnedCertificates = reader.strings("pinned_certificates", allowsEmpty: false, atMost: 32) {
             (try? PinSet(parsing: [$0.text])) == nil ? "must be sha256/ and the base64 of 32 bytes" : nil
         }?.map(\.text)
@@ -55,7 +55,7 @@ extension TenantConfiguration {
         previousIssuers = Self.providerURIs(&reader, "previous_issuers", rules, isBase: true)
         previousTokenEndpoints = Self.providerURIs(&reader, "previous_token_endpoints", rules)
         if issuer != nil, refusesUnusedIssuer, usesPresetAddresses {
-            // The client secret would go to the preset's provider, and not to the issuer.
+            // Otherwise the client secret would be sent to the preset's provider, and not to the issuer.
             reader.note(
                 "issuer",
                 "is not where the provider \(preset.name) is looked for: with an issuer say \"provider\": \"oidc\", or "
@@ -115,7 +115,7 @@ extension TenantConfiguration {
         return text
     }
 
-    /// Control characters, line ends, and the marks that turn the direction of what follows.
+    /// Whether it is a control character, a line end, or a mark that changes the direction of the text after it.
     private static func changesWhatIsShown(_ scalar: Unicode.Scalar) -> Bool {
         switch scalar.value {
         case 0...0x1f, 0x7f...0x9f, 0x061c, 0x200e, 0x200f, 0x2028...0x202e, 0x2066...0x2069: true
@@ -131,7 +131,8 @@ extension TenantConfiguration {
     }
 
     /// An address that the broker itself will call or send a browser to.
-    /// - Parameter isBase: paths are put behind it, so it has no query; an issuer has none either (RFC 8414 §2).
+    /// - Parameter isBase: whether paths are appended to it, so that it must not have a query. An issuer must not have one
+    ///   either (RFC 8414 §2).
     private static func providerURI(
         _ reader: inout ObjectReader, _ name: WireText, _ rules: TargetPolicy, isBase: Bool = false
     ) -> String? {
@@ -143,7 +144,7 @@ extension TenantConfiguration {
         return text.text
     }
 
-    /// Addresses at which a provider was before.
+    /// Earlier addresses of a provider.
     private static func providerURIs(
         _ reader: inout ObjectReader, _ name: WireText, _ rules: TargetPolicy, isBase: Bool = false
     ) -> [String] {
@@ -173,7 +174,7 @@ extension TenantConfiguration {
         }
     }
 
-    /// A redirect URI can have an application's own scheme; it is compared as text and never called.
+    /// A redirect URI may have an application's own scheme. It is compared as text and never called.
     private static func redirectURIFault(_ text: WireText) -> String? {
         let scheme = text.split(at: ":", limit: 2)[0]
         let isAbsolute =
@@ -223,7 +224,7 @@ extension TenantConfiguration {
         json.member("allowed_redirect_uris", allowedRedirectURIs)
         json.member("allowed_return_uris", allowedReturnURIs)
         json.member("browser_binding", browserBinding.rawValue)
-        // Builds before these members refuse a record that has them, so a default is not written.
+        // Earlier builds refuse a record that has these members, so a default is not written.
         if !previousIssuers.isEmpty { json.member("previous_issuers", previousIssuers) }
         if !previousTokenEndpoints.isEmpty { json.member("previous_token_endpoints", previousTokenEndpoints) }
         if callbackURI != .shared { json.member("callback_uri", callbackURI.rawValue) }
@@ -261,10 +262,10 @@ extension TenantConfiguration {
         self.init(stored: json)
     }
 
-    /// Reads what stands in a sealed record. What an earlier build accepted is not judged by today's address rules.
+    /// Reads the content of a sealed record. The present rules for addresses do not apply to what an earlier build accepted.
     ///
-    /// A member or a value that this build does not know makes the record unreadable, on purpose: it may be what keeps
-    /// a login safe, as `"browser_binding": "confirm"` is.
+    /// A member or a value that this build does not know makes the record unreadable on purpose: it may protect a login, as
+    /// `"browser_binding": "confirm"` does.
     init?(stored json: JSONValue) {
         guard let configuration = try? TenantConfiguration(json, rules: .everything, refusesUnusedIssuer: false) else {
             return nil
@@ -272,7 +273,7 @@ extension TenantConfiguration {
         self = configuration
     }
 
-    /// Whether a login may send the browser back to `uri`: origin and path as listed, the query free.
+    /// Whether a login may send the browser back to `uri`: its origin and path are listed, with any query.
     func allowsReturn(to uri: WireText) -> Bool {
         guard let wanted = URLTarget(uri.text) else { return false }
         return allowedReturnURIs.contains { listed in

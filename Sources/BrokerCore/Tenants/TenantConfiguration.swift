@@ -2,28 +2,28 @@ package import ExternalText
 internal import HTTPSClient
 package import OAuth
 
-/// A tenant's registration at its provider: what `PUT /tenants/{tenant}` says, checked.
+/// A tenant's registration at its provider: the checked content of `PUT /tenants/{tenant}`.
 package struct TenantConfiguration: Sendable, Equatable {
     package enum BrowserBinding: String, Sendable, CaseIterable {
         case whenStartedHere = "when_started_here"
         case required
-        /// As `whenStartedHere`, and the code is redeemed only after a button was pressed on the broker's own page.
+        /// As `whenStartedHere`; in addition, the code is redeemed only after the user has pressed a button on the broker's page.
         case confirm
         case off
     }
 
-    /// Where the provider sends browsers back to (RFC 9700 §4.4.2.2).
+    /// The address to which the provider sends browsers back (RFC 9700 §4.4.2.2).
     package enum CallbackURI: String, Sendable, CaseIterable {
-        /// `/login/callback`, which all such tenants have in common.
+        /// `/login/callback`, the same address for all such tenants.
         case shared
         /// `/login/callback/{tenant}`.
         case perTenant = "per_tenant"
     }
 
-    /// Whether the client secret is used to ask for credentials of the client's own (RFC 6749 §4.4).
+    /// Whether the client secret is used to obtain client credentials (RFC 6749 §4.4).
     package enum ClientCredentials: String, Sendable, CaseIterable {
         case on
-        /// It is for refreshes and code exchanges only.
+        /// The client secret is used for refreshes and code exchanges only.
         case off
     }
 
@@ -42,32 +42,31 @@ package struct TenantConfiguration: Sendable, Equatable {
     /// Without a slash at the end; nil for the preset's.
     package var loginServiceBaseURI: String?
     package var authServiceBaseURI: String?
-    /// Nil for the preset's choice: on where it has pins or the tenant names some.
+    /// Nil for the preset's choice: on if the preset or the tenant has pins.
     package var certificatePinning: Bool?
     package var pinnedCertificates: [String]?
     package var issuer: String?
     package var endpoints = Endpoints()
-    /// Earlier issuers of the same provider: what they granted is refreshed at the present one. At most 10.
+    /// Earlier issuers of the same provider: credentials that they granted are refreshed at the present one. At most 10.
     package var previousIssuers: [String] = []
-    /// Likewise earlier token endpoints, at most 10.
+    /// Earlier token endpoints, likewise. At most 10.
     package var previousTokenEndpoints: [String] = []
     package var clientAuthentication: ProviderPreset.ClientAuthentication?
     package var allowedRedirectURIs: [String] = []
     package var allowedReturnURIs: [String] = []
     package var browserBinding = BrowserBinding.whenStartedHere
     package var callbackURI = CallbackURI.shared
-    /// What pages call the tenant; nil for its name. At most 100 Unicode scalars, no control characters.
+    /// The tenant's title on pages; nil for its name. At most 100 Unicode scalars, no control characters.
     package var displayName: String?
-    /// Answers to a refresh that end a session at this provider, besides those of the preset.
+    /// Answers to a refresh that end a session, in addition to those of the preset.
     package var sessionEndingAnswers: [RefusalPattern] = []
-    /// How long before a token's expiry it is refreshed already; nil for the preset's.
+    /// How long before its expiry a token is refreshed when a caller asks for it; nil for the preset's.
     package var refreshLeadTime: Duration?
-    /// The lifetime of a token whose answer names none and which is no JWT; nil for the preset's.
+    /// The lifetime of a token that is not a JWT and whose answer names no lifetime; nil for the preset's.
     package var defaultLifetime: TokenLifetime?
-    /// For how long after its first use the provider takes a refresh token again, 0 to 86,400 s; nil for the preset's.
+    /// For how long after its first use the provider accepts a refresh token again, 0 to 86,400 s; nil for the preset's.
     package var reuseGrace: Duration?
-    /// How long before its expiry a user's token is renewed although nobody asks for it, 60 s to a day; nil for not at
-    /// all.
+    /// How long before its expiry a user's token is renewed without a caller's request, 60 s to a day; nil for never.
     package var proactiveRefresh: Duration?
     package var clientCredentials = ClientCredentials.on
 
@@ -82,20 +81,20 @@ package struct TenantConfiguration: Sendable, Equatable {
         return pinnedCertificates ?? preset.pinnedCertificates
     }
 
-    /// Whether there is a level between a user's and the basic one.
+    /// Whether callers can get client credentials, the level between a user's and the basic one.
     package var obtainsClientCredentials: Bool { client.clientSecret != nil && clientCredentials == .on }
 
     package var effectiveDefaultLifetime: TokenLifetime { defaultLifetime ?? preset.defaultLifetime }
 
     package var effectiveRefreshLeadTime: Duration { refreshLeadTime ?? preset.refreshLeadTime }
 
-    /// What pages call the provider: the preset's title, else the host of its issuer or of its login page.
+    /// The provider's title on pages: the preset's, else the host of its issuer or of its login page.
     func providerTitle(at server: AuthorizationServer) -> String {
         if let title = preset.title { return title }
         return URLTarget(server.issuer ?? server.authorizationEndpoint)?.host ?? preset.name
     }
 
-    /// Whether tokens are asked for, and browsers sent to log in, at addresses of the preset and not of the tenant.
+    /// Whether token requests and browsers are sent to addresses of the preset, and not of the tenant.
     var usesPresetAddresses: Bool {
         let namesLogin = endpoints.authorization != nil || loginServiceBaseURI != nil
         let namesTokens = endpoints.token != nil || authServiceBaseURI != nil
@@ -103,8 +102,8 @@ package struct TenantConfiguration: Sendable, Equatable {
         return presetKnowsThem && !(namesLogin && namesTokens)
     }
 
-    /// The same registration without the lists of addresses: a login that has begun needs those no more, and they can be
-    /// long.
+    /// The same registration without the lists of addresses, which can be long, and which a login does not need any more once it
+    /// has begun.
     var withoutListedURIs: TenantConfiguration {
         var copy = self
         (copy.allowedRedirectURIs, copy.allowedReturnURIs) = ([], [])
@@ -112,7 +111,7 @@ package struct TenantConfiguration: Sendable, Equatable {
         return copy
     }
 
-    /// Whose refresh tokens the provider is sent, as far as that is known without its metadata.
+    /// The providers whose refresh tokens may be sent to this one, as far as that is known without its metadata.
     var acceptedProviders: AcceptedProviders {
         AcceptedProviders(
             issuer: issuer.map { WireText($0) },
@@ -121,7 +120,7 @@ package struct TenantConfiguration: Sendable, Equatable {
             previousTokenEndpoints: previousTokenEndpoints.map { WireText($0) })
     }
 
-    /// What the endpoints are without asking the provider; nil where its metadata is needed.
+    /// The endpoints, if the configuration has all of them; nil where the provider's metadata is needed.
     package var configuredServer: AuthorizationServer? {
         server(
             authorization: endpoints.authorization
@@ -131,7 +130,7 @@ package struct TenantConfiguration: Sendable, Equatable {
                 ?? preset.tokenEndpoint)
     }
 
-    /// The endpoints, with those that are not configured taken from the provider's metadata.
+    /// The endpoints; those that are not configured come from the provider's metadata.
     package func server(completedBy metadata: ProviderMetadata) -> AuthorizationServer? {
         var server = server(
             authorization: endpoints.authorization ?? metadata.authorizationEndpoint,
@@ -147,7 +146,7 @@ package struct TenantConfiguration: Sendable, Equatable {
                 ? preset.clientAuthentication : supported.first ?? preset.clientAuthentication
         }
         if let method = server?.clientAuthentication {
-            // An endpoint that the tenant names is spoken to as the token endpoint is.
+            // At an endpoint that the tenant names, the client authenticates as at the token endpoint.
             server?.revocationAuthentication =
                 endpoints.revocation == nil ? metadata.revocationAuthentication(besideTokens: method) : method
         }
@@ -171,58 +170,48 @@ package struct TenantConfiguration: Sendable, Equatable {
             defaultLifetime: effectiveDefaultLifetime)
     }
 
-    /// A name for the provider within this process, before its metadata is known: what is asked at one place bears one.
+    /// Identifies the provider within this process, even before its metadata is known: tenants whose requests go to one place
+    /// have the same name.
     var providerName: String {
         configuredServer?.origin ?? issuer ?? preset.name
     }
 
-    /// One slash between the two, whatever the base ends in.
+    /// Joins the two with exactly one slash.
     private func joined(_ base: String?, _ path: String) -> String? {
         base.map { WireText($0).ends(with: "/") ? $0 + path : "\($0)/\(path)" }
     }
 }
 
-/// What a provider says about itself (RFC 8414, OpenID Connect Discovery).
+/// A provider's metadata (RFC 8414, OpenID Connect Discovery).
 package struct ProviderMetadata: Sendable, Equatable {
     package var issuer: String
     package var authorizationEndpoint: String
     package var tokenEndpoint: String
     package var revocationEndpoint: String?
     package var deviceAuthorizationEndpoint: String?
-    /// The methods named that this broker speaks; nil where the document names none.
+    /// The named methods that this broker supports; nil where the document names none.
     package var clientAuthenticationMethods: [ProviderPreset.ClientAuthentication]?
     /// The same for the revocation endpoint.
     package var revocationAuthenticationMethods: [ProviderPreset.ClientAuthentication]?
     /// RFC 9207 §3.
-    package var announcesIssuerInResponses: Bool
-    /// Where the provider's keys are.
+    package var announcesIssuerInResponses = false
+    /// The address of the provider's keys.
     package var jwksURI: String?
-    /// The grants named; nil where the document names none, as many do whose provider has more than RFC 8414's two.
+    /// The grants that the document names; nil where it names none. Many documents name none although the provider has more
+    /// grants than the two that RFC 8414 then assumes.
     package var grantTypes: [WireText]?
-    /// Where the document was found.
+    /// The address at which the document was found.
     package var address: String?
 
-    package init(
-        issuer: String, authorizationEndpoint: String, tokenEndpoint: String, revocationEndpoint: String?,
-        deviceAuthorizationEndpoint: String?,
-        clientAuthenticationMethods: [ProviderPreset.ClientAuthentication]?,
-        revocationAuthenticationMethods: [ProviderPreset.ClientAuthentication]? = nil,
-        announcesIssuerInResponses: Bool, jwksURI: String? = nil, grantTypes: [WireText]? = nil
-    ) {
+    /// Metadata with the required members only.
+    package init(issuer: String, authorizationEndpoint: String, tokenEndpoint: String) {
         self.issuer = issuer
         self.authorizationEndpoint = authorizationEndpoint
         self.tokenEndpoint = tokenEndpoint
-        self.revocationEndpoint = revocationEndpoint
-        self.deviceAuthorizationEndpoint = deviceAuthorizationEndpoint
-        self.clientAuthenticationMethods = clientAuthenticationMethods
-        self.revocationAuthenticationMethods = revocationAuthenticationMethods
-        self.announcesIssuerInResponses = announcesIssuerInResponses
-        self.jwksURI = jwksURI
-        self.grantTypes = grantTypes
     }
 
-    /// How a client shows who it is at the revocation endpoint (RFC 8414 §2: where no method is named, by HTTP Basic).
-    /// - Parameter method: how it does at the token endpoint, which counts wherever it may.
+    /// How a client authenticates at the revocation endpoint (RFC 8414 §2: where no method is named, by HTTP Basic).
+    /// - Parameter method: its method at the token endpoint, which is used wherever the provider supports it.
     func revocationAuthentication(
         besideTokens method: ProviderPreset.ClientAuthentication
     ) -> ProviderPreset.ClientAuthentication {

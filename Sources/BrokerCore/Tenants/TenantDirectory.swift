@@ -4,17 +4,17 @@ package import OAuth
 package import Reactor
 internal import Synchronization
 
-/// A tenant as it stood when it was read. Immutable; replaced whole. An object, so that whoever passes it on counts one
-/// reference and not one for each of its parts.
+/// A tenant as it was when it was read. Immutable. An object, so that passing it on counts one reference, and not one for each
+/// part.
 package final class Tenant: Cacheable, Equatable {
     package let name: TenantName
     package let version: Int64
     package let configuration: TenantConfiguration
-    /// What the configuration allows a query. Kept, because every read looks at it.
+    /// What the configuration means for `CredentialsPolicy`. Made once, since every read needs it.
     package let terms: CredentialsPolicy.Terms
-    /// The place of the configuration's preset in `ProviderPreset.all`.
+    /// The index of the configuration's preset in `ProviderPreset.all`.
     package let presetNumber: Int
-    /// Hashes of the tenant's credentials.
+    /// Hashes the identities of the tenant's credentials.
     let hashing: CredentialsID.Hashing
 
     package init(name: TenantName, version: Int64, configuration: TenantConfiguration) {
@@ -30,8 +30,8 @@ package final class Tenant: Cacheable, Equatable {
             providers: configuration.acceptedProviders)
     }
 
-    /// What the object takes of memory without what its fields refer to.
-    fileprivate static let footprint = Footprint.allocation(
+    /// The memory of the object itself, in bytes.
+    fileprivate static let memorySize = MemorySize.allocation(
         16 + MemoryLayout<(TenantName, Int64, TenantConfiguration, CredentialsPolicy.Terms)>.size)
 
     package static func == (left: Tenant, right: Tenant) -> Bool {
@@ -39,74 +39,73 @@ package final class Tenant: Cacheable, Equatable {
     }
 }
 
-/// The tenants: written through to the store, read from memory while that may be believed.
+/// The tenants: read from a cache while its entry is valid, and written to store and cache.
 package final class TenantDirectory: Sendable {
     private let vault: Vault
     private let time: any Time
     private let cache: RevalidatingCache<TenantName, Tenant>
     private let versions = VersionSource()
-    /// The tenants that the store told a change of, and that were not read since.
+    /// The tenants whose change the store has reported and that were not read since.
     private let changed = Mutex<Set<TenantName>>([])
     private let onPut: @Sendable (Tenant) -> Void
 
-    /// Far more tenants than are changed between two reads of them.
+    /// More tenants than are usually changed between two reads of them.
     private static let mostChanged = 4096
 
-    /// - Parameter onPut: called when a tenant was put, by this replica or, once it is read again, by another one. It may
-    ///   be called more than once for one put, and does not suspend.
+    /// - Parameter onPut: called when this replica has written a tenant's configuration, or has read one that another replica
+    ///   has written. May be called more than once for one write. Must not suspend.
     package init(
         vault: Vault, bus: EventBus, time: any Time, onPut: @escaping @Sendable (Tenant) -> Void = { _ in }
     ) {
         self.vault = vault
         self.time = time
         self.onPut = onPut
-        cache = RevalidatingCache(bytes: 32 << 20, trust: bus.trust) { name, tenant in
-            // An object; a configuration's values and what was made of them, by the length of the text that they are
-            // written in.
-            Footprint.text(name.description) + Tenant.footprint + 2 * tenant.configuration.encoded.count
+        cache = RevalidatingCache(bytes: 32 << 20, validity: bus.cacheValidity) { name, tenant in
+            // The configuration's values, and what is derived from them, take about twice the length of its encoded form.
+            MemorySize.text(name.description) + Tenant.memorySize + 2 * tenant.configuration.encoded.count
         } version: {
             $0.version
         } hash: {
             CredentialsID.Hashing($0).tenantHash
         }
         bus.onChange(of: .tenant) { [self] id, version in
-            // What this replica has written itself is told of, too.
+            // This replica's own writes are reported, too.
             if let version, cache.any(id.tenant)?.version != version { noteChange(of: id.tenant) }
-            cache.hear(id.tenant, version: version)
+            cache.invalidate(id.tenant, olderThan: version)
         }
         bus.onRemoval { [cache] tenant in cache.remove(tenant) }
     }
 
-    /// The cache, with the records that its entries were read from.
-    var renewable: RenewableCache { RenewableCache(cache) { name, _ in RecordID(.tenant, name) } }
+    /// The cache, for `CacheRevalidation`.
+    var revalidatedCache: AnyRevalidatingCache { AnyRevalidatingCache(cache) { name, _ in RecordID(.tenant, name) } }
 
-    /// What is kept in memory.
+    /// The size of the cache.
     package var statistics: CacheStatistics { cache.statistics }
 
-    /// The tenant, or nil. Does not suspend while the cached one may be believed.
+    /// The tenant, or nil. Does not suspend while a valid entry is in the cache.
     package func tenant(_ name: TenantName) async throws(BrokerError) -> Tenant? {
         if let tenant = cache.fresh(name, now: time.monotonic) { return tenant }
         do throws(StoreError) {
             return try await reread(name)
         } catch {
-            // A store that is away makes nobody a stranger.
+            // While the store does not answer, a known tenant is still accepted.
             if error == .unavailable, let known = cache.any(name) { return known }
             throw BrokerError(error)
         }
     }
 
-    /// The tenant of an API key, where the one in memory may be believed.
+    /// The tenant of an API key, if the cache has a valid entry.
     package func inMemory(of key: CallerKey, now: MonotonicInstant) -> Tenant? {
         cache.holding(key.tenant, key.tenantHash, now: now)?.value
     }
 
-    /// The tenant as it was read last, however long ago; nil where that is forgotten.
+    /// The tenant as it was last read, valid or not; nil where it is not cached.
     func inMemory(_ name: TenantName) -> Tenant? { cache.any(name) }
 
-    /// Whether a tenant of that name was read, however long ago.
+    /// Whether the cache has a tenant of that name, valid or not.
     package func isKnown(_ name: TenantName) -> Bool { inMemory(name) != nil }
 
-    /// The tenant as it stands in the store, whatever is in memory.
+    /// The tenant, read from the store.
     package func currentTenant(_ name: TenantName) async throws(BrokerError) -> Tenant? {
         do throws(StoreError) {
             return try await reread(name)
@@ -138,7 +137,7 @@ package final class TenantDirectory: Sendable {
         }
     }
 
-    /// Writes the configuration whole. Returns the tenant and whether it is new.
+    /// Replaces the whole configuration. Returns the tenant, and whether it is new.
     package func put(
         _ name: TenantName, _ configuration: TenantConfiguration
     ) async throws(BrokerError) -> (tenant: Tenant, isNew: Bool) {
@@ -163,7 +162,7 @@ package final class TenantDirectory: Sendable {
                 return (tenant, current == nil)
             }
         } catch {
-            // The configuration may have arrived all the same.
+            // The store may have carried out the write although its answer was lost.
             cache.remove(name)
             throw BrokerError(error)
         }
@@ -171,7 +170,7 @@ package final class TenantDirectory: Sendable {
 
     /// Removes the tenant with everything under it. Returns whether there was one.
     package func delete(_ name: TenantName) async throws(BrokerError) -> Bool {
-        // Where the deletion's answer is lost, the tenant may be gone all the same.
+        // The store may have removed the tenant although its answer was lost.
         defer { cache.remove(name) }
         do throws(StoreError) {
             let existed = try await exists(name)
@@ -182,7 +181,7 @@ package final class TenantDirectory: Sendable {
         }
     }
 
-    /// A record that does not open exists all the same: deleting it is the way out.
+    /// A record that cannot be opened counts as existing, so that an operator can delete the tenant.
     private func exists(_ name: TenantName) async throws(StoreError) -> Bool {
         do throws(StoreError) {
             return try await vault.read(RecordID(.tenant, name)) != nil
@@ -221,10 +220,10 @@ package final class TenantDirectory: Sendable {
     }
 }
 
-/// Runs `body` again while another writer was faster. Each run must read before it writes; the first may go by what is known
-/// already, where a write of anything else is a conflict.
+/// Runs `body` again after a conflict, up to 32 times. Each run must read before it writes. The first run may use a cached
+/// record instead, if a write over any other version is a conflict.
 ///
-/// One of any number of writers succeeds in each round, so 32 rounds are lost only by a record under siege.
+/// One writer succeeds in each round, so only a record with very many writers fails 32 times.
 package func retryingConflicts<R>(
     _ body: () async throws(StoreError) -> R
 ) async throws(StoreError) -> R {

@@ -95,7 +95,7 @@ package actor FileRecordStore: RecordStore {
         try attempt { files throws(FileStoreError) in try files.lapsed(kind, limit: limit) }
     }
 
-    nonisolated package func watch(_ hear: @escaping @Sendable (StoreNews) -> Void) {}
+    nonisolated package func watch(_ notify: @escaping @Sendable (StoreNotification) -> Void) {}
 
     package func entries(
         after sequence: Int64, tenant: TenantName?, limit: Int

@@ -13,7 +13,7 @@ final class CommitFeed: Sendable {
     private let state = Mutex(State.unused)
     private let executor: any TaskExecutor
     private let makeListener:
-        @Sendable (_ hear: @escaping @Sendable (PostgresListener.Event) -> Void) -> PostgresListener?
+        @Sendable (_ notify: @escaping @Sendable (PostgresListener.Event) -> Void) -> PostgresListener?
     private let report: @Sendable (PostgresError) -> Void
 
     /// - Parameters:
@@ -23,7 +23,7 @@ final class CommitFeed: Sendable {
     init(
         on executor: any TaskExecutor, report: @escaping @Sendable (PostgresError) -> Void,
         makeListener:
-            @escaping @Sendable (_ hear: @escaping @Sendable (PostgresListener.Event) -> Void) -> PostgresListener?
+            @escaping @Sendable (_ notify: @escaping @Sendable (PostgresListener.Event) -> Void) -> PostgresListener?
     ) {
         self.executor = executor
         self.report = report
@@ -31,18 +31,18 @@ final class CommitFeed: Sendable {
     }
 
     /// Begins to listen, the first time that it is called.
-    func watch(_ hear: @escaping @Sendable (StoreNews) -> Void) {
+    func watch(_ notify: @escaping @Sendable (StoreNotification) -> Void) {
         let report = report
         state.withLock { state in
             guard case .unused = state,
                 let listener = makeListener({ event in
                     switch event {
-                    case .following: hear(.following)
-                    case .alive: hear(.alive)
-                    case .heard(let payload): hear(CommitNotice.news(in: payload))
+                    case .following: notify(.following)
+                    case .alive: notify(.alive)
+                    case .heard(let payload): notify(CommitNotice.notification(in: payload))
                     case .lost(let error):
                         report(error)
-                        hear(.lost)
+                        notify(.lost)
                     }
                 })
             else { return }
@@ -50,7 +50,7 @@ final class CommitFeed: Sendable {
         }
     }
 
-    /// Stops listening. `hear` is not called after this has returned.
+    /// Stops listening. `notify` is not called after this has returned.
     func close() async {
         let last = state.withLock { state in
             defer { state = .closed }

@@ -44,7 +44,7 @@ enum CommitNotice {
 
     /// Reads a payload. Every client of the database can send one, so it must have no other effect than that records
     /// are read again.
-    static func news(in text: String) -> StoreNews {
+    static func notification(in text: String) -> StoreNotification {
         var changes: [StoreChange] = []
         // Splits the octets, because splitting characters would first combine them into grapheme clusters.
         var rest = text.utf8[...]

@@ -22,7 +22,7 @@ final class LineageWatch: Sendable {
         /// Whether the server has refused the query.
         var isRefused = false
         var hasMetStandby = false
-        var hear: (@Sendable (StoreNews) -> Void)?
+        var notify: (@Sendable (StoreNotification) -> Void)?
     }
 
     private enum Skip {
@@ -42,7 +42,7 @@ final class LineageWatch: Sendable {
     }
 
     /// Sets the function that is called when the store has lost commits.
-    func watch(_ hear: @escaping @Sendable (StoreNews) -> Void) { state.withLock { $0.hear = hear } }
+    func watch(_ notify: @escaping @Sendable (StoreNotification) -> Void) { state.withLock { $0.notify = notify } }
 
     /// The state before a query was sent, to compare its result with.
     struct Known: Sendable {
@@ -92,7 +92,7 @@ final class LineageWatch: Sendable {
             return nil
         }
         let lineage = StoreLineage(system: system, timeline: timeline, position: position)
-        let hear = state.withLock { state -> (@Sendable (StoreNews) -> Void)? in
+        let notify = state.withLock { state -> (@Sendable (StoreNotification) -> Void)? in
             guard let last = state.lineage else {
                 state.lineage = lineage
                 return nil
@@ -102,13 +102,13 @@ final class LineageWatch: Sendable {
             if hasGoneBack, !last.isContinued(by: lineage) {
                 state.lineage = lineage
                 state.skip = .isDue
-                return state.hear
+                return state.notify
             }
             // A result that was under way while another connection showed the next history is outdated.
             if last.isContinued(by: lineage) { state.lineage = lineage }
             return nil
         }
-        hear?(.wentBack)
+        notify?(.rolledBack)
         return lineage
     }
 
@@ -119,16 +119,16 @@ final class LineageWatch: Sendable {
     /// - Returns: nil when sequences may be assigned; else the sequence up to which the log must skip first, so that no
     ///   sequence is assigned twice and readers that have read further miss no entry.
     func note(sequence: Int64, since known: Known) -> Int64? {
-        let (end, hear) = state.withLock { state -> (Int64?, (@Sendable (StoreNews) -> Void)?) in
+        let (end, notify) = state.withLock { state -> (Int64?, (@Sendable (StoreNotification) -> Void)?) in
             state.sequence = max(state.sequence, sequence)
             let isLoss = sequence < known.sequence
             if isLoss { state.skip = .isDue }
             if case .isDue? = state.skip { state.skip = .to(state.sequence + Self.sequencesSkipped) }
-            if case .to(let end)? = state.skip, sequence < end { return (end, isLoss ? state.hear : nil) }
+            if case .to(let end)? = state.skip, sequence < end { return (end, isLoss ? state.notify : nil) }
             state.skip = nil
             return (nil, nil)
         }
-        hear?(.wentBack)
+        notify?(.rolledBack)
         return end
     }
 

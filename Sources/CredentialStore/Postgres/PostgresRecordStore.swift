@@ -66,14 +66,14 @@ package struct PostgresRecordStore: RecordStore {
         case .through(let direct): source = direct
         case .off: (source, notifier) = (nil, nil)
         }
-        let feed = CommitFeed(on: pool.executor, report: report) { hear in
+        let feed = CommitFeed(on: pool.executor, report: report) { notify in
             source.map { source in
                 PostgresListener(source, channel: Statements.channel, settings: heartbeat, on: loop, resolver: resolver)
                 {
                     payload, deadline throws(PostgresError) in
                     _ = try await pool.execute(Statements.notify, [.text(payload)], until: deadline)
                 } hear: {
-                    hear($0)
+                    notify($0)
                 }
             }
         }
@@ -193,9 +193,9 @@ package struct PostgresRecordStore: RecordStore {
         }
     }
 
-    package func watch(_ hear: @escaping @Sendable (StoreNews) -> Void) {
-        lineageWatch.watch(hear)
-        feed.watch(hear)
+    package func watch(_ notify: @escaping @Sendable (StoreNotification) -> Void) {
+        lineageWatch.watch(notify)
+        feed.watch(notify)
     }
 
     // MARK: Writing

@@ -7,7 +7,7 @@ internal import Testing
 
 /// The orders in which a change, what the store tells of it, and readings and writings of the same key can meet. A value
 /// is its record's version.
-@Suite struct `News of what is kept in memory` {
+@Suite struct `Cache invalidation` {
     enum Step: Sendable {
         /// A reader or writer begins a call of the store, and will return with the result.
         case ask(Character)
@@ -25,10 +25,10 @@ internal import Testing
 
     private typealias Cache = RevalidatingCache<String, Int>
 
-    /// What is believed in the end.
-    private static func outcome(_ steps: [Step], validity: Duration? = .seconds(5)) -> Int? {
-        let trust = Trust(validity: validity)
-        let cache = Cache(bytes: 1 << 20, trust: trust, cost: { _, _ in 0 }, version: { Int64($0) })
+    /// What is used in the end.
+    private static func outcome(_ steps: [Step], lifetime: Duration? = .seconds(5)) -> Int? {
+        let validity = CacheValidity(lifetime: lifetime)
+        let cache = Cache(bytes: 1 << 20, validity: validity, cost: { _, _ in 0 }, version: { Int64($0) })
         var now = MonotonicInstant(nanoseconds: 1).advanced(by: .seconds(1000))
         var tickets: [Character: Cache.Ticket] = [:]
         var others = 0
@@ -37,19 +37,19 @@ internal import Testing
             case .ask(let who): tickets[who] = cache.ticket("a", now: now)
             case .read(let who, let value): cache.fill("a", value, tickets[who]!)
             case .wrote(let who, let value): cache.put("a", value, tickets[who]!)
-            case .news(let version): cache.hear("a", version: version.map(Int64.init))
+            case .news(let version): cache.invalidate("a", olderThan: version.map(Int64.init))
             case .removed: cache.remove("a")
             case .otherNews:
                 // As many as the table of changes forgets the oldest over.
                 for _ in 0..<100_000 {
                     others += 1
-                    cache.hear("b\(others)", version: 1)
+                    cache.invalidate("b\(others)", olderThan: 1)
                 }
             case .pass(let duration): now = now.advanced(by: duration)
-            case .follow: trust.follow(now)
-            case .alive: trust.beAlive(now)
-            case .lose: trust.lose()
-            case .unknown: trust.distrust(now)
+            case .follow: validity.feedStarted(at: now)
+            case .alive: validity.feedSeenAlive(at: now)
+            case .lose: validity.feedLost()
+            case .unknown: validity.invalidateAll(at: now)
             }
         }
         return cache.fresh("a", now: now)
@@ -96,7 +96,7 @@ internal import Testing
             ([.ask("r"), .read("r", 1), .ask("s"), .read("s", nil)], nil),
         ] as [([Step], Int?)])
     func `a reading is taken in unless a change came between that it has not seen`(steps: [Step], value: Int?) {
-        #expect(Self.outcome(steps, validity: nil) == value)
+        #expect(Self.outcome(steps, lifetime: nil) == value)
         #expect(Self.outcome([.follow] + steps) == value)
     }
 
@@ -127,7 +127,7 @@ internal import Testing
             ([.ask("v"), .ask("w"), .wrote("w", 3), .wrote("v", 2), .news(2), .news(3)], nil),
         ] as [([Step], Int?)])
     func `what was written stays unless something newer is told of`(steps: [Step], value: Int?) {
-        #expect(Self.outcome(steps, validity: nil) == value)
+        #expect(Self.outcome(steps, lifetime: nil) == value)
         #expect(Self.outcome([.follow] + steps) == value)
     }
 
@@ -155,19 +155,19 @@ internal import Testing
             ([.follow, .ask("r"), .pass(.nanoseconds(1)), .unknown, .read("r", 1)], nil),
             ([.follow, .pass(.nanoseconds(1)), .unknown, .ask("r"), .read("r", 2)], 2),
         ] as [([Step], Int?)])
-    func `what may have missed a change is not believed`(steps: [Step], value: Int?) {
+    func `what may have missed a change is not used`(steps: [Step], value: Int?) {
         #expect(Self.outcome(steps) == value)
     }
 
     /// A store of one key, replicas that read and write it, and a feed that is late and is lost, in a random order of
-    /// everything. Whatever is believed is compared with what the store said at the time up to which news had come.
+    /// everything. Whatever is used is compared with what the store said at the time up to which news had come.
     @Test(arguments: 1...40)
-    func `nothing is believed that is older than the news, or than the bound`(seed: UInt64) {
+    func `nothing is used that is older than the news, or than the bound`(seed: UInt64) {
         var world = World(seed: seed)
         for _ in 0..<5000 { world.step() }
         #expect(world.faults == [])
-        // It would be easy to be right by never believing anything.
-        #expect(world.believed > 500)
+        // It would be easy to be right by never using anything.
+        #expect(world.used > 500)
         #expect(world.renewed > 20)
     }
 
@@ -180,15 +180,15 @@ internal import Testing
             let isWrite: Bool
         }
 
-        /// A renewal of belief that is under way.
+        /// A revalidation that is under way.
         struct Renewal {
             let asked: MonotonicInstant
-            let entries: [RenewableEntry]
+            let entries: [RevalidationCandidate]
             /// Nil before the store was there.
             var version: Int64?
         }
 
-        let trust = Trust(validity: .seconds(5))
+        let validity = CacheValidity(lifetime: .seconds(5))
         let cache: Cache
         var random: Steps
         var now = MonotonicInstant(nanoseconds: 1_000_000_000_000)
@@ -204,11 +204,11 @@ internal import Testing
         var isFollowing = false
         /// The connection is gone, and the store has not noticed yet: since then.
         var brokenSince: MonotonicInstant?
-        var believed = 0
+        var used = 0
         var faults: [String] = []
 
         init(seed: UInt64) {
-            cache = Cache(bytes: 1 << 20, trust: trust, cost: { _, _ in 0 }, version: { Int64($0) })
+            cache = Cache(bytes: 1 << 20, validity: validity, cost: { _, _ in 0 }, version: { Int64($0) })
             random = Steps(state: seed)
         }
 
@@ -224,7 +224,7 @@ internal import Testing
             case 8..<11: finish()
             case 11, 12: hear()
             case 13:
-                if isFollowing, brokenSince == nil, news.isEmpty { trust.beAlive(now) }
+                if isFollowing, brokenSince == nil, news.isEmpty { validity.feedSeenAlive(at: now) }
             case 14:
                 if random.below(40) == 0 {
                     if isFollowing { brokenSince = brokenSince ?? now } else { follow() }
@@ -240,9 +240,9 @@ internal import Testing
         mutating func renew() {
             guard let current = renewal else {
                 let later = now.advanced(by: .seconds(59))
-                guard let checked = trust.checksRunningOut(at: later, now) else { return }
-                var walk = CacheWalk(part: 0, of: 1)
-                let entries = cache.renewable(&walk, limit: 10, checked: checked) { key, _ in
+                guard let checked = validity.checksExpiring(by: later, at: now) else { return }
+                var scan = CacheScan(part: 0, of: 1)
+                let entries = cache.candidates(in: &scan, limit: 10, checked: checked) { key, _ in
                     RecordID(.credentials, TenantName("t")!, key: key)
                 }
                 if !entries.isEmpty { renewal = Renewal(asked: now, entries: entries) }
@@ -255,10 +255,10 @@ internal import Testing
             renewal = nil
             for entry in current.entries {
                 if entry.version == version {
-                    cache.renew([entry], checked: current.asked)
+                    cache.revalidated([entry], checked: current.asked)
                     renewed += 1
                 } else {
-                    cache.hear("a", version: version > entry.version ? version : nil)
+                    cache.invalidate("a", olderThan: version > entry.version ? version : nil)
                 }
             }
         }
@@ -302,23 +302,23 @@ internal import Testing
         mutating func hear() {
             guard !news.isEmpty else { return }
             told = news.removeFirst()
-            cache.hear("a", version: Int64(told))
+            cache.invalidate("a", olderThan: Int64(told))
         }
 
         mutating func follow() {
             (isFollowing, news, told) = (true, [], history.last!.version)
-            trust.follow(now)
+            validity.feedStarted(at: now)
         }
 
         mutating func lose() {
             (isFollowing, brokenSince, news) = (false, nil, [])
-            trust.lose()
+            validity.feedLost()
         }
 
         mutating func check() {
             guard let value = cache.fresh("a", now: now) else { return }
-            believed += 1
-            if isFollowing, brokenSince == nil, trust.isFollowing(now) {
+            used += 1
+            if isFollowing, brokenSince == nil, validity.isFeedAlive(at: now) {
                 if value < told { faults.append("\(value) is older than the news of \(told)") }
             }
             let bound = now.advanced(by: .seconds(-5))

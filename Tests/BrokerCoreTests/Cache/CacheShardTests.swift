@@ -170,7 +170,7 @@ internal import Testing
         let slot = try #require(shard.find(1, 1))
         shard.note(slot, Self.note)
         shard.use(slot)
-        shard.renew(slot, shard.entry(slot), checked: Self.now.advanced(by: .seconds(1)))
+        shard.revalidated(slot, shard.entry(slot), checked: Self.now.advanced(by: .seconds(1)))
         #expect(try note(1) == Self.note)
         // The same version is another value all the same.
         Self.set(1, 1, version: 1, in: &shard)

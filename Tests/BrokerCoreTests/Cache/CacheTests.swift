@@ -15,9 +15,9 @@ extension Int: Cacheable {}
 
     /// - Parameter bytes: as much as 1600 entries take and more, if they are spread evenly.
     private static func make(
-        bytes: Int = 6400 * entry, trust: Trust = Trust(validity: nil)
+        bytes: Int = 6400 * entry, validity: CacheValidity = CacheValidity(lifetime: nil)
     ) -> RevalidatingCache<String, Int> {
-        RevalidatingCache(bytes: bytes, trust: trust, cost: { _, _ in 0 }, version: { Int64($0) })
+        RevalidatingCache(bytes: bytes, validity: validity, cost: { _, _ in 0 }, version: { Int64($0) })
     }
 
     /// What an entry takes whose key and value have no allocations of their own.
@@ -35,10 +35,10 @@ extension Int: Cacheable {}
     }
 
     @Test(arguments: [(999, 1), (1000, nil), (1001, nil)] as [(Int, Int?)])
-    func `an entry is believed for as long as the store says, counted from the question`(
+    func `an entry is used for as long as the store says, counted from the question`(
         milliseconds: Int, value: Int?
     ) {
-        let cache = Self.make(trust: Trust(validity: .seconds(1)))
+        let cache = Self.make(validity: CacheValidity(lifetime: .seconds(1)))
         let (read, written) = (cache.ticket("read", now: Self.at(0)), cache.ticket("written", now: Self.at(0)))
         cache.fill("read", 1, read)
         cache.put("written", 1, written)

@@ -19,8 +19,8 @@ internal import Testing
 
     @Test(arguments: [1 << 20, 8 << 20])
     func `take what they may and no more, and the latest are there`(limit: Int) throws {
-        let bus = EventBus(trust: Trust(validity: nil))
-        let cache = RevalidatingCache<CredentialsID, CredentialsSnapshot>.credentials(bytes: limit, heeding: bus)
+        let bus = EventBus(cacheValidity: CacheValidity(lifetime: nil))
+        let cache = RevalidatingCache<CredentialsID, CredentialsSnapshot>.credentials(bytes: limit, invalidatedBy: bus)
         for number in 0..<10_000 {
             let id = try Self.id(number)
             cache.fill(id, try Self.snapshot(id, octets: 700), cache.ticket(id, now: Self.now))
@@ -38,8 +38,9 @@ internal import Testing
     }
 
     @Test func `are counted by their size`() throws {
-        let bus = EventBus(trust: Trust(validity: nil))
-        let cache = RevalidatingCache<CredentialsID, CredentialsSnapshot>.credentials(bytes: 64 << 20, heeding: bus)
+        let bus = EventBus(cacheValidity: CacheValidity(lifetime: nil))
+        let cache = RevalidatingCache<CredentialsID, CredentialsSnapshot>.credentials(
+            bytes: 64 << 20, invalidatedBy: bus)
         let id = try Self.id(1)
         for octets in [0, 700, 10_000, 100_000] {
             cache.put(id, try Self.snapshot(id, octets: octets), cache.ticket(id, now: Self.now))

@@ -109,9 +109,10 @@ extension CredentialsSnapshot {
     }
 
     @Test func `is whole, whoever replaces it or takes it away meanwhile`() async throws {
-        let bus = EventBus(trust: Trust(validity: nil))
+        let bus = EventBus(cacheValidity: CacheValidity(lifetime: nil))
         // Room for some of them in each shard.
-        let cache = RevalidatingCache<CredentialsID, CredentialsSnapshot>.credentials(bytes: 1 << 20, heeding: bus)
+        let cache = RevalidatingCache<CredentialsID, CredentialsSnapshot>.credentials(
+            bytes: 1 << 20, invalidatedBy: bus)
         let ids = try (0..<1000).map { try Self.id("t1", "user-\($0)") }
         let hashing = CredentialsID.Hashing(ids[0].tenant)
         let end = End()

@@ -33,13 +33,13 @@ internal import Testing
         let setting = try Setting(GrantMemory.Limits(span: .seconds(900)))
         let id = Setting.id("u")
         for number in 1...10 { await setting.keep("u", Int64(number), "r\(number)") }
-        let kept = try #require(try setting.memory.kept(id))
+        let kept = try #require(try setting.memory.grant(id))
         #expect(kept.version == 10 && kept.record == GrantMemoryTestRecord.holding("r10"))
         let digests = (2...9).map { GrantMemoryTestRecord.holding("r\($0)").tokenDigest! }
         #expect(kept.replaced == digests)
         // Something that comes late is of the past.
         await setting.keep("u", 9, "r9")
-        #expect(try setting.memory.kept(id)?.version == 10)
+        #expect(try setting.memory.grant(id)?.version == 10)
     }
 
     @Test(arguments: [(899, 10), (900, 0), (901, 0)])
@@ -71,7 +71,7 @@ internal import Testing
         #expect(setting.memory.hasContent(id))
         setting.memory.supersede(id, by: 11)
         #expect(!setting.memory.hasContent(id) && setting.memory.version(id) == 11)
-        #expect(try setting.memory.kept(id) == nil)
+        #expect(try setting.memory.grant(id) == nil)
         // What was written before, and is kept late.
         await setting.keep("u", 10, "r1")
         #expect(!setting.memory.hasContent(id))

@@ -33,12 +33,12 @@ final class DatabaseLink: RecordStore, @unchecked Sendable {
     private(set) var isCutTo = false
     /// Nothing arrives from it.
     private(set) var isCutFrom = false
-    private var hear: (@Sendable (StoreNews) -> Void)?
+    private var notify: (@Sendable (StoreNotification) -> Void)?
     private var isListening = false
     /// When the news that were sent last arrive: none overtakes another.
     private var lastArrival: Int64 = 0
     /// Sent while nothing arrives; delivered when it does again, where the connection is still there.
-    private var stuck: [StoreNews] = []
+    private var stuck: [StoreNotification] = []
     /// The history of commits that its connections lead to.
     private var timeline: Int64
     /// Of which connection news are.
@@ -181,7 +181,7 @@ final class DatabaseLink: RecordStore, @unchecked Sendable {
     private func compareLineage() {
         guard isUp, timeline != database.timeline else { return }
         timeline = database.timeline
-        hear?(.wentBack)
+        notify?(.rolledBack)
     }
 
     private func fate(_ isCommit: Bool) -> Fate {
@@ -213,8 +213,8 @@ final class DatabaseLink: RecordStore, @unchecked Sendable {
 
     // MARK: News
 
-    func watch(_ hear: @escaping @Sendable (StoreNews) -> Void) {
-        self.hear = hear
+    func watch(_ notify: @escaping @Sendable (StoreNotification) -> Void) {
+        self.notify = notify
         connect()
     }
 
@@ -259,17 +259,17 @@ final class DatabaseLink: RecordStore, @unchecked Sendable {
         isListening = false
         connection += 1
         stuck = []
-        let hear = hear
-        executor.at(max(lastArrival, executor.now), process) { hear?(.lost) }
+        let notify = notify
+        executor.at(max(lastArrival, executor.now), process) { notify?(.lost) }
         connect()
     }
 
     /// Sends news.
-    func tell(_ news: StoreNews) {
+    func tell(_ news: StoreNotification) {
         if isListening, !isClosed, !process.isDead { deliver(news) }
     }
 
-    private func deliver(_ news: StoreNews) {
+    private func deliver(_ news: StoreNotification) {
         if isCutFrom {
             stuck.append(news)
             return
@@ -277,9 +277,9 @@ final class DatabaseLink: RecordStore, @unchecked Sendable {
         let isSlow = world.faults.chance.happens(0.01)
         let way = world.faults.chance.span(.microseconds(200), isSlow ? .milliseconds(300) : .milliseconds(3))
         lastArrival = max(lastArrival, executor.now + way)
-        let (number, hear) = (connection, hear)
+        let (number, notify) = (connection, notify)
         executor.at(lastArrival, process) { [self] in
-            if number == connection { hear?(news) }
+            if number == connection { notify?(news) }
         }
     }
 

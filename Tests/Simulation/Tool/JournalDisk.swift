@@ -80,7 +80,7 @@ final class JournalDisk: RecordStore, @unchecked Sendable {
         try await records.trimLog(before: time, keeping: count, limit: limit)
     }
 
-    func watch(_ hear: @escaping @Sendable (StoreNews) -> Void) {}
+    func watch(_ notify: @escaping @Sendable (StoreNotification) -> Void) {}
 
     func clock() async throws(StoreError) -> Timestamp? { nil }
 

@@ -128,7 +128,7 @@ internal import TokenBroker
         async throws
     {
         let broker = try await Self.allStates()
-        let kept = try #require(try await broker.aside(storageKey: "quarantined"))
+        let kept = try #require(try await broker.quarantined(storageKey: "quarantined"))
         #expect(kept.session == EndedSession(.revoked, at: broker.time.now))
         broker.time.advance(by: .seconds(7 * 86_400 - 1))
         #expect(Self.keys(await Self.list(broker, "state=quarantined")) == ["quarantined"])

@@ -185,7 +185,7 @@ internal import TokenBroker
         let broker = try await Self.loggedIn(
             #"{"client_id": "c1", "default_lifetime": "never", "proactive_refresh": 3600, "refresh_lead_time": 86400}"#)
         broker.time.advance(by: Self.century)
-        _ = await broker.broker.core.expiryJob.lookAtAllDue()
+        _ = await broker.broker.core.expiryJob.handleAllDue()
         await broker.broker.core.expiryJob.finish()
         let events = try await broker.events()
         #expect(events.map(\.kind) == [.credentialsUpdated, .loginCompleted])

@@ -35,7 +35,7 @@ internal import TokenBroker
     ) async throws {
         let id = RecordID(.quarantine, TenantName("t1")!, key: key)
         var record = try #require(try await broker.vault.read(id))
-        var kept = try #require(try await broker.aside(storageKey: key))
+        var kept = try #require(try await broker.quarantined(storageKey: key))
         change(&kept)
         let version = record.version
         record.version += 1
@@ -82,7 +82,7 @@ internal import TokenBroker
     @Test func `a call restores a thousand at most, and its cursor leads to the rest`() async throws {
         let broker = try await Self.broker()
         await Self.end(broker, ["k1"])
-        let kept = try #require(try await broker.aside(storageKey: "k1"))
+        let kept = try #require(try await broker.quarantined(storageKey: "k1"))
         let tenant = TenantName("t1")!
         for index in 0..<1000 {
             let key = "m\(1000 + index)"

@@ -109,7 +109,7 @@ internal import TokenBroker
     @Test(arguments: [1, 30])
     func `the days are those of the settings`(days: Int) async throws {
         let broker = try await Self.ended { $0.quarantine = .seconds(days * 86_400) }
-        #expect(try await broker.aside()?.until == broker.time.now.advanced(by: .seconds(days * 86_400)))
+        #expect(try await broker.quarantined()?.until == broker.time.now.advanced(by: .seconds(days * 86_400)))
     }
 
     @Test func `is refused where a user is logged in, and takes the place of client credentials`() async throws {
@@ -168,7 +168,7 @@ internal import TokenBroker
         broker.transport.enqueue(.json(401, #"{"error": "invalid_client"}"#))
         #expect(await broker.get().level == "basic")
         #expect(try await broker.count(.quarantine) == 1)
-        #expect(try await broker.aside()?.credentials.refreshToken?.revealedText == "r2")
+        #expect(try await broker.quarantined()?.credentials.refreshToken?.revealedText == "r2")
     }
 
     @Test func `storage keys and tenants are apart`() async throws {
@@ -194,7 +194,7 @@ internal import TokenBroker
         #expect((answer.status, answer.code) == (403, "forbidden"))
         #expect(await broker.call(.post, "/credentials/restore", key: nil, body: "{}").status == 401)
         #expect(await broker.call(.post, "/credentials/restore", body: "{}").status == 400)
-        #expect(try await broker.aside() != nil)
+        #expect(try await broker.quarantined() != nil)
     }
 
     @Test(arguments: [

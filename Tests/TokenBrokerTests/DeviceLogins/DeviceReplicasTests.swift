@@ -43,7 +43,7 @@ internal import TokenBroker
         await broker.time.sleepers(atLeast: Self.atRest)
     }
 
-    /// The housekeeping, the notices of expiry, the search for leases, the renewal of belief, the search for logins, and
+    /// The housekeeping, the notices of expiry, the search for leases, the revalidation of cache entries, the search for logins, and
     /// the login.
     private static let atRest = 6
 

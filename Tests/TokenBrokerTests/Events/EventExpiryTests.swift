@@ -20,7 +20,7 @@ internal import TokenBroker
         await broker.set("a1", refresh: "r1", lifetime: .seconds(3600))
         for (elapsed, count) in [(Duration.zero, 0), (.seconds(3300), 0), (.milliseconds(1), 1), (.seconds(400), 1)] {
             broker.time.advance(by: elapsed)
-            _ = await broker.broker.core.expiryJob.lookAtAllDue()
+            _ = await broker.broker.core.expiryJob.handleAllDue()
             #expect(try await Self.expiring(broker).count == count, "\(elapsed)")
         }
         let event = try #require(try await Self.expiring(broker).first)
@@ -34,10 +34,10 @@ internal import TokenBroker
         let broker = try await BrokerHarness()
         await broker.makeTenant()
         await broker.set("a1", lifetime: .seconds(100))
-        for _ in 0..<3 { _ = await broker.broker.core.expiryJob.lookAtAllDue() }
+        for _ in 0..<3 { _ = await broker.broker.core.expiryJob.handleAllDue() }
         #expect(try await Self.expiring(broker).count == 1)
         await broker.set("a2", lifetime: .seconds(100))
-        for _ in 0..<3 { _ = await broker.broker.core.expiryJob.lookAtAllDue() }
+        for _ in 0..<3 { _ = await broker.broker.core.expiryJob.handleAllDue() }
         #expect(try await Self.expiring(broker).count == 2)
     }
 
@@ -51,7 +51,7 @@ internal import TokenBroker
         _ = await broker.get("policy=local_force_refresh&storage_key=renewed")
         _ = await broker.call(.delete, "/credentials?storage_key=ended", tenant: "t1")
         broker.time.advance(by: .seconds(200))
-        _ = await broker.broker.core.expiryJob.lookAtAllDue()
+        _ = await broker.broker.core.expiryJob.handleAllDue()
         #expect(try await Self.expiring(broker).isEmpty)
     }
 
@@ -64,7 +64,7 @@ internal import TokenBroker
         }
         for replica in replicas { replica.time.advance(by: .seconds(1000)) }
         await withTaskGroup { group in
-            for replica in replicas { group.addTask { _ = await replica.broker.core.expiryJob.lookAtAllDue() } }
+            for replica in replicas { group.addTask { _ = await replica.broker.core.expiryJob.handleAllDue() } }
         }
         let told = try await Self.expiring(replicas[0])
         #expect(told.count == 250)
@@ -78,15 +78,15 @@ internal import TokenBroker
         await broker.makeTenant()
         await broker.set("a1", lifetime: .seconds(100))
         store.disturb([.loseAnswer]) { if case .settleDue = $0 { true } else { false } }
-        #expect(await broker.broker.core.expiryJob.lookAtAllDue() == .seconds(5))
+        #expect(await broker.broker.core.expiryJob.handleAllDue() == .seconds(5))
         #expect(store.remainingFaults == 0)
-        _ = await broker.broker.core.expiryJob.lookAtAllDue()
+        _ = await broker.broker.core.expiryJob.handleAllDue()
         #expect(try await Self.expiring(broker).count == 1)
         await broker.set("a2", lifetime: .seconds(100))
         store.isAway = true
-        _ = await broker.broker.core.expiryJob.lookAtAllDue()
+        _ = await broker.broker.core.expiryJob.handleAllDue()
         store.isAway = false
-        _ = await broker.broker.core.expiryJob.lookAtAllDue()
+        _ = await broker.broker.core.expiryJob.handleAllDue()
         #expect(try await Self.expiring(broker).count == 2)
     }
 
@@ -109,9 +109,9 @@ internal import TokenBroker
                     due: ManualTime.beginning.advanced(by: .seconds(-1000))))
         ])
         await broker.set("a1", lifetime: .seconds(100))
-        _ = await broker.broker.core.expiryJob.lookAtAllDue()
+        _ = await broker.broker.core.expiryJob.handleAllDue()
         #expect(try await Self.expiring(broker).map(\.storageKey) == ["default"])
-        _ = await broker.broker.core.expiryJob.lookAtAllDue()
+        _ = await broker.broker.core.expiryJob.handleAllDue()
         #expect(broker.log.filter { $0.contains("credentials_unreadable") }.count == 121)
         // A replica that has their key, or is of a newer version, finds their marks.
         #expect(try await broker.vault.nextDue(.credentials) == ManualTime.beginning.advanced(by: .seconds(60)))
@@ -150,11 +150,11 @@ internal import TokenBroker
     @Test func `the job looks again when the next mark comes due, and every five seconds`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant()
-        #expect(await broker.broker.core.expiryJob.lookAtAllDue() == .seconds(5))
+        #expect(await broker.broker.core.expiryJob.handleAllDue() == .seconds(5))
         await broker.set("a1", lifetime: .seconds(302))
-        #expect(await broker.broker.core.expiryJob.lookAtAllDue() == .milliseconds(2001))
+        #expect(await broker.broker.core.expiryJob.handleAllDue() == .milliseconds(2001))
         await broker.set("a1", lifetime: .seconds(3600))
-        #expect(await broker.broker.core.expiryJob.lookAtAllDue() == .seconds(5))
+        #expect(await broker.broker.core.expiryJob.handleAllDue() == .seconds(5))
     }
 }
 

@@ -133,7 +133,7 @@ internal import TokenBroker
         #expect(await broker.get("policy=local").tag == tag)
         #expect(await broker.status().differences == [change.difference])
         #expect(try await Self.record(broker) == before)
-        #expect(try await broker.aside() == nil)
+        #expect(try await broker.quarantined() == nil)
         #expect(try await broker.causes() == ["login"])
         #expect(broker.transport.seen.count == count)
 
@@ -513,7 +513,7 @@ internal import TokenBroker
         await Self.configure(broker, Self.endpoint.after, more: #""proactive_refresh": 1800, "#)
         for elapsed in [1801, 1500] {
             broker.time.advance(by: .seconds(elapsed))
-            _ = await broker.broker.core.expiryJob.lookAtAllDue()
+            _ = await broker.broker.core.expiryJob.handleAllDue()
             await broker.broker.core.expiryJob.finish()
         }
         #expect(Self.receivers(of: "refresh-1", broker) == [])
@@ -523,7 +523,7 @@ internal import TokenBroker
 
     @Test func `a replica's unknown outcome is still known when the address is back`() async throws {
         let time = ManualTime()
-        let (one, two) = try await BrokerHarness.replicas(believing: .seconds(5), time: time)
+        let (one, two) = try await BrokerHarness.replicas(cacheValidity: .seconds(5), time: time)
         await Self.configure(one, Self.endpoint.before)
         await one.logIn()
         let version = try #require(try await one.vault.read(Self.row)).version
@@ -577,6 +577,6 @@ internal import TokenBroker
         gate.open()
         #expect(await first.token == "access-1")
         #expect(try await broker.causes() == ["login"])
-        #expect(try await broker.aside() == nil)
+        #expect(try await broker.quarantined() == nil)
     }
 }

@@ -12,7 +12,7 @@ internal import TokenBroker
 @testable internal import BrokerCore
 
 /// Brokers whose own work has begun, on a store that tells what it is asked for.
-@Suite(.timeLimit(.minutes(1))) struct `Renewal of belief` {
+@Suite(.timeLimit(.minutes(1))) struct `Cache revalidation` {
     private struct Pair {
         let one: BrokerHarness
         let two: BrokerHarness
@@ -40,7 +40,7 @@ internal import TokenBroker
             await time.sleepers(atLeast: Self.atRest)
         }
 
-        /// The housekeeping, the notices of expiry, the search for leases, that for logins, and the renewal of belief.
+        /// The housekeeping, the notices of expiry, the search for leases, that for logins, and the revalidation of cache entries.
         private static let atRest = 5
 
         /// As many seconds go by, in which the feed is seen alive.
@@ -68,11 +68,11 @@ internal import TokenBroker
         }
         // The API key, its tenant and the credentials, in each of 24 rounds.
         #expect((69...75).contains(pair.store.asked.count))
-        #expect(pair.two.broker.core.beliefRenewal.countOfMissedChanges == 0)
+        #expect(pair.two.broker.core.cacheRevalidation.missedChangeCount == 0)
         await pair.two.broker.finish()
     }
 
-    @Test func `lets run out what nobody uses`() async throws {
+    @Test func `lets entries expire that are not used`() async throws {
         let pair = try await Pair()
         #expect(await pair.get().token == "a1")
         await pair.pass(600)
@@ -87,7 +87,7 @@ internal import TokenBroker
     }
 
     @Test(arguments: [false, true])
-    func `finds a change within a minute that nobody told of`(isUsed: Bool) async throws {
+    func `finds a change within a minute that no feed reported`(isUsed: Bool) async throws {
         let pair = try await Pair()
         await pair.pass(17)
         #expect(await pair.get().token == "a1")
@@ -101,13 +101,13 @@ internal import TokenBroker
             await pair.pass(1)
             if isUsed { _ = await pair.get() }
         }
-        #expect(pair.two.broker.core.beliefRenewal.countOfMissedChanges == 2)
+        #expect(pair.two.broker.core.cacheRevalidation.missedChangeCount == 2)
         #expect(await pair.get().level == "basic")
         #expect(await pair.two.get("storage_key=other").token == "b1")
         await pair.two.broker.finish()
     }
 
-    @Test func `finds that a tenant or an API key is gone that nobody told of`() async throws {
+    @Test func `finds that a tenant or an API key is gone that no feed reported`() async throws {
         let pair = try await Pair()
         #expect(await pair.get().token == "a1")
         pair.feed.setDelivery(.fails)
@@ -122,7 +122,7 @@ internal import TokenBroker
         await pair.two.broker.finish()
     }
 
-    @Test func `wakes who waits for a change that nobody told of`() async throws {
+    @Test func `wakes tasks that wait for a change that no feed reported`() async throws {
         let pair = try await Pair()
         #expect(await pair.get().token == "a1")
         let id = CredentialsID(tenant: TenantName("t1")!, storageKey: .default)
@@ -136,7 +136,7 @@ internal import TokenBroker
         await pair.two.broker.finish()
     }
 
-    @Test func `rests while no feed vouches for anything`() async throws {
+    @Test func `pauses while no feed covers anything`() async throws {
         let pair = try await Pair(follows: false)
         #expect(await pair.get().token == "a1")
         await pair.pass(120)
@@ -194,7 +194,7 @@ internal import TokenBroker
         await pair.two.broker.finish()
     }
 
-    /// The other replica sends no notifications, like a replica that dies after each commit.
+    /// The other replica tells nobody of its commits, as one would that dies after each.
     @Test func `finds on PostgreSQL what another replica has changed without a word`() async throws {
         let server = try PostgresServer.shared.get()
         let configuration = try PostgresServer.configuration(server.uri(database: try await server.makeDatabase()))
@@ -231,7 +231,7 @@ internal import TokenBroker
         await other.set("b1", storageKey: "k18")
         await pass(60)
         #expect(store.reads == reads)
-        #expect(one.broker.core.beliefRenewal.countOfMissedChanges == 2)
+        #expect(one.broker.core.cacheRevalidation.missedChangeCount == 2)
         for number in 0..<600 where number != 17 {
             #expect(await one.get("storage_key=k\(number)").token == (number == 18 ? "b1" : "a\(number)"))
         }
@@ -289,10 +289,10 @@ private final class QuestionStore: ForwardingStore {
 
     func admit() throws(StoreError) {}
 
-    /// The feed's signs of life. Of those that were not awaited, only the last one is kept.
+    /// The feed's signs of life, the last one of those that nobody has waited for.
     var life: AsyncStream<Void> { signs.stream }
 
-    func watch(_ hear: @escaping @Sendable (StoreNews) -> Void) {
+    func watch(_ hear: @escaping @Sendable (StoreNotification) -> Void) {
         inner.watch { [signs] news in
             hear(news)
             if news == .alive { signs.continuation.yield() }

@@ -379,7 +379,7 @@ internal import TokenBroker
 
     @Test func `a change on one replica is seen on the other within the bound`() async throws {
         let time = ManualTime()
-        let (one, two) = try await BrokerHarness.replicas(believing: .seconds(2), time: time)
+        let (one, two) = try await BrokerHarness.replicas(cacheValidity: .seconds(2), time: time)
         await one.makeTenant()
         let key = await one.makeKey()
         await one.set("a1", refresh: "r1")
@@ -412,7 +412,7 @@ internal import TokenBroker
 
     @Test func `a replica with an old reading does not refresh what a sibling has refreshed`() async throws {
         let time = ManualTime()
-        let (one, two) = try await BrokerHarness.replicas(believing: .seconds(3600), time: time)
+        let (one, two) = try await BrokerHarness.replicas(cacheValidity: .seconds(3600), time: time)
         await one.makeTenant()
         await one.set("a1", refresh: "r1", lifetime: .seconds(100))
         let held = await two.get()
@@ -427,7 +427,7 @@ internal import TokenBroker
     }
 
     @Test func `a report about a version that a sibling has replaced costs no refresh`() async throws {
-        let (one, two) = try await BrokerHarness.replicas(believing: .seconds(3600))
+        let (one, two) = try await BrokerHarness.replicas(cacheValidity: .seconds(3600))
         await one.makeTenant()
         let tag = await one.set("a1", refresh: "r1")
         #expect(await two.get().token == "a1")

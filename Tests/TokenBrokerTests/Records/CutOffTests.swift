@@ -49,20 +49,20 @@ internal import TokenBroker
         let store: FaultyStore
         let time = ManualTime()
 
-        static let belief: Duration = .seconds(5)
+        static let cacheValidity: Duration = .seconds(5)
 
         init() async throws {
             let time = time
             let records = MemoryRecordStore { time.monotonic }
-            store = FaultyStore(records, revalidateAfter: Self.belief)
-            one = try await BrokerHarness(store: FaultyStore(records, revalidateAfter: Self.belief), time: time)
+            store = FaultyStore(records, revalidateAfter: Self.cacheValidity)
+            one = try await BrokerHarness(store: FaultyStore(records, revalidateAfter: Self.cacheValidity), time: time)
             two = try await BrokerHarness(store: store, time: time)
             await one.makeTenant("t1", Self.tenant(#""client_id": "c1""#))
         }
 
         static func tenant(_ members: String) -> String { #"{"client_secret": "s1", \#(members)}"# }
 
-        /// Has the second one read what there is, and cuts it off when it does not believe that any more.
+        /// Has the second one read what there is, and cuts it off when its cache entries have expired.
         func cutOff(with memory: Memory) async {
             await memory.prepare(self)
             if memory == .neverRead {
@@ -188,7 +188,7 @@ internal import TokenBroker
         _ = await pair.two.get("policy=local")
         let (answer, status) = (await pair.two.get("policy=local"), await pair.status())
         pair.store.setDown(true)
-        pair.time.advance(by: Pair.belief - .milliseconds(1))
+        pair.time.advance(by: Pair.cacheValidity - .milliseconds(1))
         let cutOff = await pair.two.get("policy=local")
         #expect((cutOff.status, cutOff.code, cutOff.tag) == (answer.status, answer.code, answer.tag))
         #expect(await pair.status().text == status.text)

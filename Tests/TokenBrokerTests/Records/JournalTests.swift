@@ -94,7 +94,7 @@ internal import TokenBroker
         let answer = await setting.refreshWithoutStore()
         #expect(answer.token == "a2")
         #expect(try await setting.entries() == 1)
-        // While it is away, and for longer than anything in memory is believed.
+        // While it is away, and for longer than any cache entry is valid.
         setting.time.advance(by: .seconds(60))
         #expect(await setting.broker.get().token == "a2")
         // Another change may come first, so that no entity tag stands for it yet.
@@ -201,7 +201,7 @@ internal import TokenBroker
             }
         }
         if event == "refusal" || event == "restore" {
-            #expect(try await other.aside() == nil)
+            #expect(try await other.quarantined() == nil)
             other.transport.enqueue(.json(200, BrokerHarness.token("a3")))
             #expect(await other.get("policy=local_force_refresh").token == "a3")
             #expect(other.transport.seen.last?.form["refresh_token"] == "r2")

@@ -131,8 +131,7 @@ internal import TokenBroker
     // MARK: Without the feed
 
     @Test(arguments: [(4999, "user"), (5000, "basic")])
-    func `is believed for the bound and no longer once the feed is lost`(milliseconds: Int, level: String) async throws
-    {
+    func `is used for the bound and no longer once the feed is lost`(milliseconds: Int, level: String) async throws {
         let pair = try await Pair()
         await pair.one.set("a1", refresh: "r1")
         pair.pass(60)
@@ -144,7 +143,7 @@ internal import TokenBroker
     }
 
     @Test(arguments: [(4999, "user"), (5000, "basic")])
-    func `is believed for the bound and no longer when the feed falls silent`(
+    func `is used for the bound and no longer when the feed falls silent`(
         milliseconds: Int, level: String
     ) async throws {
         let pair = try await Pair()
@@ -157,7 +156,7 @@ internal import TokenBroker
         #expect(await pair.two.get().level == level)
     }
 
-    @Test func `is not believed at all when the feed is back, however new it is`() async throws {
+    @Test func `is not used at all when the feed is back, however new it is`() async throws {
         let pair = try await Pair()
         await pair.one.set("a1", refresh: "r1")
         pair.feed.cut()
@@ -173,7 +172,7 @@ internal import TokenBroker
         #expect(pair.store.reads == reads)
     }
 
-    @Test func `is not believed after a change that nobody can name`() async throws {
+    @Test func `is not used after a change that nobody can name`() async throws {
         let pair = try await Pair()
         await pair.one.set("a1", refresh: "r1")
         #expect(await pair.two.get().token == "a1")

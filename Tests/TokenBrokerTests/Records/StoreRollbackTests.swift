@@ -58,7 +58,7 @@ internal import TokenBroker
         func goBack(telling told: [ReplicaStore]? = nil) {
             time.advance(by: .seconds(1))
             store.goBack()
-            for way in told ?? ways { way.tell(.wentBack) }
+            for way in told ?? ways { way.tell(.rolledBack) }
         }
 
         /// The refresh token that a replica presented last.
@@ -85,7 +85,7 @@ internal import TokenBroker
         let setting = try await Setting(replicas: 1)
         let granted = await setting.refresh(setting.one)
         setting.store.goBack()
-        // It is not believed any more, and read again.
+        // Its cache entry has expired, and is read again.
         setting.time.advance(by: .seconds(1))
         setting.ways[0].follow()
         let answer = await setting.one.get()
@@ -107,7 +107,7 @@ internal import TokenBroker
         await setting.time.sleepers(atLeast: 1)
         #expect(setting.two.transport.seen.isEmpty)
         setting.ways[1].setDelivery(.passes)
-        async let looked = setting.one.broker.core.storeRecovery.look()
+        async let looked = setting.one.broker.core.storeRecovery.check()
         await setting.time.sleepers(atLeast: 2)
         setting.time.advance(by: StoreRollback.hold)
         _ = await looked
@@ -130,7 +130,7 @@ internal import TokenBroker
         let start = setting.time.monotonic
         async let renewed = setting.two.get(Self.force)
         await setting.time.sleepers(atLeast: 1)
-        async let looked = setting.one.broker.core.storeRecovery.look()
+        async let looked = setting.one.broker.core.storeRecovery.check()
         await setting.time.sleepers(atLeast: 2)
         let clock = Task { [time = setting.time] in
             while !Task.isCancelled {
@@ -156,7 +156,7 @@ internal import TokenBroker
         setting.goBack()
         async let read = setting.two.get()
         await setting.time.sleepers(atLeast: 1)
-        let looking = Task { await setting.one.broker.core.storeRecovery.look() }
+        let looking = Task { await setting.one.broker.core.storeRecovery.check() }
         let answer = await read
         #expect(answer.token == "a2" && answer.version > granted.version)
         #expect(setting.two.transport.seen.isEmpty)
@@ -196,7 +196,7 @@ internal import TokenBroker
             #expect(await setting.one.logOut().status == 204)
             _ = await setting.two.get("policy=local_valid")
             setting.goBack()
-            _ = await setting.brokers[reader].broker.core.storeRecovery.look()
+            _ = await setting.brokers[reader].broker.core.storeRecovery.check()
             #expect(await setting.two.status().isLoggedIn == false)
             #expect(await setting.one.get(Self.force).level != "user")
             #expect(setting.one.transport.seen.isEmpty && setting.two.transport.seen.isEmpty)
@@ -209,8 +209,8 @@ internal import TokenBroker
         #expect(await setting.one.logOut().status == 204)
         #expect(await setting.two.status().isLoggedIn == false)
         setting.goBack()
-        setting.store.beforeNextReplacement { _ = await setting.two.broker.core.storeRecovery.look() }
-        // It does not believe any more what is in its memory.
+        setting.store.beforeNextReplacement { _ = await setting.two.broker.core.storeRecovery.check() }
+        // Its cache entries have expired.
         setting.time.advance(by: .seconds(1))
         setting.ways[0].follow()
         #expect(await setting.one.get("policy=local_valid").level == "basic")
@@ -227,10 +227,10 @@ internal import TokenBroker
         #expect(await setting.two.logOut().status == 204)
         setting.ways[0].setDelivery(.passes)
         setting.goBack()
-        _ = await setting.one.broker.core.storeRecovery.look()
+        _ = await setting.one.broker.core.storeRecovery.check()
         #expect(try await setting.one.causes() == ["set", "recovery"])
-        setting.ways[1].tell(.wentBack)
-        _ = await setting.two.broker.core.storeRecovery.look()
+        setting.ways[1].tell(.rolledBack)
+        _ = await setting.two.broker.core.storeRecovery.check()
         #expect(await setting.one.status().isLoggedIn == false)
         #expect(try await setting.one.causes() == ["set", "recovery", "logout"])
     }
@@ -242,8 +242,8 @@ internal import TokenBroker
         _ = await setting.refresh(setting.two, from: 2)
         setting.ways[0].setDelivery(.passes)
         setting.goBack()
-        _ = await setting.one.broker.core.storeRecovery.look()
-        _ = await setting.two.broker.core.storeRecovery.look()
+        _ = await setting.one.broker.core.storeRecovery.check()
+        _ = await setting.two.broker.core.storeRecovery.check()
         #expect(await setting.refresh(setting.one, from: 3).token == "a4")
         #expect(setting.presented(setting.one) == "r3")
     }
@@ -264,12 +264,12 @@ internal import TokenBroker
         setting.ways[0].setDelivery(.fails)
         _ = await setting.refresh(setting.one)
         setting.store.goBack()
-        setting.ways[1].tell(.wentBack)
+        setting.ways[1].tell(.rolledBack)
         setting.time.advance(by: .seconds(1))
         await setting.two.set("b1", refresh: "s1")
         setting.ways[0].setDelivery(.passes)
-        setting.ways[0].tell(.wentBack)
-        _ = await setting.one.broker.core.storeRecovery.look()
+        setting.ways[0].tell(.rolledBack)
+        _ = await setting.one.broker.core.storeRecovery.check()
         #expect(await setting.two.get().token == "b1")
         setting.ways[0].follow()
         #expect(await setting.one.get().token == "b1")
@@ -280,7 +280,7 @@ internal import TokenBroker
         _ = await setting.refresh(setting.one)
         // The other one has heard of the version, and has not read it.
         setting.goBack(telling: [setting.ways[1]])
-        _ = await setting.two.broker.core.storeRecovery.look()
+        _ = await setting.two.broker.core.storeRecovery.check()
         let line = try #require(setting.two.log.first { $0.contains("store_went_back") })
         #expect(line.contains(#""lost":1"#) && line.contains(#""level":"error""#))
         setting.two.transport.enqueue(.json(400, #"{"error":"invalid_grant"}"#))
@@ -296,7 +296,7 @@ internal import TokenBroker
         _ = await setting.refresh(setting.one)
         #expect(await setting.one.call(.delete, "/tenants/t1").status == 204)
         setting.goBack()
-        _ = await setting.one.broker.core.storeRecovery.look()
+        _ = await setting.one.broker.core.storeRecovery.check()
         #expect(try await setting.one.causes() == ["set"])
 
         let without = try await Setting(replicas: 1, memory: .zero)
@@ -335,7 +335,7 @@ internal import TokenBroker
         if isLate { setting.time.advance(by: StoreRollback.hold) }
         gate.open()
         #expect(await renewed.value.status == 200)
-        _ = await setting.two.broker.core.storeRecovery.look()
+        _ = await setting.two.broker.core.storeRecovery.check()
         for broker in setting.brokers {
             #expect(await broker.get("policy=local_valid").token == (isLogin ? "b1" : nil))
             #expect(await broker.status().isLoggedIn == isLogin)
@@ -359,7 +359,7 @@ internal import TokenBroker
         setting.goBack()
         gate.open()
         _ = await renewed.value
-        _ = await setting.two.broker.core.storeRecovery.look()
+        _ = await setting.two.broker.core.storeRecovery.check()
         for broker in setting.brokers { #expect(await broker.get("policy=local_valid").token == "b1") }
         #expect(try await setting.one.causes() == ["set", "revoked", "recovery"])
     }
@@ -438,7 +438,7 @@ internal import TokenBroker
         // Neither replica reaches it, for longer than the hold.
         let looks = setting.brokers.map(\.broker.core.storeRecovery)
         for _ in 0..<8 {
-            for look in looks { #expect(await look.look() == .milliseconds(250)) }
+            for look in looks { #expect(await look.check() == .milliseconds(250)) }
             setting.time.advance(by: .milliseconds(500))
         }
         setting.store.setAway(false)
@@ -448,7 +448,7 @@ internal import TokenBroker
         await setting.time.sleepers(atLeast: 1)
         setting.time.advance(by: .seconds(1))
         #expect(setting.two.transport.seen.isEmpty)
-        async let looked = setting.one.broker.core.storeRecovery.look()
+        async let looked = setting.one.broker.core.storeRecovery.check()
         // No time passes while it stores what it has.
         while try await !setting.one.causes().contains("recovery") { await Task.yield() }
         let clock = Task { [time = setting.time] in
@@ -514,7 +514,7 @@ internal import TokenBroker
             store: ReplicaStore(setting.store, in: setting.group), time: setting.time, journal: journal)
         try await next.broker.core.takeUpJournal()
         #expect(try await journal.grants().count == 1)
-        _ = await next.broker.core.storeRecovery.look()
+        _ = await next.broker.core.storeRecovery.check()
         await next.broker.core.credentials.records.memory.expire()
         #expect(try await journal.grants().count == (isKept ? 1 : 0))
         next.transport.enqueue(.json(200, BrokerHarness.token("a3", refresh: "r3")))

@@ -17,7 +17,7 @@ internal import TokenBroker
 
     /// Two replicas, and users whose tokens are over; `fleeting` has no refresh token.
     private static func replicas() async throws -> (one: BrokerHarness, two: BrokerHarness) {
-        let (one, two) = try await BrokerHarness.replicas(believing: .zero)
+        let (one, two) = try await BrokerHarness.replicas(cacheValidity: .zero)
         await fill(one)
         for broker in [one, two] { broker.transport.always(refusal) }
         return (one, two)
@@ -71,7 +71,7 @@ internal import TokenBroker
 
     /// The event, the list and what a caller is given tell of one fault: of the same code, and since the same time.
     @Test func `are told the same by the list, by the event and by each answer`() async throws {
-        let (one, two) = try await BrokerHarness.replicas(believing: .zero)
+        let (one, two) = try await BrokerHarness.replicas(cacheValidity: .zero)
         await Self.fill(one, lifetime: .seconds(59))
         for broker in [one, two] { broker.transport.always(Self.refusal) }
         let since = one.time.now

@@ -51,7 +51,7 @@ internal import TokenBroker
         #expect(broker.transport.seen.count == 1)
         for user in Self.users {
             #expect(await broker.status(storageKey: user).isLoggedIn == true)
-            #expect(try await broker.aside(storageKey: user) == nil)
+            #expect(try await broker.quarantined(storageKey: user) == nil)
         }
         #expect(try await broker.causes() == Array(repeating: "set", count: 5))
         let notice = try #require(try await Self.notices(broker).first)
@@ -167,7 +167,7 @@ internal import TokenBroker
     }
 
     @Test func `is one fault over all replicas, whatever they ask for`() async throws {
-        let (one, two) = try await BrokerHarness.replicas(believing: .zero)
+        let (one, two) = try await BrokerHarness.replicas(cacheValidity: .zero)
         await one.makeTenant("t1", Self.tenant)
         await one.set("a", refresh: "r", lifetime: .zero, storageKey: "user1")
         for broker in [one, two] { broker.transport.always(Self.refusal) }
@@ -311,7 +311,7 @@ internal import TokenBroker
     // MARK: Replicas
 
     @Test func `is asked for by one replica each half minute, and told of by one`() async throws {
-        let (one, two) = try await BrokerHarness.replicas(believing: .zero)
+        let (one, two) = try await BrokerHarness.replicas(cacheValidity: .zero)
         await one.makeTenant("t1", Self.tenant)
         for user in Self.users { await one.set("a", refresh: "r-\(user)", lifetime: .zero, storageKey: user) }
         for broker in [one, two] { broker.transport.always(Self.refusal) }
@@ -340,7 +340,7 @@ internal import TokenBroker
         async throws
     {
         for isFirst in [true, false] {
-            let (one, two) = try await BrokerHarness.replicas(believing: .zero)
+            let (one, two) = try await BrokerHarness.replicas(cacheValidity: .zero)
             await one.makeTenant("t1", Self.tenant)
             for user in Self.users { await one.set("a", refresh: "r-\(user)", lifetime: .zero, storageKey: user) }
             for broker in [one, two] { broker.transport.always(Self.refusal) }
@@ -363,7 +363,7 @@ internal import TokenBroker
 
     @Test func `is one fault for ten minutes after its last refusal`() async throws {
         for (pause, isNew) in [(629_999, false), (630_000, true)] {
-            let (one, two) = try await BrokerHarness.replicas(believing: .zero)
+            let (one, two) = try await BrokerHarness.replicas(cacheValidity: .zero)
             await one.makeTenant("t1", Self.tenant)
             await one.set("a", refresh: "r", lifetime: .zero, storageKey: "user1")
             for broker in [one, two] {
@@ -378,7 +378,7 @@ internal import TokenBroker
     }
 
     @Test func `is asked for after half a minute though the clock has gone back an hour`() async throws {
-        let (one, two) = try await BrokerHarness.replicas(believing: .zero)
+        let (one, two) = try await BrokerHarness.replicas(cacheValidity: .zero)
         await one.makeTenant("t1", Self.tenant)
         await one.set("a", refresh: "r", lifetime: .zero, storageKey: "user1")
         one.transport.always(Self.refusal)

@@ -99,7 +99,7 @@ internal import TokenBroker
         let broker = try await Self.make(Self.provider(code: code, credentials: credentials), users: ["user1"])
         let answer = await Self.get(broker, "user1")
         #expect(await broker.status(storageKey: "user1").isLoggedIn == !ends)
-        #expect(try await (broker.aside(storageKey: "user1") != nil) == ends)
+        #expect(try await (broker.quarantined(storageKey: "user1") != nil) == ends)
         if !ends { #expect(answer.code == "illegal_configuration") }
     }
 

@@ -32,7 +32,7 @@ internal import TokenBroker
         }
         #expect(await broker.get("policy=local").tag == tag)
         #expect(try await broker.causes() == ["set"])
-        #expect(try await broker.aside() == nil)
+        #expect(try await broker.quarantined() == nil)
         #expect(broker.transport.seen.isEmpty)
         // Who forces nothing is told of the refusal in another way: by the next level.
         broker.transport.enqueue(.json(200, BrokerHarness.token("client-1")))

@@ -143,7 +143,7 @@ internal import TokenBroker
         broker.time.advance(by: .seconds(3100))
         broker.transport.enqueue(.json(400, #"{"error": "invalid_grant"}"#))
         #expect(await broker.get().level == "basic")
-        #expect(try await broker.aside() != nil)
+        #expect(try await broker.quarantined() != nil)
     }
 
     @Test func `asks nobody while the store is away, and serves what is good`() async throws {

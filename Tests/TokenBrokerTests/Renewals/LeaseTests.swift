@@ -21,7 +21,7 @@ internal import TokenBroker
         skipsSleeps: Bool = true
     ) async throws -> (time: ManualTime, one: BrokerHarness, two: BrokerHarness) {
         let time = ManualTime()
-        let (one, two) = try await BrokerHarness.replicas(believing: .seconds(5), time: time)
+        let (one, two) = try await BrokerHarness.replicas(cacheValidity: .seconds(5), time: time)
         await one.makeTenant("t1", #"{"client_id": "c1"}"#)
         _ = await one.set("a1", refresh: "r1")
         time.advance(by: .seconds(3600))
@@ -129,7 +129,7 @@ internal import TokenBroker
         let told = try await two.events().filter { $0.kind == .credentialsDeauthorized }
         #expect(told.map { $0.data["cause"]?.text } == ["revoked"])
         #expect(told.map { $0.data["reason"]?.text } == ["outcome_unknown"])
-        #expect(try await two.aside()?.credentials.refreshToken?.revealedText == "r1")
+        #expect(try await two.quarantined()?.credentials.refreshToken?.revealedText == "r1")
         #expect(await Self.renewals(two, "session_lost") == "1")
         #expect(await Self.renewals(two, "session_ended") == nil)
         #expect(await two.restore().status == 200)
@@ -438,7 +438,7 @@ internal import TokenBroker
 
     @Test func `a session is not put away while another replica exchanges its refresh token`() async throws {
         let time = ManualTime(skipsSleeps: false)
-        let (one, two) = try await BrokerHarness.replicas(believing: .seconds(5), time: time)
+        let (one, two) = try await BrokerHarness.replicas(cacheValidity: .seconds(5), time: time)
         await one.makeTenant("t1", "{\(BrokerHarness.oidc) \"client_id\": \"c1\"}")
         await one.set("a1", refresh: "r1", lifetime: .zero)
         let gate = Gate()
@@ -448,17 +448,17 @@ internal import TokenBroker
         await two.makeTenant("t1", "{\(BrokerHarness.oidc) \"client_id\": \"c2\"}")
         async let second = two.get()
         await time.sleepers(atLeast: 1)
-        #expect(try await two.aside() == nil)
+        #expect(try await two.quarantined() == nil)
         gate.open()
         _ = await first
         time.advance(by: .seconds(1))
         #expect(await second.level == "basic")
-        #expect(try await two.aside()?.credentials.refreshToken == SecretBytes(utf8: "r2"))
+        #expect(try await two.quarantined()?.credentials.refreshToken == SecretBytes(utf8: "r2"))
     }
 
     @Test func `what a dead replica left is seen to although nobody asks and the token is good`() async throws {
         let time = ManualTime(skipsSleeps: false)
-        let (one, two) = try await BrokerHarness.replicas(believing: .seconds(5), time: time)
+        let (one, two) = try await BrokerHarness.replicas(cacheValidity: .seconds(5), time: time)
         await one.makeTenant()
         _ = await one.set("a1", refresh: "r1")
         let gate = Gate()
@@ -471,7 +471,7 @@ internal import TokenBroker
         gate.open()
         two.broker.beginDraining()
         await two.broker.finish()
-        // Longer than what is in memory is believed.
+        // Longer than a cache entry is valid.
         time.advance(by: .seconds(5))
         #expect(await one.get("policy=local").token == "a2")
         #expect(try await one.vault.lapsed(.credentials, limit: 9).isEmpty)
@@ -555,7 +555,7 @@ internal import TokenBroker
 
     @Test func `a lease over what needs no refreshing is taken away`() async throws {
         let time = ManualTime()
-        let (one, two) = try await BrokerHarness.replicas(believing: .seconds(5), time: time)
+        let (one, two) = try await BrokerHarness.replicas(cacheValidity: .seconds(5), time: time)
         await one.makeTenant()
         _ = await one.set("a1")
         try await Self.abandon(one)

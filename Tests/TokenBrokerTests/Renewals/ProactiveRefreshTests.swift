@@ -28,7 +28,7 @@ internal import TokenBroker
 
     /// Looks at what is due, and waits until that is done.
     private static func look(_ broker: BrokerHarness) async {
-        _ = await broker.broker.core.expiryJob.lookAtAllDue()
+        _ = await broker.broker.core.expiryJob.handleAllDue()
         await broker.broker.core.expiryJob.finish()
     }
 

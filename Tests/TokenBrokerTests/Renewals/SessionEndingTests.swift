@@ -39,7 +39,7 @@ internal import TokenBroker
         for _ in 0..<3 { #expect(await broker.get().level == "basic") }
         #expect(broker.transport.seen.count == 1)
         #expect(await broker.status().isLoggedIn == false)
-        let kept = try #require(try await broker.aside())
+        let kept = try #require(try await broker.quarantined())
         #expect(kept.credentials.refreshToken?.revealedText == "r1")
         #expect(kept.until == broker.time.now.advanced(by: .seconds(7 * 86_400)))
         let events = try await broker.events()
@@ -76,7 +76,7 @@ internal import TokenBroker
         #expect(answer.status == 502 || answer.status == 503)
         #expect(await broker.get("policy=local").tag == tag)
         #expect(await broker.status().isLoggedIn == true)
-        #expect(try await broker.aside() == nil)
+        #expect(try await broker.quarantined() == nil)
         #expect(try await broker.causes() == ["set"])
         broker.time.advance(by: .seconds(60))
         broker.transport.always(.json(200, BrokerHarness.token("a2")))
@@ -92,7 +92,7 @@ internal import TokenBroker
         broker.transport.always(.failure(error))
         #expect(await broker.get().status >= 502)
         #expect(await broker.status().isLoggedIn == true)
-        #expect(try await broker.aside() == nil)
+        #expect(try await broker.quarantined() == nil)
     }
 
     // MARK: A look at what is stored
@@ -110,7 +110,7 @@ internal import TokenBroker
         #expect(await sibling.get().token == "a2")
         gate.open()
         #expect(await late.token == "a2")
-        #expect(try await broker.aside() == nil)
+        #expect(try await broker.quarantined() == nil)
         #expect(try await !broker.causes().contains("revoked"))
         // What began is told to be over, for either of the two.
         let kinds = try await broker.events().map(\.kind)
@@ -134,12 +134,12 @@ internal import TokenBroker
         leaseClock.advance(by: .seconds(60))
         sibling.transport.enqueue(.json(400, #"{"error": "invalid_grant"}"#))
         #expect(await sibling.get().level == "basic")
-        #expect(try await broker.aside() != nil)
+        #expect(try await broker.quarantined() != nil)
         gate.open()
         #expect(await granted.token == "a2")
         #expect(await broker.status().isLoggedIn == true)
         // Restoring the spent refresh token would end the session after all.
-        #expect(try await broker.aside() == nil)
+        #expect(try await broker.quarantined() == nil)
     }
 
     @Test func `found by two replicas at once are one logout`() async throws {
@@ -161,7 +161,7 @@ internal import TokenBroker
         #expect(await late.level == "basic")
         #expect(broker.transport.seen.count == 1)
         #expect(try await broker.causes() == ["set", "revoked"])
-        #expect(try await broker.aside()?.credentials.refreshToken?.revealedText == "r1")
+        #expect(try await broker.quarantined()?.credentials.refreshToken?.revealedText == "r1")
     }
 
     @Test func `ask the provider no second time when only what is kept aside has changed`() async throws {
@@ -182,7 +182,7 @@ internal import TokenBroker
         gate.open()
         #expect(await ended.level == "basic")
         #expect(broker.transport.seen.count == 2)
-        #expect(try await broker.aside()?.credentials.refreshToken?.revealedText == "r2")
+        #expect(try await broker.quarantined()?.credentials.refreshToken?.revealedText == "r2")
         #expect(try await broker.causes() == ["set", "revoked", "set", "revoked"])
     }
 
@@ -209,7 +209,7 @@ internal import TokenBroker
         gate.open()
         let answer = await refreshed
         #expect((answer.token, answer.tag) == ("b1", tag))
-        #expect(try await broker.aside() == nil)
+        #expect(try await broker.quarantined() == nil)
     }
 
     @Test func `keep nothing aside where the broker is to keep nothing`() async throws {
@@ -293,7 +293,7 @@ internal import TokenBroker
         let answer = await broker.get()
         #expect(answer.status == (ends ? 200 : 502))
         #expect(await broker.status().isLoggedIn == !ends)
-        #expect(try await (broker.aside() != nil) == ends)
+        #expect(try await (broker.quarantined() != nil) == ends)
         // The design's own still count.
         await broker.set("b1", refresh: "r2", lifetime: .zero)
         broker.transport.enqueue(.json(400, #"{"error": "invalid_grant"}"#))

@@ -83,7 +83,7 @@ internal import TokenBroker
         let broker = try await Self.loggedIn()
         broker.transport.enqueue(Self.answer("canary-a2", refresh: "canary-r2", userID: "bob"))
         #expect(await broker.get().status == 502)
-        let aside = try #require(try await broker.aside())
+        let aside = try #require(try await broker.quarantined())
         #expect(aside.credentials.userID == "ada")
         #expect(aside.credentials.refreshToken?.revealedText == "r1")
         #expect(await broker.status().isLoggedIn == false)
@@ -153,7 +153,7 @@ internal import TokenBroker
         await broker.makeTenant("t1", #"{"client_id": "c2"}"#)
         broker.transport.enqueue(Self.answer("a2", userID: "bob"))
         #expect(await broker.get().code == "token_response_error")
-        #expect(try await broker.aside()?.credentials.refreshToken?.revealedText == "r1")
+        #expect(try await broker.quarantined()?.credentials.refreshToken?.revealedText == "r1")
     }
 
     @Test func `is refused of credentials that came from elsewhere, too`() async throws {
@@ -185,7 +185,7 @@ internal import TokenBroker
 
     @Test func `is told to a replica that waited as a logout`() async throws {
         let time = ManualTime(skipsSleeps: false)
-        let (one, two) = try await BrokerHarness.replicas(believing: .zero, time: time)
+        let (one, two) = try await BrokerHarness.replicas(cacheValidity: .zero, time: time)
         await one.makeTenant()
         await one.logIn(token: Self.body("a1", refresh: "r1", userID: "ada"))
         time.advance(by: .seconds(3600))
@@ -310,7 +310,7 @@ internal import TokenBroker
         } else {
             #expect(await two.get("policy=local").code == "missing_token_container")
             #expect(await two.get().json["session"]?["cause"]?.text == "revoked")
-            #expect(try await two.aside()?.credentials.refreshToken?.revealedText == "refresh-1")
+            #expect(try await two.quarantined()?.credentials.refreshToken?.revealedText == "refresh-1")
             #expect(try await two.events().last?.data["reason"]?.text == "subject_changed")
             #expect(await two.restore().status == 200)
         }

@@ -63,7 +63,7 @@ internal import TokenBroker
     }
 
     @Test func `rests at every replica`() async throws {
-        let (one, two) = try await BrokerHarness.replicas(believing: .seconds(5))
+        let (one, two) = try await BrokerHarness.replicas(cacheValidity: .seconds(5))
         await one.makeTenant("t1")
         await one.set("a1", refresh: "r1", lifetime: .seconds(1))
         one.transport.enqueue(
@@ -92,7 +92,7 @@ internal import TokenBroker
     /// The lease that a dead replica left lasts for 3.3 s; its calls end with it.
     @Test(arguments: [(4, 10), (13, 10), (14, 0)])
     func `rests after a takeover as long as a call of the dead replica may last`(age: Int, seconds: Int) async throws {
-        let (_, broker) = try await BrokerHarness.replicas(believing: .seconds(5))
+        let (_, broker) = try await BrokerHarness.replicas(cacheValidity: .seconds(5))
         await broker.makeTenant("t1", #"{"client_id": "c1", "reuse_grace": 60}"#)
         await broker.set("a1", refresh: "r1", lifetime: .seconds(1))
         let version = try #require(try await broker.vault.read(Self.row)).version

@@ -23,7 +23,7 @@ internal import TokenBroker
     func `the rest of the pause after a failed upgrade is told in the body, in the header and by the event`(
         step: ScriptedTransport.Step, seconds: Int
     ) async throws {
-        let (one, two) = try await BrokerHarness.replicas(believing: .zero)
+        let (one, two) = try await BrokerHarness.replicas(cacheValidity: .zero)
         await one.makeTenant("t1", Self.first)
         await one.set("a1", refresh: "r1", members: #""level": "user", "client_unique_key": "u1", "#)
         await one.makeTenant("t1", #"{"client_id": "c2"}"#)
@@ -66,7 +66,7 @@ internal import TokenBroker
     }
 
     @Test func `a user whose upgrade has failed is degraded at every replica, as the event says`() async throws {
-        let (one, two) = try await BrokerHarness.replicas(believing: .zero)
+        let (one, two) = try await BrokerHarness.replicas(cacheValidity: .zero)
         await one.makeTenant("t1", Self.first)
         await one.set("a1", refresh: "r1", members: #""level": "user", "client_unique_key": "u1", "#)
         func states() async -> Set<String?> {

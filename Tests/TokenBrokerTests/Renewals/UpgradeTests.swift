@@ -196,7 +196,7 @@ internal import TokenBroker
         #expect((answer.level, answer.json["client_id"]) == ("basic", .string("c2")))
         #expect(broker.transport.seen.isEmpty)
         #expect(try await broker.causes() == ["set", "expired"])
-        #expect(try await broker.aside() == nil)
+        #expect(try await broker.quarantined() == nil)
     }
 
     // MARK: Failures
@@ -243,7 +243,7 @@ internal import TokenBroker
         #expect(status.isLoggedIn == true)
         #expect(status.json["refreshable"] == .bool(true))
         #expect(try await broker.causes() == ["set"])
-        #expect(try await broker.aside() == nil)
+        #expect(try await broker.quarantined() == nil)
 
         broker.time.advance(by: .seconds(60))
         broker.transport.always(.json(200, BrokerHarness.token("a2", refresh: "r2")))

@@ -143,7 +143,7 @@ internal import TokenBroker
 
     /// After how long without the store a key is tried, and whether it is taken.
     @Test(arguments: [(0, 200), (29_999, 200), (30_000, 503), (600_000, 503)])
-    func `is believed for half a minute without the store, counted from when the feed was last alive`(
+    func `is used for half a minute without the store, counted from when the feed was last alive`(
         milliseconds: Int, status: Int
     ) async throws {
         let pair = try await Pair()
@@ -168,7 +168,7 @@ internal import TokenBroker
     }
 
     @Test(arguments: [(29_999, 200), (30_000, 503)])
-    func `is believed for half a minute however long other things are`(milliseconds: Int, status: Int) async throws {
+    func `is used for half a minute however long other entries are valid`(milliseconds: Int, status: Int) async throws {
         let pair = try await Pair(follows: false, validity: .seconds(3600))
         let key = try await pair.makeKey()
         #expect(await pair.two.call(.get, "/credentials", key: key.secret).status == 200)
@@ -177,7 +177,7 @@ internal import TokenBroker
         #expect(await pair.two.call(.get, "/credentials", key: key.secret).status == status)
     }
 
-    @Test func `is believed no longer where reads are answered without a look at the usual way`() async throws {
+    @Test func `is used no longer where reads are answered without a look at the usual way`() async throws {
         let pair = try await Pair()
         let key = try await pair.makeKey()
         await pair.one.set("a1", refresh: "r1")
@@ -212,7 +212,7 @@ internal import TokenBroker
         await server.close()
     }
 
-    @Test func `is not believed for longer where the feed falls silent and other things are believed for an hour`()
+    @Test func `is not used for longer where the feed falls silent and other entries are valid for an hour`()
         async throws
     {
         let pair = try await Pair(validity: .seconds(3600))
@@ -226,7 +226,7 @@ internal import TokenBroker
         #expect(await pair.two.call(.get, "/credentials", key: key.secret).status == 503)
     }
 
-    @Test func `is not believed at all where the feed has told of it, store or not`() async throws {
+    @Test func `is not used at all where the feed has told of it, store or not`() async throws {
         let pair = try await Pair()
         let key = try await pair.makeKey()
         #expect(await pair.two.call(.get, "/credentials", key: key.secret).status == 200)
@@ -237,7 +237,7 @@ internal import TokenBroker
         #expect(await pair.two.call(.get, "/credentials", key: key.secret).status == 401)
     }
 
-    @Test func `is believed for ever by the one writer of a store`() async throws {
+    @Test func `is used for ever by the one writer of a store`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant()
         let key = await broker.makeKey()

@@ -42,7 +42,7 @@ internal import Testing
     @Test(arguments: told)
     func `say what has changed`(changes: [RecordChange], news: [StoreChange]) throws {
         let text = try #require(CommitNotice.text(changes))
-        #expect(CommitNotice.news(in: text) == .changed(news))
+        #expect(CommitNotice.notification(in: text) == .changed(news))
     }
 
     @Test func `are not made for leases that are taken and due marks that move`() {
@@ -61,8 +61,8 @@ internal import Testing
             changes.append(.remove(RecordID(.device, Self.alpha, key: "\(changes.count)"), version: 1))
         }
         #expect(last.utf8.count > 7880)
-        #expect(CommitNotice.news(in: last) != .unknown)
-        #expect(CommitNotice.news(in: "*") == .unknown)
+        #expect(CommitNotice.notification(in: last) != .unknown)
+        #expect(CommitNotice.notification(in: "*") == .unknown)
     }
 
     @Test(arguments: [
@@ -71,7 +71,7 @@ internal import Testing
         "l alpha\n", "l alpha\nx", "w  1 credentials alpha k",
     ])
     func `that nobody of this build made may mean anything`(text: String) {
-        #expect(CommitNotice.news(in: text) == .unknown)
+        #expect(CommitNotice.notification(in: text) == .unknown)
     }
 }
 
@@ -94,8 +94,8 @@ internal import Testing
     }
 
     /// The reports of the store, with only the first `alive`.
-    private static func watch(_ store: PostgresRecordStore) -> AsyncStream<StoreNews> {
-        let stream = AsyncStream.makeStream(of: StoreNews.self)
+    private static func watch(_ store: PostgresRecordStore) -> AsyncStream<StoreNotification> {
+        let stream = AsyncStream.makeStream(of: StoreNotification.self)
         let hasLived = Mutex(false)
         store.watch { event in
             let isNew =
@@ -110,13 +110,13 @@ internal import Testing
     }
 
     /// The reports of the store without `alive`.
-    private static func watchChanges(_ store: PostgresRecordStore) -> AsyncStream<StoreNews> {
-        let stream = AsyncStream.makeStream(of: StoreNews.self)
+    private static func watchChanges(_ store: PostgresRecordStore) -> AsyncStream<StoreNotification> {
+        let stream = AsyncStream.makeStream(of: StoreNotification.self)
         store.watch { if $0 != .alive { stream.continuation.yield($0) } }
         return stream.stream
     }
 
-    private static let steps: [(changes: [RecordChange], news: StoreNews?)] = [
+    private static let steps: [(changes: [RecordChange], news: StoreNotification?)] = [
         ([.insert(record)], .changed([.written(id, version: 1)])),
         ([.claim(id, version: 1, holder: "h", replacing: nil, for: .seconds(60))], nil),
         ([.release(id, version: 1, holder: "h", isSettled: true)], .changed([.written(id, version: 1)])),
@@ -246,7 +246,7 @@ internal import Testing
         let silent = try await Self.open(configuration, .off)
         var news = Self.watchChanges(listening).makeAsyncIterator()
         #expect(await news.next() == .following)
-        let told = Mutex<[StoreNews]>([])
+        let told = Mutex<[StoreNotification]>([])
         silent.watch { event in told.withLock { $0.append(event) } }
         try await silent.commit([.insert(Self.record), .append(Self.entry)])
         try await silent.commit([.removeAll(Self.alpha)])
@@ -320,7 +320,7 @@ internal import Testing
         let direct = try PostgresServer.configuration(server.uri(database: database))
         let listening = try await Self.open(pooled, .through(direct))
         let polling = try await Self.open(pooled)
-        let stream = AsyncStream.makeStream(of: StoreNews.self)
+        let stream = AsyncStream.makeStream(of: StoreNotification.self)
         listening.watch { stream.continuation.yield($0) }
         polling.watch { _ in Issue.record("a store without a direct connection was told something") }
         var news = stream.stream.makeAsyncIterator()
@@ -341,7 +341,7 @@ internal import Testing
         let store = try await PostgresRecordStore.open(
             pooled, on: PostgresServer.loop, resolver: PostgresServer.resolver, listening: .through(pooled),
             heartbeat: heartbeat)
-        let stream = AsyncStream.makeStream(of: StoreNews.self)
+        let stream = AsyncStream.makeStream(of: StoreNotification.self)
         store.watch { stream.continuation.yield($0) }
         var news = stream.stream.makeAsyncIterator()
         #expect(await news.next() == .lost)

@@ -1,7 +1,7 @@
 package import OAuth
 
-/// A report of a shared store about the commits of all replicas.
-package enum StoreNews: Sendable, Equatable {
+/// What a shared store reports of the commits of all replicas.
+package enum StoreNotification: Sendable, Equatable {
     /// Every commit of any replica is reported from now on. Earlier ones may have been missed.
     case following
     /// Everything that was committed up to the last round trip has been reported.
@@ -12,9 +12,9 @@ package enum StoreNews: Sendable, Equatable {
     case changed([StoreChange])
     /// A commit was too large for a notification: anything may have changed.
     case unknown
-    /// The store may have lost commits that this process has seen. Later reports are about the content that it has now;
+    /// The store may have lost commits that this process has seen. Later notifications are about its present content;
     /// see `StoreLineage`.
-    case wentBack
+    case rolledBack
 }
 
 /// One change of a commit, without the content.

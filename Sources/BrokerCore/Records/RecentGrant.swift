@@ -4,62 +4,63 @@ internal import ExternalText
 internal import JSON
 internal import OAuth
 
-/// What this process stored under a storage key last: kept for some time, for a store that goes back to before that.
-struct KeptGrant: Sendable, Equatable {
+/// What this process last stored under a storage key. `GrantMemory` has it for some time, in case the store loses the commit.
+struct RecentGrant: Sendable, Equatable {
     let id: CredentialsID
-    /// The version that it was stored as.
+    /// The version under which it was stored.
     let version: Int64
-    /// Credentials, or the mark that a logout or a provider's refusal left.
+    /// Credentials, or the tombstone of a logout or of a session that a provider ended.
     let record: CredentialRecord
-    /// Digests of what it has come after, the last one last; see `CredentialRecord.tokenDigest`. The first ones are left
-    /// out where there are many.
+    /// Digests of the tokens that it has replaced, the latest one last; see `CredentialRecord.tokenDigest`. Only the latest
+    /// ones where there are many.
     let replaced: [[UInt8]]
-    /// By the time of day.
-    let kept: Timestamp
+    /// When it was stored, by the time of day.
+    let stored: Timestamp
 
-    init(id: CredentialsID, version: Int64, record: CredentialRecord, replaced: [[UInt8]], kept: Timestamp) {
+    init(id: CredentialsID, version: Int64, record: CredentialRecord, replaced: [[UInt8]], stored: Timestamp) {
         self.id = id
         self.version = version
         self.record = record
         self.replaced = replaced
-        self.kept = kept
+        self.stored = stored
     }
 
     static func recordID(_ id: CredentialsID) -> RecordID {
         RecordID(.granted, id.tenant, key: id.storageKey.description)
     }
 
-    /// In the form that is sealed.
+    /// The record that is sealed.
     var open: OpenRecord {
         let content = JSONWriter.object { json in
-            json.member("kept", kept.milliseconds)
+            json.member("kept", stored.milliseconds)
             json.member("replaced", replaced.map { Base64URL.encode($0) })
             json.member("record", Base64URL.encode(record.encoded))
         }
         return OpenRecord(id: Self.recordID(id), version: version, content: SecretBytes(content))
     }
 
-    /// Nil where the record is none of this build's.
+    /// Nil where this build cannot read the record.
     init?(_ open: OpenRecord) {
         guard let id = CredentialsID(open.id), let json = try? JSONValue(parsing: open.content.revealedBytes),
-            let kept = json["kept"]?.integer, let elements = json["replaced"]?.array,
+            let stored = json["kept"]?.integer, let elements = json["replaced"]?.array,
             let content = (json["record"]?.string?.text).flatMap(Base64URL.decode),
             let record = CredentialRecord(decoding: content)
         else { return nil }
         let replaced = elements.compactMap { $0.string.flatMap { Base64URL.decode($0.text) } }
         guard replaced.count == elements.count else { return nil }
         self.init(
-            id: id, version: open.version, record: record, replaced: replaced, kept: Timestamp(milliseconds: kept))
+            id: id, version: open.version, record: record, replaced: replaced,
+            stored: Timestamp(milliseconds: stored))
     }
 }
 
 extension CredentialRecord {
-    /// Tells these credentials from all others: the digest of the refresh token, without one of the access token; nil where
-    /// nothing is held.
+    /// Identifies these credentials: the digest of the refresh token, or of the access token where there is no refresh token.
+    /// Nil where there are no credentials.
     var tokenDigest: [UInt8]? {
         held.map { held in held.refreshTokenDigest ?? held.accessToken.withRevealed { SHA256.digest($0) } }
     }
 
-    /// Whether a user or an operator has brought it about, by a login or a logout, and no renewal.
+    /// Whether a login or a logout has made the record, and not a renewal.
     var isAct: Bool { renewed == nil && ended == nil && session == nil }
 }

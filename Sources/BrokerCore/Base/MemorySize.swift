@@ -2,13 +2,13 @@ internal import Cryptography
 internal import ExternalText
 internal import OAuth
 
-/// What values take of memory beside their own fields, in bytes: an estimate by how glibc's malloc and Swift's
-/// collections divide it.
-package enum Footprint {
-    /// An allocation of that size: malloc adds its length, rounds up to 16 and gives no less than 32.
+/// Estimates how much memory values take beside their own fields, in bytes, by the rules of glibc's malloc and of Swift's
+/// collections.
+package enum MemorySize {
+    /// An allocation of that size: malloc adds 8 bytes for the length, rounds up to 16, and allocates 32 at least.
     package static func allocation(_ size: Int) -> Int { max(32, (size + 8 + 15) & ~15) }
 
-    /// A text; up to 15 bytes stand in the `String` itself.
+    /// A text. Up to 15 bytes are in the `String` itself.
     package static func text(_ text: String?) -> Int {
         guard let count = text?.utf8.count, count > 15 else { return 0 }
         return allocation(32 + count + 1)
@@ -21,7 +21,7 @@ package enum Footprint {
     }
 
     static func secret(_ secret: SecretBytes?) -> Int {
-        // An object that owns a buffer.
+        // An object, and the buffer that it owns.
         secret.map { allocation(32) + allocation($0.count) } ?? 0
     }
 

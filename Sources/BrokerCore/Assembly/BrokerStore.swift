@@ -1,0 +1,124 @@
+package import CredentialStore
+package import Cryptography
+internal import OAuth
+package import Postgres
+package import Reactor
+
+/// The store of a broker, open and not unlocked yet; see `BrokerResources`.
+package struct BrokerStore: Sendable {
+    /// Where credentials are stored.
+    package enum Location: Sendable {
+        /// In memory, until the process ends.
+        case memory
+        /// In a directory, which one process at a time may use. The other values are those of `EmbeddedStore.open`.
+        case directory(String, masterKeys: SecretBytes? = nil, keysFile: String? = nil)
+        /// In PostgreSQL, for any number of processes with the same keys.
+        case database(Database, Keyring)
+    }
+
+    /// A PostgreSQL database, and how it is used.
+    package struct Database: Sendable {
+        package var configuration: PostgresConfiguration
+        /// How notifications of other processes' commits are received. Default automatic.
+        package var listening = PostgresRecordStore.Listening.automatic
+        /// Whether missing migrations are applied. Default true.
+        package var migrates = true
+        /// For how long a cache entry is valid while no change feed covers it; 0 or more. Default 5 s.
+        package var cacheValidity: Duration = .seconds(5)
+        /// For how long a database that does not answer is asked again, every second. Default 0: it is asked once.
+        package var patience: Duration = .zero
+
+        package init(_ configuration: PostgresConfiguration) {
+            self.configuration = configuration
+        }
+    }
+
+    package let vault: Vault
+    package let keyring: Keyring
+    /// The file store of a directory; nil for other locations.
+    package let files: FileRecordStore?
+    /// What the database has reported; nothing for other locations.
+    package let reports: DatabaseReports
+
+    /// Opens the store. The caller unlocks it by `BrokerResources.open`, or closes it.
+    /// - Parameters:
+    ///   - loop: runs the database's connections. It must outlive the store.
+    ///   - log: is told of each error of disk and database.
+    package static func open(
+        _ location: Location, on loop: EventLoop, log: Log, time: any Time
+    ) async throws(OpeningFailure) -> BrokerStore {
+        let reports = DatabaseReports(log, time: time)
+        switch location {
+        case .memory:
+            let keyring: Keyring
+            do {
+                keyring = try Keyring(parsing: Keyring.generate(id: "k1"))
+            } catch {
+                throw .files(.random)
+            }
+            return BrokerStore(MemoryRecordStore(), keyring, files: nil, reports)
+        case .directory(let directory, let masterKeys, let keysFile):
+            do throws(EmbeddedStore.Failure) {
+                let (store, keyring) = try await EmbeddedStore.open(
+                    directory, masterKeys: masterKeys, keysFile: keysFile
+                ) { error in log.warning("file_store_failed", [.fileStore(error)]) }
+                return BrokerStore(store, keyring, files: store, reports)
+            } catch {
+                throw .files(error)
+            }
+        case .database(let database, let keyring):
+            let store = try await connect(database, on: loop, log: log, time: time, reports)
+            return BrokerStore(store, keyring, files: nil, reports)
+        }
+    }
+
+    /// Applies missing migrations to a database.
+    package static func migrate(
+        _ database: Database, on loop: EventLoop, log: Log, time: any Time
+    ) async throws(OpeningFailure) {
+        var database = database
+        database.migrates = true
+        await (try connect(database, on: loop, log: log, time: time, DatabaseReports(log, time: time))).close()
+    }
+
+    private init(_ store: any RecordStore, _ keyring: Keyring, files: FileRecordStore?, _ reports: DatabaseReports) {
+        vault = Vault(store: store, keyring: keyring)
+        self.keyring = keyring
+        self.files = files
+        self.reports = reports
+    }
+
+    private static func connect(
+        _ database: Database, on loop: EventLoop, log: Log, time: any Time, _ reports: DatabaseReports
+    ) async throws(OpeningFailure) -> PostgresRecordStore {
+        // A resolver of its own, so that slow look-ups of providers' names cannot delay those of the database.
+        let resolver: NameResolver
+        do throws(SystemError) {
+            resolver = try NameResolver(name: "db-resolver", limits: .database)
+        } catch {
+            throw .system(error)
+        }
+        var direct: PostgresConfiguration?
+        if case .through(let listener) = database.listening { direct = listener }
+        DatabaseReports.noteLinks(database.configuration, listener: direct, log)
+        let end = time.monotonic.advanced(by: database.patience)
+        while true {
+            do throws(StoreError) {
+                return try await PostgresRecordStore.open(
+                    database.configuration, on: loop, resolver: resolver, migrates: database.migrates,
+                    listening: database.listening, revalidateAfter: database.cacheValidity
+                ) { reports.note($0) }
+            } catch {
+                log.warning("store_failed", [.store(error)])
+                guard error == .unavailable, time.monotonic < end else {
+                    throw .database(error, reason: reports.lastReason)
+                }
+            }
+            do throws(CancellationError) {
+                try await time.sleep(for: .seconds(1))
+            } catch {
+                throw .cancelled
+            }
+        }
+    }
+}

@@ -1,0 +1,119 @@
+internal import CredentialStore
+internal import Reactor
+internal import Synchronization
+
+/// Keeps the cache entries that are in use from expiring: it asks the store for the versions of many records at once, before
+/// their entries expire, so that no caller waits while an entry is read again.
+///
+/// It revalidates only entries that the change feed covers. So it also bounds how long an entry is served whose change the
+/// feed has not reported. It passes each such change to `onChange`, which announces the change as the feed would have.
+///
+/// A version identifies a record's content, even when the record is removed and made again: see `VersionSource`.
+///
+/// One round over all entries is shorter than an entry's lifetime. A round has many parts, each of which looks at a few
+/// entries, so that the load of the store is even although all entries may have been read in the same second. An entry that
+/// was not used for several rounds is left to expire.
+package final class CacheRevalidation: Sendable {
+    /// The pause between two parts of a round.
+    static let interval: Duration = .milliseconds(250)
+    /// The parts of a round, which takes 50 s.
+    static let parts = 200
+    /// By how much a round may be late.
+    private static let slack: Duration = .seconds(5)
+    /// The pause after the store did not answer.
+    private static let pause: Duration = .seconds(5)
+    /// How many versions one statement asks for. It bounds the memory of the answer, and how long other statements wait for
+    /// the connection.
+    static let batch = 500
+
+    private let vault: Vault
+    private let validity: CacheValidity
+    private let onChange: @Sendable (RevalidationCandidate, Int64?) -> Void
+    private let time: any Time
+    private let log: Log
+    private let caches = Mutex<[AnyRevalidatingCache]>([])
+    private let missed = Atomic<Int>(0)
+
+    /// - Parameters:
+    ///   - validity: that of the caches.
+    ///   - onChange: called with each entry of which the store has another version, and with that version; nil where the
+    ///     store has no such record.
+    init(
+        vault: Vault, validity: CacheValidity, time: any Time, log: Log,
+        onChange: @escaping @Sendable (RevalidationCandidate, Int64?) -> Void
+    ) {
+        self.vault = vault
+        self.validity = validity
+        self.onChange = onChange
+        self.time = time
+        self.log = log
+    }
+
+    /// Has a cache's entries revalidated as well, from the next part of the round on.
+    package func include(_ cache: AnyRevalidatingCache) {
+        caches.withLock { $0.append(cache) }
+    }
+
+    /// How many changes were found that the feed had not reported.
+    package var missedChangeCount: Int { missed.load(ordering: .relaxed) }
+
+    /// Works until its task is cancelled. Returns at once where no other process writes to the store. To be called once at
+    /// most.
+    func run() async {
+        if validity.lifetime == nil { return }
+        var done = part(at: time.monotonic)
+        while true {
+            do {
+                try await time.sleep(for: Self.interval)
+                do throws(StoreError) {
+                    try await revalidate(since: &done)
+                } catch {
+                    if Task.isCancelled { return }
+                    log.storeFailed(error)
+                    try await time.sleep(for: Self.pause)
+                }
+            } catch {
+                return
+            }
+        }
+    }
+
+    private func part(at now: MonotonicInstant) -> Int64 { now.nanoseconds / Self.interval.nanoseconds }
+
+    /// Revalidates the parts whose time has come since the last call, each of them once at most.
+    /// - Parameter done: the last part that was revalidated, as a number of intervals.
+    private func revalidate(since done: inout Int64) async throws(StoreError) {
+        let last = part(at: time.monotonic)
+        done = max(done, last - Int64(Self.parts))
+        while done < last {
+            let part = Int((done + 1) % Int64(Self.parts))
+            for cache in caches.withLock({ $0 }) {
+                try await revalidate(cache, CacheScan(part: part, of: Self.parts))
+            }
+            done += 1
+        }
+    }
+
+    private func revalidate(_ cache: AnyRevalidatingCache, _ scan: CacheScan) async throws(StoreError) {
+        var scan = scan
+        let round = Self.interval * Self.parts + Self.slack
+        while !Task.isCancelled {
+            let now = time.monotonic
+            guard let checked = validity.checksExpiring(by: now.advanced(by: round), at: now) else { return }
+            let entries = cache.candidates(&scan, Self.batch, checked)
+            if entries.isEmpty { return }
+            let versions = try await vault.versions(of: entries.map(\.id))
+            var unchanged: [RevalidationCandidate] = []
+            for (entry, version) in zip(entries, versions) {
+                // Version 0 stands for a record that does not exist.
+                if version == entry.version || version == nil && entry.version == 0 {
+                    unchanged.append(entry)
+                } else {
+                    missed.add(1, ordering: .relaxed)
+                    onChange(entry, version)
+                }
+            }
+            cache.revalidated(unchanged, now)
+        }
+    }
+}

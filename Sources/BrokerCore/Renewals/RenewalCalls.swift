@@ -1,0 +1,309 @@
+internal import CredentialStore
+internal import HTTPCodec
+internal import OAuth
+internal import Reactor
+internal import Renewal
+
+/// The calls of one renewal to its provider, and what their answers mean.
+final class RenewalCalls {
+    /// Why a session is over.
+    enum Ending {
+        /// The provider says so.
+        case refused(TokenErrorResponse)
+        /// The refresh brought another user's token.
+        case otherUser
+    }
+
+    private let renewer: CredentialsRenewer
+    private let request: RenewalRequest
+    private let report: RenewalReport
+    /// Where the calls go; nil before `findServer`.
+    private(set) var server: AuthorizationServer?
+    /// The call that is made, and made again; nil before the first one.
+    private var prepared: TokenEndpoint.Call?
+    /// What the provider granted, and by which kind of request; nil where it granted nothing.
+    private(set) var granted: (response: TokenResponse, grant: TokenRequest.Grant)?
+    /// Why the session is over; nil where it is not.
+    private(set) var ending: Ending?
+    /// Whether the last upgrade was refused because the session has ended.
+    private var isUpgradeDead = false
+    /// The last client that was admitted, which the provider may not have accepted before.
+    private var admitted: ClientUse?
+    /// The last client that the provider has accepted.
+    private var accepted: ClientUse?
+
+    private var id: CredentialsID { request.id }
+    private var tenant: Tenant { request.tenant }
+    private var endpoint: TokenEndpoint { renewer.providers.endpoint }
+
+    init(_ renewer: CredentialsRenewer, _ request: RenewalRequest, _ report: RenewalReport) {
+        self.renewer = renewer
+        self.request = request
+        self.report = report
+    }
+
+    /// Forgets server and call: what is asked, and where, follows from what is read next.
+    func reset() { (server, prepared) = (nil, nil) }
+
+    /// Finds out where to ask.
+    /// - Returns: nil where the credentials must not be shown to the tenant's provider, or where only a newer configuration may
+    ///   decide.
+    func findServer(_ basis: RenewalBasis) async throws(BrokerError) -> AuthorizationServer? {
+        if let server { return server }
+        // With an old configuration, an upgrade would undo a later one.
+        if basis.decision.isUpgrade, try await !renewer.isCurrent(tenant) { return nil }
+        do throws(BrokerError) {
+            if let held = basis.held, basis.spendsRefreshToken {
+                server = try await renewer.providers.servers.server(for: tenant, holding: held)
+            } else {
+                server = try await renewer.providers.servers.server(for: tenant)
+            }
+            return server
+        } catch {
+            throw basis.decision.isUpgrade ? error.asFailedUpgrade : error
+        }
+    }
+
+    // MARK: The request
+
+    /// Makes one call.
+    /// - Parameters:
+    ///   - limit: how long to wait for the answer.
+    ///   - lease: is extended meanwhile.
+    func ask(
+        limit: Duration, _ basis: RenewalBasis, _ attempt: RenewalAttempt, extending lease: RenewalLease
+    ) async throws(BrokerError) -> RenewalAttempt.Outcome {
+        let call: TokenEndpoint.Call
+        do throws(BrokerError) {
+            guard let server, let next = try self.call(at: server, basis, attempt) else { return .denied }
+            call = next
+        } catch {
+            report.failure = error
+            return .denied
+        }
+        if admitted != call.shown {
+            // Other renewals may have waited for a place at the provider together with this one.
+            if let error = await renewer.clientFaults.admit(call.shown, of: tenant) {
+                report.failure = error
+                return .denied
+            }
+            admitted = call.shown
+        }
+        if attempt.isUncertain, call.grant.spendsRefreshToken {
+            renewer.log.warning("refresh_outcome_unknown", request.logFields + [.provider(call.server.preset)])
+            renewer.metrics.repeatedAfterUnknownOutcome(provider: call.server.preset.name)
+        }
+        let (answer, trace, isAnswered) = try await lease.whileExtending(attempt, basis) {
+            () async throws(BrokerError) in
+            let start = self.renewer.time.monotonic
+            var outcome = await self.endpoint.send(call, limit: limit)
+            if case .sessionEnded(let refusal) = outcome.answer, refusal.error == nil {
+                outcome.answer = await self.tryClient(after: refusal, of: call, sentAt: start)
+            }
+            return outcome
+        }
+        if isAnswered { report.lastAnswer = .other }
+        return await outcome(of: answer, to: call, trace: call.grant.spendsRefreshToken ? trace : .none, basis)
+    }
+
+    /// The next call. An upgrade that the provider has refused because the session has ended is followed by one ordinary
+    /// refresh, with the registration that the session was obtained with. Where that is refused, too, the session has ended.
+    /// - Returns: nil where there is nothing to ask any more.
+    private func call(
+        at server: AuthorizationServer, _ basis: RenewalBasis, _ attempt: RenewalAttempt
+    ) throws(BrokerError) -> TokenEndpoint.Call? {
+        let client = tenant.configuration.client
+        if basis.grant == .upgrade, attempt.calls > BackoffSchedule.retries + 1 {
+            guard isUpgradeDead, let held = basis.held, let refreshToken = held.refreshToken,
+                let earlier = client.asRegistered(by: held.obtainedWith)
+            else { return nil }
+            return try endpoint.prepare(
+                .refresh(refreshToken), for: earlier, of: tenant.name, at: server, as: request.refreshID)
+        }
+        if let prepared { return prepared }
+        let call = try endpoint.prepare(
+            try tokenRequest(basis), for: client, of: tenant.name, at: server, as: request.refreshID)
+        prepared = call
+        return call
+    }
+
+    private func tokenRequest(_ basis: RenewalBasis) throws(BrokerError) -> TokenRequest {
+        switch (basis.grant, basis.held?.refreshToken, tenant.configuration.preset.upgradeGrant) {
+        case (.refreshToken, let refreshToken?, _): return .refresh(refreshToken)
+        case (.upgrade, let refreshToken?, let grantType?): return .upgrade(refreshToken, grantType: grantType)
+        case (.clientCredentials, _, _): return .clientCredentials
+        default: throw BrokerError(.internalError, "A renewal was decided on that no request exists for.")
+        }
+    }
+
+    // MARK: The answer
+
+    private func outcome(
+        of answer: TokenEndpoint.Answer, to call: TokenEndpoint.Call, trace: TokenEndpoint.Trace, _ basis: RenewalBasis
+    ) async -> RenewalAttempt.Outcome {
+        let isUpgrade = basis.decision.isUpgrade && call.grant == basis.grant
+        report.failure = answer.error ?? report.failure
+        isUpgradeDead = false
+        var retry = RenewalAttempt.Retry.scheduled
+        switch answer {
+        case .granted(let response): return granted(response, by: call, basis)
+        case .sessionEnded(let refusal):
+            isUpgradeDead = isUpgrade
+            accepted = call.shown
+            if isUpgrade { return .notAsked(.scheduled) }
+            return await endsSession(refusal, basis) ? .sessionEnded : .denied
+        case .refused, .refusedWithoutCause, .clientRefused:
+            // No failure of an upgrade is final.
+            if isUpgrade { break }
+            if case .refusedWithoutCause(_, let status) = answer { report.lastAnswer = .unexplained(status: status) }
+            if case .clientRefused(let error, let scope) = answer {
+                if await isOutdated(refusedWith: error.errorCode) { return .denied }
+                var failure = error.retrying(after: ClientFault.pause)
+                renewer.metrics.clientRefused(provider: call.server.preset.name)
+                failure.since = await renewer.clientFaults.note(error, scope, of: call.shown, tenant)
+                report.failure = failure
+            }
+            return trace == .none ? .denied : trace == .spent ? .unknown(.never) : .unanswered(.never)
+        case .rateLimited(_, let wait):
+            guard isUpgrade else {
+                pauseOthers(call, for: wait)
+                return .denied
+            }
+            retry = self.retry(after: wait, call)
+        case .again(_, let wait): retry = wait.map { self.retry(after: $0, call) } ?? .scheduled
+        }
+        return switch trace {
+        case .none: .notAsked(retry)
+        case .spent: .unknown(retry)
+        case .underWay: .unanswered(retry)
+        }
+    }
+
+    private func granted(
+        _ response: TokenResponse, by call: TokenEndpoint.Call, _ basis: RenewalBasis
+    ) -> RenewalAttempt.Outcome {
+        accepted = call.shown
+        if call.grant.spendsRefreshToken, let held = basis.held {
+            if held.isOfOtherUser(than: response) {
+                renewer.log.error("subject_changed", request.logFields + [.provider(call.server.preset)])
+                renewer.metrics.subjectChanged(provider: call.server.preset.name)
+                ending = .otherUser
+                return .sessionEnded
+            }
+            if held.learnsSubject(from: response) {
+                renewer.log.info("subject_adopted", request.logFields + [.provider(call.server.preset)])
+            }
+        }
+        granted = (response, call.grant)
+        return .granted
+    }
+
+    private func retry(after wait: Duration, _ call: TokenEndpoint.Call) -> RenewalAttempt.Retry {
+        if wait <= BackoffSchedule.longestWait { return .notBefore(wait) }
+        pauseOthers(call, for: wait)
+        return .never
+    }
+
+    /// Has all renewals leave the provider alone for as long as it has asked for.
+    private func pauseOthers(_ call: TokenEndpoint.Call, for wait: Duration) {
+        endpoint.budget.pauses.pause(call.pause, for: wait, now: renewer.time.monotonic)
+    }
+
+    /// Whether the provider's answer ends the session. If an earlier call whose answer was lost may have spent the refresh
+    /// token, the refusal need not be the provider's or the user's will; events and metrics tell that apart.
+    private func endsSession(_ answer: TokenErrorResponse, _ basis: RenewalBasis) async -> Bool {
+        guard let held = basis.held, await !isOutdated(refusedWith: answer.errorCode) else { return false }
+        // A refusal of another client than the one that the user logged in with says nothing about the session.
+        let client = basis.grant == .upgrade ? held.obtainedWith : tenant.terms.client
+        guard held.isEnded(by: answer, refreshedBy: client) else {
+            report.failure = BrokerError(
+                .unexpectedError,
+                "The provider refused to refresh credentials that were obtained with an earlier client_secret. "
+                    + "Configure that again, or have the user log in anew.", errorCode: answer.errorCode)
+            return false
+        }
+        ending = .refused(answer)
+        return true
+    }
+
+    /// Whether a refusal is to have no effect because the tenant was configured anew meanwhile: the provider may have refused
+    /// the old secret.
+    private func isOutdated(refusedWith errorCode: String?) async -> Bool {
+        do throws(BrokerError) {
+            if try await renewer.isCurrent(tenant) { return false }
+            report.isSuperseded = true
+            report.failure = BrokerError(.conflict, "The configuration was replaced meanwhile.", errorCode: errorCode)
+        } catch {
+            report.failure = error
+        }
+        return true
+    }
+
+    /// Tries the client where the tenant has an answer end sessions that names no cause: a provider may refuse a wrong client
+    /// secret by the same answer.
+    private func tryClient(
+        after refusal: TokenErrorResponse, of call: TokenEndpoint.Call, sentAt sent: MonotonicInstant
+    ) async -> TokenEndpoint.Answer {
+        switch await renewer.providers.trials.result(of: call.client, of: tenant, at: call.server, sentAt: sent) {
+        case .verdict(.accepted), .verdict(.unclear): .sessionEnded(refusal)
+        case .verdict(.refused): .clientRefused(TokenEndpoint.refusedClient(refusal), .client)
+        case .later(let wait): TokenEndpoint.rateLimited(for: wait)
+        case .unanswered: .again(TokenEndpoint.retryable(nil, after: nil), retryAfter: nil)
+        }
+    }
+
+    /// Ends the fault of a client that the provider has accepted, so that it is asked for all users again.
+    func liftFault() async {
+        if let accepted { await renewer.clientFaults.lift(accepted, of: tenant) }
+    }
+
+    // MARK: Between two calls
+
+    /// Waits before a further call, and for as long as the provider has asked other calls to wait, unless the refresh token may
+    /// be spent: a provider accepts a spent token again only for a short time.
+    func pause(
+        _ duration: Duration, _ basis: RenewalBasis, _ attempt: RenewalAttempt, extending lease: RenewalLease
+    ) async -> RenewalAttempt.Outcome {
+        let latest = renewer.time.monotonic.advanced(by: max(duration, BackoffSchedule.longestWait))
+        var wait = duration
+        do throws(BrokerError) {
+            return try await lease.whileExtending(attempt, basis) { () async throws(BrokerError) in
+                while true {
+                    if !attempt.isUncertain, let prepared = self.prepared {
+                        wait = try self.endpoint.wait(
+                            wait, heeding: prepared.pause, atMost: self.renewer.time.monotonic.duration(to: latest))
+                    }
+                    if await self.isStopped(after: wait) { return .stopped }
+                    if wait <= .zero { return .waited }
+                    wait = .zero
+                }
+            }
+        } catch {
+            report.failure = error
+            return .denied
+        }
+    }
+
+    /// Whether the broker is draining. Then another replica, or the next process, makes the calls that are left, and sooner
+    /// than this process could.
+    private func isStopped(after duration: Duration) async -> Bool {
+        let (draining, time) = (renewer.draining, renewer.time)
+        if duration > .zero {
+            await draining.wait(for: 0, since: draining.ticket(0)) { try? await time.sleep(for: duration) }
+        }
+        if !report.isStopping { return false }
+        report.failure = BrokerError(.retryableError, "The broker is shutting down.", retryAfter: 1)
+        return true
+    }
+}
+
+extension ClientConfiguration {
+    /// The registration that credentials were obtained with; nil where its secret is not known any more.
+    fileprivate func asRegistered(by earlier: ClientFingerprint) -> ClientConfiguration? {
+        let secret = earlier.clientSecretDigest == fingerprint.clientSecretDigest ? clientSecret : nil
+        if secret == nil, earlier.clientSecretDigest != nil, earlier.clientID != clientID { return nil }
+        return ClientConfiguration(
+            clientID: earlier.clientID, clientSecret: earlier.clientID == clientID ? clientSecret : secret,
+            clientUniqueKey: earlier.clientUniqueKey, scopes: earlier.scopes)
+    }
+}

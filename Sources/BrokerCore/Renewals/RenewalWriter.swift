@@ -1,0 +1,211 @@
+internal import CredentialStore
+internal import Cryptography
+internal import OAuth
+internal import Reactor
+internal import Renewal
+
+/// Stores what a renewal brought: new credentials, or the end of the session.
+struct RenewalWriter {
+    typealias Renewed = CredentialsRenewer.Renewed
+
+    private let renewer: CredentialsRenewer
+    private let request: RenewalRequest
+    private let basis: RenewalBasis
+    /// The holder of the lease under which the result came to be.
+    private let holder: String
+    private let report: RenewalReport
+
+    private var id: CredentialsID { request.id }
+    private var tenant: Tenant { request.tenant }
+
+    init(
+        _ renewer: CredentialsRenewer, _ request: RenewalRequest, _ basis: RenewalBasis, holder: String,
+        _ report: RenewalReport
+    ) {
+        self.renewer = renewer
+        self.request = request
+        self.basis = basis
+        self.holder = holder
+        self.report = report
+    }
+
+    // MARK: What was granted
+
+    /// Stores what was granted.
+    /// - Parameters:
+    ///   - attempt: carried on from `step`.
+    ///   - beginning: when the attempt began.
+    /// - Returns: the result, and whether work in the background goes on that holds the lease.
+    func publish(
+        _ calls: RenewalCalls, _ attempt: inout RenewalAttempt, _ step: RenewalAttempt.Step,
+        since beginning: MonotonicInstant
+    ) async -> (Result<Renewed, BrokerError>, isHandedOver: Bool) {
+        guard let (record, origin) = grantedRecord(calls, delay: attempt.successorDelay), let held = record.held else {
+            return (.success(.overtaken), false)
+        }
+        let life = renewer.time.now.duration(to: held.expires)
+        var publication = Publication(
+            id: id, record: record, base: basis.snapshot.version, events: events(held, origin))
+        publication.tenantVersion = tenant.version
+        publication.holder = basis.snapshot.version > 0 ? holder : nil
+        publication.spent = basis.spendsRefreshToken ? basis.held?.refreshTokenDigest : nil
+        switch await renewer.publisher.publish(&publication, &attempt, step, since: beginning) {
+        case .stored(let snapshot) where renewer.records.newestKnown(id) > snapshot.version:
+            // The store has answered so late that callers have got what came after this.
+            return (.success(.overtaken), false)
+        case .stored(let snapshot):
+            // A token that lives no longer than the lead time would be due again at once, and at every read.
+            if basis.grant == .refreshToken, life <= tenant.terms.leadTime {
+                renewer.decider.pauseEarlyRenewal(id, of: snapshot.version, for: life / 2)
+            }
+            // The session lives although the upgrade was refused. Callers get that refusal for a while, without another call.
+            if basis.grant == .upgrade, calls.granted?.grant == .refreshToken {
+                report.remember(report.reason(basis), over: snapshot.version, basis)
+            }
+            return (.success(.new(snapshot, life: life)), false)
+        case .overtaken:
+            await report.announceOvertaken(basis)
+            return (.success(.overtaken), false)
+        case .journaled(let snapshot?): return (.success(.new(snapshot, life: life)), true)
+        case .journaled(nil): return (.success(.overtaken), true)
+        case .failed(let error): return (.failure(error), false)
+        }
+    }
+
+    /// The record that the grant makes, and the cause that its event names.
+    /// - Parameter delay: for how long the new refresh token is not to be presented.
+    private func grantedRecord(
+        _ calls: RenewalCalls, delay: Duration
+    ) -> (record: CredentialRecord, origin: BrokerEvent.Origin)? {
+        guard let granted = calls.granted, let server = calls.server else { return nil }
+        let (client, held, now) = (tenant.configuration.client, basis.held, renewer.time.now)
+        if granted.grant == .clientCredentials {
+            let obtained = HeldCredentials(
+                granted: granted.response, level: .client, to: client, by: server,
+                requested: server.preset.scopesClientCredentials ? client.scopes : .empty, now: now)
+            let (ended, session) = (basis.snapshot.record.ended, basis.snapshot.record.session)
+            return (
+                CredentialRecord(held: obtained, ended: ended, session: session, renewed: now),
+                basis.decision.isUpgrade ? .upgrade : .client
+            )
+        }
+        var renewed = HeldCredentials(
+            granted: granted.response, level: .user, to: client, by: server, replacing: held, now: now)
+        let isDelayed = delay > .zero && granted.response.refreshToken.map { $0 != held?.refreshToken } ?? false
+        renewed.refreshableFrom = isDelayed ? now.advanced(by: delay) : nil
+        if granted.grant == .upgrade { return (CredentialRecord(held: renewed, renewed: now), .upgrade) }
+        // After a refused upgrade, the refresh was made with the earlier registration.
+        renewed.obtainedWith =
+            basis.grant == .upgrade
+            ? held?.obtainedWith ?? client.fingerprint
+            : held?.obtainedWith.refreshed(by: client.fingerprint) ?? client.fingerprint
+        return (CredentialRecord(held: renewed, renewed: now), .refresh)
+    }
+
+    private func events(_ held: HeldCredentials, _ origin: BrokerEvent.Origin) -> CredentialsRecords.Events {
+        let (id, refreshID, grant, now) = (id, request.refreshID, basis.grant, renewer.time.now)
+        return { version in
+            let updated = BrokerEvent.updated(id, to: held, version: version, by: origin, refreshID, at: now)
+            guard let grant, grant.spendsRefreshToken else { return [updated] }
+            var events = BrokerEvent.steps(
+                [.refreshRefreshedAccessToken, .refreshSavingTokens, .refreshSucceeded], id, grant, refreshID, at: now)
+            events.insert(updated, at: events.endIndex - 1)
+            return events
+        }
+    }
+
+    // MARK: What has ended
+
+    /// Stores a tombstone for a session that the provider ended, and quarantines its credentials. A conflict means that the
+    /// session goes on: another replica has refreshed meanwhile, or the user has logged in again.
+    /// - Parameter isDoubtful: whether the refusal need not be the provider's or the user's will.
+    func publishEnd(_ ending: RenewalCalls.Ending?, isDoubtful: Bool) async -> Result<Renewed, BrokerError> {
+        guard let held = basis.held, let ending else { return .success(.overtaken) }
+        let (id, refreshID, now) = (id, request.refreshID, renewer.time.now)
+        let endReason: BrokerEvent.EndReason? = isDoubtful ? .outcomeUnknown : nil
+        let grant = basis.grant ?? .refreshToken
+        let reason: BrokerError =
+            switch ending {
+            case .refused(let answer):
+                BrokerError(.unexpectedError, "The provider ended the session.", errorCode: answer.errorCode)
+            case .otherUser: .subjectChanged
+            }
+        var publication = Publication(
+            id: id,
+            record: CredentialRecord(
+                held: nil, ended: held.refreshTokenDigest, session: EndedSession(.revoked, at: now)),
+            base: basis.snapshot.version
+        ) { version in
+            let ended: [BrokerEvent] =
+                switch ending {
+                case .refused:
+                    [
+                        .deauthorized(
+                            id, from: held, version: version, by: .revoked, because: endReason, refreshID, at: now)
+                    ]
+                case .otherUser: BrokerEvent.subjectChanged(id, from: held, version: version, refreshID, at: now)
+                }
+            return ended + [.refreshFailed(id, grant, reason, refreshID, at: now)]
+        }
+        publication.holder = holder
+        publication.quarantine = .keep(held, for: renewer.quarantine)
+        let result = await storeEnd(&publication, endsRenewal: true)
+        if case (.otherUser, .success(.new)) = (ending, result) { return .failure(.subjectChanged) }
+        return result
+    }
+
+    /// Removes credentials that have expired and cannot be renewed. A refresh token among them belongs to another client than
+    /// the configured one, and the configuration may be the mistake: it is quarantined. So is a user's token that has not
+    /// expired but was refused by an API, which may have been a mistake, too.
+    func retire() async -> Result<Renewed, BrokerError> {
+        guard let held = basis.held else { return .success(.overtaken) }
+        do throws(BrokerError) {
+            if held.refreshToken != nil, try await !renewer.isCurrent(tenant) { return .success(.overtaken) }
+        } catch {
+            return .failure(error)
+        }
+        let (id, now) = (id, renewer.time.now)
+        let session = held.level == .user ? EndedSession(.expired, at: now) : basis.snapshot.record.session
+        var publication = Publication(
+            id: id, record: CredentialRecord(held: nil, ended: basis.snapshot.record.ended, session: session),
+            base: basis.snapshot.version
+        ) { version in [.deauthorized(id, from: held, version: version, by: .expired, nil, at: now)] }
+        // Another replica may be exchanging the refresh token at this moment: its lease stands in the way.
+        if held.refreshToken != nil { publication.holder = holder }
+        if held.refreshToken != nil || request.query.refusedByAPI && held.isLoggedIn(at: now) {
+            publication.quarantine = .keep(held, for: renewer.quarantine, because: .expired)
+        }
+        return await storeEnd(&publication, endsRenewal: false)
+    }
+
+    /// Stores that a session is over. A store that does not answer is asked again until it does. If only the quarantined
+    /// credentials were replaced meanwhile, they are replaced again.
+    private func storeEnd(
+        _ publication: inout Publication, endsRenewal: Bool
+    ) async -> Result<Renewed, BrokerError> {
+        while true {
+            switch await renewer.publisher.advance(&publication, heedsLease: true) {
+            case .stored(let snapshot): return .success(.new(snapshot, life: nil))
+            case .conflict(.spent(let version, lease: nil)) where version == basis.snapshot.version: continue
+            case .conflict:
+                if endsRenewal { await report.announceOvertaken(basis) }
+                return .success(.overtaken)
+            case .storeAway(let error):
+                guard error.code == .storageUnavailable else { return .failure(error) }
+                do throws(BrokerError) {
+                    try await renewer.records.waitForStore(beforeTry: publication.tries, id)
+                } catch {
+                    return .failure(error)
+                }
+            }
+        }
+    }
+}
+
+extension BrokerError {
+    /// What callers get after a refresh that brought another user's token.
+    static let subjectChanged = BrokerError(
+        .tokenResponseError,
+        "The provider answered the refresh with the token of another user than the one who logged in. The broker does not "
+            + "hand out that token; it has put the session aside, and the session can be restored.")
+}
