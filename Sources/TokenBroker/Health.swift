@@ -2,6 +2,7 @@ package import BrokerCore
 package import CredentialStore
 internal import Reactor
 internal import Synchronization
+internal import Waiting
 
 /// Whether the broker should be sent requests: it is not being stopped, and its store answers.
 package final class Health: Sendable {

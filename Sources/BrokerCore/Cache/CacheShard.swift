@@ -1,3 +1,4 @@
+internal import Containers
 internal import Reactor
 
 /// What readers note of an entry in a cache: a conclusion, and what it was drawn from.
@@ -121,7 +122,7 @@ struct CacheShard<Key: Hashable & Sendable, Value: Cacheable>: Sendable {
     /// Rises with every change that somebody made, as against values that somebody read.
     private(set) var changes: UInt64 = 0
     /// By the key's hash: two keys that share one cost a reading more, and no memory is held for a key that is long.
-    private var lastChange: [Int: Change] = [:]
+    private var lastChange = BoundedTable<Int, Change>(capacity: 512)
     /// Changes up to this one are taken for changes of every key.
     private var horizon: UInt64 = 0
 
@@ -133,31 +134,30 @@ struct CacheShard<Key: Hashable & Sendable, Value: Cacheable>: Sendable {
     // MARK: Changes
 
     mutating func noteChange(of hash: Int) {
-        beginChange()
-        lastChange[hash, default: Change()].made = changes
+        changes += 1
+        var change = lastChange[hash] ?? Change()
+        change.made = changes
+        note(change, of: hash)
     }
 
     mutating func noteNews(of hash: Int, version: Int64) {
-        beginChange()
+        changes += 1
         var change = lastChange[hash] ?? Change()
         change.told = changes
         change.version = max(change.version, version)
-        lastChange[hash] = change
+        note(change, of: hash)
     }
 
     mutating func noteChangeOfAll() {
         changes += 1
         horizon = changes
-        lastChange = [:]
+        lastChange.removeAll()
     }
 
-    private mutating func beginChange() {
-        // Who holds an older ticket than the horizon reads once more than needed; the table stays small for it.
-        if lastChange.count >= 1024 {
-            lastChange.removeAll(keepingCapacity: true)
-            horizon = changes
-        }
-        changes += 1
+    private mutating func note(_ change: Change, of hash: Int) {
+        // A reader whose ticket is older than a forgotten change reads once more than needed.
+        guard let forgotten = lastChange.setNewest(change, forKey: hash)?.value else { return }
+        horizon = max(horizon, forgotten.made, forgotten.told)
     }
 
     /// - Parameters:

@@ -1,6 +1,7 @@
 package import CredentialStore
 package import OAuth
 internal import Synchronization
+package import Waiting
 
 /// Tells of commits: that the log of events has grown, when something of it falls due, and which records were changed.
 /// Those of this process are announced by whoever made them, those of other replicas by the change feed, which tells of
@@ -22,7 +23,7 @@ package final class EventBus: Sendable {
     /// Says whether what was read from the store may still be believed.
     package let trust: Trust
     /// Wakes whoever waits for credentials to be changed by another replica.
-    package let changes = Signals<CredentialsID>()
+    package let changes = KeyedSignal<CredentialsID>()
     private let hearers = Mutex(Hearers())
 
     package init(trust: Trust) {

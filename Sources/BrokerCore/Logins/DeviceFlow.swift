@@ -3,6 +3,7 @@ package import Cryptography
 package import OAuth
 internal import Reactor
 internal import Synchronization
+internal import Waiting
 
 /// The device login (TIDAL's Auth design, "Device login"; RFC 8628): begun by a call, then carried to its end by the
 /// broker itself, whether somebody waits for it or not.

@@ -4,6 +4,7 @@ internal import HTTPCodec
 package import JSON
 internal import OAuth
 internal import Reactor
+internal import Waiting
 
 /// How far a login is, as its caller learns it.
 package enum LoginProgress: Sendable, Equatable {
@@ -73,7 +74,7 @@ final class LoginEndings: Sendable {
     private let vault: Vault
     private let trust: Trust
     private let time: any Time
-    private let signals = Signals<RecordID>()
+    private let signals = KeyedSignal<RecordID>()
 
     /// - Parameter kind: of the logins' records.
     init(_ kind: RecordKind, vault: Vault, bus: EventBus, time: any Time) {

@@ -5,6 +5,7 @@ internal import OAuth
 internal import Reactor
 internal import Renewal
 internal import Synchronization
+internal import Waiting
 
 /// The credentials as they stand in the store and in memory. Every change of them goes through here, in one commit
 /// with the events that tell of it.
@@ -24,7 +25,7 @@ final class CredentialsRecords: Sendable {
     let cache: RevalidatingCache<CredentialsID, CredentialsSnapshot>
     private let versions = VersionSource()
     /// Signalled when another replica has changed credentials, or let go of a lease on them.
-    var changes: Signals<CredentialsID> { bus.changes }
+    var changes: KeyedSignal<CredentialsID> { bus.changes }
     /// What was granted and could not be stored yet. It is what callers are to have.
     private let unpublished = Mutex<[CredentialsID: CredentialsSnapshot]>([:])
     private let unpublishedCount = Atomic<Int>(0)

@@ -1,6 +1,7 @@
 internal import OAuth
 internal import Reactor
 internal import Synchronization
+internal import Waiting
 
 /// Whether the shared store has gone back of late: lost its last commits in a failover to a standby that was behind, or was
 /// put back to an earlier state.
@@ -51,7 +52,7 @@ final class StoreRollback: Sendable {
     /// In nanoseconds: `holdEnd`, for those who ask often.
     private let holdEnd = Atomic<Int64>(.min)
     /// Signalled when there is something to do.
-    let wakeUps = Signals<Int>()
+    let wakeUps = KeyedSignal<Int>()
 
     /// - Parameter span: for how long what is refused is in doubt afterwards; zero heeds nothing.
     init(span: Duration, time: any Time) {

@@ -3,6 +3,7 @@ internal import OAuth
 internal import Reactor
 internal import Renewal
 internal import Synchronization
+internal import Waiting
 
 /// Stores what a renewal brought, in place of exactly what it started from.
 ///
@@ -28,7 +29,7 @@ final class CredentialsPublisher: Sendable {
     /// What stores the journal's entries.
     private let kept = Mutex<[CredentialsID: Kept]>([:])
     /// Signalled when an entry of the journal is to be stored without delay.
-    private let nudges = Signals<CredentialsID>()
+    private let nudges = KeyedSignal<CredentialsID>()
 
     init(
         records: CredentialsRecords, holders: LeaseHolders, journal: Journal?, quarantine: Duration,
@@ -384,7 +385,7 @@ final class CredentialsPublisher: Sendable {
     }
 
     /// Has what is in the journal tried now. Returns whether it is stored.
-    func isPublished(_ id: CredentialsID, since ticket: Signals<CredentialsID>.Ticket) async -> Bool {
+    func isPublished(_ id: CredentialsID, since ticket: KeyedSignal<CredentialsID>.Ticket) async -> Bool {
         nudges.signal(id)
         await records.changes.wait(for: id, since: ticket) {
             try? await self.time.sleep(for: CredentialsRecords.changeInterval)

@@ -4,6 +4,7 @@ internal import ExternalText
 internal import OAuth
 internal import Reactor
 internal import Renewal
+internal import Waiting
 
 /// Renews credentials: one renewal at a time of a storage key, in this process by the single flight and among replicas by
 /// the lease.
@@ -29,7 +30,7 @@ package final class CredentialsRenewer: Sendable {
     let failures: RenewalFailures
     let clientFaults: ClientFaults
     /// Closed when the broker is about to stop.
-    let stop = Signals<Int>()
+    let stop = KeyedSignal<Int>()
     /// How long credentials that the provider ended are kept aside; zero keeps nothing.
     let quarantine: Duration
     let time: any Time
@@ -73,11 +74,14 @@ package final class CredentialsRenewer: Sendable {
         _ id: CredentialsID, of tenant: Tenant, _ query: CredentialsQuery,
         _ urgency: ProviderBudget.Urgency = .caller, within limit: (@Sendable () async -> Void)? = nil
     ) async -> (value: Result<Renewed, BrokerError>, isOwn: Bool)? {
-        await flights.run(id, within: limit) {
-            // A store that has lost its last commits gives their versions to other contents, which only a process hears
-            // of that follows it.
-            let known = self.records.isFollowing ? self.records.cache.fresh(id, now: self.time.monotonic) : nil
-            return await RenewalRun(self, id, of: tenant, query, urgency, assuming: known).run()
+        // A caller waits where the work runs, unless it prefers another executor.
+        await withDefaultTaskExecutor(providers.endpoint.executor) {
+            await flights.run(id, within: limit) {
+                // A store that has lost its last commits gives their versions to other contents, which only a process hears
+                // of that follows it.
+                let known = self.records.isFollowing ? self.records.cache.fresh(id, now: self.time.monotonic) : nil
+                return await RenewalRun(self, id, of: tenant, query, urgency, assuming: known).run()
+            }
         }
     }
 

@@ -4,6 +4,7 @@ internal import ExternalText
 internal import OAuth
 internal import Reactor
 internal import Synchronization
+internal import Waiting
 
 /// Looks after tokens that are about to expire: has those of tenants that want it renewed ahead of time, and tells
 /// listeners of the others; once for each token, over all replicas. After a restart it sees to what fell due meanwhile.
@@ -69,7 +70,7 @@ package final class ExpiryJob: Sendable {
     private let metrics: Metrics
     private let log: Log
     private let state = Mutex(State())
-    private let signals = Signals<Signal>()
+    private let signals = KeyedSignal<Signal>()
 
     private var vault: Vault { renewer.records.vault }
 

@@ -1,3 +1,4 @@
+internal import Containers
 internal import CredentialStore
 internal import OAuth
 internal import Reactor
@@ -15,7 +16,8 @@ final class LeaseRecovery: Sendable {
     }
 
     private struct State {
-        var failures: [CredentialsID: Failure] = [:]
+        /// Credentials whose failure is forgotten are tried once more than needed.
+        var failures = BoundedTable<CredentialsID, Failure>(capacity: 10_000)
         /// What is seen to or waits for that, and what of it waits.
         var underWay: Set<CredentialsID> = []
         var waiting: [CredentialsID] = []
@@ -77,7 +79,7 @@ final class LeaseRecovery: Sendable {
     /// Whether the next look comes soon: something was given up, is seen to, or could not be.
     private func isHurried() -> Bool {
         state.withLock { state in
-            if !state.underWay.isEmpty || !state.failures.isEmpty { state.hurriedLooks = Self.hurry }
+            if !state.underWay.isEmpty || state.failures.count > 0 { state.hurriedLooks = Self.hurry }
             guard state.hurriedLooks > 0 else { return false }
             state.hurriedLooks -= 1
             return true
@@ -98,7 +100,7 @@ final class LeaseRecovery: Sendable {
             let unreleased = renewer.abandoned.takeUnreleased()
             ids += unreleased.subtracting(ids)
             let ready = state.withLock { state in
-                if lapsed.isEmpty { state.failures = [:] }
+                if lapsed.isEmpty { state.failures.removeAll() }
                 return ids.filter { id in
                     !state.underWay.contains(id) && state.failures[id].map { $0.until <= now } ?? true
                 }
@@ -155,12 +157,11 @@ final class LeaseRecovery: Sendable {
             log.warning("lease_not_recovered", LogField.credentials(id) + [.code(error.code)])
             let now = time.monotonic
             state.withLock { state in
-                // Whoever is forgotten is tried once more than needed.
-                if state.failures.count >= 10_000 { state.failures = [:] }
                 // A store that is away says nothing about these credentials, and the provider's grace may be running.
                 let count = error.code == .storageUnavailable ? 1 : (state.failures[id]?.count ?? 0) + 1
                 // 1, 2, 4, ... 64 seconds.
-                state.failures[id] = Failure(count: count, until: now.advanced(by: .seconds(1 << min(count - 1, 6))))
+                let failure = Failure(count: count, until: now.advanced(by: .seconds(1 << min(count - 1, 6))))
+                state.failures.setNewest(failure, forKey: id)
             }
         }
     }

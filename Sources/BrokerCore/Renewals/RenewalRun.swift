@@ -3,6 +3,7 @@ internal import HTTPCodec
 internal import OAuth
 internal import Reactor
 internal import Renewal
+internal import Waiting
 
 /// One attempt to renew one set of credentials: carries out the steps that `RenewalAttempt` decides on.
 ///
@@ -43,7 +44,7 @@ final class RenewalRun {
     var failedHolder: String?
     private var standingLease: Lease?
     private var reachableFor: Duration = .seconds(1 << 32)
-    private var ticket: Signals<CredentialsID>.Ticket
+    private var ticket: KeyedSignal<CredentialsID>.Ticket
     private var waitedSince: MonotonicInstant?
 
     // MARK: What became of it
