@@ -35,6 +35,8 @@ final class TrustedRoots: Sendable {
 
     /// Makes the sessions of `context` verify against these roots.
     @unsafe func use(in context: OpaquePointer) {
-        store.withLock { unsafe SSL_CTX_set1_cert_store(context, $0.pointer) }
+        // As a number, because the compiler cannot see that the lock's owner does not keep the pointer.
+        let context = UInt(bitPattern: context)
+        store.withLock { unsafe SSL_CTX_set1_cert_store(OpaquePointer(bitPattern: context), $0.pointer) }
     }
 }

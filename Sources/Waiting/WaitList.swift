@@ -3,8 +3,8 @@ internal import Containers
 /// The tasks that wait for something, in the order of their arrival, each with what it waits for.
 ///
 /// It is a part of the state of its owner and is changed under the owner's lock, in the same step in which the owner
-/// decides that a task has to wait, and for what. Whoever removes a waiter from the list resumes it, after the lock is free: the value
-/// that ends its wait, a cancellation or a deadline. As a waiter is removed once, exactly one of them does.
+/// decides that a task has to wait, and for what. The code that removes a waiter from the list resumes it after the lock
+/// is free: with a value, after a cancellation, or at a deadline. A waiter is removed once, so it is resumed once.
 ///
 ///     let waiter = state.withLock { $0.isOpen ? nil : $0.waiters.enter() }
 ///     await waiter?.value { self.state.withLock { $0.waiters.remove(waiter) }?.resume() }

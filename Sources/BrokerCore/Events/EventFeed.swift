@@ -1,3 +1,4 @@
+internal import Containers
 package import CredentialStore
 package import ExternalText
 package import OAuth

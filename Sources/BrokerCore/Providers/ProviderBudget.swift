@@ -86,7 +86,7 @@ package final class ProviderBudget: Sendable {
             } else {
                 tenants[tenant]?.turn = turns.append(tenant)
             }
-            return next
+            return (next.subject, next.waiter)
         }
 
         mutating func remove(_ waiter: Waiter<Outcome>, of tenant: TenantName) -> Waiter<Outcome>? {

@@ -23,7 +23,7 @@ package final class ProviderPauses: Sendable {
     package func pause(_ key: Key, for duration: Duration, now: MonotonicInstant) {
         let end = now.advanced(by: duration)
         pauses.withLock { pauses in
-            pauses.setNewest(max(end, pauses[key] ?? end), forKey: key)
+            _ = pauses.setNewest(max(end, pauses[key] ?? end), forKey: key)
         }
     }
 

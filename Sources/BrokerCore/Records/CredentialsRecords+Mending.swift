@@ -1,6 +1,7 @@
 internal import CredentialStore
 internal import OAuth
 internal import Reactor
+internal import Waiting
 
 /// Storing again what the store has lost.
 ///

@@ -69,7 +69,7 @@ final class CredentialsDecider: Sendable {
     func pauseEarlyRenewal(_ id: CredentialsID, of version: Int64, for pause: Duration) {
         let now = time.monotonic
         earlyPauses.withLock { pauses in
-            pauses.setNewest(EarlyPause(version: version, until: now.advanced(by: pause)), forKey: id)
+            _ = pauses.setNewest(EarlyPause(version: version, until: now.advanced(by: pause)), forKey: id)
         }
     }
 }

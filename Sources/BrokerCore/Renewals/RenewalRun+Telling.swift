@@ -3,6 +3,7 @@ internal import OAuth
 internal import Reactor
 internal import Renewal
 internal import Synchronization
+internal import Waiting
 
 /// How a run that brought nothing is told, and what is kept of that.
 extension RenewalRun {
