@@ -42,6 +42,7 @@ let package = Package(
         .target(name: "CPostgres"),
 
         // The two cores that do no I/O, and what they are written in.
+        library("Containers", []),
         library("ExternalText", []),
         library("JSON", ["ExternalText"]),
         library("Cryptography", ["COpenSSL"]),
@@ -51,21 +52,26 @@ let package = Package(
         // What several replicas may do to one record, without a store, a clock or a network.
         library("Renewal", []),
 
+        // Tasks that wait for each other.
+        library("Waiting", ["Containers"]),
+
         // Bytes in and out.
-        library("Reactor", ["CLinux"]),
+        library("Reactor", ["CLinux", "Containers", "Waiting"]),
         library("HTTPServer", ["Reactor", "HTTPCodec", "CLinux"]),
-        library("HTTPSClient", ["ExternalText", "Reactor", "HTTPCodec", "Cryptography", "COpenSSL"]),
-        library("Postgres", ["Reactor", "CPostgres"]),
         library(
-            "CredentialStore", ["OAuth", "Cryptography", "ExternalText", "Postgres", "Reactor", "JSON", "CLinux"]),
+            "HTTPSClient",
+            ["Containers", "ExternalText", "Reactor", "HTTPCodec", "Cryptography", "COpenSSL", "Waiting"]),
+        library("Postgres", ["Reactor", "CPostgres", "Waiting"]),
+        library(
+            "CredentialStore",
+            ["Containers", "OAuth", "Cryptography", "ExternalText", "Postgres", "Reactor", "JSON", "CLinux"]),
 
         // What the broker does, without a server in front of it.
         library(
             "BrokerCore",
             [
-                "HTTPSClient", "CredentialStore", "OAuth", "Cryptography", "ExternalText", "HTTPCodec", "JSON",
-                "Reactor",
-                "Postgres", "Renewal", "CLinux",
+                "Containers", "HTTPSClient", "CredentialStore", "OAuth", "Cryptography", "ExternalText", "HTTPCodec",
+                "JSON", "Reactor", "Postgres", "Renewal", "CLinux", "Waiting",
             ]),
 
         // The same as a library, for programs that need no service.
@@ -73,7 +79,7 @@ let package = Package(
             "Auth",
             [
                 "BrokerCore", "CredentialStore", "OAuth", "Cryptography", "ExternalText", "HTTPCodec", "HTTPSClient",
-                "JSON", "Postgres", "Reactor",
+                "JSON", "Postgres", "Reactor", "Waiting",
             ]),
         .executableTarget(name: "auth-example", dependencies: ["Auth"], swiftSettings: strict),
 
@@ -82,9 +88,13 @@ let package = Package(
             "TokenBroker",
             [
                 "BrokerCore", "HTTPServer", "HTTPSClient", "CredentialStore", "OAuth", "Cryptography", "ExternalText",
-                "HTTPCodec", "JSON", "Reactor", "Postgres", "CResources",
+                "HTTPCodec", "JSON", "Reactor", "Postgres", "CResources", "Waiting",
             ]),
-        library("DevelopmentProvider", ["HTTPServer", "HTTPCodec", "Cryptography", "ExternalText", "JSON", "Reactor"]),
+        library(
+            "DevelopmentProvider",
+            [
+                "Containers", "HTTPServer", "HTTPCodec", "Cryptography", "ExternalText", "JSON", "Reactor", "Waiting",
+            ]),
         .executableTarget(
             name: "token-broker",
             dependencies: [
@@ -119,6 +129,8 @@ let package = Package(
             path: "Tests/Simulation/Tool", swiftSettings: strict),
         // It starts the program above, which is built with the tests.
         tests("SimulationTests", []),
+        tests("ContainersTests", ["Containers"]),
+        tests("WaitingTests", ["Waiting"]),
         tests("ReactorTests", ["Reactor"]),
         tests("CryptographyTests", ["Cryptography"]),
         tests("ExternalTextTests", []),

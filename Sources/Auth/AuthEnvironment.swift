@@ -6,6 +6,7 @@ internal import OAuth
 internal import Postgres
 internal import Reactor
 internal import Synchronization
+internal import Waiting
 
 /// The resources that the `AuthClient` instances of a process share: a store, connections to providers, and a thread
 /// for both.
@@ -57,7 +58,7 @@ public final class AuthEnvironment: Sendable {
     }
 
     /// Is signalled when `users` becomes zero.
-    private let userDepartures = Signals<Int>()
+    private let userDepartures = KeyedSignal<Int>()
 
     /// - Parameters:
     ///   - storage: where credentials are stored.

@@ -1,3 +1,4 @@
+internal import Containers
 internal import Cryptography
 internal import OAuth
 internal import Synchronization
@@ -13,21 +14,14 @@ final class DataKeys: Sendable {
         let label: String
     }
 
-    // Records are sealed and opened on any thread.
-    private let keys = Mutex<[Name: SecretBytes]>([:])
-
-    /// About 200 KiB.
-    private static let limit = 1024
+    // Records are sealed and opened on any thread. About 200 KiB.
+    private let keys = Mutex(BoundedTable<Name, SecretBytes>(capacity: 1024))
 
     /// The key of that name, from the cache or from `derive`.
     func key(_ name: Name, _ derive: () -> SecretBytes) -> SecretBytes {
         if let key = keys.withLock({ $0[name] }) { return key }
         let key = derive()
-        keys.withLock { keys in
-            // The keys in use are soon cached again.
-            if keys.count >= Self.limit { keys = [:] }
-            keys[name] = key
-        }
+        keys.withLock { _ = $0.setNewest(key, forKey: name) }
         return key
     }
 }

@@ -4,6 +4,7 @@ package import HTTPServer
 internal import JSON
 package import Reactor
 internal import Synchronization
+internal import Waiting
 
 /// An OAuth 2.0 authorization server for development and tests. It keeps its state in memory.
 ///
@@ -16,7 +17,6 @@ package final class DevelopmentProvider: RequestHandler {
         var faults: [Fault] = []
         var random: (faults: RandomFaults, generator: SplitMix64)?
         var offset: Int64 = 0
-        var lastWait = 0
     }
 
     private let state: Mutex<State>
@@ -128,21 +128,12 @@ package final class DevelopmentProvider: RequestHandler {
     /// They may not have been answered yet.
     /// - Throws: `CancellationError` when the task is cancelled.
     package func waitForRequests(_ count: Int, at endpoint: Endpoint, grant: GrantType? = nil) async throws {
-        let id = state.withLock { state in
-            state.lastWait += 1
-            return state.lastWait
+        let waiter = state.withLock { $0.log.wait(for: count, endpoint: endpoint, grant: grant) }
+        guard let waiter else { return }
+        let isReached = await waiter.value {
+            self.state.withLock { $0.log.stopWaiting(waiter) }?.resume(returning: false)
         }
-        try await withTaskCancellationHandler {
-            try await withCheckedThrowingContinuation { continuation in
-                state.withLock { state in
-                    state.log.wait(id, for: count, endpoint: endpoint, grant: grant, continuation: continuation)
-                    // Checked while the lock is held: a cancellation before this point did not find the waiter.
-                    if Task.isCancelled { state.log.stopWaiting(id) }
-                }
-            }
-        } onCancel: {
-            state.withLock { $0.log.stopWaiting(id) }
-        }
+        if !isReached { throw CancellationError() }
     }
 
     /// Revokes all sessions of the user and returns how many were active.

@@ -1,21 +1,28 @@
+internal import Containers
 internal import ExternalText
 internal import HTTPCodec
 internal import HTTPServer
+internal import Waiting
 
 /// The counters of all requests at the endpoints, the records of the newest requests, and the callers that wait for
 /// requests.
 struct RequestLog: Sendable {
-    private struct Waiter: Sendable {
+    /// What a caller waits for: so many requests at an endpoint, or with a grant.
+    private struct Awaited: Sendable {
         let endpoint: Endpoint
         let grant: GrantType?
         let count: Int
-        let continuation: CheckedContinuation<Void, any Error>
+
+        func isReached(by counters: RequestCounters) -> Bool {
+            (grant.map(counters.requests) ?? counters.requests(endpoint)) >= count
+        }
     }
 
     private(set) var counters = RequestCounters()
     private var records: BoundedTable<Int, RequestRecord>
     private var lastNumber = 0
-    private var waiters: [Int: Waiter] = [:]
+    /// Each gets true when what it waits for has come, and false when its task is cancelled.
+    private var waiters = WaitList<Awaited, Bool>()
 
     private static let maximumParameters = 64
     private static let maximumLength = 512
@@ -48,7 +55,8 @@ struct RequestLog: Sendable {
             userAgent: request.fields["User-Agent"].map(Self.cut))
         counters.endpoints[endpoint, default: 0] += 1
         if let grant = parameters["grant_type"].flatMap({ GrantType($0) }) { counters.grants[grant, default: 0] += 1 }
-        resumeWaiters()
+        let counters = counters
+        for waiter in waiters.removeAll(where: { $0.isReached(by: counters) }) { waiter.resume(returning: true) }
         return lastNumber
     }
 
@@ -83,28 +91,13 @@ struct RequestLog: Sendable {
 
     // MARK: Waiting
 
-    /// Resumes the continuation once `count` requests have been counted, which may be at once.
-    mutating func wait(
-        _ id: Int, for count: Int, endpoint: Endpoint, grant: GrantType?,
-        continuation: CheckedContinuation<Void, any Error>
-    ) {
-        waiters[id] = Waiter(endpoint: endpoint, grant: grant, count: count, continuation: continuation)
-        resumeWaiters()
+    /// Adds a caller that waits for requests; nil where `count` of them have been counted already.
+    mutating func wait(for count: Int, endpoint: Endpoint, grant: GrantType?) -> Waiter<Bool>? {
+        let awaited = Awaited(endpoint: endpoint, grant: grant, count: count)
+        return awaited.isReached(by: counters) ? nil : waiters.enter(awaited)
     }
 
-    mutating func stopWaiting(_ id: Int) {
-        waiters.removeValue(forKey: id)?.continuation.resume(throwing: CancellationError())
-    }
-
-    private mutating func resumeWaiters() {
-        for (id, waiter) in waiters {
-            let count = waiter.grant.map(counters.requests) ?? counters.requests(waiter.endpoint)
-            if count >= waiter.count {
-                waiters[id] = nil
-                waiter.continuation.resume()
-            }
-        }
-    }
+    mutating func stopWaiting(_ waiter: Waiter<Bool>) -> Waiter<Bool>? { waiters.remove(waiter) }
 
     // MARK: Values
 

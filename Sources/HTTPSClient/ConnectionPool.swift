@@ -1,5 +1,7 @@
+internal import Containers
 internal import HTTPCodec
 internal import Reactor
+internal import Waiting
 
 /// Two requests with the same key may share a connection: they go to the same server and require the same pins.
 struct PoolKey: Hashable, Sendable {
@@ -23,7 +25,7 @@ actor ConnectionPool {
     private struct Slots {
         var taken = 0
         /// Exchanges that wait for a slot, in order of arrival. The value false means that the client was closed.
-        var waiting: [Promise<Bool>] = []
+        var waiting = WaitList<Void, Result<Bool, WaitInterrupted>>()
         /// Exchanges take from the end, so that connections which are not needed stay idle and expire.
         var idle: [Idle] = []
 
@@ -47,13 +49,11 @@ actor ConnectionPool {
     private var slots: [PoolKey: Slots] = [:]
     private var idleCount = 0
     /// At most one TLS session for each key. Each is used once.
-    private var sessions: [PoolKey: ResumableSession] = [:]
+    private var sessions = BoundedTable<PoolKey, ResumableSession>(capacity: 256)
     private var running = 0
     private var isClosed = false
-    private var closeWaiters: [CheckedContinuation<Void, Never>] = []
+    private var closeWaiters = WaitList<Void, Void>()
     private(set) var counters = HTTPSClient.Counters()
-
-    private static let maximumSessions = 256
 
     init(
         configuration: HTTPSClientConfiguration, loop: EventLoop, resolver: NameResolver
@@ -118,11 +118,7 @@ actor ConnectionPool {
     /// Keeps the TLS session that the server offered for resumption.
     func keepSession(of connection: ClientConnection, for key: PoolKey) {
         guard let session = connection.resumableSession() else { return }
-        if sessions.count >= Self.maximumSessions, sessions[key] == nil {
-            // Any session may go: losing one costs a full handshake.
-            if let other = sessions.keys.first { sessions[other] = nil }
-        }
-        sessions[key] = session
+        sessions.setNewest(session, forKey: key)
     }
 
     /// Refuses new exchanges, closes the idle connections, and returns when the last running exchange has ended.
@@ -130,14 +126,13 @@ actor ConnectionPool {
         isClosed = true
         for key in Array(slots.keys) {
             for idle in slots[key]?.idle ?? [] { loop.cancel(idle.expiry) }
-            for waiting in slots[key]?.waiting ?? [] { waiting.fulfill(false) }
+            for waiting in slots[key]?.waiting.removeAll() ?? [] { waiting.resume(returning: .success(false)) }
             slots[key]?.idle = []
-            slots[key]?.waiting = []
             removeIfUnused(key)
         }
         idleCount = 0
-        sessions = [:]
-        if running > 0 { await withCheckedContinuation { closeWaiters.append($0) } }
+        sessions.removeAll()
+        if running > 0 { await closeWaiters.enter().value() }
     }
 
     /// The size of the buffers of all idle connections, in bytes.
@@ -146,8 +141,7 @@ actor ConnectionPool {
     private func endExchange() {
         running -= 1
         guard running == 0 else { return }
-        for waiter in closeWaiters { waiter.resume() }
-        closeWaiters = []
+        for waiter in closeWaiters.removeAll() { waiter.resume() }
     }
 
     private func takeSession(_ key: PoolKey) -> ResumableSession? {
@@ -187,21 +181,20 @@ actor ConnectionPool {
             slots[key, default: Slots()].taken += 1
             return
         }
-        let slot = Promise<Bool>()
-        slots[key]?.waiting.append(slot)
+        let slot = slots[key, default: Slots()].waiting.enter()
         do throws(WaitInterrupted) {
-            if try await slot.wait(on: loop, until: deadline) { return }
+            if try await slot.value(on: loop, until: deadline) { return }
         } catch {
-            slots[key]?.waiting.removeAll { $0 === slot }
+            _ = slots[key]?.waiting.remove(slot)
             if error == .deadlineExceeded { throw .timedOut(.connectionSlot, requestSent: false) }
         }
         throw .cancelled
     }
 
     private func releaseSlot(_ key: PoolKey) {
-        while slots[key]?.waiting.isEmpty == false {
+        while let next = slots[key]?.waiting.popFirst() {
             // An exchange that has stopped waiting leaves the slot to the next one.
-            if let next = slots[key]?.waiting.removeFirst(), next.fulfill(true) { return }
+            if next.waiter.resume(returning: .success(true)) { return }
         }
         slots[key]?.taken -= 1
         removeIfUnused(key)

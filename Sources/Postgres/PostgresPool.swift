@@ -1,4 +1,5 @@
 package import Reactor
+internal import Waiting
 
 /// A few connections to one PostgreSQL server, opened when they are first needed and shared by many callers.
 ///
@@ -30,7 +31,7 @@ package actor PostgresPool {
     private var lastWaiter = 0
     /// Why the last attempt to connect failed.
     private var lastFailure = PostgresError.connectionFailed(sqlstate: nil, detail: "")
-    private var closers: [CheckedContinuation<Void, Never>] = []
+    private var closers = WaitList<Void, Void>()
     private var isDrained = false
     /// The batch of reads that further reads can join; see `read`.
     var forming: ReadBatch?
@@ -101,7 +102,7 @@ package actor PostgresPool {
         perform(state.close(at: .now))
         for opening in openings.values { opening.cancel() }
         if isDrained { return }
-        await withCheckedContinuation { closers.append($0) }
+        await closers.enter().value()
     }
 
     // MARK: Lending
@@ -182,8 +183,7 @@ package actor PostgresPool {
             case .refuse(let waiter, let refusal): waiters[waiter]?.resume(with: .failure(error(for: refusal)))
             case .drained:
                 isDrained = true
-                for closer in closers { closer.resume() }
-                closers = []
+                for closer in closers.removeAll() { closer.resume() }
             }
         }
     }

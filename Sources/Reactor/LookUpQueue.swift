@@ -1,3 +1,5 @@
+internal import Containers
+
 /// Which host names are being looked up, which wait for a thread, and what earlier look-ups have shown about a name.
 /// This type only decides: it has no threads and no clock.
 ///
@@ -24,10 +26,8 @@ struct LookUpQueue {
     /// In the order of their requests.
     private var waiting: [String] = []
     private var running: [String: HostClass] = [:]
-    private var histories: [String: History] = [:]
-
-    /// The number of names whose history is kept. Each takes a few hundred bytes.
-    private static let memoryLimit = 1024
+    /// Of the names that were looked up last. Each takes a few hundred bytes. A name that is forgotten counts as new.
+    private var histories = BoundedTable<String, History>(capacity: 1024)
 
     init(limits: NameResolver.Limits) {
         self.limits = limits
@@ -84,8 +84,7 @@ struct LookUpQueue {
             if history.hostClass == .slow { history.hostClass = .unproven }
         }
         if duration > limits.slowAfter { history.hostClass = .slow }
-        if histories.count >= Self.memoryLimit, histories[host] == nil { makeRoom(now: now) }
-        histories[host] = history
+        histories.setNewest(history, forKey: host)
     }
 
     private var nextIndex: Int? {
@@ -104,11 +103,4 @@ struct LookUpQueue {
     }
 
     private func hostClass(of host: String) -> HostClass { histories[host]?.hostClass ?? .unproven }
-
-    /// Makes room for one more name.
-    private mutating func makeRoom(now: MonotonicInstant) {
-        histories = histories.filter { $0.value.hostClass != .unproven || ($0.value.failureEnd ?? now) > now }
-        // Any name may go: its next look-up counts as its first.
-        while histories.count >= Self.memoryLimit, let other = histories.keys.first { histories[other] = nil }
-    }
 }

@@ -1,4 +1,5 @@
 internal import Synchronization
+internal import Waiting
 
 /// Why a host name has no address.
 package enum ResolutionError: Error, Equatable, Sendable {
@@ -82,15 +83,14 @@ package final class NameResolver: Sendable {
         isolation: isolated (any Actor)? = #isolation
     ) async throws(WaitInterrupted) -> Result<[SocketAddress], ResolutionError> {
         if let numeric = SocketAddress(numericHost: host, port: port) { return .success([numeric]) }
-        let promise = Promise<LookUps.Answer>()
         let answer: LookUps.Answer
-        if let known = lookUps.ask(for: host, caller: promise) {
-            answer = known
-        } else {
+        switch lookUps.ask(for: host) {
+        case .known(let known): answer = known
+        case .awaited(let waiter):
             do throws(WaitInterrupted) {
-                answer = try await promise.wait(on: loop, until: deadline)
+                answer = try await waiter.value(on: loop, until: deadline)
             } catch {
-                lookUps.stopWaiting(for: host, caller: promise)
+                lookUps.stopWaiting(waiter, for: host)
                 throw error
             }
         }
@@ -102,11 +102,18 @@ package final class NameResolver: Sendable {
 /// resolver, so that releasing the resolver ends them.
 private final class LookUps: Sendable {
     typealias Answer = Result<[SocketAddress.IP], ResolutionError>
+    typealias Caller = Waiter<Result<Answer, WaitInterrupted>>
+
+    /// What a caller finds that asks for a name.
+    enum Question {
+        case known(Answer)
+        case awaited(Caller)
+    }
 
     private struct State {
         var queue: LookUpQueue
         /// The callers that wait, by name, for each name that is queued or being looked up.
-        var callers: [String: [Promise<Answer>]] = [:]
+        var callers: [String: WaitList<Void, Result<Answer, WaitInterrupted>>] = [:]
         var threads = 0
         /// Threads that wait on `signal` and have not been woken up.
         var idleThreads = 0
@@ -157,25 +164,22 @@ private final class LookUps: Sendable {
         for _ in 0..<idleThreads { signal.signal() }
     }
 
-    /// Returns the answer if it is known. Otherwise adds `caller` to those that get the look-up's outcome.
-    func ask(for host: String, caller: Promise<Answer>) -> Answer? {
+    /// Returns the answer if it is known. Otherwise adds the caller to those that get the look-up's outcome.
+    func ask(for host: String) -> Question {
         let now = now()
-        let (answer, wakeUp) = state.withLock { state -> (Answer?, WakeUp) in
-            if state.callers[host] != nil {
-                state.callers[host]?.append(caller)
-                return (nil, .none)
-            }
-            if let failure = state.queue.failure(of: host, now: now) { return (.failure(failure), .none) }
-            guard state.queue.append(host) else { return (.failure(.temporary), .none) }
-            state.callers[host] = [caller]
-            guard state.queue.hasNext else { return (nil, .none) }
+        let (question, wakeUp) = state.withLock { state -> (Question, WakeUp) in
+            if let caller = state.callers[host]?.enter() { return (.awaited(caller), .none) }
+            if let failure = state.queue.failure(of: host, now: now) { return (.known(.failure(failure)), .none) }
+            guard state.queue.append(host) else { return (.known(.failure(.temporary)), .none) }
+            let caller = state.callers[host, default: WaitList()].enter()
+            guard state.queue.hasNext else { return (.awaited(caller), .none) }
             if state.idleThreads > 0 {
                 state.idleThreads -= 1
-                return (nil, .idleThread)
+                return (.awaited(caller), .idleThread)
             }
-            guard state.threads < maximumThreads else { return (nil, .none) }
+            guard state.threads < maximumThreads else { return (.awaited(caller), .none) }
             state.threads += 1
-            return (nil, .newThread)
+            return (.awaited(caller), .newThread)
         }
         switch wakeUp {
         case .none: break
@@ -183,12 +187,12 @@ private final class LookUps: Sendable {
         // If the system refuses a thread, the name waits for one of the running threads.
         case .newThread: try? startThread()
         }
-        return answer
+        return question
     }
 
-    func stopWaiting(for host: String, caller: Promise<Answer>) {
+    func stopWaiting(_ caller: Caller, for host: String) {
         state.withLock { state in
-            state.callers[host]?.removeAll { $0 === caller }
+            _ = state.callers[host]?.remove(caller)
             if state.callers[host]?.isEmpty == true, state.queue.remove(host) { state.callers[host] = nil }
         }
     }
@@ -232,8 +236,9 @@ private final class LookUps: Sendable {
         let end = now()
         let callers = state.withLock { state in
             state.queue.finish(host, answer: answer, duration: start.duration(to: end), now: end)
-            return state.callers.removeValue(forKey: host) ?? []
+            var callers = state.callers.removeValue(forKey: host)
+            return callers?.removeAll() ?? []
         }
-        for caller in callers { caller.fulfill(answer) }
+        for caller in callers { caller.resume(returning: .success(answer)) }
     }
 }

@@ -2,6 +2,7 @@ package import BrokerCore
 package import CredentialStore
 internal import Reactor
 internal import Synchronization
+internal import Waiting
 
 /// Whether the broker is ready for requests: it is not draining, and its store answers.
 package final class Health: Sendable {

@@ -39,7 +39,7 @@ ALLOWED = [
      "the library's public interface; its values come from the program and become WireText before they are compared"),
     ("Auth/Credentials.swift", r"[sS]copes: Set<String>",
      "the library's public interface; scopes are checked to be ASCII before"),
-    ("BrokerCore/Telemetry/DatabaseReports.swift", r"Mutex<\[String: LineBound\]>", "keys are the names of error cases, our own"),
+    ("BrokerCore/Telemetry/DatabaseReports.swift", r"BoundedTable<String, LineBound>", "keys are the names of error cases, our own"),
     ("BrokerCore/Telemetry/Metrics.swift", r"answer\.error == \"", "at most 64 characters of ASCII (ErrorText.presentable)"),
     ("BrokerCore/Providers/ProviderBudget.swift", r"providers: \[String: Provider\]",
      "keys are origins and issuers, which URLTarget has checked to be ASCII"),

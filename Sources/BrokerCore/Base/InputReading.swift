@@ -1,4 +1,5 @@
 internal import Synchronization
+internal import Waiting
 
 /// Where input from outside is read.
 ///
@@ -50,9 +51,7 @@ package enum InputReading {
 private final class ReadingPlaces: Sendable {
     private struct State {
         var free: Int
-        var waiters: [CheckedContinuation<Void, Never>] = []
-        /// The waiters before this one have a place.
-        var first = 0
+        var waiters = WaitList<Void, Void>()
     }
 
     private let state: Mutex<State>
@@ -62,33 +61,19 @@ private final class ReadingPlaces: Sendable {
     }
 
     func take() async {
-        await withCheckedContinuation { continuation in
-            let isFree = state.withLock { state in
-                if state.free > 0 {
-                    state.free -= 1
-                    return true
-                }
-                state.waiters.append(continuation)
-                return false
-            }
-            if isFree { continuation.resume() }
+        let waiter = state.withLock { state -> Waiter<Void>? in
+            if state.free == 0 { return state.waiters.enter() }
+            state.free -= 1
+            return nil
         }
+        await waiter?.value()
     }
 
     func leave() {
-        let next: CheckedContinuation<Void, Never>? = state.withLock { state in
-            guard state.first < state.waiters.count else {
-                state.free += 1
-                return nil
-            }
-            let next = state.waiters[state.first]
-            state.first += 1
-            // A queue that is never empty does not grow by those who have left it.
-            if state.first >= 64, state.first * 2 >= state.waiters.count {
-                state.waiters.removeFirst(state.first)
-                state.first = 0
-            }
-            return next
+        let next = state.withLock { state -> Waiter<Void>? in
+            if let next = state.waiters.popFirst() { return next.waiter }
+            state.free += 1
+            return nil
         }
         next?.resume()
     }

@@ -1,3 +1,4 @@
+internal import Containers
 internal import Reactor
 
 /// A conclusion that a reader has drawn from a cache entry and stores beside it, with what the conclusion depends on.
@@ -120,7 +121,7 @@ struct CacheShard<Key: Hashable & Sendable, Value: Cacheable>: Sendable {
     /// Counts the changes of keys. Values that were read do not count.
     private(set) var changes: UInt64 = 0
     /// By the key's hash, so that a long key takes no memory here. Two keys with one hash cost one read more.
-    private var lastChange: [Int: Change] = [:]
+    private var lastChange = BoundedTable<Int, Change>(capacity: 512)
     /// Each change up to this one counts as a change of every key.
     private var horizon: UInt64 = 0
 
@@ -132,31 +133,30 @@ struct CacheShard<Key: Hashable & Sendable, Value: Cacheable>: Sendable {
     // MARK: Changes
 
     mutating func noteChange(of hash: Int) {
-        beginChange()
-        lastChange[hash, default: Change()].local = changes
+        changes += 1
+        var change = lastChange[hash] ?? Change()
+        change.local = changes
+        note(change, of: hash)
     }
 
     mutating func noteReportedChange(of hash: Int, version: Int64) {
-        beginChange()
+        changes += 1
         var change = lastChange[hash] ?? Change()
         change.reported = changes
         change.version = max(change.version, version)
-        lastChange[hash] = change
+        note(change, of: hash)
     }
 
     mutating func noteChangeOfAll() {
         changes += 1
         horizon = changes
-        lastChange = [:]
+        lastChange.removeAll()
     }
 
-    private mutating func beginChange() {
-        // Bounds the table. A reader whose ticket is older than the horizon reads once more than needed.
-        if lastChange.count >= 1024 {
-            lastChange.removeAll(keepingCapacity: true)
-            horizon = changes
-        }
-        changes += 1
+    private mutating func note(_ change: Change, of hash: Int) {
+        // A reader whose ticket is older than a forgotten change reads once more than needed.
+        guard let forgotten = lastChange.setNewest(change, forKey: hash)?.value else { return }
+        horizon = max(horizon, forgotten.local, forgotten.reported)
     }
 
     /// Whether a key was changed in a way that a value does not contain.

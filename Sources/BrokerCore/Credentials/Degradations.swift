@@ -1,3 +1,4 @@
+internal import Containers
 internal import OAuth
 internal import Reactor
 internal import Synchronization
@@ -13,11 +14,11 @@ final class Degradations: Sendable {
         let until: MonotonicInstant
     }
 
-    private static let limit = 16_384
     /// For how long callers get the token at once, unless the failure names a time.
     private static let pause: Duration = .seconds(5)
 
-    private let entries = Mutex<[CredentialsID: Entry]>([:])
+    /// A renewal that is forgotten is tried once more than needed.
+    private let entries = Mutex(BoundedTable<CredentialsID, Entry>(capacity: 16_384))
 
     /// What callers get with the token; nil where a renewal is to be tried.
     func current(
@@ -37,18 +38,14 @@ final class Degradations: Sendable {
     ) -> Degradation {
         let pause = error.retryAfter.map { Duration.seconds($0) } ?? Self.pause
         return entries.withLock { entries in
-            if entries.count >= Self.limit {
-                entries = entries.filter { $0.value.until > clocks.monotonic }
-                // A renewal whose failure is forgotten is tried once more than needed.
-                if entries.count >= Self.limit / 2 { entries = [:] }
-            }
             let known = entries[id].flatMap { $0.version == version ? $0.degradation.since : nil }
             let degradation = Degradation(
                 since: min(known ?? clocks.now, error.since ?? clocks.now), code: error.code,
                 retryAt: clocks.now.advanced(by: pause))
-            entries[id] = Entry(
+            let entry = Entry(
                 version: version, configuration: tenant.version, degradation: degradation,
                 until: clocks.monotonic.advanced(by: pause))
+            entries.setNewest(entry, forKey: id)
             return degradation
         }
     }

@@ -1,6 +1,7 @@
 package import CredentialStore
 package import OAuth
 internal import Synchronization
+package import Waiting
 
 /// Announces commits within this process: that the log of events has grown, that a record falls due, that records were
 /// changed. The code that makes a commit announces it; the change feed announces the commits of all replicas, this process's
@@ -22,7 +23,7 @@ package final class EventBus: Sendable {
     /// For how long the caches may use what was read from the store.
     package let cacheValidity: CacheValidity
     /// Wakes tasks that wait until another replica has changed credentials.
-    package let changes = Signals<CredentialsID>()
+    package let changes = KeyedSignal<CredentialsID>()
     private let subscribers = Mutex(Subscribers())
 
     package init(cacheValidity: CacheValidity) {

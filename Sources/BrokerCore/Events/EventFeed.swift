@@ -1,8 +1,10 @@
+internal import Containers
 package import CredentialStore
 package import ExternalText
 package import OAuth
 internal import Reactor
 internal import Synchronization
+internal import Waiting
 
 /// Follows the log of events for everybody who listens in this process.
 ///
@@ -70,8 +72,6 @@ package final class EventFeed: Sendable {
     /// How many entries are kept in memory; half of them go when there are more.
     package static let tailLength = 4096
     package static let pageLength = 256
-    /// How many pieces are kept: about 2 MiB at most, unless single events are larger than a piece is to be.
-    private static let keptPieces = 64
     /// When a listener that is refused is told to come again: how soon another one leaves is not known.
     private static let retryAfter: Duration = .seconds(10)
     /// For how many records the store is asked at once whether they are there.
@@ -86,9 +86,9 @@ package final class EventFeed: Sendable {
     private let cacheValidity: CacheValidity
     private let limits: Limits
     private let state = Mutex(EventFeedState())
-    private let wakeUps = Signals<Int>()
+    private let wakeUps = KeyedSignal<Int>()
     /// How far the log reaches. Whoever listens needs to know, and after an outage all come at once.
-    private let reach: SharedQuestion<Result<LogBounds, StoreError>>
+    private let reach: CoalescedCall<Result<LogBounds, StoreError>>
 
     package init(vault: Vault, bus: EventBus, limits: Limits, time: any Time, log: Log) {
         self.vault = vault
@@ -97,7 +97,7 @@ package final class EventFeed: Sendable {
         self.bus = bus
         self.limits = limits
         cacheValidity = bus.cacheValidity
-        reach = SharedQuestion {
+        reach = CoalescedCall {
             do throws(StoreError) {
                 return .success(try await vault.logBounds())
             } catch {
@@ -368,16 +368,16 @@ package final class EventFeed: Sendable {
     /// How far the log reaches, what was committed before this call included.
     /// - Throws: what the store does; `.unavailable` where the task was cancelled.
     private func bounds() async throws(StoreError) -> LogBounds {
-        guard let bounds = await reach.answer() else { throw .unavailable }
+        guard let bounds = await reach.value() else { throw .unavailable }
         return try bounds.get()
     }
 
     private func read(_ entry: VaultLogEntry) -> EventEntry? {
         if let read = EventEntry(entry) { return read }
         let isNews = state.withLock { state in
-            // Said again after so many; the set may not grow with the damage.
-            if state.unreadable.count >= 1024 { state.unreadable = [] }
-            return state.unreadable.insert(entry.sequence).inserted
+            if state.unreadable[entry.sequence] != nil { return false }
+            state.unreadable[entry.sequence] = ()
+            return true
         }
         if isNews { log.error("event_unreadable", [.tenant(entry.tenant), .sequence(entry.sequence)]) }
         return nil
@@ -408,10 +408,7 @@ package final class EventFeed: Sendable {
                 }
             }
             if piece.bytes.isEmpty { return .nothing(through: through) }
-            if isShared {
-                if state.pieces.count >= Self.keptPieces { state.pieces.removeAll(keepingCapacity: true) }
-                state.pieces[key] = (piece, through)
-            }
+            if isShared { state.pieces[key] = (piece, through) }
             return .piece(piece, through: through)
         }
     }
@@ -424,32 +421,15 @@ package final class EventFeed: Sendable {
     func wait(
         after sequence: Int64, _ tenant: TenantName?, at place: Place, until deadline: MonotonicInstant
     ) async -> Int64 {
-        let waiter = state.withLock { state in
-            state.lastWaiter += 1
-            return state.lastWaiter
+        let waiter = state.withLock { state -> Waiter<Int64>? in
+            if state.isDraining || state.admissions[place.id]?.mustReview == true { return nil }
+            if state.limit(tenant) > sequence || deadline <= time.monotonic { return nil }
+            return state.waiters[tenant, default: WaitList()].enter(deadline)
         }
-        let through = await withTaskCancellationHandler {
-            await withCheckedContinuation { continuation in
-                let isOver = state.withLock { state in
-                    if state.left.remove(waiter) != nil || state.isDraining { return true }
-                    if state.admissions[place.id]?.mustReview == true { return true }
-                    if state.limit(tenant) > sequence || deadline <= time.monotonic { return true }
-                    state.waiters[tenant, default: [:]][waiter] = EventFeedState.Waiter(
-                        deadline: deadline, continuation: continuation)
-                    return false
-                }
-                if isOver { continuation.resume(returning: sequence) }
-            }
-        } onCancel: {
-            let found = state.withLock { state in
-                let found = state.removeWaiter(waiter, tenant)
-                if found == nil { state.left.insert(waiter) }
-                return found
-            }
-            found?.continuation.resume(returning: sequence)
+        guard let waiter else { return sequence }
+        let through = await waiter.value {
+            self.state.withLock { $0.remove(waiter, tenant) }?.resume(returning: sequence)
         }
-        // A cancellation that came after the end of the wait has left a mark that nobody reads.
-        state.withLock { _ = $0.left.remove(waiter) }
         return max(sequence, through)
     }
 
@@ -459,14 +439,7 @@ package final class EventFeed: Sendable {
         let now = time.monotonic
         let (wakes, next) = state.withLock { state -> ([EventFeedState.Wake], MonotonicInstant) in
             guard state.run == run else { return ([], now) }
-            var wakes = state.giveOut(at: now, span: limits.span)
-            for (tenant, waiters) in state.waiters {
-                let through = state.limit(tenant)
-                for (id, waiter) in waiters where waiter.deadline <= now {
-                    _ = state.removeWaiter(id, tenant)
-                    wakes.append(EventFeedState.Wake(continuation: waiter.continuation, through: through))
-                }
-            }
+            let wakes = state.giveOut(at: now, span: limits.span) + state.wakeDue(at: now)
             // What came during a pause that has ended since has woken nobody.
             let look = state.hasGrownHere ? now : now.advanced(by: Self.interval)
             let pauseEnd = state.pauses.values.lazy.map(\.end).min()

@@ -1,20 +1,20 @@
+internal import Containers
 internal import CredentialStore
 internal import OAuth
 internal import Reactor
+internal import Waiting
 
 /// What an `EventFeed` knows at one moment, under its lock: who listens, the log's end, and who waits for what.
 struct EventFeedState {
-    struct Waiter {
-        let deadline: MonotonicInstant
-        let continuation: CheckedContinuation<Int64, Never>
-    }
+    /// How many pieces are kept: about 2 MiB at most, unless single events are larger than a piece is to be.
+    private static let keptPieces = 64
 
     /// The end of a wait: what it is over with.
     struct Wake {
-        let continuation: CheckedContinuation<Int64, Never>
+        let waiter: Waiter<Int64>
         let through: Int64
 
-        func callAsFunction() { continuation.resume(returning: through) }
+        func callAsFunction() { waiter.resume(returning: through) }
     }
 
     /// The span after something was given out to a tenant's listeners, or to those of every tenant.
@@ -52,18 +52,16 @@ struct EventFeedState {
     var hasGrown = false
     /// Whether it has grown by an event that a listener of this process waits for.
     var hasGrownHere = false
-    /// By whose events they wait for.
-    var waiters: [TenantName?: [UInt64: Waiter]] = [:]
+    /// By whose events they wait for, each until its deadline.
+    var waiters: [TenantName?: WaitList<MonotonicInstant, Int64>] = [:]
     /// By whose listeners were given something a moment ago.
     var pauses: [TenantName?: Pause] = [:]
     /// What listeners at these places are sent. The log does not change, so that a piece is right for as long as it
     /// is kept.
-    var pieces: [PieceKey: (piece: EventListener.Piece, through: Int64)] = [:]
-    var lastWaiter: UInt64 = 0
-    /// Waits that were cancelled before they began.
-    var left: Set<UInt64> = []
+    var pieces = BoundedTable<PieceKey, (piece: EventListener.Piece, through: Int64)>(capacity: keptPieces)
     var sent = [Int](repeating: 0, count: BrokerEvent.Kind.allCases.count)
-    var unreadable: Set<Int64> = []
+    /// The entries that the log was told to be unreadable. One that is forgotten here is told again.
+    var unreadable = BoundedTable<Int64, Void>(capacity: 1024)
     var isDraining = false
     var reader: Task<Void, Never>?
     var run: UInt64 = 0
@@ -110,9 +108,8 @@ struct EventFeedState {
 
     /// Ends the waits for that tenant's events.
     mutating func wake(_ tenant: TenantName?, through sequence: Int64) -> [Wake] {
-        (waiters.removeValue(forKey: tenant) ?? [:]).values.map {
-            Wake(continuation: $0.continuation, through: sequence)
-        }
+        var list = waiters.removeValue(forKey: tenant)
+        return (list?.removeAll() ?? []).map { Wake(waiter: $0, through: sequence) }
     }
 
     /// Has everyone who listens to the tenant's events asked whether that is still allowed. What they wait for comes to
@@ -122,13 +119,26 @@ struct EventFeedState {
         return wake(tenant, through: 0)
     }
 
-    mutating func removeWaiter(_ id: UInt64, _ tenant: TenantName?) -> Waiter? {
-        let waiter = waiters[tenant]?.removeValue(forKey: id)
+    /// Ends the waits whose deadline has come.
+    mutating func wakeDue(at now: MonotonicInstant) -> [Wake] {
+        var wakes: [Wake] = []
+        for tenant in Array(waiters.keys) {
+            let through = limit(tenant)
+            let due = waiters[tenant]?.removeAll { $0 <= now } ?? []
+            wakes += due.map { Wake(waiter: $0, through: through) }
+            if waiters[tenant]?.isEmpty == true { waiters[tenant] = nil }
+        }
+        return wakes
+    }
+
+    mutating func remove(_ waiter: Waiter<Int64>, _ tenant: TenantName?) -> Waiter<Int64>? {
+        let removed = waiters[tenant]?.remove(waiter)
         if waiters[tenant]?.isEmpty == true { waiters[tenant] = nil }
-        return waiter
+        return removed
     }
 
     mutating func forget() {
-        (tail, pauses, pieces) = ([], [:], [:])
+        (tail, pauses) = ([], [:])
+        pieces.removeAll()
     }
 }

@@ -3,6 +3,7 @@ package import Cryptography
 package import OAuth
 internal import Reactor
 internal import Synchronization
+internal import Waiting
 
 /// The device login (TIDAL's Auth design, "Device login"; RFC 8628): a call begins it, and the broker itself polls until it ends,
 /// whether a caller waits for it or not.

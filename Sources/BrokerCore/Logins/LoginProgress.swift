@@ -4,6 +4,7 @@ internal import HTTPCodec
 package import JSON
 internal import OAuth
 internal import Reactor
+internal import Waiting
 
 /// The progress of a login, for its caller.
 package enum LoginProgress: Sendable, Equatable {
@@ -73,7 +74,7 @@ final class LoginEndings: Sendable {
     private let vault: Vault
     private let cacheValidity: CacheValidity
     private let time: any Time
-    private let signals = Signals<RecordID>()
+    private let signals = KeyedSignal<RecordID>()
 
     /// - Parameter kind: the kind of the logins' records.
     init(_ kind: RecordKind, vault: Vault, bus: EventBus, time: any Time) {

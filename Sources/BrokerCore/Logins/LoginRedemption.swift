@@ -1,6 +1,8 @@
 internal import CredentialStore
 internal import Cryptography
 internal import OAuth
+internal import Reactor
+internal import Waiting
 
 /// Uses the state of a login: redeems the code at the provider, and stores the credentials together with the login's end.
 final class LoginRedemption: Sendable {
@@ -59,8 +61,9 @@ final class LoginRedemption: Sendable {
         _ grant: Result<SecretBytes, BrokerError>
     ) async throws(BrokerError) -> LoginFlow.Ended? {
         let id = RefreshID()
-        let run = await flights.run(id, within: nil) {
-            await self.take(login, record, secrets, grant, as: id)
+        // A caller waits where the work runs, unless it prefers another executor.
+        let run = await withDefaultTaskExecutor(endpoint.executor) {
+            await flights.run(id, within: nil) { await self.take(login, record, secrets, grant, as: id) }
         }
         switch run?.value {
         case .ended(let ended)?: return ended

@@ -1,7 +1,9 @@
+internal import Containers
 internal import CredentialStore
 internal import OAuth
 internal import Reactor
 internal import Synchronization
+internal import Waiting
 
 /// Bounds how many logins of a tenant are pending, over all replicas.
 ///
@@ -18,9 +20,6 @@ final class PendingLoginQuota: Sendable {
     static let interval: Duration = .seconds(2)
     /// The `Retry-After` of a refusal. It is not known how soon a login ends.
     private static let retryAfter: Duration = .seconds(10)
-    /// How many tenants' counts are kept.
-    private static let capacity = 4096
-
     private let kind: RecordKind
     private let quota: Quota
     /// Nil for no limit.
@@ -29,7 +28,8 @@ final class PendingLoginQuota: Sendable {
     private let time: any Time
     /// One count of a tenant at a time, for all callers.
     private let counting = SingleFlight<TenantName, Result<Count, StoreError>>()
-    private let counts = Mutex<[TenantName: Count]>([:])
+    /// A count that is forgotten is asked for again.
+    private let counts = Mutex(BoundedTable<TenantName, Count>(capacity: 4096))
 
     init(_ kind: RecordKind, _ quota: Quota, limit: Int?, vault: Vault, time: any Time) {
         self.kind = kind
@@ -87,8 +87,6 @@ final class PendingLoginQuota: Sendable {
     /// Counts one more login on top of a new count, however long that took. False where that is too many.
     private func begin(_ tenant: TenantName, _ limit: Int, with counted: Count) -> Bool {
         counts.withLock { counts in
-            if counts.count >= Self.capacity { counts = counts.filter { isInUse($0.value, at: counted.checked) } }
-            if counts.count >= Self.capacity { counts.removeAll(keepingCapacity: true) }
             var count = counted
             // Callers that waited for the same count have stored it here already, with their logins added.
             if let other = counts[tenant], isInUse(other, at: counted.checked), other.pending > count.pending {
@@ -96,7 +94,7 @@ final class PendingLoginQuota: Sendable {
             }
             let isAdmitted = count.pending < limit
             if isAdmitted { count.pending += 1 }
-            counts[tenant] = count
+            counts.setNewest(count, forKey: tenant)
             return isAdmitted
         }
     }

@@ -1,9 +1,11 @@
+internal import Containers
 internal import Cryptography
 internal import ExternalText
 internal import HTTPCodec
 internal import OAuth
 internal import Reactor
 internal import Synchronization
+internal import Waiting
 
 /// What an answer of the token endpoint shows about the client.
 enum ClientVerdict: Sendable {
@@ -70,7 +72,7 @@ final class ClientTrials: Sendable {
 
     /// A trial that callers wait for.
     private struct Standing {
-        let question: SharedQuestion<Result>
+        let question: CoalescedCall<Result>
         var askers = 0
     }
 
@@ -85,9 +87,9 @@ final class ClientTrials: Sendable {
     private let log: Log
     private let time: any Time
     private let standing = Mutex<[Key: Standing]>([:])
-    /// When a trial last showed that a client is refused.
-    private let refusals = Mutex<[Key: MonotonicInstant]>([:])
-    private static let limit = 1024
+    /// When a trial last showed that a client is refused, of the newest 1024. A client whose refusal is forgotten is tried
+    /// once more than needed.
+    private let refusals = Mutex(BoundedTable<Key, MonotonicInstant>(capacity: 1024))
 
     /// - Parameter callLimit: the longest that one call takes.
     init(endpoint: TokenEndpoint, publicBaseURL: String, callLimit: Duration, time: any Time, log: Log) {
@@ -123,27 +125,21 @@ final class ClientTrials: Sendable {
                 if standing[key]?.askers == 0 { standing[key] = nil }
             }
         }
-        return await question.answer() ?? .unanswered
+        return await question.value() ?? .unanswered
     }
 
     private func newQuestion(
         _ key: Key, _ client: ClientConfiguration, of tenant: Tenant, at server: AuthorizationServer
-    ) -> SharedQuestion<Result> {
+    ) -> CoalescedCall<Result> {
         let finding = Finding()
-        return SharedQuestion {
+        return CoalescedCall {
             // Callers that wait for a second trial get the refusal that the first one has found.
             if finding.isRefused.withLock({ $0 }) { return .verdict(.refused) }
             let result = await self.attempt(client, of: tenant, at: server)
             if case .verdict(.refused) = result {
                 finding.isRefused.withLock { $0 = true }
                 let now = self.time.monotonic
-                self.refusals.withLock { refusals in
-                    // Older than any request that may still be under way.
-                    if refusals.count >= Self.limit {
-                        refusals = refusals.filter { $0.value.advanced(by: self.callLimit * 2) > now }
-                    }
-                    refusals[key] = now
-                }
+                self.refusals.withLock { _ = $0.setNewest(now, forKey: key) }
             }
             return result
         }

@@ -1,7 +1,9 @@
+internal import Containers
 internal import HTTPSClient
 package import OAuth
 internal import Reactor
 internal import Synchronization
+internal import Waiting
 
 /// How many token requests of this process one provider is to answer at once. Who wants more waits for a place, the
 /// tenants in turn and each tenant's requests in order.
@@ -55,72 +57,46 @@ package final class ProviderBudget: Sendable {
         case cancelled
     }
 
-    private struct Waiter {
-        let ticket: UInt64
-        /// Nil where no pause is heeded.
-        let pause: ProviderPauses.Key?
-        let continuation: CheckedContinuation<Outcome, Never>
-    }
-
     /// Those who wait with one urgency. The first tenant's first is next; after it the tenant goes to the end.
     private struct Line {
+        /// The waiters of one tenant, with the pause that each heeds, and the tenant's place in `turns`.
+        struct TenantLine {
+            var waiters = WaitList<ProviderPauses.Key?, Outcome>()
+            var turn: Int
+        }
+
         var tenants: [TenantName: TenantLine] = [:]
-        var turns = Queue<TenantName>()
+        var turns = LinkedList<TenantName>()
         var count = 0
 
-        mutating func append(_ waiter: Waiter, of tenant: TenantName) {
-            if tenants[tenant] == nil { turns.append(tenant) }
-            tenants[tenant, default: TenantLine()].append(waiter)
+        mutating func enter(_ pause: ProviderPauses.Key?, of tenant: TenantName) -> Waiter<Outcome> {
             count += 1
+            if let waiter = tenants[tenant]?.waiters.enter(pause) { return waiter }
+            var line = TenantLine(turn: turns.append(tenant))
+            let waiter = line.waiters.enter(pause)
+            tenants[tenant] = line
+            return waiter
         }
 
-        mutating func next() -> Waiter? {
-            while let tenant = turns.popFirst() {
-                guard let waiter = tenants[tenant]?.next() else {
-                    // All of its waiters have left.
-                    tenants[tenant] = nil
-                    continue
-                }
-                count -= 1
-                if tenants[tenant]?.waiters.isEmpty == true {
-                    tenants[tenant] = nil
-                } else {
-                    turns.append(tenant)
-                }
-                return waiter
-            }
-            return nil
-        }
-
-        mutating func remove(_ ticket: UInt64, of tenant: TenantName) -> Waiter? {
-            guard let waiter = tenants[tenant]?.remove(ticket) else { return nil }
+        mutating func next() -> (pause: ProviderPauses.Key?, waiter: Waiter<Outcome>)? {
+            guard let tenant = turns.popFirst(), let next = tenants[tenant]?.waiters.popFirst() else { return nil }
             count -= 1
-            return waiter
-        }
-    }
-
-    /// The waiters of one tenant. One that leaves stays in the order as a ticket without a waiter until its turn comes,
-    /// or until there are more of those than of the others.
-    private struct TenantLine {
-        var waiters: [UInt64: Waiter] = [:]
-        var order = Queue<UInt64>()
-
-        mutating func append(_ waiter: Waiter) {
-            waiters[waiter.ticket] = waiter
-            order.append(waiter.ticket)
-        }
-
-        mutating func next() -> Waiter? {
-            while let ticket = order.popFirst() {
-                if let waiter = waiters.removeValue(forKey: ticket) { return waiter }
+            if tenants[tenant]?.waiters.isEmpty == true {
+                tenants[tenant] = nil
+            } else {
+                tenants[tenant]?.turn = turns.append(tenant)
             }
-            return nil
+            return (next.subject, next.waiter)
         }
 
-        mutating func remove(_ ticket: UInt64) -> Waiter? {
-            guard let waiter = waiters.removeValue(forKey: ticket) else { return nil }
-            if order.count > 2 * waiters.count + 16 { order.keep { [waiters] in waiters[$0] != nil } }
-            return waiter
+        mutating func remove(_ waiter: Waiter<Outcome>, of tenant: TenantName) -> Waiter<Outcome>? {
+            guard let removed = tenants[tenant]?.waiters.remove(waiter) else { return nil }
+            count -= 1
+            if let line = tenants[tenant], line.waiters.isEmpty {
+                turns.remove(at: line.turn)
+                tenants[tenant] = nil
+            }
+            return removed
         }
     }
 
@@ -152,13 +128,15 @@ package final class ProviderBudget: Sendable {
         }
 
         /// Who is next to have a place, if there is room.
-        mutating func next(_ limits: Limits) -> (waiter: Waiter, urgency: Urgency)? {
+        mutating func next(
+            _ limits: Limits
+        ) -> (pause: ProviderPauses.Key?, waiter: Waiter<Outcome>, urgency: Urgency)? {
             let isBackgroundsTurn = callers.count == 0 || callersInARow >= ProviderBudget.mostCallersInARow
-            if isBackgroundsTurn, hasRoom(for: .background, limits), let waiter = background.next() {
-                return (waiter, .background)
+            if isBackgroundsTurn, hasRoom(for: .background, limits), let next = background.next() {
+                return (next.pause, next.waiter, .background)
             }
-            guard hasRoom(for: .caller, limits) else { return nil }
-            return callers.next().map { ($0, .caller) }
+            guard hasRoom(for: .caller, limits), let next = callers.next() else { return nil }
+            return (next.pause, next.waiter, .caller)
         }
 
         mutating func giveBack(_ urgency: Urgency) {
@@ -167,9 +145,10 @@ package final class ProviderBudget: Sendable {
         }
     }
 
-    private struct State {
-        var providers: [String: Provider] = [:]
-        var lastTicket: UInt64 = 0
+    /// What a caller finds that asks for a place.
+    private enum Admission {
+        case settled(Outcome)
+        case waiting(Waiter<Outcome>)
     }
 
     private static let mostCallersInARow = 3
@@ -177,7 +156,7 @@ package final class ProviderBudget: Sendable {
     package let pauses = ProviderPauses()
     private let limits: Limits
     private let time: any Time
-    private let state = Mutex(State())
+    private let providers = Mutex<[String: Provider]>([:])
 
     package init(limits: Limits = Limits(), time: any Time) {
         precondition(limits.places >= 1 && limits.waiting >= 0, "a provider has at least one place")
@@ -212,10 +191,10 @@ package final class ProviderBudget: Sendable {
     }
 
     package var usage: Usage {
-        state.withLock { state in
+        providers.withLock { providers in
             Usage(
-                inUse: state.providers.values.reduce(0) { $0 + $1.inUse },
-                waiting: state.providers.values.reduce(0) { $0 + $1.waiting })
+                inUse: providers.values.reduce(0) { $0 + $1.inUse },
+                waiting: providers.values.reduce(0) { $0 + $1.waiting })
         }
     }
 
@@ -223,73 +202,55 @@ package final class ProviderBudget: Sendable {
         _ urgency: Urgency, at origin: String, _ pause: ProviderPauses.Key?, _ tenant: TenantName, mayWait: Bool
     ) async -> Outcome {
         if let pause, let remaining = pauses.remaining(pause, now: time.monotonic) { return .paused(remaining) }
-        let ticket = state.withLock { state -> UInt64? in
-            if state.providers[origin, default: Provider()].hasRoom(for: urgency, limits) {
-                state.providers[origin, default: Provider()].take(urgency)
-                return nil
+        let admission = providers.withLock { providers -> Admission in
+            // Taken out, so that its lines are changed in place.
+            var provider = providers.removeValue(forKey: origin) ?? Provider()
+            defer { if !provider.isUnused { providers[origin] = provider } }
+            if provider.hasRoom(for: urgency, limits) {
+                provider.take(urgency)
+                return .settled(.taken)
             }
-            state.lastTicket += 1
-            return state.lastTicket
+            if !mayWait || provider.waiting >= limits.waiting { return .settled(.full) }
+            return switch urgency {
+            case .caller: .waiting(provider.callers.enter(pause, of: tenant))
+            case .background: .waiting(provider.background.enter(pause, of: tenant))
+            }
         }
-        guard let ticket else { return .taken }
-        if !mayWait { return .full }
-        return await withTaskCancellationHandler {
-            await withCheckedContinuation { (continuation: CheckedContinuation<Outcome, Never>) in
-                let settled = state.withLock { state -> Outcome? in
-                    // The mark of a cancellation is set before its handler runs, which finds whoever waits by then.
-                    if Task.isCancelled { return .cancelled }
-                    var provider = state.providers.removeValue(forKey: origin) ?? Provider()
-                    defer { state.providers[origin] = provider }
-                    if provider.hasRoom(for: urgency, limits) {
-                        provider.take(urgency)
-                        return .taken
-                    }
-                    if provider.waiting >= limits.waiting { return .full }
-                    let waiter = Waiter(ticket: ticket, pause: pause, continuation: continuation)
-                    switch urgency {
-                    case .caller: provider.callers.append(waiter, of: tenant)
-                    case .background: provider.background.append(waiter, of: tenant)
-                    }
-                    return nil
-                }
-                if let settled { continuation.resume(returning: settled) }
-            }
-        } onCancel: {
-            leave(urgency, at: origin, ticket, tenant)
+        switch admission {
+        case .settled(let outcome): return outcome
+        case .waiting(let waiter):
+            return await waiter.value { self.leave(waiter, urgency, at: origin, tenant) }
         }
     }
 
-    private func leave(_ urgency: Urgency, at origin: String, _ ticket: UInt64, _ tenant: TenantName) {
-        let left = state.withLock { state -> Waiter? in
-            guard var provider = state.providers.removeValue(forKey: origin) else { return nil }
-            // Somebody holds a place, or there would be no line.
-            defer { state.providers[origin] = provider }
-            return switch urgency {
-            case .caller: provider.callers.remove(ticket, of: tenant)
-            case .background: provider.background.remove(ticket, of: tenant)
+    private func leave(_ waiter: Waiter<Outcome>, _ urgency: Urgency, at origin: String, _ tenant: TenantName) {
+        let removed = providers.withLock { providers in
+            switch urgency {
+            case .caller: providers[origin]?.callers.remove(waiter, of: tenant)
+            case .background: providers[origin]?.background.remove(waiter, of: tenant)
             }
         }
-        left?.continuation.resume(returning: .cancelled)
+        removed?.resume(returning: .cancelled)
     }
 
     private func giveBack(_ urgency: Urgency, at origin: String) {
-        let settled = state.withLock { state -> [(Waiter, Outcome)] in
-            guard var provider = state.providers.removeValue(forKey: origin) else { return [] }
+        let settled = providers.withLock { providers -> [(Waiter<Outcome>, Outcome)] in
+            guard var provider = providers.removeValue(forKey: origin) else { return [] }
             provider.giveBack(urgency)
             let settled = hand(out: &provider)
-            if !provider.isUnused { state.providers[origin] = provider }
+            if !provider.isUnused { providers[origin] = provider }
             return settled
         }
-        for (waiter, outcome) in settled { waiter.continuation.resume(returning: outcome) }
+        for (waiter, outcome) in settled { waiter.resume(returning: outcome) }
     }
 
     /// Gives free places to those who are next, and turns those away whose client has been asked for patience
     /// meanwhile.
-    private func hand(out provider: inout Provider) -> [(Waiter, Outcome)] {
-        var settled: [(Waiter, Outcome)] = []
+    private func hand(out provider: inout Provider) -> [(Waiter<Outcome>, Outcome)] {
+        var settled: [(Waiter<Outcome>, Outcome)] = []
         let now = time.monotonic
-        while let (waiter, urgency) = provider.next(limits) {
-            if let pause = waiter.pause, let remaining = pauses.remaining(pause, now: now) {
+        while let (pause, waiter, urgency) = provider.next(limits) {
+            if let pause, let remaining = pauses.remaining(pause, now: now) {
                 settled.append((waiter, .paused(remaining)))
             } else {
                 provider.take(urgency)
@@ -297,31 +258,5 @@ package final class ProviderBudget: Sendable {
             }
         }
         return settled
-    }
-}
-
-/// First in, first out; both in constant time, on average.
-private struct Queue<Element> {
-    private var elements: [Element] = []
-    private var head = 0
-
-    var count: Int { elements.count - head }
-
-    mutating func append(_ element: Element) { elements.append(element) }
-
-    mutating func popFirst() -> Element? {
-        guard head < elements.count else { return nil }
-        let element = elements[head]
-        head += 1
-        if head > 32, head * 2 > elements.count {
-            elements.removeFirst(head)
-            head = 0
-        }
-        return element
-    }
-
-    mutating func keep(where isKept: (Element) -> Bool) {
-        elements = elements[head...].filter(isKept)
-        head = 0
     }
 }

@@ -1,3 +1,4 @@
+internal import Containers
 internal import ExternalText
 package import OAuth
 package import Reactor
@@ -16,14 +17,13 @@ package final class ProviderPauses: Sendable {
         }
     }
 
-    private let pauses = Mutex<[Key: MonotonicInstant]>([:])
+    /// Of the newest 16,384: clients that are never asked for again leave their pauses behind.
+    private let pauses = Mutex(BoundedTable<Key, MonotonicInstant>(capacity: 16_384))
 
     package func pause(_ key: Key, for duration: Duration, now: MonotonicInstant) {
         let end = now.advanced(by: duration)
         pauses.withLock { pauses in
-            // Pauses of clients that make no more requests are removed here.
-            if pauses.count >= 1024 { pauses = pauses.filter { $0.value > now } }
-            pauses[key] = max(end, pauses[key] ?? end)
+            _ = pauses.setNewest(max(end, pauses[key] ?? end), forKey: key)
         }
     }
 

@@ -1,3 +1,4 @@
+internal import Containers
 internal import ExternalText
 internal import HTTPCodec
 package import HTTPSClient
@@ -5,6 +6,7 @@ internal import JSON
 package import OAuth
 internal import Reactor
 internal import Synchronization
+internal import Waiting
 
 /// The endpoints of a tenant's provider: from the configuration, completed by the provider's metadata where needed.
 package final class ProviderServers: Sendable {
@@ -43,7 +45,8 @@ package final class ProviderServers: Sendable {
     private let time: any Time
     private let metrics: Metrics
     private let log: Log
-    private let known = Mutex<[Source: Known]>([:])
+    /// Of an operator's issuers, which are few; for one that is forgotten, the metadata is fetched again.
+    private let known = Mutex(BoundedTable<Source, Known>(capacity: 4096))
     private let fetches = SingleFlight<Source, Result<ProviderMetadata, BrokerError>>()
 
     package init(
@@ -125,11 +128,7 @@ package final class ProviderServers: Sendable {
         _ outcome: Result<ProviderMetadata, BrokerError>, of source: Source, for duration: Duration
     ) {
         let until = time.monotonic.advanced(by: duration)
-        known.withLock { known in
-            // More issuers than an operator has. Metadata that is forgotten costs a fetch.
-            if known.count >= 4096 { known = [:] }
-            known[source] = Known(outcome: outcome, until: until)
-        }
+        known.withLock { _ = $0.setNewest(Known(outcome: outcome, until: until), forKey: source) }
     }
 
     /// Fetches the metadata, even if it is known, for the check of a tenant. The result is used from then on. Takes

@@ -1,6 +1,7 @@
 internal import CredentialStore
 internal import OAuth
 internal import Reactor
+internal import Waiting
 
 /// Stores records again that the store has lost, as after a failover to a standby that was behind.
 ///

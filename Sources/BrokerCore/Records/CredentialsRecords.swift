@@ -5,6 +5,7 @@ internal import OAuth
 internal import Reactor
 internal import Renewal
 internal import Synchronization
+internal import Waiting
 
 /// The credentials, in the store and in the cache. Every change of them is made here, in one commit with its events.
 final class CredentialsRecords: Sendable {
@@ -30,7 +31,7 @@ final class CredentialsRecords: Sendable {
     let cache: RevalidatingCache<CredentialsID, CredentialsSnapshot>
     private let versions = VersionSource()
     /// Signalled when another replica has changed credentials, or released a lease on them.
-    var changes: Signals<CredentialsID> { bus.changes }
+    var changes: KeyedSignal<CredentialsID> { bus.changes }
     /// Grants that could not be stored yet. Callers are served from them.
     private let unpublished = Mutex<[CredentialsID: CredentialsSnapshot]>([:])
     private let unpublishedCount = Atomic<Int>(0)

@@ -4,6 +4,7 @@ internal import ExternalText
 internal import JSON
 internal import OAuth
 internal import Reactor
+internal import Waiting
 
 /// Notices that the shared store has lost commits, and stores everything again that this process knows and the store has lost.
 ///

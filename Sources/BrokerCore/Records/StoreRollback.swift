@@ -1,6 +1,7 @@
 internal import OAuth
 internal import Reactor
 internal import Synchronization
+internal import Waiting
 
 /// Whether the shared store has lost commits lately: in a failover to a standby that was behind, or because it was restored
 /// from a backup.
@@ -51,7 +52,7 @@ final class StoreRollback: Sendable {
     /// The end of the hold, in nanoseconds. Read without a lock, since every renewal reads it.
     private let holdEnd = Atomic<Int64>(.min)
     /// Signalled when `StoreRecovery` has something to do.
-    let wakeUps = Signals<Int>()
+    let wakeUps = KeyedSignal<Int>()
 
     /// - Parameter span: for how long after a loss a refusal is in doubt; zero ignores losses.
     init(span: Duration, time: any Time) {

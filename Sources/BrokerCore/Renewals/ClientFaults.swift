@@ -1,3 +1,4 @@
+internal import Containers
 internal import CredentialStore
 internal import ExternalText
 internal import OAuth
@@ -43,12 +44,11 @@ final class ClientFaults: Sendable {
         }
     }
 
-    private static let limit = 16_384
-
     private let records: CredentialsRecords
     private let time: any Time
     private let log: Log
-    private let entries = Mutex<[Key: Entry]>([:])
+    /// For a fault that is forgotten, the provider is asked once more than needed.
+    private let entries = Mutex(BoundedTable<Key, Entry>(capacity: 16_384))
     private let suspects = Suspects()
 
     init(records: CredentialsRecords) {
@@ -62,17 +62,14 @@ final class ClientFaults: Sendable {
     /// The tenants of which the store may have a fault. The next successful renewal of such a tenant reads the record and
     /// removes it. A fault of another tenant ends when a list shows a renewal that was later than the fault.
     private final class Suspects: Sendable {
-        private let tenants = Mutex<Set<TenantName>>([])
+        private let tenants = Mutex(BoundedTable<TenantName, Void>(capacity: 16_384))
 
         func insert(_ tenant: TenantName) {
-            tenants.withLock { tenants in
-                if tenants.count >= ClientFaults.limit { tenants = [] }
-                tenants.insert(tenant)
-            }
+            tenants.withLock { _ = $0.setNewest((), forKey: tenant) }
         }
 
         /// - Returns: whether the tenant was among them.
-        func remove(_ tenant: TenantName) -> Bool { tenants.withLock { $0.remove(tenant) != nil } }
+        func remove(_ tenant: TenantName) -> Bool { tenants.withLock { $0.removeValue(forKey: tenant) != nil } }
     }
 
     /// What callers get without a call to the provider; nil where it may be called.
@@ -157,11 +154,11 @@ final class ClientFaults: Sendable {
         let key = Key(tenant: tenant.name, client: use.client, scope: scope)
         let (today, now) = (time.now, time.monotonic)
         let known = entries.withLock { entries -> Entry? in
-            if entries.count >= Self.limit { entries = entries.filter { $0.value.until > now } }
             let known = entries[key].flatMap { $0.configuration == tenant.version && $0.isKnown(at: now) ? $0 : nil }
-            entries[key] = Entry(
+            let entry = Entry(
                 configuration: tenant.version, error: error, since: known?.since ?? today, last: today,
                 until: now.advanced(by: ClientFault.pause), isShared: known?.isShared ?? false)
+            entries.setNewest(entry, forKey: key)
             return known
         }
         var fields: [LogField] = [

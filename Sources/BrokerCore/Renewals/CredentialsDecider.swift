@@ -1,3 +1,4 @@
+internal import Containers
 internal import OAuth
 internal import Reactor
 internal import Synchronization
@@ -11,12 +12,12 @@ final class CredentialsDecider: Sendable {
     }
 
     static let pauseAfterEarlyFailure: Duration = .seconds(30)
-    private static let limit = 16_384
 
     private let policy = CredentialsPolicy()
     private let servers: ProviderServers
     private let time: any Time
-    private let earlyPauses = Mutex<[CredentialsID: EarlyPause]>([:])
+    /// Credentials whose pause is forgotten are renewed once more than needed.
+    private let earlyPauses = Mutex(BoundedTable<CredentialsID, EarlyPause>(capacity: 16_384))
 
     init(servers: ProviderServers, time: any Time) {
         self.servers = servers
@@ -68,13 +69,7 @@ final class CredentialsDecider: Sendable {
     func pauseEarlyRenewal(_ id: CredentialsID, of version: Int64, for pause: Duration) {
         let now = time.monotonic
         earlyPauses.withLock { pauses in
-            if pauses.count >= Self.limit {
-                pauses = pauses.filter { $0.value.until > now }
-                // Credentials that lose their pause are renewed once more than needed. To filter a full table at every failure
-                // would cost more.
-                if pauses.count >= Self.limit / 2 { pauses = [:] }
-            }
-            pauses[id] = EarlyPause(version: version, until: now.advanced(by: pause))
+            _ = pauses.setNewest(EarlyPause(version: version, until: now.advanced(by: pause)), forKey: id)
         }
     }
 }

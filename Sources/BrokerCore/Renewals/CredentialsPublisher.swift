@@ -3,6 +3,7 @@ internal import OAuth
 internal import Reactor
 internal import Renewal
 internal import Synchronization
+internal import Waiting
 
 /// Stores what a renewal brought, in place of exactly the version that it started from.
 ///
@@ -27,7 +28,7 @@ final class CredentialsPublisher: Sendable {
     private let log: Log
     private let journalTasks = Mutex<[CredentialsID: JournalTask]>([:])
     /// Signalled when an entry of the journal is to be stored without delay.
-    private let retries = Signals<CredentialsID>()
+    private let retries = KeyedSignal<CredentialsID>()
 
     init(
         records: CredentialsRecords, holders: LeaseHolders, journal: Journal?, quarantine: Duration, callLimit: Duration
@@ -384,7 +385,7 @@ final class CredentialsPublisher: Sendable {
 
     /// Has the entry of the journal stored without delay, and waits for that for a second at most.
     /// - Returns: whether it is stored.
-    func isPublished(_ id: CredentialsID, since ticket: Signals<CredentialsID>.Ticket) async -> Bool {
+    func isPublished(_ id: CredentialsID, since ticket: KeyedSignal<CredentialsID>.Ticket) async -> Bool {
         retries.signal(id)
         await records.changes.wait(for: id, since: ticket) {
             try? await self.time.sleep(for: CredentialsRecords.changeInterval)

@@ -4,6 +4,7 @@ internal import ExternalText
 internal import OAuth
 internal import Reactor
 internal import Renewal
+internal import Waiting
 
 /// Renews credentials, each storage key's by one renewal at a time: single flight within this process, a lease among replicas.
 package final class CredentialsRenewer: Sendable {
@@ -28,7 +29,7 @@ package final class CredentialsRenewer: Sendable {
     let failures: RenewalFailures
     let clientFaults: ClientFaults
     /// Closed when the broker begins to drain.
-    let draining = Signals<Int>()
+    let draining = KeyedSignal<Int>()
     /// For how long credentials are quarantined whose session has ended; zero quarantines none.
     let quarantine: Duration
     let time: any Time
@@ -70,12 +71,15 @@ package final class CredentialsRenewer: Sendable {
         _ id: CredentialsID, of tenant: Tenant, _ query: CredentialsQuery,
         _ urgency: ProviderBudget.Urgency = .caller, within limit: (@Sendable () async -> Void)? = nil
     ) async -> (value: Result<Renewed, BrokerError>, isOwn: Bool)? {
-        await flights.run(id, within: limit) {
-            // A store that has lost its last commits gives their versions to other contents. Only the change feed reports
-            // that, so without it a version proves nothing.
-            let known = self.records.isFollowing ? self.records.cache.fresh(id, now: self.time.monotonic) : nil
-            let request = RenewalRequest(id: id, tenant: tenant, query: query, urgency: urgency)
-            return await RenewalRun(self, request, assuming: known).run()
+        // A caller waits where the work runs, unless it prefers another executor.
+        await withDefaultTaskExecutor(providers.endpoint.executor) {
+            await flights.run(id, within: limit) {
+                // A store that has lost its last commits gives their versions to other contents. Only the change feed reports
+                // that, so without it a version proves nothing.
+                let known = self.records.isFollowing ? self.records.cache.fresh(id, now: self.time.monotonic) : nil
+                let request = RenewalRequest(id: id, tenant: tenant, query: query, urgency: urgency)
+                return await RenewalRun(self, request, assuming: known).run()
+            }
         }
     }
 

@@ -4,6 +4,7 @@ internal import ExternalText
 internal import OAuth
 internal import Reactor
 internal import Synchronization
+internal import Waiting
 
 /// Handles tokens that are about to expire: renews them for tenants that want it, and notifies listeners of the others, once for
 /// each token over all replicas. After a restart it handles what fell due meanwhile.
@@ -68,7 +69,7 @@ package final class ExpiryJob: Sendable {
     private let metrics: Metrics
     private let log: Log
     private let state = Mutex(State())
-    private let signals = Signals<Signal>()
+    private let signals = KeyedSignal<Signal>()
 
     private var vault: Vault { renewer.records.vault }
 

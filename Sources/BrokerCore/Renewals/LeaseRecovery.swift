@@ -1,3 +1,4 @@
+internal import Containers
 internal import CredentialStore
 internal import OAuth
 internal import Reactor
@@ -15,7 +16,8 @@ final class LeaseRecovery: Sendable {
     }
 
     private struct State {
-        var failures: [CredentialsID: Failure] = [:]
+        /// Credentials whose failure is forgotten are tried once more than needed.
+        var failures = BoundedTable<CredentialsID, Failure>(capacity: 10_000)
         /// The credentials whose recovery has begun or waits, and those of them whose recovery waits.
         var underWay: Set<CredentialsID> = []
         var waiting: [CredentialsID] = []
@@ -77,7 +79,7 @@ final class LeaseRecovery: Sendable {
     /// Whether the next search is made after `interval`: a lease was given up, or a recovery is under way or has failed.
     private func isNextSearchEarly() -> Bool {
         state.withLock { state in
-            if !state.underWay.isEmpty || !state.failures.isEmpty { state.earlySearches = Self.earlySearchCount }
+            if !state.underWay.isEmpty || state.failures.count > 0 { state.earlySearches = Self.earlySearchCount }
             guard state.earlySearches > 0 else { return false }
             state.earlySearches -= 1
             return true
@@ -98,7 +100,7 @@ final class LeaseRecovery: Sendable {
             let unreleased = renewer.abandoned.takeUnreleased()
             ids += unreleased.subtracting(ids)
             let ready = state.withLock { state in
-                if lapsed.isEmpty { state.failures = [:] }
+                if lapsed.isEmpty { state.failures.removeAll() }
                 return ids.filter { id in
                     !state.underWay.contains(id) && state.failures[id].map { $0.until <= now } ?? true
                 }
@@ -155,12 +157,11 @@ final class LeaseRecovery: Sendable {
             log.warning("lease_not_recovered", LogField.credentials(id) + [.code(error.code)])
             let now = time.monotonic
             state.withLock { state in
-                // Credentials whose failure is forgotten are tried once more than needed.
-                if state.failures.count >= 10_000 { state.failures = [:] }
                 // A store that does not answer says nothing about these credentials, and the provider's grace may be running.
                 let count = error.code == .storageUnavailable ? 1 : (state.failures[id]?.count ?? 0) + 1
                 // 1, 2, 4, ... 64 seconds.
-                state.failures[id] = Failure(count: count, until: now.advanced(by: .seconds(1 << min(count - 1, 6))))
+                let failure = Failure(count: count, until: now.advanced(by: .seconds(1 << min(count - 1, 6))))
+                state.failures.setNewest(failure, forKey: id)
             }
         }
     }

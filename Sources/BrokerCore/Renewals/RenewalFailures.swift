@@ -1,3 +1,4 @@
+internal import Containers
 internal import CredentialStore
 internal import HTTPCodec
 internal import OAuth
@@ -20,11 +21,11 @@ final class RenewalFailures: Sendable {
     private static let pause: Duration = .seconds(30)
     /// For how long other replicas count any failure as their own. Those that have waited for it read it within a second.
     private static let sharing: Duration = .seconds(2)
-    private static let limit = 16_384
 
     /// Whether other replicas write to the store.
     private let isShared: Bool
-    private let entries = Mutex<[CredentialsID: Entry]>([:])
+    /// An upgrade whose failure is forgotten is tried once more than needed.
+    private let entries = Mutex(BoundedTable<CredentialsID, Entry>(capacity: 16_384))
 
     init(isShared: Bool) {
         self.isShared = isShared
@@ -40,14 +41,10 @@ final class RenewalFailures: Sendable {
         for pause: Duration, now: MonotonicInstant
     ) {
         entries.withLock { entries in
-            if entries.count >= Self.limit {
-                entries = entries.filter { $0.value.until > now }
-                // An upgrade whose failure is forgotten is tried once more than needed.
-                if entries.count >= Self.limit / 2 { entries = [:] }
-            }
-            entries[id] = Entry(
+            let entry = Entry(
                 version: version, configuration: tenant.version, grant: grant, error: error.withoutAnotherTry,
                 until: now.advanced(by: pause))
+            entries.setNewest(entry, forKey: id)
         }
     }
 

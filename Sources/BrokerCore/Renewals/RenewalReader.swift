@@ -20,7 +20,7 @@ final class RenewalReader {
     /// The cache entry to start from; nil once it was used.
     private var assumed: CredentialsSnapshot?
     /// Taken before each read, so that a change after it ends the wait that follows.
-    private var ticket: Signals<CredentialsID>.Ticket
+    private var ticket: KeyedSignal<CredentialsID>.Ticket
     private var waitingSince: MonotonicInstant?
     /// For how long this process had reached the store without a failure when it last read the lease of an attempt whose
     /// holder may live.

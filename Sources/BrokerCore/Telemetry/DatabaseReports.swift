@@ -1,3 +1,4 @@
+internal import Containers
 package import Postgres
 internal import Reactor
 internal import Synchronization
@@ -10,12 +11,11 @@ internal import Synchronization
 package final class DatabaseReports: Sendable {
     private let log: Log
     private let time: any Time
-    private let kinds = Mutex<[String: LineBound]>([:])
+    /// Of far more kinds than there are SQLSTATEs that a database gives at a time.
+    private let kinds = Mutex(BoundedTable<String, LineBound>(capacity: 100))
     private let last = Mutex<PostgresError?>(nil)
 
     private static let pause: Duration = .seconds(1)
-    /// Far more than the SQLSTATEs that a database returns at a time.
-    private static let kindLimit = 100
 
     package init(_ log: Log, time: any Time) {
         self.log = log
@@ -40,8 +40,9 @@ package final class DatabaseReports: Sendable {
         last.withLock { $0 = error }
         let (name, now) = (error.description, time.monotonic)
         let count = kinds.withLock { kinds -> Int? in
-            if kinds.count >= Self.kindLimit { kinds = [:] }
-            return kinds[name, default: LineBound()].met(at: now, pause: Self.pause)
+            var kind = kinds[name] ?? LineBound()
+            defer { kinds.setNewest(kind, forKey: name) }
+            return kind.met(at: now, pause: Self.pause)
         }
         // The line concerns the database, and not the request that has met the error.
         if let count {

@@ -1,3 +1,4 @@
+internal import Containers
 package import CredentialStore
 internal import Cryptography
 package import OAuth
@@ -46,7 +47,7 @@ package final class TenantDirectory: Sendable {
     private let cache: RevalidatingCache<TenantName, Tenant>
     private let versions = VersionSource()
     /// The tenants whose change the store has reported and that were not read since.
-    private let changed = Mutex<Set<TenantName>>([])
+    private let changed = Mutex(BoundedTable<TenantName, Void>(capacity: mostChanged))
     private let onPut: @Sendable (Tenant) -> Void
 
     /// More tenants than are usually changed between two reads of them.
@@ -117,7 +118,7 @@ package final class TenantDirectory: Sendable {
     private func reread(_ name: TenantName) async throws(StoreError) -> Tenant? {
         let ticket = cache.ticket(name, now: time.monotonic)
         let known = cache.any(name)
-        let isChanged = changed.withLock { $0.remove(name) != nil }
+        let isChanged = changed.withLock { $0.removeValue(forKey: name) != nil }
         let tenant: Tenant?
         do throws(StoreError) {
             tenant = try await read(name)
@@ -131,10 +132,7 @@ package final class TenantDirectory: Sendable {
     }
 
     private func noteChange(of name: TenantName) {
-        changed.withLock { changed in
-            if changed.count >= Self.mostChanged { changed = [] }
-            changed.insert(name)
-        }
+        changed.withLock { _ = $0.setNewest((), forKey: name) }
     }
 
     /// Replaces the whole configuration. Returns the tenant, and whether it is new.
@@ -157,7 +155,7 @@ package final class TenantDirectory: Sendable {
                 }
                 let tenant = Tenant(name: name, version: version, configuration: configuration)
                 self.cache.put(name, tenant, ticket)
-                _ = self.changed.withLock { $0.remove(name) }
+                _ = self.changed.withLock { $0.removeValue(forKey: name) }
                 self.onPut(tenant)
                 return (tenant, current == nil)
             }

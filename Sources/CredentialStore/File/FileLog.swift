@@ -1,3 +1,4 @@
+internal import Containers
 internal import Glibc
 internal import OAuth
 internal import Reactor
@@ -17,8 +18,6 @@ final class FileLog {
     static let statePath = "log/state"
     private static let segmentCount = 1 << 20
     private static let digitCount = 19
-    /// The most entries in `places`.
-    private static let placesLimit = 64
 
     /// The frame that a commit adds, and its position.
     struct Addition {
@@ -46,7 +45,7 @@ final class FileLog {
     /// The file for which room was reserved last, and the end of that room.
     private var reserved: (path: String, end: Int) = ("", 0)
     /// A cache of the positions at which readers continue: where the frame with a sequence begins.
-    private var places: [Int64: Place] = [:]
+    private var places = BoundedTable<Int64, Place>(capacity: 64)
 
     init(_ files: StoreFiles) {
         self.files = files
@@ -116,7 +115,7 @@ final class FileLog {
         while losesSegments(with: state) {
             try files.directory.remove(Self.path(of: segments[0]))
             segments.removeFirst()
-            places = [:]
+            places.removeAll()
         }
     }
 
@@ -198,8 +197,7 @@ final class FileLog {
     }
 
     private func remember(_ sequence: Int64, _ place: Place) {
-        if places.count >= Self.placesLimit { places = [:] }
-        places[sequence] = place
+        places.setNewest(place, forKey: sequence)
     }
 
     // MARK: Starting
@@ -210,7 +208,7 @@ final class FileLog {
     func recover(endingWith segment: Int64?) throws(FileStoreError) {
         state = try readState(mayBeMissing: segment == nil)
         segments = try readSegments()
-        places = [:]
+        places.removeAll()
         reserved = ("", 0)
         end = 0
         last = state.trimmed

@@ -1,6 +1,5 @@
-import Testing
-
-@testable import DevelopmentProvider
+internal import Containers
+internal import Testing
 
 @Suite struct `Bounded table` {
     @Test(arguments: [2, 3, 4])

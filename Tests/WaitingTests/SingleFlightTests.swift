@@ -1,8 +1,7 @@
 internal import BrokerTesting
 internal import Synchronization
 internal import Testing
-
-@testable internal import BrokerCore
+internal import Waiting
 
 @Suite struct `One flight at a time` {
     /// A patience that ends as soon as it begins.

@@ -1,8 +1,7 @@
 internal import BrokerTesting
 internal import Synchronization
 internal import Testing
-
-@testable internal import BrokerCore
+internal import Waiting
 
 @Suite struct `Waiting for a signal` {
     private static let never: @Sendable () async -> Void = {
@@ -15,14 +14,14 @@ internal import Testing
     }
 
     @Test func `a signal between the look and the wait is not missed`() async {
-        let signals = Signals<String>()
+        let signals = KeyedSignal<String>()
         let ticket = signals.ticket("a")
         signals.signal("a")
         await signals.wait(for: "a", since: ticket, within: Self.never)
     }
 
     @Test func `a signal wakes everybody who waits for its key`() async {
-        let signals = Signals<String>()
+        let signals = KeyedSignal<String>()
         let ticket = signals.ticket("a")
         let gate = Gate()
         await withTaskGroup(of: Void.self) { group in
@@ -41,7 +40,7 @@ internal import Testing
     }
 
     @Test func `another key's signal wakes nobody`() async {
-        let signals = Signals<String>()
+        let signals = KeyedSignal<String>()
         let limit = Gate()
         let isOver = Atomic(false)
         let ticket = signals.ticket("a")
@@ -62,12 +61,12 @@ internal import Testing
     }
 
     @Test func `the limit ends a wait`() async {
-        let signals = Signals<String>()
+        let signals = KeyedSignal<String>()
         await signals.wait(for: "a", since: signals.ticket("a"), within: {})
     }
 
     @Test func `a task that is cancelled stops waiting`() async {
-        let signals = Signals<String>()
+        let signals = KeyedSignal<String>()
         let gate = Gate()
         let waiter = Task {
             await signals.wait(for: "a", since: signals.ticket("a")) {
@@ -81,7 +80,7 @@ internal import Testing
     }
 
     @Test func `a task that was cancelled before it came does not wait`() async {
-        let signals = Signals<String>()
+        let signals = KeyedSignal<String>()
         let gate = Gate()
         let waiter = Task {
             await gate.opened()
@@ -93,7 +92,7 @@ internal import Testing
     }
 
     @Test func `ten thousand keys cost no memory for ever and wake those who wait`() async {
-        let signals = Signals<Int>()
+        let signals = KeyedSignal<Int>()
         let gate = Gate()
         let waiter = Task {
             await signals.wait(for: -1, since: signals.ticket(-1)) {

@@ -1,13 +1,12 @@
 internal import BrokerTesting
 internal import Synchronization
 internal import Testing
-
-@testable internal import BrokerCore
+internal import Waiting
 
 @Suite(.timeLimit(.minutes(1))) struct `One question for many askers` {
     /// A question whose answers are the numbers of the times that it was asked. The first waits for its gate.
-    private static func question(_ gate: Gate, _ asked: Counter) -> SharedQuestion<Int> {
-        SharedQuestion {
+    private static func question(_ gate: Gate, _ asked: Counter) -> CoalescedCall<Int> {
+        CoalescedCall {
             asked.increment()
             let number = asked.count
             if number == 1 {
@@ -21,11 +20,11 @@ internal import Testing
     @Test func `whoever comes while it is under way is answered by the next one, with all others that do`() async {
         let (gate, asked) = (Gate(), Counter())
         let question = Self.question(gate, asked)
-        async let first = question.answer()
+        async let first = question.value()
         await gate.arrivals()
         let answers = await withTaskGroup(of: Int?.self) { group in
             // Each begins its wait before it gives way.
-            for _ in 0..<100 { group.addImmediateTask { await question.answer() } }
+            for _ in 0..<100 { group.addImmediateTask { await question.value() } }
             gate.open()
             return await group.reduce(into: []) { $0.append($1) }
         }
@@ -39,15 +38,15 @@ internal import Testing
         let (gate, asked) = (Gate(), Counter())
         let question = Self.question(gate, asked)
         gate.open()
-        for number in 1...3 { #expect(await question.answer() == number) }
+        for number in 1...3 { #expect(await question.value() == number) }
     }
 
     @Test func `an asker who is cancelled is not waited for, and the others have their answer`() async {
         let (gate, asked) = (Gate(), Counter())
         let question = Self.question(gate, asked)
-        let askers = [Task.immediate { await question.answer() }, Task.immediate { await question.answer() }]
+        let askers = [Task.immediate { await question.value() }, Task.immediate { await question.value() }]
         await gate.arrivals()
-        let late = [Task.immediate { await question.answer() }, Task.immediate { await question.answer() }]
+        let late = [Task.immediate { await question.value() }, Task.immediate { await question.value() }]
         askers[0].cancel()
         late[0].cancel()
         #expect(await askers[0].value == nil)
@@ -58,7 +57,7 @@ internal import Testing
         let start = Gate()
         let cancelled = Task {
             await start.opened()
-            return await question.answer()
+            return await question.value()
         }
         cancelled.cancel()
         start.open()
@@ -68,9 +67,9 @@ internal import Testing
     @Test func `one that nobody waits for any more is not asked again`() async {
         let (gate, asked) = (Gate(), Counter())
         let question = Self.question(gate, asked)
-        let first = Task.immediate { await question.answer() }
+        let first = Task.immediate { await question.value() }
         await gate.arrivals()
-        let late = Task.immediate { await question.answer() }
+        let late = Task.immediate { await question.value() }
         late.cancel()
         #expect(await late.value == nil)
         gate.open()
