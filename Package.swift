@@ -47,6 +47,7 @@ let package = Package(
         library("Cryptography", ["COpenSSL"]),
         library("HTTPCodec", ["ExternalText"]),
         library("OAuth", ["Cryptography", "ExternalText", "HTTPCodec", "JSON"]),
+        library("JOSE", ["Cryptography", "ExternalText", "JSON"]),
 
         // What several replicas may do to one record, without a store, a clock or a network.
         library("Renewal", []),
@@ -125,6 +126,10 @@ let package = Package(
         tests("HTTPCodecTests", ["HTTPCodec"]),
         tests("JSONTests", ["JSON"]),
         tests("OAuthTests", ["OAuth", "JSON", "Cryptography", "HTTPCodec"]),
+        .testTarget(
+            name: "JOSETests",
+            dependencies: ["JOSE", "BrokerTesting", "Cryptography", "ExternalText", "JSON", "Reactor"],
+            path: "Tests/JOSETests", exclude: ["Vectors", "interop.py", "requirements.txt"], swiftSettings: strict),
         // Several replicas that renew one record, and a search of everything that can happen to them. It looks at millions
         // of states, so it is compiled with optimisation whatever the rest is.
         .target(
