@@ -64,7 +64,7 @@ let package = Package(
         library(
             "BrokerCore",
             [
-                "HTTPSClient", "CredentialStore", "OAuth", "Cryptography", "ExternalText", "HTTPCodec", "JSON",
+                "HTTPSClient", "CredentialStore", "OAuth", "JOSE", "Cryptography", "ExternalText", "HTTPCodec", "JSON",
                 "Reactor",
                 "Postgres", "Renewal", "CLinux",
             ]),
@@ -145,7 +145,12 @@ let package = Package(
             "CredentialStoreTests",
             ["CredentialStore", "DevelopmentProvider", "Postgres", "OAuth", "Cryptography", "Reactor", "JSON"]),
         tests("DevelopmentProviderTests", ["DevelopmentProvider", "HTTPServer", "HTTPCodec", "JSON", "Reactor"]),
-        tests("BrokerCoreTests", ["BrokerCore", "CredentialStore", "Cryptography", "OAuth", "Postgres", "Reactor"]),
+        tests(
+            "BrokerCoreTests",
+            [
+                "BrokerCore", "CredentialStore", "Cryptography", "HTTPCodec", "HTTPSClient", "JOSE", "OAuth",
+                "Postgres", "Reactor",
+            ]),
         tests(
             "TokenBrokerTests",
             [
