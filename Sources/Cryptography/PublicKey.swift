@@ -48,8 +48,8 @@ package enum PublicKeyMaterial: Hashable, Sendable {
 
 /// A public key for verifying signatures, which was checked when it was made. Any number of threads may use it at once.
 package struct PublicKey: Sendable {
-    /// The lengths of RSA moduli in bits. NIST SP 800-131A forbids shorter ones; a longer one would let whoever names the
-    /// key choose what its verification costs.
+    /// The lengths of RSA moduli in bits. NIST SP 800-131A forbids shorter ones; a longer one would let the sender of
+    /// a key choose what its verification costs.
     package static let rsaBits = 2048...4096
 
     package let material: PublicKeyMaterial

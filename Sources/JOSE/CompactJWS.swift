@@ -3,8 +3,8 @@ package import ExternalText
 
 /// A JWS in the compact serialization (RFC 7515 §7.1) that was read, but not verified.
 ///
-/// It has passed the caller's policy. What it says is a claim of whoever sent it, until one of the `verified` methods has
-/// made a `VerifiedJWS` of it.
+/// It has passed the caller's policy. What it says is not to be believed before one of the `verified` methods has made a
+/// `VerifiedJWS` of it.
 package struct CompactJWS: Sendable {
     /// The longest token that is read, in bytes.
     package static let longest = 65_536

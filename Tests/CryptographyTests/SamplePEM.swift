@@ -98,6 +98,21 @@ enum SamplePEM {
             """, nil
         ),
         (
+            "P-256 with another generator",
+            """
+            -----BEGIN EC PRIVATE KEY-----
+            MIIBaAIBAQQgdkOgcWkl9JyJtPPjAYO/6aTNMHWF86sarlgb/T9HVZaggfowgfcC
+            AQEwLAYHKoZIzj0BAQIhAP////8AAAABAAAAAAAAAAAAAAAA////////////////
+            MFsEIP////8AAAABAAAAAAAAAAAAAAAA///////////////8BCBaxjXYqjqT57Pr
+            vVV2mIa8ZR0GsMxTsPY7zjw+J9JgSwMVAMSdNgiG5wSTamZ44ROdJreBn36QBEEE
+            fHNTljwzSKcZzVdliA/zGlArOlJaNHzLrtVncbzemptodUJZS1SGIctpmurDEj3c
+            IIhP+Fcj1yYBn2zW2+qz0AIhAP////8AAAAA//////////+85vqtpxeehPO5ysL8
+            YyVRAgEBoUQDQgAEfHNTljwzSKcZzVdliA/zGlArOlJaNHzLrtVncbzemptodUJZ
+            S1SGIctpmurDEj3cIIhP+Fcj1yYBn2zW2+qz0A==
+            -----END EC PRIVATE KEY-----
+            """, .unsupported
+        ),
+        (
             "a key for X25519",
             """
             -----BEGIN PRIVATE KEY-----

@@ -34,7 +34,7 @@ import Testing
     }
 
     // D24
-    @Test func `keeps entitlements to products that nobody knows yet`() throws {
+    @Test func `keeps entitlements to products that are not known`() throws {
         let claims = try ClaimsSet(
             parsing: Array(
                 #"{"entitlements":[{"product":"Network Protection","name":"subscriber"},{"product":"Flying Carpet"},7]}"#

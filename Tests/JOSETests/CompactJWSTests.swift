@@ -164,7 +164,7 @@ import Testing
     }
 
     @Test(arguments: shapes.map(\.name))
-    func `refuses each form but the one that was signed`(name: String) throws {
+    func `refuses each form but that which was signed`(name: String) throws {
         let shape = try #require(Self.shapes.first { $0.name == name })
         let parts = SampleKeys.token(header: #"{"alg":"ES256"}"#).split(at: ".")
         #expect(refusal(of: WireText(shape.make(parts))) == shape.error)

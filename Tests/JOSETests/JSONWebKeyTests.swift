@@ -104,6 +104,18 @@ import Testing
         #expect(error(of: rsa(even)) == .key(.weakModulus))
     }
 
+    @Test func `refuses the moduli of chips that made weak keys, and takes their neighbours`() throws {
+        let group = try #require(
+            VectorFile.read("wycheproof-jwk.json").array?.first { $0["comment"]?.text == "jws_rsa_roca_key" })
+        let key = try #require(group["jwks"]?["keys"]?.array?.first?.object)
+        #expect(throws: JSONWebKeyError.key(.weakModulus)) { try JSONWebKey(.object(key)) }
+        var modulus = try #require(Base64URL.decode(key["n"]?.text ?? ""))
+        for change in [2, 4] as [UInt8] {
+            modulus[modulus.count - 1] ^= change
+            #expect(error(of: rsa(modulus)) == nil)
+        }
+    }
+
     @Test func `takes one leading zero octet of an RSA number, as some libraries write it, and no second`() throws {
         let plain = try JSONWebKey(parsing: Array(rsa(modulus(bits: 2048)).utf8))
         let longer = try JSONWebKey(parsing: Array(rsa([0] + modulus(bits: 2048), [0, 1, 0, 1]).utf8))
