@@ -1,3 +1,4 @@
+internal import Containers
 internal import ExternalText
 
 /// The device authorizations that the provider has issued (RFC 8628), by the digests of their device codes.

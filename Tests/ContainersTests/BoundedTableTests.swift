@@ -36,4 +36,37 @@ internal import Testing
         table.updateAll { $0 += 1 }
         #expect(table[998] == 999)
     }
+
+    @Test(arguments: [1, 2, 3])
+    func `an insertion says which entry it has removed`(capacity: Int) {
+        var table = BoundedTable<Int, String>(capacity: capacity)
+        for key in 1...capacity { #expect(table.setNewest(String(key), forKey: key) == nil) }
+        let removed = table.setNewest("new", forKey: capacity + 1)
+        #expect(removed?.key == 1)
+        #expect(removed?.value == "1")
+        #expect(table.count == capacity)
+    }
+
+    @Test func `a value that is set as the newest loses its age and removes no other`() {
+        var table = BoundedTable<String, Int>(capacity: 2)
+        table.setNewest(1, forKey: "a")
+        table.setNewest(1, forKey: "b")
+        #expect(table.setNewest(2, forKey: "a") == nil)
+        #expect(table.all.map(\.key) == ["b", "a"])
+        #expect(table.setNewest(1, forKey: "c")?.key == "b")
+        #expect(table["a"] == 2)
+    }
+
+    @Test func `a removed entry makes room for one`() {
+        var table = BoundedTable<Int, Int>(capacity: 2)
+        for key in 1...2 { table[key] = key }
+        #expect(table.removeValue(forKey: 1) == 1)
+        #expect(table.removeValue(forKey: 1) == nil)
+        #expect(table.setNewest(3, forKey: 3) == nil)
+        #expect(table.setNewest(4, forKey: 4)?.key == 2)
+        table.removeAll()
+        #expect(table.count == 0)
+        #expect(table[3] == nil)
+        #expect(table.all.isEmpty)
+    }
 }

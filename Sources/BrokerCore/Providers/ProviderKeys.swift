@@ -4,6 +4,7 @@ package import JOSE
 internal import OAuth
 internal import Reactor
 internal import Synchronization
+internal import Waiting
 
 /// The keys that providers sign tokens with. Each set is fetched once for all tenants of its address, and kept.
 ///

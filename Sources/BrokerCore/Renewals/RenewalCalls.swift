@@ -3,6 +3,7 @@ internal import HTTPCodec
 internal import OAuth
 internal import Reactor
 internal import Renewal
+internal import Waiting
 
 /// The calls of one renewal to its provider, and what their answers mean.
 final class RenewalCalls {

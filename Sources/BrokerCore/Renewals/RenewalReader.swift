@@ -2,6 +2,7 @@ internal import CredentialStore
 internal import OAuth
 internal import Reactor
 internal import Renewal
+internal import Waiting
 
 /// Reads what a renewal starts from, and waits while another replica renews.
 final class RenewalReader {

@@ -3,6 +3,7 @@ internal import OAuth
 internal import Reactor
 internal import Renewal
 internal import Synchronization
+internal import Waiting
 
 /// Reports how a renewal ends that brings nothing: to its callers, to listeners, to other replicas, in the record of the
 /// user's failures. Reports the end of every renewal in the log and the metrics.

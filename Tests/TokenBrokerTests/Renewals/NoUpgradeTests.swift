@@ -75,7 +75,7 @@ internal import TokenBroker
         #expect(await broker.get().level == (hasSecret ? "client" : "basic"))
         #expect(broker.transport.seen.allSatisfy { $0.form["refresh_token"] == nil })
         #expect(try await broker.causes().prefix(2) == ["set", "expired"])
-        #expect(try await broker.aside()?.credentials.refreshToken?.revealedText == "r1")
+        #expect(try await broker.quarantined()?.credentials.refreshToken?.revealedText == "r1")
 
         // The configuration was the mistake: nothing is lost.
         await broker.makeTenant("t1", "{" + BrokerHarness.oidc + #""client_id": "c1"}"#)
@@ -92,6 +92,6 @@ internal import TokenBroker
         await broker.makeTenant("t1", "{" + BrokerHarness.oidc + #""client_id": "c2"}"#)
         #expect(await broker.get("api_error_sub_status=6001").level == "basic")
         #expect(broker.transport.seen.isEmpty)
-        #expect(try await broker.aside() != nil)
+        #expect(try await broker.quarantined() != nil)
     }
 }

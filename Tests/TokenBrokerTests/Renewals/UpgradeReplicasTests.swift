@@ -70,7 +70,7 @@ internal import TokenBroker
         two.transport.enqueue(.json(200, BrokerHarness.token("a2")))
         let answer = await two.get("min_ttl=60")
         #expect((answer.level, answer.token) == ("user", "a2"))
-        #expect(try await one.aside() == nil)
+        #expect(try await one.quarantined() == nil)
     }
 
     @Test func `two replicas that upgrade at once agree on what was stored first`() async throws {
