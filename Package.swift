@@ -47,6 +47,7 @@ let package = Package(
         library("Cryptography", ["COpenSSL"]),
         library("HTTPCodec", ["ExternalText"]),
         library("OAuth", ["Cryptography", "ExternalText", "HTTPCodec", "JSON"]),
+        library("JOSE", ["Cryptography", "ExternalText", "JSON"]),
 
         // What several replicas may do to one record, without a store, a clock or a network.
         library("Renewal", []),
@@ -63,7 +64,7 @@ let package = Package(
         library(
             "BrokerCore",
             [
-                "HTTPSClient", "CredentialStore", "OAuth", "Cryptography", "ExternalText", "HTTPCodec", "JSON",
+                "HTTPSClient", "CredentialStore", "OAuth", "JOSE", "Cryptography", "ExternalText", "HTTPCodec", "JSON",
                 "Reactor",
                 "Postgres", "Renewal", "CLinux",
             ]),
@@ -125,6 +126,10 @@ let package = Package(
         tests("HTTPCodecTests", ["HTTPCodec"]),
         tests("JSONTests", ["JSON"]),
         tests("OAuthTests", ["OAuth", "JSON", "Cryptography", "HTTPCodec"]),
+        .testTarget(
+            name: "JOSETests",
+            dependencies: ["JOSE", "BrokerTesting", "Cryptography", "ExternalText", "JSON", "Reactor"],
+            path: "Tests/JOSETests", exclude: ["Vectors", "interop.py", "requirements.txt"], swiftSettings: strict),
         // Several replicas that renew one record, and a search of everything that can happen to them. It looks at millions
         // of states, so it is compiled with optimisation whatever the rest is.
         .target(
@@ -140,7 +145,12 @@ let package = Package(
             "CredentialStoreTests",
             ["CredentialStore", "DevelopmentProvider", "Postgres", "OAuth", "Cryptography", "Reactor", "JSON"]),
         tests("DevelopmentProviderTests", ["DevelopmentProvider", "HTTPServer", "HTTPCodec", "JSON", "Reactor"]),
-        tests("BrokerCoreTests", ["BrokerCore", "CredentialStore", "Cryptography", "OAuth", "Postgres", "Reactor"]),
+        tests(
+            "BrokerCoreTests",
+            [
+                "BrokerCore", "CredentialStore", "Cryptography", "HTTPCodec", "HTTPSClient", "JOSE", "OAuth",
+                "Postgres", "Reactor",
+            ]),
         tests(
             "TokenBrokerTests",
             [

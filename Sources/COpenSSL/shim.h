@@ -3,13 +3,18 @@
 #define TOKEN_BROKER_COPENSSL_H
 
 #include <openssl/sha.h>
+#include <openssl/bio.h>
+#include <openssl/bn.h>
 #include <openssl/core_names.h>
 #include <openssl/crypto.h>
+#include <openssl/ec.h>
 #include <openssl/err.h>
 #include <openssl/evp.h>
 #include <openssl/kdf.h>
 #include <openssl/params.h>
+#include <openssl/pem.h>
 #include <openssl/rand.h>
+#include <openssl/rsa.h>
 #include <openssl/ssl.h>
 #include <openssl/x509.h>
 #include <openssl/x509v3.h>
@@ -52,6 +57,15 @@ static inline int copenssl_hkdf_sha256(
     EVP_KDF_CTX_free(context);
     return is_done;
 }
+
+// New keys, or NULL. The functions behind these macros take their arguments by `...`.
+static inline EVP_PKEY *copenssl_generate_elliptic(const char *curve) { return EVP_EC_gen(curve); }
+
+static inline EVP_PKEY *copenssl_generate_rsa(size_t bits) {
+    return EVP_PKEY_Q_keygen(NULL, NULL, "RSA", bits);
+}
+
+static inline EVP_PKEY *copenssl_generate_ed25519(void) { return EVP_PKEY_Q_keygen(NULL, NULL, "ED25519"); }
 
 // SHA-256 without an allocation. EVP, the interface that OpenSSL prefers, allocates a context for every digest.
 static inline int copenssl_sha256(const void *bytes, size_t count, unsigned char *digest) {

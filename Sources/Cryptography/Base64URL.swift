@@ -13,10 +13,14 @@ package enum Base64URL {
 
     /// Nil unless `encode` could have made `text`: padding, white space, and leftover bits that are not zero are
     /// refused.
-    package static func decode(_ text: String) -> [UInt8]? {
+    package static func decode(_ text: String) -> [UInt8]? { decode(text.utf8.span) }
+
+    /// Nil unless `encode` could have made `text`, of which these are the characters in ASCII.
+    package static func decode(_ text: Span<UInt8>) -> [UInt8]? {
         var padded: [UInt8] = []
-        padded.reserveCapacity(text.utf8.count + 2)
-        for character in text.utf8 {
+        padded.reserveCapacity(text.count + 2)
+        for index in text.indices {
+            let character = text[index]
             switch character {
             case UInt8(ascii: "-"): padded.append(UInt8(ascii: "+"))
             case UInt8(ascii: "_"): padded.append(UInt8(ascii: "/"))

@@ -14,7 +14,7 @@ import pathlib
 import re
 import sys
 
-MODULES = ["JSON", "HTTPCodec", "HTTPServer", "HTTPSClient", "OAuth", "BrokerCore", "TokenBroker", "Auth",
+MODULES = ["JSON", "HTTPCodec", "HTTPServer", "HTTPSClient", "OAuth", "JOSE", "BrokerCore", "TokenBroker", "Auth",
            "DevelopmentProvider", "CredentialStore", "Postgres"]
 
 RULES = [

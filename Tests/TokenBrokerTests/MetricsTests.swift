@@ -184,7 +184,7 @@ internal import TokenBroker
             }
             #expect(has(#"refresh_outcome_unknown_total{provider="\#(provider)"}"#))
             #expect(has(#"refresh_duration_seconds_count{provider="\#(provider)"}"#))
-            for endpoint in ["token", "device_authorization", "revocation", "metadata"] {
+            for endpoint in ["token", "device_authorization", "revocation", "metadata", "jwks"] {
                 let labels = #"provider="\#(provider)",endpoint="\#(endpoint)""#
                 for code in ["200", "400", "401", "429", "503", "error"] {
                     #expect(has(#"provider_requests_total{\#(labels),code="\#(code)"}"#))

@@ -237,6 +237,7 @@ package final class Metrics: Sendable {
         case deviceAuthorization = "device_authorization"
         case revocation
         case metadata
+        case jwks
     }
 
     package func loginEnded(_ kind: LoginKind, _ outcome: String) {

@@ -1,0 +1,254 @@
+internal import HTTPCodec
+internal import HTTPSClient
+package import JOSE
+internal import OAuth
+internal import Reactor
+internal import Synchronization
+
+/// The keys that providers sign tokens with. Each set is fetched once for all tenants of its address, and kept.
+///
+/// Keys are believed for as long as the provider's answer says, which is at most an hour, and are then confirmed or fetched
+/// again. Where the address does not answer, they are used on for a day. A token that none of them fits makes one more
+/// request, at most every 30 seconds for each address.
+package final class ProviderKeys: Sendable {
+    /// Why a token was not verified.
+    package enum Failure: Error, Equatable, Sendable {
+        /// Whether the token is good cannot be told now: the keys are not there, or may have been replaced meanwhile.
+        /// Retrying later helps.
+        case unavailable(BrokerError)
+        /// The token is not believed. Retrying cannot help.
+        case refused(JWSError)
+    }
+
+    /// Where keys are. What was learnt without pins, or under others, is nothing that a tenant with pins may rely on.
+    private struct Source: Hashable {
+        let address: String
+        let pins: [String]
+    }
+
+    private struct Held {
+        var keys: JSONWebKeySet
+        var freshness: KeyFreshness
+        /// When the provider said last that these are its keys.
+        var confirmed: MonotonicInstant
+
+        /// When they are to be confirmed or fetched again.
+        var end: MonotonicInstant { confirmed.advanced(by: freshness.lifetime) }
+        /// When they are not used any more, even if the address does not answer.
+        var lastUse: MonotonicInstant { confirmed.advanced(by: ProviderKeys.longestUse) }
+    }
+
+    private struct Known {
+        var held: Held?
+        /// The address is not asked before.
+        var nextRequest: MonotonicInstant
+        /// Why the last request brought nothing; nil when it brought keys.
+        var failure: BrokerError?
+    }
+
+    /// How long keys are used that the address does not confirm. Providers publish new keys a day before they sign with
+    /// them, so that older ones would verify little.
+    private static let longestUse: Duration = .seconds(86_400)
+    /// The shortest time between two requests of one address.
+    private static let interval: Duration = .seconds(30)
+    /// The same where no keys are known, so that each token waits for them.
+    private static let intervalWithoutKeys: Duration = .seconds(5)
+    /// The longest that a request takes, and so the longest that a caller waits for one.
+    private static let longestRequest: Duration = .seconds(5)
+    /// The most addresses. Beyond them, the one is forgotten that was asked the longest time ago.
+    private static let mostAddresses = 1024
+
+    private let transport: any ProviderTransport
+    private let time: any Time
+    private let metrics: Metrics
+    private let log: Log
+    private let known = Mutex<[Source: Known]>([:])
+    private let requests: SingleFlight<Source, Result<Held, BrokerError>>
+
+    package init(transport: any ProviderTransport, time: any Time, metrics: Metrics, log: Log) {
+        self.transport = transport
+        self.time = time
+        self.metrics = metrics
+        self.log = log
+        requests = SingleFlight(on: transport.executor)
+    }
+
+    /// Gives up the requests that are under way.
+    package func cancelAll() {
+        requests.cancelAll()
+    }
+
+    /// Verifies a token with the provider's keys. Does not suspend while keys that fit are known and believed; otherwise
+    /// takes no longer than one request, which is 5 seconds.
+    /// - Parameters:
+    ///   - address: the provider's JWK set.
+    ///   - configuration: of a tenant of this provider, which says how the address is called.
+    package func verified(
+        _ token: CompactJWS, at address: String, for configuration: TenantConfiguration
+    ) async throws(Failure) -> VerifiedJWS {
+        let source = Source(address: address, pins: configuration.effectivePins)
+        let (before, now) = (known.withLock { $0[source] }, time.monotonic)
+        if let held = before?.held, now < held.end {
+            do throws(JWSError) {
+                return try token.verified(with: held.keys)
+            } catch {
+                guard Self.mayHaveNewKey(token, error) else { throw .refused(error) }
+            }
+        }
+        if let before, now < before.nextRequest { return try Self.verified(token, without: before, now: now) }
+
+        let run = await requests.run(source, within: nil) { await self.renew(source, for: configuration) }
+        guard let run else {
+            throw .unavailable(BrokerError(.retryableError, "The request ended before the provider's keys were there."))
+        }
+        let held: Held
+        do throws(BrokerError) {
+            held = try run.value.get()
+        } catch {
+            throw .unavailable(error)
+        }
+        do throws(JWSError) {
+            return try token.verified(with: held.keys)
+        } catch {
+            // Only a set that was asked for after the token had come can say that its key does not exist.
+            if Self.mayHaveNewKey(token, error), !run.isOwn || held.confirmed < now {
+                throw .unavailable(Self.later(Self.interval))
+            }
+            throw .refused(error)
+        }
+    }
+
+    /// Verifies a token with what is known, since the address may not be asked yet.
+    private static func verified(
+        _ token: CompactJWS, without known: Known, now: MonotonicInstant
+    ) throws(Failure) -> VerifiedJWS {
+        let rest = now.duration(to: known.nextRequest)
+        guard let held = known.held, now < held.lastUse else { throw .unavailable(known.failure ?? later(rest)) }
+        do throws(JWSError) {
+            return try token.verified(with: held.keys)
+        } catch {
+            guard mayHaveNewKey(token, error) else { throw .refused(error) }
+            throw .unavailable(known.failure ?? later(rest))
+        }
+    }
+
+    /// Whether keys that are published now may verify a token that those before did not: it names a key that is not known,
+    /// or it names none, as with a provider that has only one key at a time.
+    private static func mayHaveNewKey(_ token: CompactJWS, _ error: JWSError) -> Bool {
+        error == .unknownKey || (error == .signature && token.header.keyID == nil)
+    }
+
+    private static func later(_ wait: Duration) -> BrokerError {
+        BrokerError(
+            .networkError, "The provider's keys do not have the key of the token yet.",
+            retryAfter: max(1, Int(wait.components.seconds)))
+    }
+
+    // MARK: Requests
+
+    /// Asks for the keys, and keeps them. Where that fails, the keys of before are used on, unless they are too old.
+    private func renew(_ source: Source, for configuration: TenantConfiguration) async -> Result<Held, BrokerError> {
+        let begun = time.monotonic
+        let before = known.withLock { $0[source]?.held }
+        do throws(BrokerError) {
+            let held = try await request(source, before, begun: begun, for: configuration)
+            keep(Known(held: held, nextRequest: begun.advanced(by: Self.interval)), of: source)
+            return .success(held)
+        } catch {
+            let now = time.monotonic
+            let usable = before.flatMap { now < $0.lastUse ? $0 : nil }
+            let interval = usable == nil ? Self.intervalWithoutKeys : Self.interval
+            keep(Known(held: usable, nextRequest: now.advanced(by: interval), failure: error), of: source)
+            return usable.map { .success($0) } ?? .failure(error)
+        }
+    }
+
+    private func keep(_ value: Known, of source: Source) {
+        known.withLock { known in
+            if known[source] == nil, known.count >= Self.mostAddresses,
+                let oldest = known.min(by: { $0.value.nextRequest < $1.value.nextRequest })
+            {
+                known[oldest.key] = nil
+            }
+            known[source] = value
+        }
+    }
+
+    private func request(
+        _ source: Source, _ before: Held?, begun: MonotonicInstant, for configuration: TenantConfiguration
+    ) async throws(BrokerError) -> Held {
+        guard let url = URLTarget(source.address) else {
+            throw BrokerError(.illegalConfiguration, "The address of the provider's keys is not a usable URL.")
+        }
+        let pins = try PinSet.inForce(source.pins, at: url)
+        var fields: Fields = ["Accept": "application/jwk-set+json, application/json"]
+        before?.freshness.addConditions(to: &fields)
+        let response: ClientResponse
+        do throws(TransportError) {
+            response = try await transport.send(
+                ClientRequest(method: .get, url: url, fields: fields, pins: pins, timeLimit: Self.longestRequest))
+        } catch {
+            note(code: "error", since: begun, for: configuration)
+            log.warning("keys_request_failed", [.provider(configuration.preset), .transport(error)])
+            throw Self.failure(error, at: source.address)
+        }
+        note(code: String(response.status.code), since: begun, for: configuration)
+        if response.status == .notModified, let before {
+            return Held(
+                keys: before.keys, freshness: before.freshness.confirmed(by: response.fields), confirmed: begun)
+        }
+        guard response.status == .ok else {
+            log.warning("keys_missing", [.provider(configuration.preset), .status(response.status)])
+            throw unusable(response, at: source.address, for: configuration)
+        }
+        do throws(JSONWebKeySet.Fault) {
+            // On the global pool whatever the size: to make a key of its numbers takes longer than to read them.
+            let keys = try await InputReading.run(bytes: InputReading.largestInPlace + 1) {
+                () throws(JSONWebKeySet.Fault) in try JSONWebKeySet(parsing: response.body)
+            }
+            return Held(keys: keys, freshness: KeyFreshness(response.fields), confirmed: begun)
+        } catch {
+            log.warning("keys_refused", [.provider(configuration.preset), .reason(Self.reason(error))])
+            throw unusable(response, at: source.address, for: configuration)
+        }
+    }
+
+    private func note(code: String, since start: MonotonicInstant, for configuration: TenantConfiguration) {
+        metrics.providerAnswered(
+            provider: configuration.preset.name, endpoint: .jwks, code: code, took: start.duration(to: time.monotonic))
+    }
+
+    /// An answer without keys counts as none: the token waits for a better one.
+    private func unusable(
+        _ response: ClientResponse, at address: String, for configuration: TenantConfiguration
+    ) -> BrokerError {
+        let words = ReceivedAnswer.words(
+            response, to: configuration.client, lacking: "has no keys: it must be a JWK set (RFC 7517)")
+        return BrokerError(
+            .networkError, "The provider's keys are not at \(address), which \(words).",
+            retryAfter: Int(Self.intervalWithoutKeys.components.seconds))
+    }
+
+    private static func failure(_ error: TransportError, at address: String) -> BrokerError {
+        switch error {
+        case .untrusted:
+            BrokerError(
+                .providerUntrusted, "The certificate, host name, pin or version of TLS at \(address) does not fit.")
+        case .insecureTarget, .forbiddenAddress, .invalidURL, .invalidRequest:
+            BrokerError(.illegalConfiguration, "The address \(address) may not be called: " + TargetPolicy.remedy)
+        default:
+            BrokerError(
+                .networkError, "The provider's keys could not be fetched from \(address).",
+                retryAfter: Int(intervalWithoutKeys.components.seconds))
+        }
+    }
+
+    private static func reason(_ fault: JSONWebKeySet.Fault) -> StaticString {
+        switch fault {
+        case .tooLarge: "too_large"
+        case .notJSON: "not_json"
+        case .malformed: "no_key_set"
+        case .tooManyKeys: "too_many_keys"
+        }
+    }
+}

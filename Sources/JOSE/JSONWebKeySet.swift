@@ -1,0 +1,84 @@
+internal import ExternalText
+package import JSON
+
+/// The public keys that a provider publishes: a JWK set (RFC 7517 §5).
+package struct JSONWebKeySet: Sendable {
+    /// Why bytes are no JWK set. Retrying can help when the provider publishes other bytes.
+    package enum Fault: Error, Equatable, Sendable, CustomStringConvertible {
+        /// More than `longest` bytes.
+        case tooLarge
+        case notJSON(JSONValue.Fault)
+        /// Not an object with an array `keys`.
+        case malformed
+        /// More than `mostKeys` elements in `keys`.
+        case tooManyKeys(Int)
+
+        package var description: String {
+            switch self {
+            case .tooLarge: "The JWK set has more than \(JSONWebKeySet.longest) bytes."
+            case .notJSON(let fault): fault.description
+            case .malformed: "A JWK set is a JSON object with an array \"keys\"."
+            case .tooManyKeys(let count): "The JWK set has \(count) keys; \(JSONWebKeySet.mostKeys) are supported."
+            }
+        }
+    }
+
+    /// The longest set that is read, in bytes: `mostKeys` RSA keys of 4096 bits with a short chain of certificates each.
+    package static let longest = 524_288
+    /// The most keys of a set. Each costs about a tenth of a millisecond.
+    package static let mostKeys = 100
+
+    package let keys: [JSONWebKey]
+    /// How many elements of the set were left out, because they are no keys that this service uses.
+    package let skipped: Int
+
+    package init(_ keys: [JSONWebKey]) {
+        self.keys = keys
+        skipped = 0
+    }
+
+    /// Reads a set. RFC 7517 §5: keys of unknown types, and keys without what they need, are left out; so are weak keys
+    /// and those whose secret part is in the set, too.
+    /// - Throws: every case of `Fault`.
+    package init(parsing bytes: [UInt8]) throws(Fault) {
+        guard bytes.count <= Self.longest else { throw .tooLarge }
+        let value: JSONValue
+        do throws(JSONValue.Fault) {
+            value = try JSONValue(parsing: bytes)
+        } catch {
+            throw .notJSON(error)
+        }
+        guard let elements = value["keys"]?.array else { throw .malformed }
+        guard elements.count <= Self.mostKeys else { throw .tooManyKeys(elements.count) }
+        keys = elements.compactMap { try? JSONWebKey($0) }
+        skipped = elements.count - keys.count
+    }
+
+    /// The key that a signature is verified with.
+    ///
+    /// With a `kid` it is the key of that name. Without one it is the only key of the set that fits the algorithm: to try
+    /// several would let a key be used that its owner has named for something else.
+    /// - Throws: `.unknownKey`, `.ambiguousKey`, `.unsuitableKey`.
+    package func key(for header: JOSEHeader) throws(JWSError) -> JSONWebKey {
+        let named = keys.filter { header.keyID == nil || $0.keyID == header.keyID }
+        let fitting = named.filter { $0.misfit(for: header.algorithm) == nil }
+        guard let key = fitting.first else {
+            if header.keyID != nil, let misfit = named.first?.misfit(for: header.algorithm) {
+                throw .unsuitableKey(misfit)
+            }
+            throw .unknownKey
+        }
+        guard fitting.count == 1 else { throw .ambiguousKey }
+        return key
+    }
+
+    /// The set as JSON.
+    package var json: [UInt8] {
+        JSONWriter.object { writer in
+            writer.name("keys")
+            writer.array { writer in
+                for key in keys { writer.object { key.write(to: &$0) } }
+            }
+        }
+    }
+}
