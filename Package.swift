@@ -85,7 +85,9 @@ let package = Package(
                 "BrokerCore", "HTTPServer", "HTTPSClient", "CredentialStore", "OAuth", "Cryptography", "ExternalText",
                 "HTTPCodec", "JSON", "Reactor", "Postgres", "CResources",
             ]),
-        library("DevelopmentProvider", ["HTTPServer", "HTTPCodec", "Cryptography", "ExternalText", "JSON", "Reactor"]),
+        library(
+            "DevelopmentProvider",
+            ["HTTPServer", "HTTPCodec", "JOSE", "Cryptography", "ExternalText", "JSON", "Reactor"]),
         .executableTarget(
             name: "token-broker",
             dependencies: [
@@ -144,7 +146,9 @@ let package = Package(
         tests(
             "CredentialStoreTests",
             ["CredentialStore", "DevelopmentProvider", "Postgres", "OAuth", "Cryptography", "Reactor", "JSON"]),
-        tests("DevelopmentProviderTests", ["DevelopmentProvider", "HTTPServer", "HTTPCodec", "JSON", "Reactor"]),
+        tests(
+            "DevelopmentProviderTests",
+            ["DevelopmentProvider", "HTTPServer", "HTTPCodec", "JOSE", "JSON", "Reactor", "Cryptography"]),
         tests(
             "BrokerCoreTests",
             [
