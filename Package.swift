@@ -94,7 +94,8 @@ let package = Package(
         library(
             "DevelopmentProvider",
             [
-                "Containers", "HTTPServer", "HTTPCodec", "Cryptography", "ExternalText", "JSON", "Reactor", "Waiting",
+                "Containers", "HTTPServer", "HTTPCodec", "JOSE", "Cryptography", "ExternalText", "JSON", "Reactor",
+                "Waiting",
             ]),
         .executableTarget(
             name: "token-broker",
@@ -156,7 +157,9 @@ let package = Package(
         tests(
             "CredentialStoreTests",
             ["CredentialStore", "DevelopmentProvider", "Postgres", "OAuth", "Cryptography", "Reactor", "JSON"]),
-        tests("DevelopmentProviderTests", ["DevelopmentProvider", "HTTPServer", "HTTPCodec", "JSON", "Reactor"]),
+        tests(
+            "DevelopmentProviderTests",
+            ["DevelopmentProvider", "HTTPServer", "HTTPCodec", "JOSE", "JSON", "Reactor", "Cryptography"]),
         tests(
             "BrokerCoreTests",
             [

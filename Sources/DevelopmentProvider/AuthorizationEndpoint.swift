@@ -35,9 +35,11 @@ enum AuthorizationEndpoint {
                     return page(.badRequest, complaint: "Enter a user name of at most 100 characters.")
                 }
                 let code = issuer.issueCode(
-                    client: authorization.client, redirectURI: authorization.redirectURI,
-                    redirectURIWasSent: authorization.redirectURIWasSent, challenge: authorization.challenge,
-                    scope: authorization.scope, user: user, now: now)
+                    TokenIssuer.AuthorizationCode(
+                        clientID: authorization.client.id, redirectURI: authorization.redirectURI,
+                        redirectURIWasSent: authorization.redirectURIWasSent, challenge: authorization.challenge,
+                        scope: authorization.scope, user: user, nonce: parameters["nonce"]?.text, issuedAt: now,
+                        expiresAt: TokenIssuer.time(now, configuration.authorizationCodeLifetime)))
                 return redirect(
                     to: authorization.redirectURI, with: [FormEncoding.Pair("code", code)], state: authorization.state,
                     parameters: parameters, configuration: configuration)

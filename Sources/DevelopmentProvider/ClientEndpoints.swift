@@ -29,7 +29,7 @@ enum ClientEndpoints {
         let configuration = issuer.configuration
         let parameters = try received.posted(configuration.profile)
         let name = try parameters.required("grant_type")
-        guard let grant = GrantType(name), grant != .updateClient || configuration.profile == .tidal else {
+        guard let grant = GrantType(name), configuration.profile.grants.contains(grant) else {
             throw OAuthError(.unsupportedGrantType, "This grant type is not supported")
         }
         let client = try authenticate(
@@ -65,7 +65,9 @@ enum ClientEndpoints {
             writer.member("token_type", "Bearer")
             writer.member("expires_in", grant.lifetime.components.seconds)
             writer.memberIfPresent("refresh_token", grant.refreshToken)
+            writer.memberIfPresent("id_token", grant.idToken)
             switch profile {
+            case .duckduckgo: break
             case .tidal:
                 writer.member("scope", grant.scope.joined(separator: " "))
                 writer.memberIfPresent("user_id", grant.user?.id)
@@ -105,7 +107,8 @@ enum ClientEndpoints {
                         writer.member("expiresIn", expiresIn)
                         writer.member("interval", interval)
                     })
-            case .rfc:
+            // The duckduckgo profile has no such endpoint.
+            case .rfc, .duckduckgo:
                 let uri = base.description + "/link"
                 return EndpointResult(
                     .json(.ok) { writer in

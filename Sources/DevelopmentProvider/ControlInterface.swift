@@ -103,6 +103,31 @@ struct ControlInterface {
             try members.end()
             provider.advance(by: .seconds(seconds))
             return .json(.ok) { writer in writer.member("now_ms", provider.now) }
+        case (["keys"], .get):
+            return .json(.ok) { writer in
+                writer.name("keys")
+                writer.array { writer in
+                    for key in provider.keys {
+                        writer.object { writer in
+                            writer.member("kid", key.id)
+                            writer.member("role", key.role)
+                        }
+                    }
+                }
+            }
+        case (["keys", "publish"], .post):
+            provider.publishNextKey()
+            return done
+        case (["keys", "rotate"], .post):
+            provider.rotateKeys()
+            return done
+        case (["accounts"], .post):
+            var members = try Members(request)
+            guard let user = try members.string("user"), !user.isEmpty else { throw Complaint("user is missing.") }
+            let state = try members.choice("state", of: AccountState.self) ?? .active
+            try members.end()
+            provider.setAccount(user.text, to: state)
+            return done
         case (["introspect"], .post):
             var members = try Members(request)
             guard let token = try members.string("token") else { throw Complaint("token is missing.") }
@@ -112,8 +137,10 @@ struct ControlInterface {
         case (["faults"], _): return .methodNotAllowed("GET, POST, DELETE")
         case (["random_faults"], _): return .methodNotAllowed("GET, PUT, DELETE")
         case (["requests"], _): return .methodNotAllowed("GET, DELETE")
-        case (["ledger"], _), (["ledger", "summary"], _): return .methodNotAllowed("GET")
-        case (["sessions"], _), (["revoke"], _), (["expire"], _), (["advance"], _), (["introspect"], _):
+        case (["ledger"], _), (["ledger", "summary"], _), (["keys"], _): return .methodNotAllowed("GET")
+        case (["sessions"], _), (["revoke"], _), (["expire"], _), (["advance"], _), (["introspect"], _),
+            (["accounts"], _),
+            (["keys", "publish"], _), (["keys", "rotate"], _):
             return .methodNotAllowed("POST")
         default: throw Complaint("There is no such path.", status: .notFound)
         }
@@ -212,6 +239,13 @@ struct ControlInterface {
         if let status = try members.integer("status", in: 200...599) { fault.status = Status(Int(status)) }
         for (name, value) in try members.fields("headers") { fault.fields.append(name, value) }
         fault.body = try members.body("body")
+        let token = try members.choice("token", of: SignedToken.self)
+        let defect = try members.choice("defect", of: TokenDefect.self)
+        if let defect {
+            fault.defect = (token ?? .access, defect)
+        } else if token != nil {
+            throw Complaint("token requires defect.")
+        }
         try members.end()
         return fault
     }
@@ -225,6 +259,8 @@ struct ControlInterface {
             writer.member("delay_ms", Int64(fault.delay / .milliseconds(1)))
             writer.member("answer_delay_ms", Int64(fault.answerDelay / .milliseconds(1)))
             writer.memberIfPresent("status", (fault.status?.code).map(Int64.init))
+            writer.memberIfPresent("token", fault.defect?.token.rawValue)
+            writer.memberIfPresent("defect", fault.defect?.defect.rawValue)
         }
     }
 

@@ -1,6 +1,7 @@
 internal import ExternalText
 package import HTTPCodec
 package import HTTPServer
+internal import JOSE
 internal import JSON
 package import Reactor
 internal import Synchronization
@@ -124,6 +125,32 @@ package final class DevelopmentProvider: RequestHandler {
         }
     }
 
+    // MARK: Keys and accounts
+
+    /// Publishes the key that the next rotation puts into use, if it is not published yet.
+    package func publishNextKey() {
+        state.withLock { $0.issuer.minter.publishNextKey($0.issuer.configuration) }
+    }
+
+    /// Signs with the next key from now on: a published one, or a new one if none was published. The former key stays
+    /// published until the next rotation.
+    package func rotateKeys() { state.withLock { $0.issuer.minter.rotateKeys($0.issuer.configuration) } }
+
+    /// The published keys by `kid`, oldest first, and what each is used for: `former`, `active` or `next`.
+    package var keys: [(id: String, role: String)] {
+        state.withLock { state in
+            state.issuer.minter.publishedKeys(state.issuer.configuration).map {
+                ($0.key.keyID?.text ?? "", $0.role.rawValue)
+            }
+        }
+    }
+
+    /// Sets the state of an account of the duckduckgo profile.
+    /// - Parameter user: the name of the account, which is also its platform signature.
+    package func setAccount(_ user: String, to state: AccountState) {
+        self.state.withLock { $0.issuer.accounts.set(state, of: ProviderUser(user)) }
+    }
+
     /// Returns once `count` requests have arrived at `endpoint`, or at `endpoint` with `grant`, since the last reset.
     /// They may not have been answered yet.
     /// - Throws: `CancellationError` when the task is cancelled.
@@ -158,10 +185,10 @@ package final class DevelopmentProvider: RequestHandler {
         state.withLock { $0.issuer.record(ofAccessToken: token) }
     }
 
-    /// Deletes sessions, requests and faults. The configuration and the time stay.
+    /// Deletes sessions, accounts, requests and faults. The configuration, the keys and the time stay.
     package func reset() {
         state.withLock { state in
-            state.issuer = TokenIssuer(configuration: state.issuer.configuration)
+            state.issuer = TokenIssuer(configuration: state.issuer.configuration, minter: state.issuer.minter)
             state.log.reset(capacity: state.issuer.configuration.capacity / 10)
             state.faults = []
             state.random = nil
@@ -184,14 +211,14 @@ package final class DevelopmentProvider: RequestHandler {
         switch route {
         case .control(let segments):
             return ControlInterface(provider: self).respond(to: request, segments)
-        case .keys:
-            return request.method == .get ? MetadataEndpoint.keys() : .methodNotAllowed("GET")
         case .verification(let userCode):
             return state.withLock { state in
                 VerificationEndpoint.respond(request, userCode: userCode, issuer: &state.issuer, now: now(state))
             }
         case .endpoint(let endpoint):
-            if let allowed = Self.refusedMethod(request.method, endpoint) { return .methodNotAllowed(allowed) }
+            if let allowed = Self.refusedMethod(request.method, endpoint, configuration.profile) {
+                return .methodNotAllowed(allowed)
+            }
             return await respond(to: request, at: endpoint)
         }
     }
@@ -212,11 +239,14 @@ package final class DevelopmentProvider: RequestHandler {
         .problem(status, detail)
     }
 
-    private static func refusedMethod(_ method: Method, _ endpoint: Endpoint) -> String? {
+    /// The methods of the endpoint, for a request by another one.
+    private static func refusedMethod(_ method: Method, _ endpoint: Endpoint, _ profile: ProviderProfile) -> String? {
         switch endpoint {
-        case .authorize: method == .get || method == .post ? nil : "GET, POST"
-        case .metadata: method == .get ? nil : "GET"
-        case .token, .deviceAuthorization, .revoke: method == .post ? nil : "POST"
+        case .authorize where profile != .duckduckgo, .token where profile == .duckduckgo:
+            method == .get || method == .post ? nil : "GET, POST"
+        case .authorize, .metadata, .keys: method == .get ? nil : "GET"
+        case .token, .deviceAuthorization, .revoke, .createAccount, .sendPassword, .login, .logout:
+            method == .post ? nil : "POST"
         }
     }
 
@@ -228,7 +258,9 @@ package final class DevelopmentProvider: RequestHandler {
             if let fault {
                 if fault.delay > .zero { try await clock.sleep(for: fault.delay) }
                 let normal =
-                    fault.processesRequest ? process(request, number: number, at: endpoint, received: received) : nil
+                    fault.processesRequest
+                    ? process(request, number: number, at: endpoint, received: received, defect: fault.defect)
+                    : nil
                 if fault.answerDelay > .zero { try await clock.sleep(for: fault.answerDelay) }
                 response = fault.disturb(normal)
             } else {
@@ -264,19 +296,30 @@ package final class DevelopmentProvider: RequestHandler {
     }
 
     private func process(
-        _ request: Request, number: Int, at endpoint: Endpoint, received: ReceivedParameters
+        _ request: Request, number: Int, at endpoint: Endpoint, received: ReceivedParameters,
+        defect: (token: SignedToken, defect: TokenDefect)? = nil
     ) -> Response {
         state.withLock { state in
             let time = now(state)
+            state.issuer.minter.defect = defect
+            defer { state.issuer.minter.defect = nil }
             let result =
                 switch endpoint {
+                case .authorize where state.issuer.configuration.profile == .duckduckgo:
+                    AccountEndpoints.authorize(received: received, issuer: &state.issuer, now: time)
                 case .authorize:
                     AuthorizationEndpoint.respond(request, received: received, issuer: &state.issuer, now: time)
                 case .token: ClientEndpoints.token(request, received: received, issuer: &state.issuer, now: time)
                 case .deviceAuthorization:
                     ClientEndpoints.deviceAuthorization(request, received: received, issuer: &state.issuer, now: time)
                 case .revoke: ClientEndpoints.revoke(request, received: received, issuer: &state.issuer, now: time)
-                case .metadata: MetadataEndpoint.respond(state.issuer.configuration)
+                case .metadata: MetadataEndpoint.respond(state.issuer)
+                case .keys: MetadataEndpoint.keys(&state.issuer)
+                case .createAccount: AccountEndpoints.createAccount(request, issuer: &state.issuer, now: time)
+                case .sendPassword:
+                    AccountEndpoints.sendPassword(request, received: received, issuer: &state.issuer, now: time)
+                case .login: AccountEndpoints.login(request, issuer: &state.issuer, now: time)
+                case .logout: AccountEndpoints.logout(request, issuer: &state.issuer, now: time)
                 }
             state.log.note(number, error: result.error, refresh: result.refresh)
             return result.response

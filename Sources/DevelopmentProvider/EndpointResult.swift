@@ -41,6 +41,15 @@ struct EndpointResult: Sendable {
             if error.kind == .invalidClient {
                 response.fields.set("WWW-Authenticate", #"Basic realm="token-broker-provider""#)
             }
+        case .duckduckgo:
+            // Every refusal of its token endpoint has one name, but for that of an account that is gone.
+            let name = error.kind == .unknownAccount ? error.error : "invalid_token_request"
+            response = .json(.badRequest) { writer in
+                writer.member("error", name)
+                if error.kind != .unknownAccount { writer.member("error_code", error.tokenStatus.rawValue) }
+            }
+            self.init(response, error: name)
+            return
         }
         self.init(response, error: error.error)
     }

@@ -34,10 +34,13 @@ package struct Fault: Sendable {
     package var fields: Fields
     /// Replaces the body of the response.
     package var body: [UInt8]?
+    /// A token of the response that is defective; nil for none.
+    package var defect: (token: SignedToken, defect: TokenDefect)?
 
     package init(
         _ endpoint: Endpoint, grant: GrantType? = nil, times: Int = 1, mode: Mode = .answer, delay: Duration = .zero,
-        answerDelay: Duration = .zero, status: Status? = nil, fields: Fields = [:], body: [UInt8]? = nil
+        answerDelay: Duration = .zero, status: Status? = nil, fields: Fields = [:], body: [UInt8]? = nil,
+        defect: (token: SignedToken, defect: TokenDefect)? = nil
     ) {
         precondition(times > 0, "a fault disturbs something")
         self.endpoint = endpoint
@@ -49,6 +52,7 @@ package struct Fault: Sendable {
         self.status = status
         self.fields = fields
         self.body = body
+        self.defect = defect
     }
 
     func applies(to endpoint: Endpoint, grant: GrantType?) -> Bool {

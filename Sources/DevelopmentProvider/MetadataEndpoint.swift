@@ -1,10 +1,12 @@
 internal import HTTPCodec
 internal import HTTPServer
+internal import JOSE
 internal import JSON
 
 /// Authorization server metadata (RFC 8414 §2), at the well-known paths of RFC 8414 and of OpenID Connect Discovery.
 enum MetadataEndpoint {
-    static func respond(_ configuration: ProviderConfiguration) -> EndpointResult {
+    static func respond(_ issuer: borrowing TokenIssuer) -> EndpointResult {
+        let configuration = issuer.configuration
         let base = configuration.baseURL.description
         let methods = ["client_secret_basic", "client_secret_post", "none"]
         return EndpointResult(
@@ -20,20 +22,24 @@ enum MetadataEndpoint {
                 writer.member("response_modes_supported", ["query"])
                 writer.member(
                     "grant_types_supported",
-                    GrantType.allCases.filter { $0 != .updateClient }.map(\.rawValue))
+                    configuration.profile.grants.map(\.rawValue))
                 writer.member("code_challenge_methods_supported", ["S256"])
                 writer.member("token_endpoint_auth_methods_supported", methods)
                 writer.member("revocation_endpoint_auth_methods_supported", methods)
                 writer.member("authorization_response_iss_parameter_supported", configuration.announcesResponseIssuer)
-                // OpenID Connect Discovery §3 requires these three members. The provider issues no ID tokens, so the
-                // key set is empty.
-                writer.member("jwks_uri", base + "/jwks")
+                // OpenID Connect Discovery §3 requires these three members.
+                writer.memberIfPresent("jwks_uri", configuration.profile.path(of: .keys).map { base + $0 })
                 writer.member("subject_types_supported", ["public"])
-                writer.member("id_token_signing_alg_values_supported", ["RS256"])
+                writer.member("id_token_signing_alg_values_supported", [configuration.signingAlgorithm.rawValue])
             })
     }
 
-    static func keys() -> Response {
-        .json(.ok) { writer in writer.member("keys", [String]()) }
+    /// The key set (RFC 7517 §5), which may be cached for an hour.
+    static func keys(_ issuer: inout TokenIssuer) -> EndpointResult {
+        let keys = JSONWebKeySet(issuer.minter.publishedKeys(issuer.configuration).map(\.key))
+        return EndpointResult(
+            Response(
+                .ok, fields: ["Content-Type": "application/jwk-set+json", "Cache-Control": "max-age=3600"],
+                body: keys.json))
     }
 }

@@ -1,3 +1,15 @@
+/// DuckDuckGo's reasons to refuse a refresh token, which its errors call by number.
+enum TokenStatus: Int, Sendable {
+    /// Malformed, unknown, or refused for a reason that has no number.
+    case invalid = 0
+    case expired = 1
+    /// Used before, longer ago than the grace period.
+    case reused = 2
+    case loggedOut = 3
+    /// A session or an authorization code was used twice.
+    case fraudDetected = 4
+}
+
 /// An error of the token, device authorization or revocation endpoint.
 struct OAuthError: Error, Equatable {
     enum Kind: Equatable {
@@ -13,15 +25,20 @@ struct OAuthError: Error, Equatable {
         case slowDown
         case expiredToken
         case accessDenied
+        /// The account of the token does not exist any more. Only the duckduckgo profile has it.
+        case unknownAccount
     }
 
     let kind: Kind
+    /// Why DuckDuckGo's token endpoint refuses a refresh token.
+    var tokenStatus = TokenStatus.invalid
     /// A text for people, in US-ASCII without quotation marks and backslashes (RFC 6749 §5.2). Never contains content
     /// of the request.
     let description: String
 
-    init(_ kind: Kind, _ description: String) {
+    init(_ kind: Kind, _ description: String, tokenStatus: TokenStatus = .invalid) {
         self.kind = kind
+        self.tokenStatus = tokenStatus
         self.description = description
     }
 
@@ -38,6 +55,7 @@ struct OAuthError: Error, Equatable {
         case .slowDown: "slow_down"
         case .expiredToken: "expired_token"
         case .accessDenied: "access_denied"
+        case .unknownAccount: "unknown_account"
         }
     }
 
@@ -50,7 +68,7 @@ struct OAuthError: Error, Equatable {
         case .expiredToken: 11003
         case .invalidRefreshToken: 11101
         case .invalidRequest, .invalidGrant, .unauthorizedClient, .unsupportedGrantType, .invalidScope, .slowDown,
-            .accessDenied:
+            .accessDenied, .unknownAccount:
             1000
         }
     }

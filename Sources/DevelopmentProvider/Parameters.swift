@@ -26,10 +26,16 @@ struct ReceivedParameters: Sendable {
 
     /// The parameters of a POST to the token, device authorization or revocation endpoint.
     func posted(_ profile: ProviderProfile) throws(OAuthError) -> Parameters {
-        guard hasForm else {
+        guard hasForm || profile == .duckduckgo else {
             throw OAuthError(.invalidRequest, "The content type is not application/x-www-form-urlencoded")
         }
         switch profile {
+        case .duckduckgo:
+            // The parameters are in the URL of a GET; a form is accepted as well.
+            guard let query, let form else { throw OAuthError(.invalidRequest, "Malformed parameters") }
+            let parameters = Parameters(query + form, toleratesEqual: false)
+            try parameters.refuseRepeated()
+            return parameters
         case .rfc:
             guard let query, let form else { throw OAuthError(.invalidRequest, "Malformed parameters") }
             // URLs are recorded in logs and histories (RFC 6749 §2.3.1, RFC 9700 §4.3.2).

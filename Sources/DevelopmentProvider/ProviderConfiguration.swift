@@ -1,4 +1,5 @@
 internal import ExternalText
+package import JOSE
 
 /// What happens to a refresh token when it is used (RFC 9700 §4.14.2).
 package enum RefreshTokenRotation: Sendable, Equatable {
@@ -7,6 +8,14 @@ package enum RefreshTokenRotation: Sendable, Equatable {
     /// Each use issues a new refresh token. The old token stays valid for `grace` after its first use, until a
     /// successor is presented. A later use revokes all tokens from the same login.
     case rotate(grace: Duration)
+}
+
+/// The form of access tokens.
+package enum AccessTokenFormat: String, Sendable, CaseIterable {
+    /// A random text.
+    case opaque
+    /// A signed JWT (RFC 9068).
+    case jwt
 }
 
 /// The `iss` of authorization responses (RFC 9207). Values other than `.issuer` simulate faulty providers.
@@ -29,6 +38,14 @@ package struct ProviderConfiguration: Sendable {
     package var deviceCodeLifetime: Duration
     package var deviceInterval: Duration
     package var rotation: RefreshTokenRotation
+    /// Whether the grace period of a rotated refresh token ends when a successor is presented.
+    package var successorEndsGrace = true
+    /// Applies to the rfc and tidal profiles. The duckduckgo profile signs all access and refresh tokens.
+    package var accessTokenFormat = AccessTokenFormat.opaque
+    /// The algorithm of all signatures. A change takes effect for keys that are made later.
+    package var signingAlgorithm = SignatureAlgorithm.es256
+    /// The password for one use that the duckduckgo profile would send to every email address.
+    package var oneTimePassword = "123456"
     /// TIDAL issues no refresh tokens to third-party clients.
     package var issuesRefreshTokens = true
     /// The status of an `invalid_grant` for an invalid refresh token, in the tidal profile only: 400, or 401, which
@@ -47,7 +64,7 @@ package struct ProviderConfiguration: Sendable {
 
     /// Sets the defaults of the profile. TIDAL: access tokens for four hours, device codes for five minutes, polls
     /// every two seconds without a check of the interval. RFC: one hour, ten minutes, five seconds. Neither rotates
-    /// refresh tokens.
+    /// refresh tokens. DuckDuckGo: four hours; refresh tokens for thirty days, rotated with a grace of one hour.
     package init(profile: ProviderProfile, clients: [ProviderClient], baseURL: BaseURL = .default) {
         self.profile = profile
         self.clients = clients
@@ -66,6 +83,16 @@ package struct ProviderConfiguration: Sendable {
             deviceInterval = .seconds(5)
             slowsDownEagerPolls = true
             responseIssuer = .issuer
+        case .duckduckgo:
+            accessTokenLifetime = .seconds(14_400)
+            refreshTokenLifetime = .seconds(30 * 86_400)
+            rotation = .rotate(grace: .seconds(3600))
+            successorEndsGrace = false
+            // It has no device login.
+            deviceCodeLifetime = .seconds(600)
+            deviceInterval = .seconds(5)
+            slowsDownEagerPolls = true
+            responseIssuer = .absent
         }
     }
 

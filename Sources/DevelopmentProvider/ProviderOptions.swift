@@ -1,3 +1,4 @@
+internal import JOSE
 package import Reactor
 
 /// The command line of `token-broker-provider`.
@@ -22,13 +23,21 @@ package struct ProviderOptions: Sendable {
           --listen ADDRESS:PORT            where to listen; port 0 means a free port (127.0.0.1:8181)
           --public-base-url URL            the URL for clients and browsers, and the issuer's name
                                            (http:// and the listen address)
-          --profile tidal|rfc              paths, names and errors of TIDAL or of the RFCs (tidal)
+          --profile tidal|rfc|duckduckgo   paths, names and errors of TIDAL, of the RFCs or of
+                                           DuckDuckGo's Auth v2 (tidal)
           --client ID[:SECRET]             a client; may be repeated (development, without a secret)
           --redirect-uri URI               a redirect URI of every client; may be repeated (any)
-          --rotation none|rotate           whether each refresh issues a new refresh token (none)
-          --grace SECONDS                  how long a rotated refresh token stays valid (0)
-          --access-token-lifetime SECONDS  lifetime of access tokens (tidal 14400, rfc 3600)
-          --refresh-token-lifetime SECONDS lifetime of refresh tokens (unlimited)
+          --rotation none|rotate           whether each refresh issues a new refresh token
+                                           (none, duckduckgo rotate)
+          --grace SECONDS                  how long a rotated refresh token stays valid
+                                           (0, duckduckgo 3600)
+          --access-token-lifetime SECONDS  lifetime of access tokens (tidal and duckduckgo 14400,
+                                           rfc 3600)
+          --refresh-token-lifetime SECONDS lifetime of refresh tokens (unlimited, duckduckgo 30 days)
+          --access-tokens opaque|jwt       the form of access tokens; duckduckgo's are always signed
+                                           (opaque)
+          --signing-algorithm ALGORITHM    ES256, ES384, RS256, PS256 or EdDSA, for every signed
+                                           token (ES256)
           --code-lifetime SECONDS          lifetime of authorization codes (60)
           --device-code-lifetime SECONDS   lifetime of device codes (tidal 300, rfc 600)
           --device-interval SECONDS        time between polls (tidal 2, rfc 5)
@@ -72,7 +81,7 @@ package struct ProviderOptions: Sendable {
     private static let valued: Set<String> = repeatable.union([
         "--listen", "--public-base-url", "--profile", "--rotation", "--grace", "--access-token-lifetime",
         "--refresh-token-lifetime", "--code-lifetime", "--device-code-lifetime", "--device-interval",
-        "--dead-refresh-token-status", "--capacity",
+        "--dead-refresh-token-status", "--capacity", "--access-tokens", "--signing-algorithm",
     ])
 
     private mutating func apply(_ given: [String: [String]]) throws(Mistake) {
@@ -122,13 +131,22 @@ package struct ProviderOptions: Sendable {
         var configuration = ProviderConfiguration(
             profile: profile.flatMap(ProviderProfile.init) ?? .tidal, clients: clients)
         let grace = try seconds("--grace", from: 0)
-        if try choice("--rotation", ["none", "rotate"]) == "rotate" {
-            configuration.rotation = .rotate(grace: grace ?? .zero)
-        } else if grace != nil {
+        switch (try choice("--rotation", ["none", "rotate"]), configuration.rotation, grace) {
+        case ("none", _, nil): configuration.rotation = .none
+        case ("rotate", .none, _): configuration.rotation = .rotate(grace: grace ?? .zero)
+        case (nil, .none, nil), (_, .rotate, nil): break
+        case (nil, .rotate, let grace?), ("rotate", .rotate, let grace?): configuration.rotation = .rotate(grace: grace)
+        default:
             throw Mistake(description: "--grace requires --rotation rotate.")
         }
         if let lifetime = try seconds("--access-token-lifetime") { configuration.accessTokenLifetime = lifetime }
-        configuration.refreshTokenLifetime = try seconds("--refresh-token-lifetime")
+        if let lifetime = try seconds("--refresh-token-lifetime") { configuration.refreshTokenLifetime = lifetime }
+        if let text = try choice("--access-tokens", AccessTokenFormat.allCases.map(\.rawValue)) {
+            configuration.accessTokenFormat = AccessTokenFormat(rawValue: text) ?? .opaque
+        }
+        if let text = try choice("--signing-algorithm", SignatureAlgorithm.allCases.map(\.rawValue)) {
+            configuration.signingAlgorithm = SignatureAlgorithm(rawValue: text) ?? .es256
+        }
         if let lifetime = try seconds("--code-lifetime") { configuration.authorizationCodeLifetime = lifetime }
         if let lifetime = try seconds("--device-code-lifetime") { configuration.deviceCodeLifetime = lifetime }
         if let interval = try seconds("--device-interval") { configuration.deviceInterval = interval }

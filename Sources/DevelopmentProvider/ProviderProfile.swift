@@ -5,18 +5,44 @@ package enum ProviderProfile: String, Sendable, CaseIterable {
     case tidal
     /// A provider that follows the RFCs exactly: 6749, 7636, 8628, 7009, 8414 and 9207.
     case rfc
+    /// DuckDuckGo's Auth v2: no login page, a session cookie between its steps, redirects that carry codes, a token
+    /// endpoint that is called by GET, and signed access and refresh tokens.
+    case duckduckgo
+
+    /// The profiles whose users log in with a browser.
+    package static let withLoginPage: [ProviderProfile] = [.tidal, .rfc]
+
+    /// The values of `grant_type` that the token endpoint accepts.
+    var grants: [GrantType] {
+        switch self {
+        case .tidal: GrantType.allCases
+        case .rfc: GrantType.allCases.filter { $0 != .updateClient }
+        case .duckduckgo: [.authorizationCode, .refreshToken]
+        }
+    }
 
     /// The path of an endpoint below the base URL; nil when the profile has no such endpoint. Metadata is at the
     /// well-known paths instead.
     func path(of endpoint: Endpoint) -> String? {
         switch (self, endpoint) {
+        case (.duckduckgo, .authorize): "/api/auth/v2/authorize"
+        case (.duckduckgo, .token): "/api/auth/v2/token"
+        case (.duckduckgo, .createAccount): "/api/auth/v2/account/create"
+        case (.duckduckgo, .sendPassword): "/api/auth/v2/otp"
+        case (.duckduckgo, .login): "/api/auth/v2/login"
+        case (.duckduckgo, .logout): "/api/auth/v2/logout"
+        case (.duckduckgo, .keys): "/api/auth/v2/.well-known/jwks.json"
+        case (.duckduckgo, .deviceAuthorization), (.duckduckgo, .revoke): nil
         case (_, .authorize): "/authorize"
         case (.tidal, .token): "/v1/oauth2/token"
         case (.tidal, .deviceAuthorization): "/v1/oauth2/device_authorization"
         case (.rfc, .token): "/token"
         case (.rfc, .deviceAuthorization): "/device_authorization"
         case (.rfc, .revoke): "/revoke"
-        case (.tidal, .revoke), (_, .metadata): nil
+        case (.rfc, .keys): "/jwks"
+        case (.tidal, .revoke), (.tidal, .keys), (_, .metadata), (_, .createAccount), (_, .sendPassword), (_, .login),
+            (_, .logout):
+            nil
         }
     }
 }
@@ -28,6 +54,13 @@ package enum Endpoint: String, Sendable, CaseIterable, Hashable {
     case deviceAuthorization = "device_authorization"
     case revoke
     case metadata
+    /// The key set (RFC 7517 §5).
+    case keys = "jwks"
+    case createAccount = "account_creation"
+    /// Sends a password for one use to an email address.
+    case sendPassword = "otp"
+    case login
+    case logout
 }
 
 /// A `grant_type` that the token endpoint supports.

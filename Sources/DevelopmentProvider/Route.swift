@@ -4,7 +4,6 @@ internal import HTTPCodec
 /// What a path refers to.
 enum Route: Equatable {
     case endpoint(Endpoint)
-    case keys
     case verification(userCode: WireText?)
     /// The path segments after `/_control`.
     case control([WireText])
@@ -32,11 +31,9 @@ enum Route: Equatable {
         where profile == .rfc && segments.count == 2
             && ["oauth-authorization-server", "openid-configuration"].contains(segments[1]):
             self = .endpoint(.metadata)
-        case "jwks" where profile == .rfc && segments.count == 1:
-            self = .keys
-        case "link" where segments.count == 1:
+        case "link" where profile != .duckduckgo && segments.count == 1:
             self = .verification(userCode: nil)
-        case "link" where segments.count == 2:
+        case "link" where profile != .duckduckgo && segments.count == 2:
             guard let code = try? FormEncoding.percentDecode(segments[1].utf8.span) else { return nil }
             self = .verification(userCode: code)
         case "_control":

@@ -17,6 +17,38 @@ enum Secrets {
 
     private static let userCodeAlphabet = Array("BCDFGHJKLMNPQRSTVWXZ")
 
+    /// `count` letters and digits, of which each is random.
+    static func makeAlphanumeric(count: Int) -> String {
+        var generator = SystemRandomNumberGenerator()
+        return String((0..<count).map { _ in alphanumerics.randomElement(using: &generator)! })
+    }
+
+    private static let alphanumerics = Array("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
+
+    /// A random UUID (RFC 9562 §5.4).
+    static func makeUUID() -> String {
+        var generator = SystemRandomNumberGenerator()
+        return uuid((0..<16).map { _ in UInt8.random(in: .min ... .max, using: &generator) }, version: 4)
+    }
+
+    /// The UUID of the account with this name, which is the same in every run (RFC 9562 §5.8).
+    static func accountID(_ name: String) -> String {
+        uuid(Array(SHA256.digest(Array(name.utf8)).prefix(16)), version: 8)
+    }
+
+    private static func uuid(_ bytes: [UInt8], version: UInt8) -> String {
+        var bytes = bytes
+        bytes[6] = bytes[6] & 0x0f | version << 4
+        bytes[8] = bytes[8] & 0x3f | 0x80
+        let digits = Hex.encode(bytes)
+        var text = ""
+        for (index, digit) in digits.enumerated() {
+            if [8, 12, 16, 20].contains(index) { text.append("-") }
+            text.append(digit)
+        }
+        return text
+    }
+
     /// SHA-256 in hexadecimal, which tables, logs and the ledger contain instead of a secret.
     static func digest(_ secret: String) -> String {
         Hex.encode(SHA256.digest(Array(secret.utf8)))

@@ -8,6 +8,9 @@ package struct ProviderUser: Sendable, Equatable, Hashable {
         self.name = name
         id = Secrets.userID(name)
     }
+
+    /// The name, when it is an email address.
+    var email: String? { name.utf8.contains(UInt8(ascii: "@")) ? name : nil }
 }
 
 /// A login and all tokens from it: a token family (RFC 9700 §4.14.2).
@@ -26,6 +29,10 @@ package struct Family: Sendable, Equatable {
         case codeReuse = "code_reuse"
         /// The client called the revocation endpoint.
         case client
+        /// The client called the logout endpoint.
+        case logout
+        /// The session of an authorization request was used for a second login.
+        case sessionReuse = "session_reuse"
         /// The control interface revoked the session.
         case control
     }
@@ -70,8 +77,12 @@ package struct RefreshTokenRecord: Sendable, Equatable {
     /// Whether a successor has been presented, which ends the grace period.
     package internal(set) var isConfirmed = false
     var predecessorDigest: String?
+    /// The digests of the access tokens that were issued for it, at most the newest `maximumAccessTokens`. Only the
+    /// duckduckgo profile uses them.
+    var accessTokens: [String] = []
 
     static let maximumPresentations = 1000
+    static let maximumAccessTokens = 16
 
     mutating func present(at now: Int64) {
         presentations += 1
@@ -110,4 +121,16 @@ package struct AccessTokenRecord: Sendable, Equatable {
     package let family: Int?
     package let issuedAt: Int64
     package internal(set) var expiresAt: Int64
+}
+
+extension Family.RevocationCause {
+    /// What DuckDuckGo's token endpoint says of a refresh token of a family that was revoked for this cause.
+    var tokenStatus: TokenStatus {
+        switch self {
+        case .refreshTokenReuse: .reused
+        case .codeReuse, .sessionReuse: .fraudDetected
+        case .logout: .loggedOut
+        case .client, .control: .invalid
+        }
+    }
 }

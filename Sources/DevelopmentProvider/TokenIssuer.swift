@@ -7,41 +7,9 @@ internal import Reactor
 ///
 /// The keys of the tables are digests of secrets. Every table is bounded and removes its oldest entry first.
 struct TokenIssuer: Sendable {
-    struct AuthorizationCode: Sendable {
-        let clientID: String
-        let redirectURI: String
-        /// Whether the authorization request contained the redirect URI. The token request must then contain it too
-        /// (RFC 6749 §4.1.3).
-        let redirectURIWasSent: Bool
-        let challenge: String?
-        let scope: [String]
-        let user: ProviderUser
-        var expiresAt: Int64
-        /// The token family that redeeming the code opened; nil until then.
-        var family: Int?
-    }
-
-    /// The content of a successful token response.
-    struct Grant: Sendable {
-        let client: ProviderClient
-        let accessToken: String
-        let lifetime: Duration
-        let refreshToken: String?
-        let scope: [String]
-        let user: ProviderUser?
-    }
-
-    struct Events: Sendable, Equatable {
-        var codesIssued = 0
-        var tokensIssued = 0
-        var rotations = 0
-        var graceReplays = 0
-        var reuseDetections = 0
-        var codeReuses = 0
-        var familiesRevoked = 0
-    }
-
     var configuration: ProviderConfiguration
+    var minter: TokenMinter
+    var accounts: AccountDirectory
     private(set) var events = Events()
     private var codes = BoundedTable<String, AuthorizationCode>(capacity: 20_000)
     private var devices = DeviceAuthorizations()
@@ -54,8 +22,11 @@ struct TokenIssuer: Sendable {
     /// is not detected.
     private static let maximumGenerations = 5000
 
-    init(configuration: ProviderConfiguration) {
+    /// - Parameter minter: keeps its keys when a provider is reset.
+    init(configuration: ProviderConfiguration, minter: TokenMinter = TokenMinter()) {
         self.configuration = configuration
+        self.minter = minter
+        accounts = AccountDirectory(capacity: max(1, configuration.capacity / 4))
         families = BoundedTable(capacity: max(1, configuration.capacity / 4))
         refreshTokens = BoundedTable(capacity: configuration.capacity)
         accessTokens = BoundedTable(capacity: configuration.capacity)
@@ -63,15 +34,11 @@ struct TokenIssuer: Sendable {
 
     // MARK: Authorization codes
 
-    mutating func issueCode(
-        client: ProviderClient, redirectURI: String, redirectURIWasSent: Bool, challenge: String?, scope: [String],
-        user: ProviderUser, now: Int64
-    ) -> String {
-        let code = Secrets.make("ac_")
-        codes[Secrets.digest(code)] = AuthorizationCode(
-            clientID: client.id, redirectURI: redirectURI, redirectURIWasSent: redirectURIWasSent,
-            challenge: challenge, scope: scope, user: user,
-            expiresAt: Self.time(now, configuration.authorizationCodeLifetime))
+    mutating func issueCode(_ content: AuthorizationCode) -> String {
+        // DuckDuckGo's codes are letters and digits.
+        let code =
+            configuration.profile == .duckduckgo ? Secrets.makeAlphanumeric(count: 86) : Secrets.make("ac_")
+        codes[Secrets.digest(code)] = content
         events.codesIssued += 1
         return code
     }
@@ -85,7 +52,7 @@ struct TokenIssuer: Sendable {
         if let family = entry.family {
             events.codeReuses += 1
             revoke(family: family, .codeReuse, now: now)
-            throw OAuthError(.invalidGrant, "Authorization code was used already")
+            throw OAuthError(.invalidGrant, "Authorization code was used already", tokenStatus: .fraudDetected)
         }
         guard entry.clientID == client.id else {
             throw OAuthError(.invalidGrant, "Authorization code was issued to another client")
@@ -94,14 +61,34 @@ struct TokenIssuer: Sendable {
         if redirectURI.map({ $0 != WireText(entry.redirectURI) }) ?? entry.redirectURIWasSent {
             throw OAuthError(.invalidGrant, "Invalid redirect URI")
         }
-        try Self.check(verifier: verifier, challenge: entry.challenge)
+        try check(verifier: verifier, challenge: entry.challenge)
+        try checkAccount(of: entry.user)
         let family = openFamily(user: entry.user, client: client, origin: .authorizationCode, now: now)
         entry.family = family
         codes[digest] = entry
-        return issue(client: client, scope: entry.scope, user: entry.user, family: family, now: now)
+        let login = TokenMinter.Login(nonce: entry.nonce, authenticatedAt: entry.issuedAt)
+        return issue(client: client, scope: entry.scope, user: entry.user, family: family, login: login, now: now)
     }
 
-    private static func check(verifier: WireText?, challenge: String?) throws(OAuthError) {
+    /// Refuses a user whose account was suspended or removed since the login.
+    private func checkAccount(of user: ProviderUser) throws(OAuthError) {
+        guard configuration.profile == .duckduckgo else { return }
+        switch accounts.state(of: user) {
+        case .active, .unverified: return
+        case .suspended: throw OAuthError(.invalidRefreshToken, "The account is suspended")
+        case .removed: throw OAuthError(.unknownAccount, "There is no such account")
+        }
+    }
+
+    /// Ends the session that the first use of an authorization session led to.
+    mutating func noteSessionReuse(codeDigest: String, now: Int64) {
+        if let family = codes[codeDigest]?.family { revoke(family: family, .sessionReuse, now: now) }
+        codes[codeDigest] = nil
+    }
+
+    private func check(verifier: WireText?, challenge: String?) throws(OAuthError) {
+        // RFC 7636 §4.1. DuckDuckGo's clients send 171 characters.
+        let longest = configuration.profile == .duckduckgo ? 171 : 128
         switch (verifier, challenge) {
         case (nil, nil): return
         case (nil, _?): throw OAuthError(.invalidGrant, "code_verifier is missing")
@@ -109,8 +96,8 @@ struct TokenIssuer: Sendable {
         // §2.1.1).
         case (_?, nil): throw OAuthError(.invalidGrant, "code_verifier without code_challenge")
         case (let verifier?, let challenge?):
-            guard (43...128).contains(verifier.count), verifier.utf8.allSatisfy(\.isUnreserved) else {
-                throw OAuthError(.invalidGrant, "code_verifier is not 43 to 128 unreserved characters")
+            guard (43...longest).contains(verifier.count), verifier.utf8.allSatisfy(\.isUnreserved) else {
+                throw OAuthError(.invalidGrant, "code_verifier is not 43 to \(longest) unreserved characters")
             }
             guard Secrets.challenge(verifier.text) == challenge else {
                 throw OAuthError(.invalidGrant, "code_verifier was incorrect")
@@ -141,7 +128,9 @@ struct TokenIssuer: Sendable {
         let approval = try devices.poll(
             deviceCode: deviceCode, client: client, slowsDownEagerPolls: configuration.slowsDownEagerPolls, now: now)
         let family = openFamily(user: approval.user, client: client, origin: .deviceCode, now: now)
-        return issue(client: client, scope: approval.scope, user: approval.user, family: family, now: now)
+        let login = TokenMinter.Login(nonce: nil, authenticatedAt: now)
+        return issue(
+            client: client, scope: approval.scope, user: approval.user, family: family, login: login, now: now)
     }
 
     // MARK: Refresh
@@ -162,8 +151,17 @@ struct TokenIssuer: Sendable {
             trace = RefreshTrace(outcome: outcome, family: family.id, presentedGeneration: entry.generation)
             return error
         }
-        let invalid = OAuthError(.invalidRefreshToken, "Refresh token is invalid")
-        if family.revocation != nil { throw fail(.revoked, error: invalid, trace: &trace) }
+        func invalid(_ status: TokenStatus = .invalid) -> OAuthError {
+            OAuthError(.invalidRefreshToken, "Refresh token is invalid", tokenStatus: status)
+        }
+        if let revocation = family.revocation {
+            throw fail(.revoked, error: invalid(revocation.cause.tokenStatus), trace: &trace)
+        }
+        do {
+            try checkAccount(of: family.user)
+        } catch {
+            throw fail(.refused, error: error, trace: &trace)
+        }
         guard movesClient || entry.clientID == client.id else {
             let error = OAuthError(.invalidRefreshToken, "Refresh token was issued to another client")
             throw fail(.otherClient, error: error, trace: &trace)
@@ -172,16 +170,18 @@ struct TokenIssuer: Sendable {
         if case .rotate(let grace) = configuration.rotation {
             outcome = .rotated
             if let supersededAt = entry.supersededAt {
-                if entry.isConfirmed || now - supersededAt >= grace.milliseconds {
+                if entry.isConfirmed && configuration.successorEndsGrace || now - supersededAt >= grace.milliseconds {
                     events.reuseDetections += 1
                     families[family.id]?.reusesDetectedAt.append(now)
                     revoke(family: family.id, .refreshTokenReuse, now: now)
-                    throw fail(.reused, error: invalid, trace: &trace)
+                    throw fail(.reused, error: invalid(.reused), trace: &trace)
                 }
                 outcome = .graceReplay
             }
         }
-        if let expiresAt = entry.expiresAt, now >= expiresAt { throw fail(.expired, error: invalid, trace: &trace) }
+        if let expiresAt = entry.expiresAt, now >= expiresAt {
+            throw fail(.expired, error: invalid(.expired), trace: &trace)
+        }
         let scope: [String]
         do {
             // A move uses the scopes of the new client's registration; a refresh cannot extend the grant (RFC 6749 §6).
@@ -193,7 +193,14 @@ struct TokenIssuer: Sendable {
             throw fail(.refused, error: error, trace: &trace)
         }
 
-        if outcome == .graceReplay { events.graceReplays += 1 }
+        if outcome == .graceReplay {
+            events.graceReplays += 1
+            // DuckDuckGo lets a second use succeed, but ends what the first one issued.
+            if configuration.profile == .duckduckgo {
+                for token in entry.accessTokens { accessTokens[token] = nil }
+                refreshTokens[digest]?.accessTokens = []
+            }
+        }
         if outcome != .kept {
             events.rotations += 1
             refreshTokens[digest]?.supersededAt = entry.supersededAt ?? now
@@ -203,6 +210,7 @@ struct TokenIssuer: Sendable {
         let grant = issue(
             client: client, scope: scope, user: family.user, family: family.id, refreshScope: entry.scope,
             successorTo: digest, issuesRefreshToken: issuesRefreshToken, movesClient: movesClient, now: now)
+        note(accessToken: grant.accessToken, from: digest)
         trace = RefreshTrace(
             outcome: outcome, family: family.id, presentedGeneration: entry.generation,
             issuedGeneration: grant.refreshToken == nil ? nil : families[family.id]?.lastGeneration)
@@ -228,8 +236,12 @@ struct TokenIssuer: Sendable {
 
     /// Opens a session as a login of this user does.
     mutating func openSession(user: ProviderUser, client: ProviderClient, now: Int64) -> Grant {
+        if configuration.profile == .duckduckgo, accounts.state(of: user) == .removed {
+            accounts.set(.active, of: user)
+        }
         let family = openFamily(user: user, client: client, origin: .control, now: now)
-        return issue(client: client, scope: client.scopes ?? [], user: user, family: family, now: now)
+        let scope = configuration.profile == .duckduckgo ? [AccountEndpoints.scope] : client.scopes ?? []
+        return issue(client: client, scope: scope, user: user, family: family, now: now)
     }
 
     // MARK: Tokens
@@ -245,7 +257,8 @@ struct TokenIssuer: Sendable {
 
     private mutating func issue(
         client: ProviderClient, scope: [String], user: ProviderUser, family: Int, refreshScope: [String]? = nil,
-        successorTo predecessor: String? = nil, issuesRefreshToken: Bool = true, movesClient: Bool = false, now: Int64
+        successorTo predecessor: String? = nil, issuesRefreshToken: Bool = true, movesClient: Bool = false,
+        login: TokenMinter.Login? = nil, now: Int64
     ) -> Grant {
         var refreshToken: String?
         if issuesRefreshToken, configuration.issuesRefreshTokens {
@@ -255,18 +268,28 @@ struct TokenIssuer: Sendable {
                 client: client, scope: scope, family: family, successorTo: predecessor, now: now)
         }
         let accessToken = issueAccessToken(client: client, scope: scope, user: user, family: family, now: now)
-        return Grant(
+        var grant = Grant(
             client: client, accessToken: accessToken, lifetime: configuration.accessTokenLifetime,
             refreshToken: refreshToken, scope: scope, user: user)
+        if configuration.profile == .rfc, scope.contains(where: { WireText($0) == "openid" }) {
+            let content = TokenMinter.Content(
+                clientID: client.id, user: user, scope: scope, family: family, issuedAt: now,
+                expiresAt: Self.time(now, configuration.accessTokenLifetime))
+            grant.idToken = minter.idToken(content, login, accessToken: accessToken, configuration)
+        }
+        return grant
     }
 
     private mutating func issueAccessToken(
         client: ProviderClient, scope: [String], user: ProviderUser?, family: Int?, now: Int64
     ) -> String {
-        let token = Secrets.make("at_")
+        let expiresAt = Self.time(now, configuration.accessTokenLifetime)
+        let token = minter.accessToken(
+            TokenMinter.Content(
+                clientID: client.id, user: user, scope: scope, family: family, issuedAt: now, expiresAt: expiresAt),
+            configuration)
         accessTokens[Secrets.digest(token)] = AccessTokenRecord(
-            clientID: client.id, user: user, scope: scope, family: family, issuedAt: now,
-            expiresAt: Self.time(now, configuration.accessTokenLifetime))
+            clientID: client.id, user: user, scope: scope, family: family, issuedAt: now, expiresAt: expiresAt)
         events.tokensIssued += 1
         return token
     }
@@ -275,7 +298,12 @@ struct TokenIssuer: Sendable {
         client: ProviderClient, scope: [String], family: Int, successorTo predecessor: String?, now: Int64
     ) -> String? {
         guard var owner = families[family] else { return nil }
-        let token = Secrets.make("rt_")
+        let expiresAt = configuration.refreshTokenLifetime.map { Self.time(now, $0) }
+        let token = minter.refreshToken(
+            TokenMinter.Content(
+                clientID: client.id, user: owner.user, scope: scope, family: family, issuedAt: now,
+                expiresAt: expiresAt),
+            configuration)
         let digest = Secrets.digest(token)
         owner.lastGeneration += 1
         owner.refreshTokens.append(digest)
@@ -286,10 +314,23 @@ struct TokenIssuer: Sendable {
         refreshTokens[digest] = RefreshTokenRecord(
             digest: digest, family: family, generation: owner.lastGeneration,
             predecessor: predecessor.flatMap { refreshTokens[$0]?.generation }, clientID: client.id, scope: scope,
-            issuedAt: now, expiresAt: configuration.refreshTokenLifetime.map { Self.time(now, $0) },
+            issuedAt: now, expiresAt: expiresAt,
             predecessorDigest: predecessor)
         return token
     }
+
+    /// Remembers which refresh token an access token was issued for.
+    private mutating func note(accessToken: String, from refreshToken: String) {
+        guard configuration.profile == .duckduckgo else { return }
+        refreshTokens[refreshToken]?.accessTokens.append(Secrets.digest(accessToken))
+        if let count = refreshTokens[refreshToken]?.accessTokens.count, count > RefreshTokenRecord.maximumAccessTokens {
+            refreshTokens[refreshToken]?.accessTokens.removeFirst()
+        }
+    }
+
+    func isAlive(family: Int) -> Bool { families[family].map { $0.revocation == nil } ?? false }
+
+    mutating func logOut(family: Int, now: Int64) { revoke(family: family, .logout, now: now) }
 
     func record(ofAccessToken token: String) -> AccessTokenRecord? { accessTokens[Secrets.digest(token)] }
 
@@ -380,51 +421,5 @@ struct TokenIssuer: Sendable {
         summary.graceReplays = events.graceReplays
         summary.reuseDetections = events.reuseDetections
         return summary
-    }
-
-    // MARK: Scopes and times
-
-    /// The scopes of a `scope` parameter without repetitions; nil for a malformed text (RFC 6749 §3.3).
-    static func scopes(_ text: WireText) -> [String]? {
-        var known: Set<WireText> = []
-        var scopes: [String] = []
-        for part in text.utf8.split(separator: UInt8(ascii: " ")) {
-            guard part.allSatisfy({ $0 > 0x20 && $0 < 0x7f && $0 != 0x22 && $0 != 0x5c }) else { return nil }
-            let token = WireText(part)
-            if known.insert(token).inserted { scopes.append(token.text) }
-        }
-        return scopes
-    }
-
-    /// The scopes that `client` gets for `requested`.
-    static func scope(_ requested: [String]?, of client: ProviderClient) throws(OAuthError) -> [String] {
-        try scope(requested, within: client.scopes)
-    }
-
-    private static func scope(_ requested: [String]?, within allowed: [String]?) throws(OAuthError) -> [String] {
-        guard let requested, !requested.isEmpty else { return allowed ?? [] }
-        if let allowed, !Set(requested.map { WireText($0) }).isSubset(of: allowed.map { WireText($0) }) {
-            throw OAuthError(.invalidScope, "The scope is more than the client may have")
-        }
-        return requested
-    }
-
-    /// The time `duration` after `now`, saturated.
-    static func time(_ now: Int64, _ duration: Duration) -> Int64 {
-        let (sum, overflow) = now.addingReportingOverflow(duration.milliseconds)
-        return overflow ? .max : sum
-    }
-}
-
-extension UInt8 {
-    /// Whether RFC 3986 §2.3 calls this character unreserved.
-    var isUnreserved: Bool {
-        switch self {
-        case UInt8(ascii: "A")...UInt8(ascii: "Z"), UInt8(ascii: "a")...UInt8(ascii: "z"),
-            UInt8(ascii: "0")...UInt8(ascii: "9"), UInt8(ascii: "-"), UInt8(ascii: "."), UInt8(ascii: "_"),
-            UInt8(ascii: "~"):
-            true
-        default: false
-        }
     }
 }

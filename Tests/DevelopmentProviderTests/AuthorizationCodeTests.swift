@@ -7,7 +7,7 @@ import JSON
 import Testing
 
 @Suite struct `Authorization codes` {
-    @Test(arguments: ProviderProfile.allCases)
+    @Test(arguments: ProviderProfile.withLoginPage)
     func `a login gives a code that can be exchanged for tokens`(profile: ProviderProfile) async throws {
         let fixture = ProviderFixture(profile)
         let code = try #require(await fixture.driver.login())
@@ -18,7 +18,7 @@ import Testing
         #expect(fixture.isActive(response))
     }
 
-    @Test(arguments: ProviderProfile.allCases)
+    @Test(arguments: ProviderProfile.withLoginPage)
     func `a code works once, and its reuse revokes its tokens`(profile: ProviderProfile) async throws {
         let fixture = ProviderFixture(profile)
         let code = try #require(await fixture.driver.login())

@@ -84,7 +84,7 @@ import Testing
         #expect(location.hasPrefix("https://broker.test/cb?tenant=1&code="))
     }
 
-    @Test(arguments: ProviderProfile.allCases)
+    @Test(arguments: ProviderProfile.withLoginPage)
     func `a denial goes to the redirect URI with the state`(profile: ProviderProfile) async throws {
         let fixture = ProviderFixture(profile)
         let answer = await fixture.driver.decide("deny", user: "")
@@ -118,7 +118,7 @@ import Testing
 
     // MARK: Requests that go nowhere
 
-    @Test(arguments: ProviderProfile.allCases)
+    @Test(arguments: ProviderProfile.withLoginPage)
     func `an unknown client is reported to the user and not to the redirect URI`(profile: ProviderProfile) async {
         let driver = ProviderFixture(profile).driver
         for id in ["", "nobody"] {

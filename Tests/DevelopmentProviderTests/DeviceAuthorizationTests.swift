@@ -56,7 +56,7 @@ import Testing
         #expect(members["interval"]?.integer == 5)
     }
 
-    @Test(arguments: ProviderProfile.allCases)
+    @Test(arguments: ProviderProfile.withLoginPage)
     func `polls are pending until the user approves, and then work once`(profile: ProviderProfile) async throws {
         let fixture = ProviderFixture(profile)
         let (device, user, _) = try await Self.start(fixture.driver)
@@ -75,7 +75,7 @@ import Testing
         #expect(fixture.provider.ledger.users.first?.families.first?.family.origin == .deviceCode)
     }
 
-    @Test(arguments: ProviderProfile.allCases)
+    @Test(arguments: ProviderProfile.withLoginPage)
     func `the device learns of a denial`(profile: ProviderProfile) async throws {
         let fixture = ProviderFixture(profile)
         let (device, user, _) = try await Self.start(fixture.driver)

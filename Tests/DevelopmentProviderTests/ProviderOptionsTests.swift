@@ -1,4 +1,5 @@
 import DevelopmentProvider
+import JOSE
 import Reactor
 import Testing
 
@@ -46,6 +47,28 @@ import Testing
         #expect(!configuration.announcesResponseIssuer)
     }
 
+    @Test(
+        arguments: [
+            ([], .rotate(grace: .seconds(3600))), (["--grace", "5"], .rotate(grace: .seconds(5))),
+            (["--rotation", "rotate"], .rotate(grace: .seconds(3600))),
+            (["--rotation", "rotate", "--grace", "0"], .rotate(grace: .zero)), (["--rotation", "none"], .none),
+        ] as [([String], RefreshTokenRotation)])
+    func `the duckduckgo profile rotates unless an option says otherwise`(
+        arguments: [String], rotation: RefreshTokenRotation
+    ) throws {
+        let configuration = try ProviderOptions(arguments: ["--profile", "duckduckgo"] + arguments).configuration
+        #expect(configuration.rotation == rotation)
+        #expect(configuration.refreshTokenLifetime == .seconds(2_592_000))
+    }
+
+    @Test func `tokens are signed as the options say`() throws {
+        let configuration = try ProviderOptions(arguments: [
+            "--access-tokens", "jwt", "--signing-algorithm", "PS256",
+        ]).configuration
+        #expect(configuration.accessTokenFormat == .jwt)
+        #expect(configuration.signingAlgorithm.rawValue == "PS256")
+    }
+
     @Test(arguments: ["--help", "-h"])
     func `help can be requested`(option: String) throws {
         #expect(try ProviderOptions(arguments: [option]).showsHelp)
@@ -64,6 +87,8 @@ import Testing
         ["--access-token-lifetime", "0"], ["--access-token-lifetime", "1.5"], ["--code-lifetime", "1000000001"],
         ["--dead-refresh-token-status", "403"], ["--profile", "rfc", "--profile", "rfc"],
         ["--no-refresh-tokens", "--no-refresh-tokens"],
+        ["--access-tokens", "JWT"], ["--signing-algorithm", "none"], ["--signing-algorithm", "HS256"],
+        ["--rotation", "none", "--grace", "1", "--profile", "duckduckgo"],
     ])
     func `a mistake is reported with the option`(arguments: [String]) {
         let mistake = #expect(throws: ProviderOptions.Mistake.self) { try ProviderOptions(arguments: arguments) }

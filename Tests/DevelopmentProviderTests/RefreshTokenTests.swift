@@ -8,7 +8,7 @@ import Testing
 @testable import DevelopmentProvider
 
 @Suite struct `Refresh tokens` {
-    @Test(arguments: ProviderProfile.allCases)
+    @Test(arguments: ProviderProfile.withLoginPage)
     func `without rotation a token stays valid and no new one is sent`(profile: ProviderProfile) async throws {
         let fixture = ProviderFixture(profile)
         let token = try await fixture.refreshToken()

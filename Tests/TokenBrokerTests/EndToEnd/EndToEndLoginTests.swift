@@ -9,7 +9,7 @@ internal import Testing
 internal import TokenBroker
 
 @Suite struct `A login from end to end` {
-    @Test(arguments: ProviderProfile.allCases)
+    @Test(arguments: ProviderProfile.withLoginPage)
     func `goes through the provider's form to credentials`(profile: ProviderProfile) async throws {
         try await EndToEnd.run(profile) { all async throws in
             let login = try await all.broker.begin()
@@ -46,7 +46,7 @@ internal import TokenBroker
         }
     }
 
-    @Test(arguments: ProviderProfile.allCases)
+    @Test(arguments: ProviderProfile.withLoginPage)
     func `is bound to the browser that opened its start address`(profile: ProviderProfile) async throws {
         try await EndToEnd.run(profile) { all async throws in
             let login = try await all.broker.begin(#"{"return_to": "https://app.example/done?a=1"}"#)
@@ -63,7 +63,7 @@ internal import TokenBroker
         }
     }
 
-    @Test(arguments: ProviderProfile.allCases)
+    @Test(arguments: ProviderProfile.withLoginPage)
     func `ends at a redirect_uri of the caller's own`(profile: ProviderProfile) async throws {
         try await EndToEnd.run(profile) { all async throws in
             let login = try await all.broker.begin(
@@ -80,7 +80,7 @@ internal import TokenBroker
         }
     }
 
-    @Test(arguments: ProviderProfile.allCases)
+    @Test(arguments: ProviderProfile.withLoginPage)
     func `ends when the user says no`(profile: ProviderProfile) async throws {
         try await EndToEnd.run(profile) { all async throws in
             let login = try await all.broker.begin()
@@ -107,7 +107,7 @@ internal import TokenBroker
         }
     }
 
-    @Test(arguments: ProviderProfile.allCases)
+    @Test(arguments: ProviderProfile.withLoginPage)
     func `survives a restart between its two legs`(profile: ProviderProfile) async throws {
         try await EndToEnd.run(profile) { all async throws in
             let login = try await all.broker.begin()
@@ -124,7 +124,7 @@ internal import TokenBroker
 
     // MARK: Faults
 
-    @Test(arguments: ProviderProfile.allCases)
+    @Test(arguments: ProviderProfile.withLoginPage)
     func `is tried again after answers that promise better`(profile: ProviderProfile) async throws {
         try await EndToEnd.run(profile) { all async throws in
             all.controls.script(Fault(.token, times: 2, status: .serviceUnavailable))
@@ -136,7 +136,7 @@ internal import TokenBroker
         }
     }
 
-    @Test(arguments: ProviderProfile.allCases, [Fault.Mode.dropBeforeWork, .dropAfterWork])
+    @Test(arguments: ProviderProfile.withLoginPage, [Fault.Mode.dropBeforeWork, .dropAfterWork])
     func `ends with a connection that breaks under the exchange`(
         profile: ProviderProfile, mode: Fault.Mode
     ) async throws {
@@ -154,7 +154,7 @@ internal import TokenBroker
         }
     }
 
-    @Test(arguments: ProviderProfile.allCases)
+    @Test(arguments: ProviderProfile.withLoginPage)
     func `ends with an answer that is no token`(profile: ProviderProfile) async throws {
         try await EndToEnd.run(profile) { all async throws in
             all.controls.script(Fault(.token, mode: .malformed))
@@ -166,7 +166,7 @@ internal import TokenBroker
         }
     }
 
-    @Test(arguments: ProviderProfile.allCases)
+    @Test(arguments: ProviderProfile.withLoginPage)
     func `ends with a code that is too old`(profile: ProviderProfile) async throws {
         try await EndToEnd.run(profile) { all async throws in
             let location = try await all.broker.decide(try await all.broker.begin().uri)
@@ -197,7 +197,7 @@ internal import TokenBroker
         }
     }
 
-    @Test(arguments: ProviderProfile.allCases)
+    @Test(arguments: ProviderProfile.withLoginPage)
     func `is completed although its browser went away`(profile: ProviderProfile) async throws {
         try await EndToEnd.run(profile) { all async throws in
             let login = try await all.broker.begin()

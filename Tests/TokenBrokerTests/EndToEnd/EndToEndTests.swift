@@ -34,7 +34,7 @@ internal import TokenBroker
 
     // MARK: Refresh
 
-    @Test(arguments: ProviderProfile.allCases, [RefreshTokenRotation.none, grace, strict])
+    @Test(arguments: ProviderProfile.withLoginPage, [RefreshTokenRotation.none, grace, strict])
     func `an expired token is refreshed, round after round`(
         profile: ProviderProfile, rotation: RefreshTokenRotation
     ) async throws {
@@ -54,7 +54,7 @@ internal import TokenBroker
         }
     }
 
-    @Test(arguments: ProviderProfile.allCases)
+    @Test(arguments: ProviderProfile.withLoginPage)
     func `a token that the API refuses is refreshed before its time`(profile: ProviderProfile) async throws {
         try await EndToEnd.run(profile, rotation: Self.strict) { all async throws in
             #expect(try await all.broker.logIn().status == 200)
@@ -77,7 +77,7 @@ internal import TokenBroker
         }
     }
 
-    @Test(arguments: ProviderProfile.allCases)
+    @Test(arguments: ProviderProfile.withLoginPage)
     func `a hundred readers of an expired token cause one request and no reuse`(
         profile: ProviderProfile
     ) async throws {
@@ -98,7 +98,7 @@ internal import TokenBroker
         }
     }
 
-    @Test(arguments: ProviderProfile.allCases)
+    @Test(arguments: ProviderProfile.withLoginPage)
     func `a session that the provider ended gives way to the next level`(profile: ProviderProfile) async throws {
         try await EndToEnd.run(profile) { all async throws in
             #expect(try await all.broker.logIn().status == 200)
@@ -114,7 +114,7 @@ internal import TokenBroker
 
     // MARK: Faults under a refresh
 
-    @Test(arguments: ProviderProfile.allCases, [Fault.Mode.dropBeforeWork, .dropAfterWork, .answerAfterWork])
+    @Test(arguments: ProviderProfile.withLoginPage, [Fault.Mode.dropBeforeWork, .dropAfterWork, .answerAfterWork])
     func `a refresh whose answer was lost is made again within the provider's grace`(
         profile: ProviderProfile, mode: Fault.Mode
     ) async throws {
@@ -131,7 +131,7 @@ internal import TokenBroker
         }
     }
 
-    @Test(arguments: ProviderProfile.allCases)
+    @Test(arguments: ProviderProfile.withLoginPage)
     func `a provider that stays away ends no session`(profile: ProviderProfile) async throws {
         try await EndToEnd.run(profile, rotation: Self.strict) { all async throws in
             #expect(try await all.broker.logIn().status == 200)
@@ -151,7 +151,7 @@ internal import TokenBroker
         }
     }
 
-    @Test(arguments: ProviderProfile.allCases)
+    @Test(arguments: ProviderProfile.withLoginPage)
     func `half an answer is asked for again and ends no session`(profile: ProviderProfile) async throws {
         try await EndToEnd.run(profile, rotation: Self.grace) { all async throws in
             #expect(try await all.broker.logIn().status == 200)
@@ -179,7 +179,7 @@ internal import TokenBroker
 
     // MARK: Other levels, other lives
 
-    @Test(arguments: ProviderProfile.allCases)
+    @Test(arguments: ProviderProfile.withLoginPage)
     func `a client with a secret has credentials of its own`(profile: ProviderProfile) async throws {
         try await EndToEnd.run(profile) { all async throws in
             let answer = try await all.token()
@@ -197,7 +197,7 @@ internal import TokenBroker
         }
     }
 
-    @Test(arguments: ProviderProfile.allCases)
+    @Test(arguments: ProviderProfile.withLoginPage)
     func `a client without a secret is basic until its user logs in`(profile: ProviderProfile) async throws {
         try await EndToEnd.run(profile, secret: nil) { all async throws in
             #expect(try await all.token().json["level"]?.string == "basic")
@@ -209,7 +209,7 @@ internal import TokenBroker
         }
     }
 
-    @Test(arguments: ProviderProfile.allCases)
+    @Test(arguments: ProviderProfile.withLoginPage)
     func `a restart on the same directory keeps the credentials`(profile: ProviderProfile) async throws {
         try await EndToEnd.run(profile, rotation: Self.strict) { all async throws in
             #expect(try await all.broker.logIn().status == 200)
