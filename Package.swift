@@ -150,7 +150,7 @@ let package = Package(
             swiftSettings: strict + [.unsafeFlags(["-O"])]),
         .executableTarget(
             name: "exploration", dependencies: ["RenewalWorld"], path: "Tests/Exploration/Tool", swiftSettings: strict),
-        tests("RenewalTests", ["RenewalWorld"]),
+        tests("RenewalTests", ["Reactor", "RenewalWorld"]),
         tests("HTTPServerTests", ["HTTPServer", "HTTPCodec", "Reactor"]),
         tests("HTTPSClientTests", ["HTTPSClient", "HTTPCodec", "Reactor"]),
         tests("PostgresTests", ["Postgres", "Reactor"]),

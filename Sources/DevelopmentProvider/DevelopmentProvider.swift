@@ -27,11 +27,11 @@ package final class DevelopmentProvider: RequestHandler {
     /// The most scripted faults that may wait.
     static let maximumFaults = 10_000
 
-    /// The configuration of its server. The long turn budget prevents a slow machine from refusing requests as
-    /// overload.
+    /// The configuration of its server. The long queueing delay keeps a slow machine from refusing requests
+    /// as overload.
     package static func serverConfiguration(address: SocketAddress, loopCount: Int? = nil) -> ServerConfiguration {
         var configuration = ServerConfiguration(address: address, loopCount: loopCount)
-        configuration.turnBudget = .seconds(10)
+        configuration.maximumQueueingDelay = .seconds(10)
         return configuration
     }
 

@@ -2,8 +2,8 @@ internal import HTTPCodec
 internal import Reactor
 internal import Synchronization
 
-/// Takes new connections from a worker's listener, makes room for them, and refuses those that there is no room for. On the
-/// loop's thread only.
+/// Accepts connections from a worker's listener. When the server is full, it closes another connection for a new one or
+/// refuses the new one. On the loop's thread only.
 final class Acceptor: ReadinessHandler {
     private let server: ConnectionServer
     private let sweep: DeadlineSweep
@@ -13,13 +13,13 @@ final class Acceptor: ReadinessHandler {
     private var listener: OwnedDescriptor?
     private var registration: Registration?
 
-    /// In nanoseconds. The listener reports again what is left.
+    /// For how long connections are accepted in one turn, in nanoseconds. The listener reports the rest again.
     private static let timePerTurn: Int64 = 25_000
-    /// For how long connections are taken from the kernel's queue before the listener closes.
+    /// For how long a drain accepts what is in the kernel's queue before it closes the listener.
     private static let lastAccepts = Duration.milliseconds(100)
     private static let pause = Duration.milliseconds(100)
-    /// Refused connections that are answered at once; more are dropped without an answer.
-    /// At most an eighth of the limit: they take descriptors, too.
+    /// How many refused connections may be open; further ones are closed without an answer. At most an eighth of the
+    /// limit, because refused connections need descriptors, too.
     private var maximumRefusals: Int { min(64, max(1, configuration.maximumConnections / 8)) }
 
     init(_ server: ConnectionServer, _ listener: consuming OwnedDescriptor, _ connectionCount: ConnectionCount) {
@@ -39,7 +39,7 @@ final class Acceptor: ReadinessHandler {
         do throws(SystemError) {
             registration = try loop.registerListener(number, self)
         } catch {
-            // The kernel has no memory for the registration: the same remedy as for a lack of descriptors.
+            // The kernel has no memory for the registration. A lack of descriptors has the same remedy.
             pauseAccepting()
         }
     }
@@ -48,10 +48,10 @@ final class Acceptor: ReadinessHandler {
         _ = acceptConnections()
     }
 
-    /// Returns whether there may be more of them.
+    /// Returns whether there may be more connections to accept.
     private func acceptConnections() -> Bool {
         guard let number = listener?.rawValue else { return false }
-        let end = MonotonicInstant.now.advanced(byNanoseconds: Self.timePerTurn)
+        let end = loop.now.advanced(byNanoseconds: Self.timePerTurn)
         repeat {
             do throws(SystemError) {
                 admit(try Socket.accept(number))
@@ -64,16 +64,16 @@ final class Acceptor: ReadinessHandler {
                     return false
                 }
             }
-        } while MonotonicInstant.now < end
+        } while loop.now < end
         return true
     }
 
-    /// Stops listening for a moment. New connections wait in the kernel's queue; one that waits is given up, since what has
-    /// run out are most likely descriptors.
+    /// Stops accepting for a moment; new connections wait in the kernel's queue. Most likely the process has run out of
+    /// descriptors, so a connection that waits is closed.
     private func pauseAccepting() {
         stopAccepting()
-        if let waiting = server.connections.search(grace: configuration.idleGrace).waiting { evict(waiting) }
-        loop.schedule(at: .after(Self.pause)) { self.listen() }
+        if let waiting = search(grace: configuration.idleGrace).waiting { evict(waiting) }
+        loop.schedule(after: Self.pause) { self.listen() }
     }
 
     private func stopAccepting() {
@@ -81,10 +81,10 @@ final class Acceptor: ReadinessHandler {
         registration = nil
     }
 
-    /// Takes what the kernel has accepted already, which would be reset with the listener, and closes that.
+    /// Accepts what is in the kernel's queue, which closing the listener would reset, and closes the listener.
     func drain(until deadline: MonotonicInstant) {
-        let end = min(deadline, .after(Self.lastAccepts))
-        while acceptConnections(), MonotonicInstant.now < end {}
+        let end = min(deadline, loop.now.advanced(by: Self.lastAccepts))
+        while acceptConnections(), loop.now < end {}
         close()
     }
 
@@ -97,20 +97,20 @@ final class Acceptor: ReadinessHandler {
     private func admit(_ accepted: consuming Socket.Accepted) {
         server.counters.accepted.add(1, ordering: .relaxed)
         let peer = accepted.peerAddress
-        let source = configuration.trustedProxies.contains(peer) ? nil : NetworkSource(peer)
-        let refusal = refusal(ofConnectionFrom: source)
+        let isFromTrustedProxy = configuration.trustedProxies.contains(peer)
+        let refusal = refusal(ofConnectionFrom: isFromTrustedProxy ? nil : NetworkSource(peer))
         if refusal != nil, server.refusedConnections >= maximumRefusals { return }
         let connection = server.begin(
-            accepted.takeDescriptor(), peer: peer, source: source, isRefused: refusal != nil)
+            accepted.takeDescriptor(), peer: peer, isFromTrustedProxy: isFromTrustedProxy, isRefused: refusal != nil)
         connection.beginWait(.firstRequest, at: loop.turnTime, for: server.timeouts.head)
         sweep.begin()
         if let refusal {
             server.end(connection, with: server.refusals.answer(to: refusal))
             server.serve(connection)
         } else {
-            // Most often the first request has come by now. One that closes its connection is answered without the kernel
-            // ever having been asked to watch it.
-            server.serveWhatCame(connection)
+            // Most often the first request has arrived by now. When it also ends its connection, the connection is never
+            // registered with epoll.
+            server.serveUnreportedInput(connection)
         }
         if connection.phase == .closed { return }
         do throws(SystemError) {
@@ -123,41 +123,43 @@ final class Acceptor: ReadinessHandler {
 
     // MARK: Making room
 
-    /// Counts a new connection, and makes room for it where that is needed. Returns why it is refused; nil where it is not.
+    /// Counts a new connection, and closes another one for it when the server is full. Returns why the new connection is
+    /// refused; nil when it is not.
     private func refusal(ofConnectionFrom source: NetworkSource?) -> Refusal? {
         let (total, ofSource) = connectionCount.add(source)
         let isOverLimit = configuration.maximumConnectionsPerSource.map { ofSource > $0 } ?? false
         if !isOverLimit, total <= configuration.maximumConnections { return nil }
         let isOverShare = isOverLimit || ofSource > connectionCount.share
-        if isOverShare ? makeRoomAmongThose(of: source) : makeRoom() { return nil }
+        if isOverShare ? makeRoom(amongThoseOf: source) : makeRoom() { return nil }
         connectionCount.remove(source)
         let refusal: Refusal = isOverShare ? .source : .connections
         server.refusals.note(refusal)
         return refusal
     }
 
-    /// Closes the source's connection that has waited for longest. False where none has for the time of grace.
-    private func makeRoomAmongThose(of source: NetworkSource?) -> Bool {
-        let found = server.connections.search(grace: configuration.idleGrace) { $0 == source }
+    /// Closes the source's connection that has waited for longest. False when none has waited for `idleGrace`.
+    private func makeRoom(amongThoseOf source: NetworkSource?) -> Bool {
+        let found = search(grace: configuration.idleGrace) { $0 == source }
         guard let waiting = found.waiting else { return false }
         evict(waiting)
         return true
     }
 
-    /// Closes a connection: of a source with more than its share the one that has waited for longest, else of all the one
-    /// that has for longest, else one of such a source that is in use. False where there is none.
+    /// Closes one connection: of the sources with more than their share, the connection that has waited for longest; if
+    /// none waits, the one of all connections that has waited for longest; if none does, one of the former sources' that
+    /// is in use. False when there is none of these.
     private func makeRoom() -> Bool {
         let sources = connectionCount.sourcesOverShare
         var inUse: Connection?
         if !sources.isEmpty {
-            let found = server.connections.search(grace: .zero) { sources.contains($0) }
+            let found = search(grace: .zero) { sources.contains($0) }
             if let waiting = found.waiting {
                 evict(waiting)
                 return true
             }
             inUse = found.inUse
         }
-        if let waiting = server.connections.search(grace: configuration.idleGrace).waiting {
+        if let waiting = search(grace: configuration.idleGrace).waiting {
             evict(waiting)
             return true
         }
@@ -165,6 +167,14 @@ final class Acceptor: ReadinessHandler {
         server.refusals.note(.displacement)
         server.close(inUse)
         return true
+    }
+
+    private func search(grace: Duration) -> ConnectionTable.Found {
+        server.connections.search(grace: grace, at: loop.now)
+    }
+
+    private func search(grace: Duration, among isEligible: (NetworkSource) -> Bool) -> ConnectionTable.Found {
+        server.connections.search(grace: grace, at: loop.now, among: isEligible)
     }
 
     private func evict(_ connection: Connection) {

@@ -1,28 +1,33 @@
 internal import HTTPCodec
 internal import Reactor
 
-/// Encodes answers, sends them, and keeps what clients do not read within bounds. On the loop's thread only.
+/// Encodes answers, sends them, and limits how much is kept for clients that do not read. On the loop's thread only.
 final class AnswerSender {
     let encoder = ResponseEncoder(second: WallClock.milliseconds / 1000)
-    /// Answers that have not been sent or queued yet. Empty but while one connection's requests are answered.
+    /// Answers that are neither sent nor queued yet. Empty except while one connection's requests are answered.
     let output = OutputBuffer(capacity: 16_384)
-    /// Answers that clients do not read.
-    private var heldAnswers = HeldBytes()
+    /// The answers that clients do not read.
+    private var answerUse = MemoryUse()
+    private let loop: EventLoop
     private let configuration: ServerConfiguration
     private let counters: WorkerCounters
     private let refusals: RefusalReports
-    /// Closes connections that break.
+    /// Closes broken connections.
     weak var server: ConnectionServer?
 
-    init(_ configuration: ServerConfiguration, _ counters: WorkerCounters, _ refusals: RefusalReports) {
+    init(
+        _ loop: EventLoop, _ configuration: ServerConfiguration, _ counters: WorkerCounters, _ refusals: RefusalReports
+    ) {
+        self.loop = loop
         self.configuration = configuration
         self.counters = counters
         self.refusals = refusals
     }
 
-    /// Queues an answer. False when the response could not be encoded and a bare 500 took its place: the connection is
-    /// to be closed then.
+    /// Queues an answer.
     /// - Parameter framing: nil for the length of the response's content.
+    /// - Returns: false when the response could not be encoded and a 500 without content took its place. The caller closes
+    ///   the connection then.
     func write(
         _ response: Response, _ framing: ResponseEncoder.Framing? = nil, to connection: Connection,
         _ exchange: Connection.Exchange, persistence: ResponseEncoder.Connection
@@ -50,14 +55,14 @@ final class AnswerSender {
         return isWritten
     }
 
-    /// Moves what is in the buffer behind what the connection has not sent yet.
+    /// Moves the buffer's bytes behind what the connection has not sent yet.
     func queue(to connection: Connection) {
         if output.count == 0 { return }
         connection.queue { $0.append(copying: output) }
         output.removeAll()
     }
 
-    /// Sends what is in the buffer, and queues the rest.
+    /// Sends the buffer's bytes, and queues what the socket does not take.
     func send(to connection: Connection) {
         guard connection.unsentBytes == 0, connection.mayWrite else {
             queue(to: connection)
@@ -74,7 +79,7 @@ final class AnswerSender {
     }
 
     private func queueRest(of connection: Connection, from start: Int) {
-        // A short write has filled the socket, and its next room makes a new edge.
+        // A short write has filled the socket. epoll reports when there is room again.
         connection.queue { $0.append(copying: output, from: start) }
         output.removeAll()
         connection.mayWrite = false
@@ -87,7 +92,7 @@ final class AnswerSender {
             switch Kernel.send(connection.descriptor, connection.output, from: connection.outputStart) {
             case .bytes(let count):
                 connection.sent(count)
-                // A short write has filled the socket, and its next room makes a new edge.
+                // A short write has filled the socket. epoll reports when there is room again.
                 if count < unsent { connection.mayWrite = false }
             case .wouldBlock:
                 connection.mayWrite = false
@@ -96,19 +101,19 @@ final class AnswerSender {
                 return
             }
         }
-        if connection.unsentBytes > 0 { connection.stalled(configuration.writeTimeout) }
+        if connection.unsentBytes > 0 { connection.stalled(configuration.writeTimeout, at: loop.now) }
         if connection.unsentBytes > 0 || connection.accountedAnswerBytes > 0 { accountAnswers(of: connection) }
         if let stream = connection.stream, connection.unsentBytes < configuration.unsentBytes { stream.wakeWriters() }
     }
 
-    /// Keeps the sum of what this loop's connections have not sent because their clients do not read. Where that is too
-    /// much, resets the connection whose client has not read for longest, then the next one.
+    /// Updates the sum of what this loop's connections have not sent because their clients do not read. While that is
+    /// more than the limit, resets the connection whose client has not read for longest.
     private func accountAnswers(of connection: Connection) {
-        heldAnswers.change(by: connection.unsentBytes - connection.accountedAnswerBytes)
+        answerUse.change(by: connection.unsentBytes - connection.accountedAnswerBytes)
         connection.accountedAnswerBytes = connection.unsentBytes
-        if connection.unsentBytes > 0 { heldAnswers.list(connection.id.slot, since: connection.stallBegan) }
-        while heldAnswers.sum > configuration.answerBytes,
-            let unread = heldAnswers.oldest(
+        if connection.unsentBytes > 0 { answerUse.list(connection.id.slot, since: connection.stallBegan) }
+        while answerUse.sum > configuration.answerBytes,
+            let unread = answerUse.oldest(
                 in: server?.connections ?? ConnectionTable(),
                 since: { connection in
                     connection.accountedAnswerBytes > 0 ? connection.stallBegan : nil
@@ -119,9 +124,9 @@ final class AnswerSender {
         }
     }
 
-    /// The connection is closed, and its answers are dropped.
+    /// Takes a closed connection out of the sum.
     func forget(_ connection: Connection) {
-        heldAnswers.change(by: -connection.accountedAnswerBytes)
+        answerUse.change(by: -connection.accountedAnswerBytes)
         connection.accountedAnswerBytes = 0
     }
 }

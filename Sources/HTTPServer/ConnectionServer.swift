@@ -4,9 +4,8 @@ internal import Synchronization
 
 /// Serves a worker's connections: reads requests, has them answered, sends the answers, and closes.
 ///
-/// It does no waiting. A request that the handler answers at once is read, answered and counted within one turn of the
-/// loop; any other is handed to the worker, which runs the handler in a task and comes back with the answer. On the loop's
-/// thread only.
+/// It never suspends. A request that the handler answers at once is read, answered and counted within one turn of the
+/// loop. Any other request goes to `Exchanges`, and the worker runs the handler in a task. On the loop's thread only.
 final class ConnectionServer {
     let loop: EventLoop
     let configuration: ServerConfiguration
@@ -15,15 +14,15 @@ final class ConnectionServer {
     let refusals: RefusalReports
     let turns: TurnQueue
     let sender: AnswerSender
-    /// Takes over the requests that are not answered at once.
+    /// Serves the requests that are not answered at once.
     private(set) lazy var exchanges = Exchanges(self)
     private let connectionCount: ConnectionCount
-    /// Hears that the last connection is closed.
+    /// Is told when the last connection is closed.
     weak var worker: Worker?
 
     var connections = ConnectionTable()
 
-    /// Where every read lands first. A connection keeps only what it cannot use at once.
+    /// The buffer for every read. A connection copies only what cannot be used at once.
     private let input = InputBuffer(capacity: 16_384)
     private let output: OutputBuffer
     private let answer: NowAnswer
@@ -44,8 +43,8 @@ final class ConnectionServer {
     private let unsentLimit: Int
     private let limits: RequestLimits
 
-    /// After how many requests that are answered at once the clock is looked at.
-    private static let answersPerLook = 16
+    /// The clock is read once for this many requests that are answered at once.
+    private static let answersPerClockReading = 16
 
     init(
         loop: EventLoop, configuration: ServerConfiguration, handler: any RequestHandler, counters: WorkerCounters,
@@ -61,9 +60,9 @@ final class ConnectionServer {
         limits = configuration.limits
         refusals = RefusalReports(
             loop: loop, handler: handler, counters: counters, retryAfterSeconds: configuration.retryAfterSeconds)
-        quickAnswers = QuickAnswers(handler, counters)
+        quickAnswers = QuickAnswers(loop, handler, counters)
         turns = TurnQueue(loop: loop, configuration: configuration)
-        sender = AnswerSender(configuration, counters, refusals)
+        sender = AnswerSender(loop, configuration, counters, refusals)
         output = sender.output
         answer = NowAnswer(sender.encoder, sender.output)
         parser = RequestParser(limits: configuration.limits, sections: sections)
@@ -84,10 +83,10 @@ final class ConnectionServer {
         quickAnswers.report()
     }
 
-    /// A connection's turn has come.
+    /// It is the connection's turn.
     /// - Parameters:
-    ///   - since: when it began to wait for its turn.
-    ///   - isRefused: it has waited for too long, on a loop with more to do than can be done.
+    ///   - since: when the connection became ready.
+    ///   - isRefused: its requests are refused, because it has waited for too long on an overloaded loop.
     func becameReady(_ slot: Int, _ readiness: Readiness, since: MonotonicInstant, isRefused: Bool) {
         guard let connection = connections[slot] else { return }
         isRefusing = isRefused
@@ -103,7 +102,7 @@ final class ConnectionServer {
         connection.isQueued = false
         let answered = quickAnswers.count
         serve(connection)
-        if quickAnswers.count != answered { quickAnswers.found(since) }
+        if quickAnswers.count != answered { quickAnswers.becameReady(at: since) }
     }
 
     private func serveLater(_ connection: Connection) {
@@ -113,18 +112,18 @@ final class ConnectionServer {
 
     // MARK: Connections
 
-    /// How many connections are open that are beyond the limit.
+    /// How many connections beyond the limit are open.
     private(set) var refusedConnections = 0
 
     /// - Parameters:
-    ///   - source: what the connection counts for; nil for none.
-    ///   - isRefused: it is beyond the limit.
+    ///   - isFromTrustedProxy: the connection counts for no source.
+    ///   - isRefused: the connection is beyond the limit.
     func begin(
-        _ descriptor: consuming OwnedDescriptor, peer: NetworkAddress, source: NetworkSource?, isRefused: Bool
+        _ descriptor: consuming OwnedDescriptor, peer: NetworkAddress, isFromTrustedProxy: Bool, isRefused: Bool
     ) -> Connection {
         let id = connections.nextID()
         let connection = Connection(
-            id: id, descriptor: descriptor, peer: peer, source: source, isRefused: isRefused)
+            id: id, descriptor: descriptor, peer: peer, isFromTrustedProxy: isFromTrustedProxy, isRefused: isRefused)
         connections.insert(connection, at: loop.turnTime)
         turns.begin(id.slot)
         if isRefused { refusedConnections += 1 }
@@ -133,16 +132,16 @@ final class ConnectionServer {
 
     // MARK: Serving
 
-    /// Takes a connection as far as it goes without waiting. A loop and not a recursion: however many requests are
-    /// pipelined, the stack does not grow, and their answers leave together.
+    /// Serves a connection as far as possible without waiting. It is a loop and not a recursion, so that pipelined
+    /// requests do not deepen the stack, and their answers are sent together.
     func serve(_ connection: Connection) {
         if connection.isBeingServed || connection.phase == .closed { return }
         connection.isBeingServed = true
-        var budget = TurnBudget()
+        var slice = TimeSlice()
         serving: while true {
             switch connection.phase {
             case .receiving:
-                guard read(connection, &budget) else { break serving }
+                guard read(connection, &slice) else { break serving }
             case .closing:
                 sender.flush(connection)
                 if connection.phase == .closed || connection.unsentBytes > 0 { break serving }
@@ -161,11 +160,11 @@ final class ConnectionServer {
         }
         connection.isBeingServed = false
         if connection.phase == .closed { return }
-        // One that gives way for a moment goes on soon, and then what it is owed leaves together.
+        // A connection that has used up its time slice is served again soon, and sends all its answers then.
         if connection.unsentBytes > 0, connection.mayWrite, !connection.isQueued { sender.flush(connection) }
         if connection.phase == .closed { return }
         let isIdle = connection.isIdle && !connection.isQueued
-        // Its last answer did not say so, since the drain began while that was on its way.
+        // Its last answer did not announce the end, because the drain began after that.
         if isDraining, isIdle { return close(connection) }
         updateWait(connection)
         turns.update(
@@ -174,40 +173,40 @@ final class ConnectionServer {
             isQuick: connection.isQuick)
     }
 
-    /// Reads, and answers what was read. False where the connection has to wait, for its client or for its turn.
-    private func read(_ connection: Connection, _ budget: inout TurnBudget) -> Bool {
+    /// Reads, and answers what was read. False when the connection has to wait for its client or for its turn.
+    private func read(_ connection: Connection, _ slice: inout TimeSlice) -> Bool {
         let hasKept = connection.unreadBytes > 0 && !connection.needsMore
         guard hasKept || connection.mayHaveInput else { return false }
-        if budget.isSpent() {
+        if slice.isSpent(on: loop) {
             serveLater(connection)
             return false
         }
-        // What is unsent bounds what is read: a peer that does not take its answers gets no more of them.
+        // No request is read while too much is unsent: a peer that does not read its answers gets no more of them.
         if connection.unsentBytes >= unsentLimit { sender.flush(connection) }
-        // Where the peer is gone its descriptor may be another connection's by now.
+        // When the connection was closed, its descriptor's number may belong to another connection by now.
         if connection.phase == .closed || connection.unsentBytes > 0 && !connection.mayWrite { return false }
         if hasKept {
-            takeKept(connection, &budget)
+            takeKept(connection, &slice)
             return true
         }
-        budget.reads += 1
+        slice.reads += 1
         switch Kernel.receive(connection.descriptor, into: input) {
         case .bytes(let count):
-            // A short read has emptied the socket, and the next byte makes a new edge.
+            // A short read has emptied the socket. epoll reports the next byte.
             if count < input.capacity, !connection.peerFinished { connection.mayHaveInput = false }
             connection.needsMore = false
             if connection.unreadBytes > 0 {
                 input.withBytes(0..<count) { connection.keep($0) }
-                takeKept(connection, &budget)
+                takeKept(connection, &slice)
             } else {
-                // The common case: requests are read where the kernel put them, and nothing is copied.
+                // The common case: requests are read from the kernel's bytes, and nothing is copied.
                 var found = Found.needsMore
                 input.withBytes(0..<count) { bytes in
                     let end: Int
-                    (found, end) = take(bytes, connection, &budget)
+                    (found, end) = take(bytes, connection, &slice)
                     if end < count { connection.keep(bytes.extracting(end..<count)) }
                 }
-                heed(found, connection, &budget)
+                heed(found, connection, &slice)
             }
             return true
         case .wouldBlock:
@@ -223,28 +222,29 @@ final class ConnectionServer {
         }
     }
 
-    private func takeKept(_ connection: Connection, _ budget: inout TurnBudget) {
+    private func takeKept(_ connection: Connection, _ slice: inout TimeSlice) {
         let (bytes, start) = connection.keptInput
-        let (found, end) = take(bytes.span.extracting(start...), connection, &budget)
+        let (found, end) = take(bytes.span.extracting(start...), connection, &slice)
         connection.readKeptInput(to: start + end)
-        heed(found, connection, &budget)
+        heed(found, connection, &slice)
     }
 
-    /// What came of the bytes at hand.
+    /// Why `take` stopped.
     private enum Found {
-        /// A request has not all arrived, or the bytes are read to their end.
+        /// All bytes are read; the next request has not arrived, or only in part.
         case needsMore
-        /// There is more to read, when the connection may go on.
+        /// The time slice or the output buffer is used up, and there is more to read.
         case paused
         /// The last request that was answered ends the connection.
         case ended(keepsAlive: Bool)
-        /// `foundEvent` takes more than reading on.
+        /// `foundEvent` has to be handled before reading continues.
         case event
     }
 
-    /// Reads requests and answers those that are answered at once. Returns where it stopped.
+    /// Reads requests and has the handler answer them, until it does not answer one at once. Returns why and where it
+    /// stopped.
     private func take(
-        _ bytes: Span<UInt8>, _ connection: Connection, _ budget: inout TurnBudget
+        _ bytes: Span<UInt8>, _ connection: Connection, _ slice: inout TimeSlice
     ) -> (Found, end: Int) {
         var (index, answers) = (0, 0)
         do throws(RequestFault) {
@@ -260,10 +260,17 @@ final class ConnectionServer {
                 connection.section = head.section.position
                 let end = index + head.length
                 if head.hasContent {
-                    foundEvent = try connection.headReceived(
-                        head.copied(from: rest), limits, hasMore: end < bytes.count)
+                    let copy = head.copied(from: rest)
                     index = end
-                    if foundEvent != nil { return (.event, end) }
+                    guard copy.method == .get || copy.method == .head else {
+                        foundEvent = .content(copy)
+                        return (.event, end)
+                    }
+                    // What a GET or a HEAD has of content means nothing (RFC 9110 §9.3.1). It is read and not kept.
+                    let content = try PartialContent(
+                        of: copy, admitted: nil, limit: limits.bodyBytes, overheadLimit: limits.chunkOverheadBytes,
+                        isOpen: true, at: loop.now)
+                    connection.begin(content, hasMore: end < bytes.count)
                     continue
                 }
                 guard answerNow(head, rest, connection) else {
@@ -274,9 +281,9 @@ final class ConnectionServer {
                 if !head.keepsAlive || isDraining { return (.ended(keepsAlive: head.keepsAlive), end) }
                 if end == bytes.count { return (.needsMore, end) }
                 answers += 1
-                budget.requests += 1
+                slice.requests += 1
                 if output.count >= unsentLimit
-                    || answers.isMultiple(of: Self.answersPerLook) && budget.isSpent()
+                    || answers.isMultiple(of: Self.answersPerClockReading) && slice.isSpent(on: loop)
                 {
                     return (.paused, end)
                 }
@@ -296,7 +303,7 @@ final class ConnectionServer {
             output.removeLast(output.count - before)
             return false
         }
-        // It is reported at the end of a turn, and this may be none.
+        // Answers are reported at the end of a turn, and this call may be outside of a turn.
         if quickAnswers.count == 0, !isInTurn { loop.requestTurn() }
         quickAnswers.add(kind, at: loop.turnTime)
         connection.isQuick = true
@@ -308,8 +315,8 @@ final class ConnectionServer {
         closes ? .close : isHTTP10 ? .keepAlive : .unstated
     }
 
-    /// Sends or queues the answers of `take`, and goes on with what it found.
-    private func heed(_ found: Found, _ connection: Connection, _ budget: inout TurnBudget) {
+    /// Sends or queues the answers of `take`, and continues with what it found.
+    private func heed(_ found: Found, _ connection: Connection, _ slice: inout TimeSlice) {
         switch found {
         case .needsMore:
             connection.needsMore = true
@@ -327,21 +334,21 @@ final class ConnectionServer {
             if connection.hasContent { exchanges.account(connection) }
             let event = foundEvent
             foundEvent = nil
-            if let event { heed(event, connection, &budget) }
+            if let event { heed(event, connection, &slice) }
         }
     }
 
-    private func heed(_ event: Connection.Event, _ connection: Connection, _ budget: inout TurnBudget) {
+    private func heed(_ event: Connection.Event, _ connection: Connection, _ slice: inout TimeSlice) {
         switch event {
         case .head(let head):
-            budget.requests += 1
-            exchanges.start(head, [], connection)
-        case .request(let head, let body):
-            budget.requests += 1
+            slice.requests += 1
+            exchanges.start(head, [], nil, connection)
+        case .request(let head, let body, let admitted):
+            slice.requests += 1
             if !body.isEmpty, !exchanges.makeRoom(forContentBytes: body.count, of: connection) {
                 exchanges.refuseContent(connection)
             } else {
-                exchanges.start(head, body, connection)
+                exchanges.start(head, body, admitted, connection)
             }
         case .content(let head): exchanges.admit(head, connection)
         case .fault(let fault): fail(connection, fault.status, fault.detail)
@@ -350,17 +357,17 @@ final class ConnectionServer {
 
     private func endOfInput(_ connection: Connection) {
         if connection.isInsideRequest {
-            // RFC 9112 §8: incomplete, and it will stay so. The client may still read why.
+            // RFC 9112 §8: the request stays incomplete. The client may still read the answer.
             fail(connection, .badRequest, "The connection ended inside the request.")
         } else {
             connection.phase = .closing
         }
-        // Nothing more can arrive, so there is nothing to wait for.
+        // Nothing more can arrive, so nothing has to be read and dropped.
         connection.mustLinger = false
     }
 
-    /// Drops input until the peer closes, so that what it has sent does not turn our close into a reset that would take
-    /// the last answer with it.
+    /// Reads and drops input until the peer closes. Closing with unread input would reset the connection, and the reset
+    /// could destroy the last answer.
     private func linger(_ connection: Connection) {
         while connection.mayHaveInput {
             switch Kernel.receive(connection.descriptor, into: input) {
@@ -378,7 +385,7 @@ final class ConnectionServer {
 
     // MARK: Ending
 
-    /// Closes at once. A handler that is still running is cancelled and its answer dropped.
+    /// Closes the connection at once. Cancels its handler if that is running, and drops the answer.
     func close(_ connection: Connection) {
         if connection.phase == .closed { return }
         turns.update(connection.id.slot, isIdle: false, isQuick: false)
@@ -398,7 +405,7 @@ final class ConnectionServer {
         endIfQuiet()
     }
 
-    /// Closes with a reset: a plain close would leave what the peer does not read with the kernel.
+    /// Closes the connection with a reset, so that the kernel drops what the peer does not read.
     func abort(_ connection: Connection) {
         Socket.abortOnClose(connection.descriptor)
         close(connection)
@@ -408,7 +415,7 @@ final class ConnectionServer {
         for slot in 0..<connections.slotCount { if let connection = connections[slot] { abort(connection) } }
     }
 
-    /// Has every connection end with its next answer.
+    /// Makes every connection end with its next answer.
     func beginDraining() {
         isDraining = true
     }
@@ -417,8 +424,8 @@ final class ConnectionServer {
     func closeIdle() {
         for slot in 0..<connections.slotCount {
             guard let connection = connections[slot], connection.isIdle else { continue }
-            // A request may have arrived on it that no event has told of yet.
-            serveWhatCame(connection)
+            // A request may have arrived that epoll has not reported yet.
+            serveUnreportedInput(connection)
             if connection.isIdle { close(connection) }
         }
     }
@@ -427,18 +434,18 @@ final class ConnectionServer {
     func beginClosing() {
         isDraining = true
         abortAll()
-        // There is no later occasion.
-        refusals.tell()
+        // The scheduled report may come after the end of the loop.
+        refusals.report()
         wipeBuffers()
     }
 
-    /// What a connection waits for may have come without the loop's having got to it.
-    func serveWhatCame(_ connection: Connection) {
+    /// Serves a connection whose input may have arrived without a report from epoll.
+    func serveUnreportedInput(_ connection: Connection) {
         connection.mayHaveInput = true
         serve(connection)
     }
 
-    /// Whether no connection is left and no handler runs.
+    /// Whether no connection is open and no handler runs.
     var isQuiet: Bool { connections.count == 0 && exchanges.runningHandlers == 0 }
 
     func endIfQuiet() {
@@ -446,7 +453,7 @@ final class ConnectionServer {
         worker?.assumeIsolated { $0.becomeQuiet() }
     }
 
-    /// Overwrites what requests and answers have left in memory: API keys and tokens are in it. Called between turns.
+    /// Overwrites the buffers of requests and answers, which contain API keys and tokens. Called between turns.
     func wipeBuffers() {
         input.wipe()
         output.wipe()
@@ -459,13 +466,13 @@ final class ConnectionServer {
         connection.dropInput()
     }
 
-    /// Answers what is not a request, and lets the connection end. Nothing that follows on it is looked at.
+    /// Answers a malformed, too large or too slow request, and ends the connection behind the answer.
     func fail(_ connection: Connection, _ status: Status, _ detail: String) {
         counters.countFault(status)
         end(connection, with: handler.response(toFault: status, detail: detail))
     }
 
-    /// Has the connection end behind this answer.
+    /// Queues this answer, and ends the connection behind it.
     func end(_ connection: Connection, with response: Response) {
         connection.dropInput()
         exchanges.account(connection)
@@ -480,7 +487,7 @@ final class ConnectionServer {
 
     // MARK: Deadlines
 
-    /// Sets the deadline of what the connection waits for, when that has changed.
+    /// Sets the deadline when the connection has begun to wait for something else.
     func updateWait(_ connection: Connection) {
         let wait = connection.currentWait
         guard wait != connection.wait else { return }

@@ -1,16 +1,16 @@
 internal import Reactor
 
-/// A worker's connections in numbered slots, and in what order they give way to new ones.
+/// A worker's connections in numbered slots, and the order in which they are closed for new ones.
 struct ConnectionTable {
     private var connections: [Connection?] = []
     private var freeSlots: [Int] = []
     private var lastSerial: UInt64 = 0
     private(set) var count = 0
-    /// The slots that have had a connection, by a time before which theirs was not idle: it is looked at when that is the
-    /// earliest.
+    /// The slots that have had a connection, by a time since which theirs has waited at the longest. The connection's own
+    /// time is looked at when its slot is the first.
     private var idleSince = TimeHeap()
     private var isListed: [Bool] = []
-    /// The slot at which the next search among the connections of some sources goes on.
+    /// The slot at which the next search among the connections of some sources continues.
     private var nextSearched = 0
 
     /// How many connections a search looks at.
@@ -20,19 +20,19 @@ struct ConnectionTable {
 
     subscript(_ slot: Int) -> Connection? { slot < connections.count ? connections[slot] : nil }
 
-    /// The connection of that name, unless it is closed.
+    /// The connection with this identity; nil when it is closed.
     subscript(_ id: ConnectionID) -> Connection? {
         guard let connection = self[id.slot], connection.id.serial == id.serial else { return nil }
         return connection
     }
 
-    /// A number that no connection and no other caller of this has.
+    /// Returns a number that it never returned before.
     mutating func nextSerial() -> UInt64 {
         lastSerial += 1
         return lastSerial
     }
 
-    /// The name of the next connection, which is to be inserted.
+    /// The identity of the next connection, which the caller inserts.
     mutating func nextID() -> ConnectionID {
         ConnectionID(slot: freeSlots.popLast() ?? connections.count, serial: nextSerial())
     }
@@ -62,18 +62,16 @@ struct ConnectionTable {
     struct Found {
         /// The connection that has waited for longest.
         var waiting: Connection?
-        /// Where none has waited for long enough, one that is in use.
+        /// A connection that is in use; nil when none was looked at.
         var inUse: Connection?
     }
 
-    /// Looks for a connection that gives way to a new one: the one that has waited for longest, if it has for `grace`. Where
-    /// none is found, also for one that is in use.
+    /// Looks for the connection that has waited for longest, and for at least `grace`.
     ///
-    /// No call looks at more than a few: a client that makes connections without end would otherwise have each attempt
-    /// looked at as many times as there are connections. Behind more than that which are in use, a waiting one is found
-    /// some attempts later.
-    mutating func search(grace: Duration) -> Found {
-        let now = MonotonicInstant.now
+    /// A call looks at no more than `looksPerSearch` connections, so that a client which connects again and again does not
+    /// have all connections looked at each time. A connection that waits behind more connections in use is found by one of
+    /// the next calls.
+    mutating func search(grace: Duration, at now: MonotonicInstant) -> Found {
         var inUse: Connection?
         for _ in 0..<Self.looksPerSearch {
             guard let first = idleSince.first, first.time < now, first.time.advanced(by: grace) <= now else { break }
@@ -92,16 +90,18 @@ struct ConnectionTable {
                 }
             }
             if inUse == nil, !connection.isRefused { inUse = connection }
-            // Not before it was: a client that waits for its turn is not looked at again for the time of grace.
+            // A slot's time only moves later. A connection that waits for its turn is not looked at again before `grace`
+            // has passed.
             idleSince.insert(since == first.time ? now : since, first.number)
         }
         return Found(inUse: inUse)
     }
 
-    /// The same among the connections of some sources. Looks at as many slots as `search(grace:)` does, and the next call
-    /// at those behind them, so that each connection is reached however many others there are.
-    mutating func search(grace: Duration, among isEligible: (NetworkSource) -> Bool) -> Found {
-        let now = MonotonicInstant.now
+    /// The same among the connections of some sources. A call looks at as many slots as `search(grace:at:)`, and the next
+    /// call continues behind them, so that the calls reach every connection.
+    mutating func search(
+        grace: Duration, at now: MonotonicInstant, among isEligible: (NetworkSource) -> Bool
+    ) -> Found {
         var found = Found()
         var earliest = now
         for _ in 0..<min(Self.looksPerSearch, connections.count) {
@@ -120,7 +120,7 @@ struct ConnectionTable {
         return found
     }
 
-    /// Whether nothing has come that its client waits to have answered: that would be with the kernel yet.
+    /// Whether no request waits in the kernel's buffer to be read.
     private static func mayGo(_ connection: Connection) -> Bool {
         connection.isStalled || !Kernel.hasInput(connection.descriptor)
     }

@@ -2,17 +2,17 @@ internal import HTTPCodec
 internal import Reactor
 internal import Synchronization
 
-/// Looks at the deadlines of a worker's connections, all of them every now and then: one look at an integer for each
-/// connection costs less than a timer for each request. On the loop's thread only.
+/// Checks the deadlines of all of a worker's connections, once in each `ServerConfiguration.sweepInterval`. On the loop's
+/// thread only.
 final class DeadlineSweep {
     private let server: ConnectionServer
     private let loop: EventLoop
     private let interval: Duration
     private var isUnderWay = false
-    /// The slot at which the sweep goes on.
+    /// The slot at which the sweep continues.
     private var nextSlot = 0
 
-    /// For how long it looks at connections in one turn, in nanoseconds.
+    /// For how long the sweep checks connections in one turn, in nanoseconds.
     private static let timePerTurn: Int64 = 25_000
 
     init(_ server: ConnectionServer) {
@@ -21,15 +21,15 @@ final class DeadlineSweep {
         interval = server.configuration.sweepInterval
     }
 
-    /// Begins to look where it does not already. It ends by itself when no connection is left.
+    /// Starts the sweep, unless it is under way. It ends when no connection is left.
     func begin() {
         if isUnderWay { return }
         isUnderWay = true
-        loop.schedule(at: .after(interval)) { self.look() }
+        loop.schedule(after: interval) { self.check() }
     }
 
-    private func look() {
-        let now = MonotonicInstant.now
+    private func check() {
+        let now = loop.now
         let end = now.advanced(byNanoseconds: Self.timePerTurn)
         while nextSlot < server.connections.slotCount {
             let slot = nextSlot
@@ -45,11 +45,11 @@ final class DeadlineSweep {
                     readDeadlinePassed(connection, now)
                 }
             }
-            // A look at a deadline that has not passed takes less than one at the clock.
+            // Comparing a deadline that has not passed costs less than reading the clock.
             if hasPassed || slot.isMultiple(of: 16), nextSlot < server.connections.slotCount,
-                MonotonicInstant.now >= end
+                loop.now >= end
             {
-                loop.schedule(at: .now) { self.look() }
+                loop.schedule(after: .zero) { self.check() }
                 return
             }
         }
@@ -62,7 +62,7 @@ final class DeadlineSweep {
     private func readDeadlinePassed(_ connection: Connection, _ now: MonotonicInstant) {
         let wait = connection.wait
         if wait == .linger || wait == .nothing { return server.close(connection) }
-        server.serveWhatCame(connection)
+        server.serveUnreportedInput(connection)
         guard connection.phase == .receiving, connection.wait == wait, connection.readDeadline <= now,
             !connection.isQueued
         else { return }

@@ -2,8 +2,8 @@ internal import HTTPCodec
 internal import Reactor
 internal import Synchronization
 
-/// The requests that take more than one turn of the loop: has their contents admitted and kept within bounds, has the
-/// handler answer them in tasks of the worker's, and takes the answers. On the loop's thread only.
+/// Serves the requests that are not answered at once: asks the handler whether to read their content, limits how much
+/// content is held, has the worker run the handler in a task, and queues the answer. On the loop's thread only.
 final class Exchanges {
     private unowned let server: ConnectionServer
     private let configuration: ServerConfiguration
@@ -14,8 +14,8 @@ final class Exchanges {
     /// Runs the handler's tasks.
     weak var worker: Worker?
 
-    /// Unfinished contents, and the finished ones whose handlers run.
-    private var heldContents = HeldBytes()
+    /// The content that has arrived in part, and the content of the requests whose handlers run.
+    private var contentUse = MemoryUse()
     private(set) var runningHandlers = 0
 
     init(_ server: ConnectionServer) {
@@ -29,7 +29,7 @@ final class Exchanges {
 
     // MARK: Contents
 
-    /// Asks the handler whether the content that follows this head is to be read.
+    /// Asks the handler whether to read the content that follows this head.
     func admit(_ head: ReceivedHead, _ connection: Connection) {
         if server.isRefusing, !handler.isEssential(head.path) {
             counters.requests.add(1, ordering: .relaxed)
@@ -40,7 +40,7 @@ final class Exchanges {
         connection.phase = .admitting
         runningHandlers += 1
         let id = connection.id
-        let task = worker?.assumeIsolated { $0.admit(request, on: id) }
+        let task = worker?.assumeIsolated { $0.admit(request, behind: head, on: id) }
         switch connection.phase {
         case .admitting: connection.task = task
         case .closed: task?.cancel()
@@ -48,8 +48,8 @@ final class Exchanges {
         }
     }
 
-    /// Begins to read the content, or answers and ends the connection.
-    func decided(_ id: ConnectionID, _ request: Request, _ admission: Admission) {
+    /// The handler has decided. Begins to read the content, or answers and ends the connection.
+    func decided(_ id: ConnectionID, _ request: Request, behind head: ReceivedHead, _ admission: Admission) {
         guard let connection = server.connections[id], connection.phase == .admitting,
             let exchange = connection.exchange
         else { return }
@@ -67,9 +67,11 @@ final class Exchanges {
             connection.phase = .receiving
             connection.needsMore = false
             do throws(RequestFault) {
-                try connection.beginContent(
-                    of: request, exchange.number, limit: contentBytes ?? configuration.limits.bodyBytes, isOpen: isOpen,
-                    configuration.limits)
+                let content = try PartialContent(
+                    of: head, admitted: AdmittedRequest(request: request, number: exchange.number),
+                    limit: contentBytes ?? configuration.limits.bodyBytes,
+                    overheadLimit: configuration.limits.chunkOverheadBytes, isOpen: isOpen, at: server.loop.now)
+                connection.begin(content, hasMore: connection.unreadBytes > 0)
             } catch {
                 server.fail(connection, error.status, error.detail)
             }
@@ -78,14 +80,14 @@ final class Exchanges {
         }
     }
 
-    /// Asks a client for its content that waits to be.
+    /// Asks a client for its content, if the client waits for that (`Expect: 100-continue`).
     private func askForContent(_ connection: Connection) {
         guard connection.owesContinue else { return }
         connection.owesContinue = false
         connection.queue { $0.append(contentsOf: "HTTP/1.1 100 Continue\r\n\r\n".utf8) }
     }
 
-    /// A part of a content has come, or its client waits to be asked for it.
+    /// A part of a content has arrived, or its client waits to be asked for it.
     func contentCame(on connection: Connection) {
         askForContent(connection)
         account(connection)
@@ -95,13 +97,13 @@ final class Exchanges {
         refuseContent(connection)
     }
 
-    /// Refuses the oldest contents that are sent without a known caller until so many bytes more can be held. False where
-    /// that is not enough, or the connection's own content is the oldest.
+    /// Makes room for `count` more bytes of content: refuses the requests whose content comes without a known caller, the
+    /// oldest first. False when there are not enough of them, or `connection` has the oldest.
     func makeRoom(forContentBytes count: Int, of connection: Connection) -> Bool {
-        // How many contents are given up for one that needs their room.
+        // The most requests that are refused for one that needs room.
         var left = 64
-        while heldContents.sum + count > configuration.contentBytes {
-            let oldest = heldContents.oldest(in: server.connections) { connection in
+        while contentUse.sum + count > configuration.contentBytes {
+            let oldest = contentUse.oldest(in: server.connections) { connection in
                 let isHeld = connection.hasOpenContent && connection.unfinishedContentBytes > 0
                 return isHeld ? connection.contentBegan : nil
             }
@@ -118,37 +120,36 @@ final class Exchanges {
         server.end(connection, with: refusals.answer(to: .contents))
     }
 
-    /// Keeps the sum of the unfinished contents that this loop's connections hold.
+    /// Updates the sum of the content that this loop's connections hold.
     func account(_ connection: Connection) {
         let bytes = connection.unfinishedContentBytes
         if bytes == 0, connection.accountedContentBytes == 0 { return }
-        heldContents.change(by: bytes - connection.accountedContentBytes)
+        contentUse.change(by: bytes - connection.accountedContentBytes)
         connection.accountedContentBytes = bytes
-        if connection.hasOpenContent, bytes > 0 {
-            heldContents.list(connection.id.slot, since: connection.contentBegan)
+        if connection.hasOpenContent, bytes > 0, let began = connection.contentBegan {
+            contentUse.list(connection.id.slot, since: began)
         }
     }
 
     // MARK: Requests
 
-    func start(_ head: ReceivedHead, _ body: [UInt8], _ connection: Connection) {
+    func start(_ head: ReceivedHead, _ body: [UInt8], _ admitted: AdmittedRequest?, _ connection: Connection) {
         counters.requests.add(1, ordering: .relaxed)
-        let admitted = connection.takeAdmitted()
         if server.isRefusing, !handler.isEssential(head.path) { return shed(head, connection) }
         var request = admitted?.request ?? beginExchange(head, connection)
         if let admitted { connection.exchange = Connection.Exchange(head, number: admitted.number) }
         request.body = body
         connection.isQuick = false
         connection.endWait()
-        // The phase changes first: when the handler does not suspend, the answer is there before the next line.
+        // The phase changes first: when the handler does not suspend, it has answered before `respond` returns.
         connection.phase = .answering
         runningHandlers += 1
-        heldContents.change(by: body.count)
+        contentUse.change(by: body.count)
         let id = connection.id
         let task = worker?.assumeIsolated { [request] in $0.respond(to: request, on: id) }
         switch connection.phase {
         case .answering, .streaming: connection.task = task
-        // The connection broke under a stream's first writes, when there was no task yet to cancel.
+        // The connection broke during a stream's first writes, before `respond` returned the task.
         case .closed: task?.cancel()
         case .receiving, .admitting, .closing, .lingering: break
         }
@@ -168,7 +169,7 @@ final class Exchanges {
         return request
     }
 
-    /// Refuses one request; its connection stays.
+    /// Refuses one request, and keeps its connection.
     private func shed(_ head: ReceivedHead, _ connection: Connection) {
         refusals.note(.overload)
         let exchange = Connection.Exchange(head, number: sender.encoder.nextNumber())
@@ -180,7 +181,7 @@ final class Exchanges {
         finish(exchange, on: connection, closes: closes || !isWritten, mustLinger: !isWritten)
     }
 
-    /// Queues the answer. Returns the serial number of the stream that is to make its content, if one is.
+    /// Queues the answer. Returns the serial number of the stream that makes its content; nil when no stream does.
     func answered(_ id: ConnectionID, _ response: Response) -> UInt64? {
         guard let connection = server.connections[id], connection.phase == .answering,
             let exchange = connection.exchange
@@ -195,7 +196,7 @@ final class Exchanges {
         var isStreamed = false
         if response.stream != nil, !response.status.forbidsContent {
             framing = exchange.isHTTP10 ? .close : .chunked
-            // Without content to come there is no end of it to tell, so HEAD leaves the connection as it is.
+            // The answer to HEAD has no content, so closing the connection is not needed to mark the content's end.
             isStreamed = !exchange.isHead
         }
         let closes =
@@ -218,7 +219,7 @@ final class Exchanges {
 
     /// The handler of a request has returned, and its stream has ended.
     func exchangeEnded(contentBytes: Int) {
-        heldContents.change(by: -contentBytes)
+        contentUse.change(by: -contentBytes)
         handlerEnded()
     }
 
@@ -228,10 +229,10 @@ final class Exchanges {
         server.endIfQuiet()
     }
 
-    /// Goes on with the connection, or ends it, behind an answer that is queued in full.
+    /// The answer is queued in full: continues with the connection, or ends it behind the answer.
     func finish(_ exchange: Connection.Exchange, on connection: Connection, closes: Bool, mustLinger: Bool) {
         if closes {
-            // A client that asked for the close sends nothing more; any other may have the next request on its way.
+            // A client that asked for the close sends nothing more. Another client may have sent its next request.
             server.endBehindAnswer(connection, mustLinger: mustLinger || exchange.keepsAlive)
         } else {
             connection.phase = .receiving

@@ -2,7 +2,7 @@ internal import CLinux
 internal import Glibc
 internal import HTTPCodec
 
-/// Where every read of a worker lands first. One worker's, on its thread.
+/// The buffer for every read of a worker. It belongs to one worker. On the loop's thread only.
 @safe final class InputBuffer {
     fileprivate let base: UnsafeMutableRawPointer
     let capacity: Int
@@ -15,10 +15,10 @@ internal import HTTPCodec
 
     deinit { unsafe base.deallocate() }
 
-    /// Overwrites what was read last: keys and tokens may be in it. Not while a request in it is being read.
+    /// Overwrites the buffer, which may contain API keys and tokens. Not to be called while a request in it is being read.
     func wipe() { unsafe explicit_bzero(base, capacity) }
 
-    /// Lends some of the bytes.
+    /// Calls `body` with some of the bytes.
     func withBytes<R>(_ range: Range<Int>, _ body: (Span<UInt8>) -> R) -> R {
         precondition(range.lowerBound >= 0 && range.upperBound <= capacity)
         let bytes = unsafe UnsafeBufferPointer(
@@ -39,10 +39,10 @@ extension [UInt8] {
     }
 }
 
-/// The server's own system calls.
+/// The system calls that only the server makes.
 enum Kernel {
     enum Received: Equatable {
-        /// So many bytes, at least one.
+        /// The number of bytes, at least one.
         case bytes(Int)
         case wouldBlock
         /// The peer has finished sending.
@@ -58,13 +58,13 @@ enum Kernel {
         case failed
     }
 
-    /// Whether there is something to read now.
+    /// Whether there are bytes to read now.
     static func hasInput(_ descriptor: CInt) -> Bool {
         var byte: UInt8 = 0
         return unsafe recv(descriptor, &byte, 1, CInt(MSG_PEEK) | CInt(MSG_DONTWAIT)) > 0
     }
 
-    /// Reads into `buffer`, at most as much as it holds.
+    /// Reads into `buffer`, up to its capacity.
     static func receive(_ descriptor: CInt, into buffer: InputBuffer) -> Received {
         while true {
             let count = unsafe clinux_receive(descriptor, buffer.base, buffer.capacity)
@@ -76,12 +76,12 @@ enum Kernel {
         }
     }
 
-    /// Sends `bytes` from `start` on. A peer that is gone is a result, never the signal SIGPIPE.
+    /// Sends `bytes` from `start` on. Returns `failed` when the peer has closed, and never raises SIGPIPE.
     static func send(_ descriptor: CInt, _ bytes: [UInt8], from start: Int) -> Sent {
         unsafe bytes.withUnsafeBytes { unsafe send(descriptor, UnsafeRawBufferPointer(rebasing: $0[start...])) }
     }
 
-    /// The same for what the buffer holds.
+    /// Sends the buffer's bytes.
     static func send(_ descriptor: CInt, _ output: OutputBuffer) -> Sent {
         output.withBytes { bytes in unsafe bytes.withUnsafeBytes { unsafe send(descriptor, $0) } }
     }
@@ -96,16 +96,16 @@ enum Kernel {
         }
     }
 
-    /// Processors in use, at least 1.
+    /// The number of online processors, at least 1.
     static var processorCount: Int { max(1, sysconf(CInt(_SC_NPROCESSORS_ONLN))) }
 
     /// What to do after accept(2) has failed.
     enum AcceptFailure {
-        /// There is none to accept.
+        /// No connection waits to be accepted.
         case none
-        /// That one connection broke before it was accepted; the next may be sound.
+        /// The connection broke before it was accepted. The next one may be fine.
         case skip
-        /// Descriptors or memory have run out, or the listener is in an unknown state: trying again at once would spin.
+        /// Descriptors or memory have run out, or the listener is in an unknown state. Retrying at once would spin.
         case pause
     }
 

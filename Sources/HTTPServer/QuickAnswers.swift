@@ -1,30 +1,32 @@
 internal import Reactor
 internal import Synchronization
 
-/// Counts the requests that a worker answers at once, and reports them to the handler at the end of a turn. On the loop's
-/// thread only.
+/// Counts the requests that a worker answers at once, and reports the counts to the handler at the end of a turn. On the
+/// loop's thread only.
 final class QuickAnswers {
+    private let loop: EventLoop
     private let handler: any RequestHandler
     private let counters: WorkerCounters
     /// How many were answered since the last report.
     private(set) var count = 0
-    /// The earliest time at which one of those requests was found.
-    private var firstFound = MonotonicInstant(nanoseconds: 0)
+    /// The earliest time at which the connection of one of these requests became ready.
+    private var firstReady = MonotonicInstant(nanoseconds: 0)
     /// The kind of the last answer, and how many of it are not in `counts` yet.
     private var lastKind = 0
     private var lastCount = 0
-    /// By kind, and which kinds there were.
+    /// The counts by kind, and a bit for each kind that occurred.
     private var counts = [Int](repeating: 0, count: NowAnswer.kinds)
     private var kinds: UInt64 = 0
 
-    init(_ handler: any RequestHandler, _ counters: WorkerCounters) {
+    init(_ loop: EventLoop, _ handler: any RequestHandler, _ counters: WorkerCounters) {
+        self.loop = loop
         self.handler = handler
         self.counters = counters
     }
 
-    /// A request was answered in the turn that began at that time.
+    /// A request was answered in the turn that began at `time`.
     func add(_ kind: Int, at time: MonotonicInstant) {
-        if count == 0 { firstFound = time }
+        if count == 0 { firstReady = time }
         count += 1
         if kind != lastKind {
             note()
@@ -40,9 +42,9 @@ final class QuickAnswers {
         lastCount = 0
     }
 
-    /// One of the requests was found at that time.
-    func found(_ time: MonotonicInstant) {
-        if time < firstFound { firstFound = time }
+    /// The connection of one of these requests became ready at `time`.
+    func becameReady(at time: MonotonicInstant) {
+        if time < firstReady { firstReady = time }
     }
 
     func report() {
@@ -55,7 +57,7 @@ final class QuickAnswers {
             counts[kind] = 0
         }
         counters.requests.add(count, ordering: .relaxed)
-        handler.turnEnded(answers: count, took: firstFound.duration(to: .now))
+        handler.turnEnded(answers: count, took: firstReady.duration(to: loop.now))
         count = 0
     }
 }

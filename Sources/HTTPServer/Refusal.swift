@@ -1,21 +1,21 @@
-/// What a server has no room for.
+/// Why a server refuses a request or a connection.
 package enum Refusal: Int, Sendable, CaseIterable {
-    /// A request that waited for too long on a loop with more to do than it can. Answered 503.
+    /// A request that waited for too long on an overloaded loop. Answered 503.
     case overload
-    /// A connection over the limit. Answered 503; of a crowd, most are closed without an answer.
+    /// A connection over the limit. Answered 503; when many are refused, most are closed without an answer.
     case connections
     /// A connection over its source's limit, or over its source's share of a full server. Answered like `connections`.
     case source
-    /// A connection in use that was closed without an answer, since its source had more than its share of a full server
-    /// and another source's connection needed the place.
+    /// A connection in use that was closed without an answer, because its source had more than its share of a full server
+    /// and another source's connection needed room.
     case displacement
-    /// A request whose content, with those of the same loop's other requests, is more than that may hold. Answered 503.
+    /// A request whose content, with that of the same loop's other requests, exceeds the loop's limit. Answered 503.
     case contents
-    /// A connection that was reset because the answers which clients of the same loop do not read are more than that may
-    /// hold, and its client had not read for longest.
+    /// A connection that was reset because the unread answers of the same loop exceed its limit, and its client had not
+    /// read for longest.
     case answers
 
-    /// As metrics and the log call it.
+    /// The name in metrics and in the log.
     package var name: StaticString {
         switch self {
         case .overload: "overload"
@@ -27,7 +27,7 @@ package enum Refusal: Int, Sendable, CaseIterable {
         }
     }
 
-    /// For people, in the answer.
+    /// The explanation in the answer.
     package var detail: String {
         switch self {
         case .overload: "There is more to do than this server can. Ask again."

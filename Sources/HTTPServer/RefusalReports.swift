@@ -1,18 +1,18 @@
 internal import HTTPCodec
 internal import Reactor
 
-/// Counts what a worker refuses, tells the handler of it once a second, and keeps the answers to refusals, which are all
-/// alike. On the loop's thread only.
+/// Counts what a worker refuses, reports it to the handler once a second, and caches the answers to refusals. On the
+/// loop's thread only.
 final class RefusalReports {
     private let loop: EventLoop
     private let handler: any RequestHandler
     private let counters: WorkerCounters
     private let retryAfterSeconds: Int
-    /// What each kind of refusal is answered with, once there was one.
+    /// The answer to each kind of refusal; nil before the first refusal of that kind.
     private var answers = [Response?](repeating: nil, count: Refusal.allCases.count)
-    /// Refusals that the handler has not been told of, and whether it is going to be.
-    private var untold = [Int](repeating: 0, count: Refusal.allCases.count)
-    private var willTell = false
+    /// The refusals that are not reported to the handler yet, and whether a report is scheduled.
+    private var unreported = [Int](repeating: 0, count: Refusal.allCases.count)
+    private var isScheduled = false
 
     private static let interval = Duration.seconds(1)
 
@@ -25,18 +25,18 @@ final class RefusalReports {
 
     func note(_ refusal: Refusal) {
         counters.countRefusal(refusal)
-        untold[refusal.rawValue] += 1
-        if willTell { return }
-        willTell = true
-        loop.schedule(at: .after(Self.interval)) { self.tell() }
+        unreported[refusal.rawValue] += 1
+        if isScheduled { return }
+        isScheduled = true
+        loop.schedule(after: Self.interval) { self.report() }
     }
 
-    /// Tells the handler now.
-    func tell() {
-        willTell = false
-        for refusal in Refusal.allCases where untold[refusal.rawValue] > 0 {
-            handler.refused(refusal, count: untold[refusal.rawValue])
-            untold[refusal.rawValue] = 0
+    /// Reports to the handler now.
+    func report() {
+        isScheduled = false
+        for refusal in Refusal.allCases where unreported[refusal.rawValue] > 0 {
+            handler.refused(refusal, count: unreported[refusal.rawValue])
+            unreported[refusal.rawValue] = 0
         }
     }
 

@@ -1,7 +1,7 @@
 package import HTTPCodec
 package import Reactor
 
-/// A whole request: head and content, transfer codings undone.
+/// A whole request: its head and its content, without transfer codings.
 package struct Request: Sendable {
     package var method: Method
     /// The path of the request target, percent escapes as sent. Begins with `/`, or is `*` for `OPTIONS *`.
@@ -10,15 +10,15 @@ package struct Request: Sendable {
     package var query: String?
     package var fields: Fields
     package var body: [UInt8]
-    /// This request's name in logs and in the answer's `X-Request-ID`: 32 hexadecimal digits, made by the server.
+    /// Identifies the request in logs and in the answer's `X-Request-ID`: 32 hexadecimal digits, made by the server.
     package var id: String
     /// Where the request comes from: the peer of its connection, or the client that a trusted proxy names (see
-    /// `TrustedProxies`). `unknown` for a request that no connection brought.
+    /// `TrustedProxies`). `unknown` for a request that did not arrive over a connection.
     package var source: NetworkSource
-    /// The whole address that `source` is of; `unspecified` where the peer has none, as on a Unix-domain socket. Nil for a
-    /// request that no connection brought.
+    /// The whole address of `source`; `unspecified` when the peer has none, as on a Unix-domain socket. Nil for a request
+    /// that did not arrive over a connection.
     package var client: NetworkAddress?
-    /// What `RequestHandler.admit` found; nil for a request without content.
+    /// The value that `RequestHandler.admit` returned as `found`; nil for a request without content.
     package var admission: (any Sendable)?
 
     package init(

@@ -1,69 +1,69 @@
 package import HTTPCodec
 
-/// What becomes of a request with content, decided before any of the content is read.
+/// Whether the content of a request is read.
 package enum Admission: Sendable {
     /// The content is read; then the request is answered.
     /// - Parameters:
-    ///   - contentBytes: how long the content may be: longer is 413. Nil for what `RequestLimits.bodyBytes` says, which
-    ///     it cannot exceed.
-    ///   - isOpen: whether the caller is not known. Such content gives way where its connection or its bytes are in the
-    ///     way of others.
-    ///   - found: goes with the request, as `Request.admission`, so that nothing has to be found out twice.
+    ///   - contentBytes: the most bytes of content; longer content is answered 413. Nil for `RequestLimits.bodyBytes`,
+    ///     which it cannot exceed.
+    ///   - isOpen: whether the caller is not known. Such a request is refused first when its connection or its bytes are
+    ///     needed for others.
+    ///   - found: passed on as `Request.admission`, so that `respond` need not look it up again.
     case admitted(contentBytes: Int? = nil, isOpen: Bool = false, found: (any Sendable)? = nil)
-    /// Answered with this. The connection ends behind the answer, and the content is dropped.
+    /// The request is answered with this response. The connection ends behind the answer, and the content is dropped.
     case refused(Response)
 }
 
 /// Answers requests.
 package protocol RequestHandler: Sendable {
-    /// Decides from the head whether the content of a request is read. Asked for each request that has content, except
-    /// for GET and HEAD, whose content is dropped. Until it returns nothing is read from the connection.
+    /// Decides from the head whether to read the content of a request. Called for each request that has content, except
+    /// GET and HEAD, whose content is dropped. Nothing is read from the connection until it returns.
     ///
-    /// It is started like `respond`, and cancelled like it.
-    /// - Parameter request: without its content, and otherwise as `respond` will have it.
+    /// It is started and cancelled like `respond`.
+    /// - Parameter request: as `respond` will get it, without content.
     func admit(_ request: Request) async -> Admission
 
     /// Answers one request.
     ///
-    /// It is started with `Task.immediate` on the event loop that read the request. When it returns without having
-    /// suspended, the answer leaves in the same turn; otherwise it may take its time while the loop serves others.
-    /// It must not block. Its task is cancelled when the client is gone, not when the client has merely finished
-    /// sending.
+    /// It is started with `Task.immediate` on the event loop that read the request. If it returns without having
+    /// suspended, the answer is sent in the same turn; while it is suspended, the loop serves other requests. It must not
+    /// block. Its task is cancelled when the connection is closed or reset, not when the client has only finished sending.
     func respond(to request: Request) async -> Response
 
-    /// The answer for a request that never became one: malformed, too large or too slow.
-    /// The server has decided on `status` and closes the connection after it. Must return at once.
+    /// The answer to a malformed, too large or too slow request. The server has decided on `status` and closes the
+    /// connection after the answer. Must return at once.
     func response(toFault status: Status, detail: String) -> Response
 
-    /// The answer, of status 503, to what there is no room for. It is asked for once, and given to all: refusing must
-    /// cost little. Must return at once.
+    /// The answer, with status 503, to a refused connection or request. The server calls this once for each kind of
+    /// refusal and caches the answer, because refusing must cost little. Must return at once.
     func response(to refusal: Refusal) -> Response
 
-    /// Tells that so many were refused since the last call; at most once a second for each loop and kind. Must return at
-    /// once.
+    /// Reports how many connections or requests were refused since the last call. Called at most once a second for each
+    /// loop and kind. Must return at once.
     func refused(_ refusal: Refusal, count: Int)
 
-    /// Whether a request is answered even where the server has more to do than it can: a probe, which decides whether the
-    /// process is let live. Must return at once.
+    /// Whether requests for this path are answered even under overload, as a liveness probe must be. Must return at once.
     func isEssential(_ path: String) -> Bool
 
-    /// Answers a request without content at once, from its bytes and from memory, or leaves it to `respond`. Called on the
-    /// loop's thread. Must not block.
+    /// Answers a request without content from memory, or leaves it to `respond`. Called on the loop's thread. Must not
+    /// block.
     ///
     /// The answer must be the one that `respond` would give to the same request at this moment.
     /// - Parameters:
-    ///   - head: of the request.
-    ///   - bytes: what `head` was read from.
-    ///   - answer: takes the answer. What is written before this returns nil is dropped.
-    /// - Returns: what the answer counts as, 0 to `NowAnswer.kinds` - 1; nil where `respond` is to answer.
+    ///   - head: the request's head.
+    ///   - bytes: the bytes that `head` was read from.
+    ///   - answer: receives the answer. What was written to it is dropped if this returns nil.
+    /// - Returns: the kind that the answer is counted as, 0 to `NowAnswer.kinds` - 1; nil when `respond` is to answer.
     func answerNow(_ head: RequestHead, _ bytes: Span<UInt8>, into answer: NowAnswer) -> Int?
 
-    /// Tells how many requests `answerNow` has answered since the last call. Called at the end of a loop's turn. Must
-    /// return at once.
+    /// Reports how many requests `answerNow` has answered as `kind` since the last call. Called at the end of a loop's
+    /// turn. Must return at once.
     func answeredNow(_ count: Int, kind: Int)
 
-    /// Tells how long the last of a turn's answers by `answerNow` left after the first of their requests was found.
-    /// - Parameter count: how many there were.
+    /// Reports a turn in which `answerNow` has answered requests.
+    /// - Parameters:
+    ///   - count: the number of answers.
+    ///   - took: the time from when the first of the requests' connections became ready until the last answer was sent.
     func turnEnded(answers count: Int, took: Duration)
 }
 
@@ -85,22 +85,22 @@ extension RequestHandler {
     package func turnEnded(answers count: Int, took: Duration) {}
 }
 
-/// Where `RequestHandler.answerNow` writes an answer. One worker's, on its loop's thread.
+/// Receives an answer of `RequestHandler.answerNow`. It belongs to one worker. On the loop's thread only.
 package final class NowAnswer {
     /// How many kinds of answers a handler can tell apart.
     package static let kinds = 64
 
     private let encoder: ResponseEncoder
-    /// What the answer says about its connection.
+    /// The answer's `Connection` field.
     var connection = ResponseEncoder.Connection.unstated
-    // Of this module alone: each access to a property that other modules see is checked for exclusiveness.
+    // Private, because each access to a stored property that other modules see is checked for exclusiveness.
     private var noted: (Int64, Int64)?
-    /// What the handler notes for its other answers of the same turn, such as the time. Nil where it has noted nothing.
+    /// What the handler keeps for its other answers of the same turn, such as the time. Nil when a turn begins.
     package var note: (Int64, Int64)? {
         get { noted }
         set { noted = newValue }
     }
-    /// Takes the lines of the answer's own fields, an empty line and the content, after `begin`.
+    /// Receives, after `begin`, the lines of the answer's own fields, an empty line and the content.
     package let output: OutputBuffer
 
     init(_ encoder: ResponseEncoder, _ output: OutputBuffer) {
@@ -109,7 +109,7 @@ package final class NowAnswer {
     }
 
     /// Writes the status line and the fields that the server adds to every answer.
-    /// - Parameter contentLength: in bytes. Without meaning for a status that has no content.
+    /// - Parameter contentLength: in bytes. Ignored for a status that has no content.
     package func begin(_ status: Status, contentLength: Int) {
         encoder.begin(
             status, .length(contentLength), number: encoder.nextNumber(), connection: connection, to: output)

@@ -1,25 +1,25 @@
-/// The connection is gone, or the writing task was cancelled. Writing again cannot help.
+/// The connection is closed, or the writing task was cancelled. A retry does not help.
 package struct StreamEnded: Error, Equatable, Sendable {
     package init() {}
 }
 
-/// Where a response's content goes while it is made. May be used from any task, while `Response.stream` runs; writes
-/// from several tasks keep their chunks whole, in the order in which they reach the connection.
+/// Sends the content that `Response.stream` writes. Any task may use it while `Response.stream` runs. Pieces from several
+/// tasks stay whole, and are sent in the order in which they reach the connection.
 package struct ResponseStream: Sendable {
     private let send: @Sendable ([UInt8]) async throws(StreamEnded) -> Void
 
-    /// - Parameter send: takes the pieces, none of them empty. The server's leads to a connection; another serves to run
+    /// - Parameter send: sends a piece that is not empty. The server's own sends to a connection; another closure can run
     ///   a stream without a server.
     package init(_ send: @escaping @Sendable ([UInt8]) async throws(StreamEnded) -> Void) {
         self.send = send
     }
 
-    /// Sends `bytes` as one piece; without any, does nothing.
+    /// Sends `bytes` as one piece. Does nothing when `bytes` is empty.
     ///
     /// Returns without waiting for the client while fewer than `ServerConfiguration.unsentBytes` are unsent; otherwise
-    /// when the client has taken enough, which `ServerConfiguration.writeTimeout` bounds. Throws `StreamEnded` when the
-    /// connection is gone, `Response.stream` has returned, or the calling task is cancelled; how much of `bytes` has
-    /// reached the client is unknown then.
+    /// when the client has read enough, which `ServerConfiguration.writeTimeout` bounds. Throws `StreamEnded` when the
+    /// connection is closed, `Response.stream` has returned, or the calling task is cancelled; it is unknown then how
+    /// much of `bytes` has reached the client.
     package func write(_ bytes: [UInt8]) async throws(StreamEnded) {
         if bytes.isEmpty { return }
         try await send(bytes)

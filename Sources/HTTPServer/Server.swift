@@ -2,11 +2,11 @@ internal import HTTPCodec
 package import Reactor
 internal import Synchronization
 
-/// An HTTP/1.1 server: some event loops, each with its own listener on the same address, thread and connections.
+/// An HTTP/1.1 server: one or more event loops, each with a thread, connections, and a listener on the same address.
 ///
-/// It serves from its creation until `close`. May be used from any thread.
+/// It serves from its creation until `close`. Any thread may use it.
 package final class Server: Sendable {
-    /// What the server listens on, with the port that the kernel chose if it was left to it.
+    /// The address that the server listens on, with the port that the kernel chose if the configuration has port 0.
     package let address: SocketAddress
     /// The loops that requests are served on.
     package let loops: [EventLoop]
@@ -18,11 +18,14 @@ package final class Server: Sendable {
     ///
     /// Throws what a system call reported: the address is in use or not ours (another address helps), or descriptors,
     /// threads or memory have run out (a later try may help).
-    package init(configuration: ServerConfiguration, handler: any RequestHandler) throws(SystemError) {
+    /// - Parameter clock: what all times are measured by, but for the `Date` of answers; nil for the machine's clock.
+    package init(
+        configuration: ServerConfiguration, handler: any RequestHandler, clock: (any LoopClock)? = nil
+    ) throws(SystemError) {
         let loopCount = configuration.loopCount ?? Kernel.processorCount
         precondition(loopCount >= 1, "a server needs a loop")
-        // The kernel lets any process of this user join in a shared port. Another server on it must be an error, so
-        // the port is taken for oneself first.
+        // The kernel lets any process of this user listen on a shared port. Another server on the port must be an error,
+        // so the port is first bound without sharing.
         if configuration.address.port != 0 { try Socket.probe(configuration.address) }
         let first = try Socket.listen(on: configuration.address, sharesPort: true)
         let address = try Socket.localAddress(of: first.rawValue)
@@ -30,14 +33,14 @@ package final class Server: Sendable {
         var loops: [EventLoop] = []
         var workers: [Worker] = []
         do throws(SystemError) {
-            loops.append(try EventLoop(name: "http-0"))
+            loops.append(try EventLoop(name: "http-0", clock: clock))
             workers.append(
                 Worker(
                     loop: loops[0], listener: first, configuration: configuration, handler: handler,
                     connectionCount: count))
             for index in 1..<loopCount {
                 let listener = try Socket.listen(on: address, sharesPort: true)
-                let loop = try EventLoop(name: "http-\(index)")
+                let loop = try EventLoop(name: "http-\(index)", clock: clock)
                 loops.append(loop)
                 workers.append(
                     Worker(
@@ -52,13 +55,13 @@ package final class Server: Sendable {
         self.loops = loops
         self.workers = workers
         connectionCount = count
-        // Only now that nothing can fail any more: no connection is accepted by a server that does not come to be.
+        // Nothing can fail from here on, so no connection is accepted and then lost.
         for worker in workers {
             worker.loop.execute { worker.assumeIsolated { $0.listen() } }
         }
     }
 
-    /// What has been done so far. The counts are taken one after the other, without stopping the server.
+    /// The counts since the start. They are read one after the other, while the server goes on.
     package var statistics: ServerStatistics {
         var sum = ServerStatistics()
         for worker in workers { sum.add(worker.counters.snapshot) }
@@ -66,22 +69,22 @@ package final class Server: Sendable {
         return sum
     }
 
-    /// Ends politely: closes the listeners and idle connections at once, lets begun requests be answered with
-    /// `Connection: close`, and resets whatever is left after `grace`. Returns when no connection is left. To be followed
-    /// by `close`.
+    /// Ends gracefully: closes the listeners and idle connections at once, answers requests that are under way with
+    /// `Connection: close`, and resets the connections that are left after `grace`. Returns when no connection is left.
+    /// Call `close` afterwards.
     package func drain(within grace: Duration) async {
         if isClosed.load(ordering: .acquiring) { return }
-        let deadline = MonotonicInstant.after(grace)
+        let deadline = loops[0].now.advanced(by: grace)
         await withTaskGroup { group in
             for worker in workers { group.addTask { await worker.drain(until: deadline) } }
         }
     }
 
-    /// Ends at once: resets all connections, cancels the handlers, waits up to a second for them to return and ends the
-    /// loops' threads. A `drain` that is under way returns. A second call does nothing.
+    /// Ends at once: resets all connections, cancels the handlers, waits for up to a second until they have returned, and
+    /// ends the loops' threads. A `drain` that is under way returns. A second call does nothing.
     package func close() async {
         if isClosed.exchange(true, ordering: .acquiringAndReleasing) { return }
-        let deadline = MonotonicInstant.after(.seconds(1))
+        let deadline = loops[0].now.advanced(by: .seconds(1))
         await withTaskGroup { group in
             for worker in workers { group.addTask { await worker.close(until: deadline) } }
         }

@@ -1,64 +1,67 @@
 package import HTTPCodec
 package import Reactor
 
-/// What a server listens on and how much of its callers it bears with. Every limit is inclusive; every time-out is
-/// total, counted from the beginning of what it bounds, so that a peer which sends an octet now and then gains nothing.
+/// What a server listens on, and its limits. Every limit is inclusive. Every time-out is total: it counts from the
+/// beginning of what it bounds, so a peer gains nothing by sending a byte now and then.
 package struct ServerConfiguration: Sendable {
-    /// Port 0 lets the kernel choose; `Server.address` tells the choice.
+    /// With port 0 the kernel chooses a port, which `Server.address` has.
     package var address: SocketAddress
-    /// Event loops, each with its own listener and thread: at least 1, or nil for one for each processor.
+    /// The number of event loops, at least 1. Each has its own listener and thread. Default nil: one for each processor.
     package var loopCount: Int?
     package var limits: RequestLimits
-    /// From the first byte of a head to its last, and from a connection's beginning to its first byte. Default 10 s.
-    /// Then 408, or a silent close where not one byte has come.
+    /// From the first byte of a head to its last, and from accepting a connection to its first byte. Default 10 s. Then
+    /// the answer is 408; a connection on which no byte has come is closed without an answer.
     package var headTimeout: Duration
-    /// From the end of the head to the end of the content. Default 30 s. Then 408.
+    /// From the end of the head to the end of the content. Default 30 s. Then the answer is 408.
     package var bodyTimeout: Duration
-    /// How long a connection may wait for its next request. Default 60 s. Then a silent close.
+    /// How long a connection may wait for its next request. Default 60 s. Then it is closed without an answer.
     package var idleTimeout: Duration
-    /// How long bytes may wait for a peer that does not read them. Default 30 s. Then the connection is reset.
+    /// How long unsent bytes may wait for a peer that does not read. Default 30 s. Then the connection is reset.
     package var writeTimeout: Duration
-    /// How long input is read and dropped after a last answer, so that no reset eats it. Default 2 s.
+    /// How long input is read and dropped after a connection's last answer. Closing with unread input would reset the
+    /// connection, and the reset could destroy that answer. Default 2 s.
     package var lingerTimeout: Duration
-    /// How many bytes are read and dropped after a last answer. Default 1 MiB.
+    /// How many bytes are read and dropped after a connection's last answer. Default 1 MiB.
     package var lingerBytes: Int
-    /// Connections at once, over all loops. Default 10 000. Beyond it a connection of the same loop gives way: of those
-    /// that are idle, have sent no whole head, or send content without a known caller, the one that has waited for longest.
-    /// A source with more than `sourceShare` makes room among its own connections; they are the first to give way to other
-    /// sources, and where no connection waits even one of theirs that is in use does. Where none gives way, the new
-    /// connection is answered 503.
+    /// The most connections at once, over all loops. Default 10 000. Beyond it, a connection of the same loop is closed
+    /// for a new one: of the connections that are idle, have sent no whole head, or send content without a known caller,
+    /// the one which has waited for longest. A source with more than `sourceShare` gets room only among its own
+    /// connections. For other sources these are closed first, and if none of them waits, even one that is in use. If
+    /// there is none to close, the new connection is answered 503.
     package var maximumConnections: Int
-    /// Connections at once from one source, over all loops; beyond it the source's longest waiting one gives way, or the
-    /// new one is answered 503. Default nil: no limit while the server is not full. Trusted proxies have none.
+    /// The most connections at once from one source, over all loops. Beyond it, the source's connection that has waited
+    /// for longest is closed for the new one; if none waits, the new one is answered 503. Default nil: no limit while the
+    /// server is not full. Trusted proxies have no limit.
     package var maximumConnectionsPerSource: Int?
-    /// How many connections of a full server one source may have before it gives way to others: a tenth of
+    /// How many connections of a full server one source may have before it has to make room for others: a tenth of
     /// `maximumConnections`, or `maximumConnectionsPerSource` where that is less, and at least 1.
     var sourceShare: Int { max(1, min(maximumConnections / 10, maximumConnectionsPerSource ?? .max)) }
-    /// How long a connection must have waited before it gives way to a new one, unless its source has more than its share.
-    /// Default 1 s: one whose client is about to use it again is not taken from it.
+    /// How long a connection must have waited before it may be closed for a new one, unless its source has more than its
+    /// share. Default 1 s, so that a client which is about to send its next request does not lose its connection.
     package var idleGrace: Duration
-    /// Unsent bytes of answers from which on a connection's further requests are not read and a stream's writer waits;
-    /// requests are not read on a connection whose socket is full, either. Default 64 KiB. One answer, and one write to a
-    /// stream, may exceed it.
+    /// From this many unsent bytes of answers on, no further request is read from a connection and a stream's writer
+    /// waits. Default 64 KiB. One answer, or one write to a stream, may exceed it. No request is read from a connection
+    /// whose socket is full, either.
     package var unsentBytes: Int
-    /// Bytes of contents that the requests of one loop may hold together, from their first to the end of the answer.
-    /// Default 64 MiB. What would exceed it is answered 503: the oldest contents that are sent without a known caller, then
-    /// the request itself.
+    /// How many bytes of content the requests of one loop may hold together, each until its answer is complete. Default
+    /// 64 MiB. Beyond it, requests are answered 503: first the oldest ones whose content comes without a known caller,
+    /// then the request that needs the room.
     package var contentBytes: Int
-    /// Bytes of answers that the clients of one loop may leave unread together, beyond what the kernel holds for them.
-    /// Default 64 MiB. Beyond it the connection whose client has not read for longest is reset.
+    /// How many bytes of answers one loop keeps for clients that do not read, beyond what the kernel keeps. Default
+    /// 64 MiB. Beyond it, the connection whose client has not read for longest is reset.
     package var answerBytes = 64 << 20
-    /// For `Retry-After` in a 503 to a refused connection or request. Default 1 s.
+    /// `Retry-After` of the 503 that a refused connection or request gets. Default 1 s.
     package var retryAfterSeconds: Int
-    /// How long a request may have waited for its turn on a loop that has been busy without a pause for `overloadTime`.
-    /// Default 20 ms. Where 64 or more wait, and the first of them has for that long all through another `overloadTime`,
-    /// it is answered 503, and the newest are served first: those that are taken are answered in time, instead of all late.
-    package var turnBudget: Duration = .milliseconds(20)
-    /// Default 100 ms: a burst is not an overload.
+    /// How long a request may wait for its turn on a loop that has been busy without a pause for `overloadTime`. Default
+    /// 20 ms. When 64 or more requests wait, and the oldest has waited for longer than this in every turn of a further
+    /// `overloadTime`, the oldest are answered 503 and the newest are served first: some requests are answered in time,
+    /// where otherwise all would be late.
+    package var maximumQueueingDelay: Duration = .milliseconds(20)
+    /// Default 100 ms, so that a burst is not an overload.
     package var overloadTime: Duration = .milliseconds(100)
 
-    /// The proxies whose `Forwarded` and `X-Forwarded-For` are believed, and whose connections no source's share is about:
-    /// whose they are is not known before their heads. Default none.
+    /// The proxies whose `Forwarded` and `X-Forwarded-For` are believed. Their connections count for no source, because
+    /// the client is not known before a head is read. Default none.
     package var trustedProxies = TrustedProxies()
 
     package init(
@@ -85,16 +88,16 @@ package struct ServerConfiguration: Sendable {
         self.retryAfterSeconds = retryAfterSeconds
     }
 
-    /// How often the deadlines of all connections are looked at: late by a quarter of the shortest time-out at most,
-    /// and by a second at most. One look at an integer for each connection costs less than arming and disarming a
-    /// timer for each request, and an idle connection carries no timer.
+    /// The time between two checks of all deadlines: a quarter of the shortest time-out, at least 5 ms, at most 1 s. A
+    /// connection is closed late by at most this. Comparing an integer for each connection costs less than setting and
+    /// cancelling a timer for each request.
     var sweepInterval: Duration {
         let shortest = min(headTimeout, bodyTimeout, idleTimeout, writeTimeout, lingerTimeout)
         return min(max(shortest / 4, .milliseconds(5)), .seconds(1))
     }
 }
 
-/// Time-outs of a configuration, in nanoseconds: a `Duration` would have to be taken apart for each request.
+/// Time-outs of a configuration, in nanoseconds, so that no `Duration` is converted for each request.
 struct Timeouts {
     let head, body, idle, linger: Int64
 

@@ -1,21 +1,21 @@
 package import HTTPCodec
 
-/// What a server has done so far, for metrics.
+/// A server's counts, for metrics.
 package struct ServerStatistics: Sendable, Equatable {
-    /// Connections open now, refused ones not counted.
+    /// Connections that are open now, without refused ones.
     package var connectionsOpen = 0
-    /// Connections accepted since the start, refused ones included.
+    /// Connections accepted since the start, with refused ones.
     package var connectionsAccepted = 0
     /// Connections reset because the peer did not read its answers.
     package var connectionsStalled = 0
     /// Connections closed to make room for another one while they were idle, had sent no whole head, or sent content
     /// without a known caller.
     package var connectionsEvicted = 0
-    /// What there was no room for: answered 503, or dropped.
+    /// Refused connections and requests: answered 503, reset, or closed.
     package var refusals: [Refusal: Int] = [:]
-    /// Requests received, refused ones included.
+    /// Requests received since the start, with refused ones.
     package var requests = 0
-    /// Answers of the server's own, by status: requests that never became one.
+    /// The server's own answers to malformed, too large or too slow requests, by status.
     package var faults: [Status: Int] = [:]
 
     package init() {}

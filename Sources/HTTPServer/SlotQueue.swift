@@ -1,12 +1,12 @@
 internal import Reactor
 
-/// Slots of connections by a time that only ever moves later, the earliest first. What a slot stands for may have changed
-/// since it was inserted; `first` asks.
+/// Slots of connections, ordered by a time that only moves later, the earliest first. A slot's time may have changed since
+/// the slot was inserted, so `first` asks for it.
 struct SlotQueue {
     private var heap = TimeHeap()
     private var isListed: [Bool] = []
 
-    /// Does nothing where the slot is listed.
+    /// Inserts the slot, unless it is listed already.
     mutating func insert(_ time: MonotonicInstant, _ slot: Int) {
         while isListed.count <= slot { isListed.append(false) }
         if isListed[slot] { return }
@@ -15,7 +15,7 @@ struct SlotQueue {
     }
 
     /// The listed slot with the earliest time. It stays listed.
-    /// - Parameter currentTime: the slot's time as it is now; nil where it is no longer to be listed.
+    /// - Parameter currentTime: the slot's time as it is now; nil removes the slot from the list.
     mutating func first(_ currentTime: (Int) -> MonotonicInstant?) -> Int? {
         while let first = heap.first {
             let slot = Int(first.number)

@@ -1,11 +1,11 @@
 package import HTTPCodec
 package import Reactor
 
-/// The proxies whose word on a request's client is believed.
+/// The proxies whose statement about a request's client is believed.
 ///
-/// Each proxy appends the address that its own peer has, so the fields are read from the right: the first address there
-/// that is not a trusted proxy's is the nearest that a trusted proxy has seen. What stands to the left of it may have been
-/// made up by the client, and is not looked at.
+/// Each proxy appends the address of its own peer, so the fields are read from the right: the first address that is not a
+/// trusted proxy's was seen by a trusted proxy. The addresses to the left of it may be made up by the client, and are
+/// ignored.
 package struct TrustedProxies: Sendable {
     private let ranges: [NetworkRange]
 
@@ -25,9 +25,10 @@ package struct TrustedProxies: Sendable {
 
     /// The client of a request that a trusted proxy has sent.
     ///
-    /// It is the nearest address in `Forwarded` (RFC 7239) or `X-Forwarded-For` that no trusted proxy has, or the furthest
-    /// where all are trusted. It is `peer` where the fields are missing, malformed at the place that counts, or too long,
-    /// and where both fields are there and disagree: then one of them passed the proxy as the client had sent it.
+    /// It is the last address in `Forwarded` (RFC 7239) or `X-Forwarded-For` that is not a trusted proxy's, or the first
+    /// address when all are. It is `peer` when the fields are missing, malformed at the address that counts, or too long.
+    /// It is also `peer` when both fields are present and disagree: then the proxy has passed on one of them as the client
+    /// sent it.
     package func client(_ fields: Fields, peer: NetworkAddress) -> NetworkAddress {
         let forwarded = fields.byteValues("Forwarded")
         let older = fields.byteValues("X-Forwarded-For")
@@ -56,8 +57,8 @@ package struct TrustedProxies: Sendable {
         return furthest
     }
 
-    /// Takes the last element of a comma-separated list away, trimmed. Commas between double quotes do not count. Reads
-    /// from the right, so that what a client has sent cannot change how a proxy's own element is read.
+    /// Removes the last element of a comma-separated list and returns it trimmed. Commas between double quotes do not
+    /// count. Reads from the right, so that the client's part of the list cannot change how a proxy's element is read.
     private static func removeLastElement(_ list: inout ArraySlice<UInt8>) -> ArraySlice<UInt8> {
         var index = list.endIndex
         var isQuoted = false
@@ -72,8 +73,8 @@ package struct TrustedProxies: Sendable {
         return trimmed(element)
     }
 
-    /// `for` of one element of `Forwarded`: `for=192.0.2.60;proto=http`, `for="[2001:db8::17]:4711"`. Nil where it is
-    /// missing, repeated, `unknown` or obfuscated, and where the element breaks its grammar.
+    /// `for` of one element of `Forwarded`: `for=192.0.2.60;proto=http`, `for="[2001:db8::17]:4711"`. Nil when it is
+    /// missing, repeated, `unknown` or obfuscated, or the element is malformed.
     private static func address(inElement element: ArraySlice<UInt8>) -> NetworkAddress? {
         var node: ArraySlice<UInt8>?
         var rest = element
@@ -102,7 +103,7 @@ package struct TrustedProxies: Sendable {
         }
     }
 
-    /// An element of `X-Forwarded-For`. It has no grammar of its own: an address, in brackets or not, with a port or not.
+    /// An element of `X-Forwarded-For`, which has no specified grammar: an address, with or without brackets and port.
     private static func address(listed element: ArraySlice<UInt8>) -> NetworkAddress? {
         NetworkAddress(parsing: element) ?? address(ofNode: element)
     }
@@ -125,7 +126,7 @@ package struct TrustedProxies: Sendable {
         return NetworkAddress(parsing: host)
     }
 
-    /// A number, or an obfuscated port (RFC 7239 §6.3), which says nothing.
+    /// Whether the text is a number or an obfuscated port (RFC 7239 §6.3).
     private static func isPort(_ text: ArraySlice<UInt8>) -> Bool {
         guard let first = text.first else { return false }
         if first == UInt8(ascii: "_") { return text.count > 1 && text.allSatisfy(isToken) }
@@ -134,7 +135,7 @@ package struct TrustedProxies: Sendable {
 
     private static func isWhitespace(_ byte: UInt8) -> Bool { byte == 0x20 || byte == 0x09 }
 
-    /// Letters, digits, and the signs that the names of parameters and obfuscated identifiers have.
+    /// Whether the byte may be in a parameter's name or in an obfuscated identifier.
     private static func isToken(_ byte: UInt8) -> Bool {
         switch byte {
         case 0x30...0x39, 0x41...0x5a, 0x61...0x7a: true

@@ -4,9 +4,9 @@ internal import Synchronization
 
 /// One listener with its connections, on one loop's thread.
 ///
-/// The worker is an actor whose executor is its loop. `ConnectionServer` and `Acceptor`, which are the worker's alone, do
-/// all that needs no waiting, by ordinary calls from the loop. The worker runs what may suspend: handlers, streams and the
-/// end. What a handler does after a suspension comes back as a job of the same loop.
+/// The worker is an actor whose executor is its loop. `ConnectionServer` and `Acceptor` belong to one worker and do all
+/// that needs no suspension, in ordinary calls from the loop. The worker runs what may suspend: handlers, streams and
+/// draining. A handler continues after a suspension as a job of the same loop.
 actor Worker {
     nonisolated let loop: EventLoop
     nonisolated let counters = WorkerCounters()
@@ -43,15 +43,15 @@ actor Worker {
 
     // MARK: Handlers
 
-    /// Has the handler decide whether the content of a request is read.
-    func admit(_ request: Request, on id: ConnectionID) -> Task<Void, Never> {
+    /// Runs the handler's decision whether to read the content of a request.
+    func admit(_ request: Request, behind head: ReceivedHead, on id: ConnectionID) -> Task<Void, Never> {
         Task.immediate {
-            self.server.exchanges.decided(id, request, await self.handler.admit(request))
+            self.server.exchanges.decided(id, request, behind: head, await self.handler.admit(request))
             self.server.exchanges.handlerEnded()
         }
     }
 
-    /// Has the handler answer a request.
+    /// Runs the handler for a request.
     func respond(to request: Request, on id: ConnectionID) -> Task<Void, Never> {
         Task.immediate { await self.answer(request, on: id) }
     }
@@ -66,7 +66,7 @@ actor Worker {
 
     // MARK: Streams
 
-    /// Not inlined, so that the frame of an exchange that streams nothing has no room for this.
+    /// Not inlined, so that the async frame of an exchange without a stream does not contain this function's variables.
     @inline(never)
     private func stream(
         _ makeContent: @Sendable (ResponseStream) async -> Void, _ serial: UInt64, on id: ConnectionID
@@ -78,25 +78,25 @@ actor Worker {
         endStream(serial, of: id)
     }
 
-    /// Queues a piece of a stream's content and, when too much is unsent, waits until the peer has taken enough of it.
+    /// Queues a piece of a stream's content. While too much is unsent, waits before and after that.
     private func write(_ bytes: [UInt8], to id: ConnectionID, stream serial: UInt64) async throws(StreamEnded) {
-        // Of several writers that waited, only those may go on for which there is room again: what one connection holds
-        // stays below the limit and one piece.
+        // Of several writers that waited, one continues only when there is room: a connection holds no more than the limit
+        // and one piece.
         let (connection, stream) =
             if let found = streamWithRoom(id, serial) { found } else { try await roomToWrite(id, serial) }
         switch stream.framing {
         case .chunked: connection.queue { ResponseEncoder.appendChunk(bytes, to: &$0) }
         case .close, .length: connection.queue { $0.append(contentsOf: bytes) }
         }
-        // In the middle of serving, the end of that flushes: the head and what a stream begins with leave together.
+        // `serve` flushes when it ends, so that the head and a stream's first pieces are sent together.
         if !connection.isBeingServed { server.sender.flush(connection) }
         stream.writes += 1
         if streamWithRoom(id, serial) == nil { _ = try await roomToWrite(id, serial) }
-        // A stream whose client takes everything at once would never give way.
+        // A stream whose client reads everything at once would never suspend.
         if stream.writes.isMultiple(of: Self.streamWritesPerTurn) { await Task.yield() }
     }
 
-    /// The stream, unless it or its writer is at its end.
+    /// The stream; nil when it has ended or the calling task is cancelled.
     private func stream(_ id: ConnectionID, _ serial: UInt64) -> (Connection, Connection.Stream)? {
         guard !Task.isCancelled, let connection = server.connections[id], let stream = connection.stream,
             stream.serial == serial
@@ -104,7 +104,7 @@ actor Worker {
         return (connection, stream)
     }
 
-    /// The stream, where fewer bytes than the limit are unsent: mostly there is nothing to wait for.
+    /// The stream, if fewer bytes than the limit are unsent. Most writes find it so and do not suspend.
     private func streamWithRoom(_ id: ConnectionID, _ serial: UInt64) -> (Connection, Connection.Stream)? {
         guard let found = stream(id, serial), found.0.unsentBytes < unsentBytes else { return nil }
         return found
@@ -120,8 +120,8 @@ actor Worker {
             server.sender.flush(connection)
             if connection.stream == nil || connection.unsentBytes < unsentBytes { continue }
             await withTaskCancellationHandler {
-                // Captures this actor: a closure that did not would run elsewhere, and by the time it had come back, what
-                // it is to wait for could have happened.
+                // The closure captures this actor so that it runs on the loop's thread, and nothing happens between the
+                // check above and the wait.
                 await self.suspendWriter(of: stream)
             } onCancel: {
                 loop.execute { self.assumeIsolated { $0.wakeWriters(of: id, serial) } }
@@ -131,7 +131,7 @@ actor Worker {
 
     private func suspendWriter(of stream: Connection.Stream) async {
         await withCheckedContinuation { continuation in
-            // A cancellation that came earlier has found no writer to wake.
+            // An earlier cancellation has found no writer to resume.
             if Task.isCancelled { continuation.resume() } else { stream.wait(continuation) }
         }
     }
@@ -149,17 +149,16 @@ actor Worker {
         connection.stream = nil
         stream.wakeWriters()
         if stream.framing == .chunked { connection.queue { ResponseEncoder.appendLastChunk(to: &$0) } }
-        // A drain that began meanwhile ends the connection here, unless there is a request to be answered.
+        // A drain that began during the stream ends the connection here, unless another request has arrived.
         let closes = stream.closes || server.isDraining && connection.unreadBytes == 0
-        // What the client sent during the stream has not been read, and some of it may have come without the loop's being
-        // told yet.
+        // Nothing was read during the stream, and epoll may not have reported all input yet.
         server.exchanges.finish(stream.exchange, on: connection, closes: closes, mustLinger: true)
     }
 
     // MARK: Ending
 
-    /// Stops accepting, lets begun exchanges end until `deadline`, then aborts the rest. Returns when no connection is
-    /// left.
+    /// Stops accepting, lets exchanges that are under way end until `deadline`, then aborts the rest. Returns when no
+    /// connection is left.
     func drain(until deadline: MonotonicInstant) async {
         if !server.isDraining {
             server.beginDraining()
@@ -170,7 +169,7 @@ actor Worker {
         let expiry = loop.schedule(at: deadline) {
             self.assumeIsolated { worker in
                 worker.server.abortAll()
-                // A handler that does not heed its cancellation does not hold up the end either.
+                // A handler that ignores its cancellation does not delay the end.
                 worker.becomeQuiet()
             }
         }
@@ -192,7 +191,7 @@ actor Worker {
         await withCheckedContinuation { waitingForQuiet.append($0) }
     }
 
-    /// No connection is left, or the end does not wait for those that are.
+    /// Ends the waits of `drain` and `close`.
     func becomeQuiet() {
         let waiting = waitingForQuiet
         waitingForQuiet = []

@@ -2,8 +2,8 @@ internal import HTTPCodec
 internal import Reactor
 internal import Synchronization
 
-/// One worker's counts. Its loop's thread alone writes; anybody reads. Each worker has its own, so that counting a
-/// request never waits for another processor's cache.
+/// One worker's counts. The loop's thread writes them, and any thread may read them. Each worker has its own, so that
+/// counting a request never waits for another processor's cache.
 final class WorkerCounters: Sendable {
     let accepted = Atomic<Int>(0)
     let stalled = Atomic<Int>(0)
@@ -49,17 +49,17 @@ final class WorkerCounters: Sendable {
     }
 }
 
-/// The connections of a whole server, which its limits are about, and how many each source has of them.
+/// How many connections a whole server has, and how many of them each source has.
 final class ConnectionCount: Sendable {
     private struct Sources {
         var counts: [NetworkSource: Int] = [:]
-        /// Those with more than their share. With a share of a tenth there are ten at most.
+        /// The sources with more than their share. With a share of a tenth there are at most ten.
         var overShare: Set<NetworkSource> = []
     }
 
     private let open = Atomic<Int>(0)
     private let sources = Mutex(Sources())
-    /// How many connections of a full server one source may have before it gives way to others.
+    /// How many connections of a full server one source may have before it has to make room for others.
     let share: Int
 
     init(share: Int) {
@@ -69,7 +69,7 @@ final class ConnectionCount: Sendable {
     var value: Int { open.load(ordering: .relaxed) }
 
     /// Counts one more and returns how many there are now, in all and of the source.
-    /// - Parameter source: nil for a connection that no source is charged with; 0 are there of that.
+    /// - Parameter source: nil for a connection that counts for no source; `ofSource` is 0 then.
     func add(_ source: NetworkSource?) -> (total: Int, ofSource: Int) {
         let total = open.add(1, ordering: .relaxed).newValue
         guard let source else { return (total, 0) }

@@ -73,16 +73,23 @@ package struct ScheduledAction: Hashable, Sendable {
     /// The state that changes in every turn. It has memory of its own for the reason that `SlotTable` states.
     private struct State: ~Copyable {
         var slots = SlotTable()
-        var turnTime = MonotonicInstant.now
-        var busySince = MonotonicInstant.now
+        var turnTime: MonotonicInstant
+        var busySince: MonotonicInstant
         var isTurnRequested = false
         var observer: (any TurnObserver)?
         /// Items that were taken out of the mailbox. The items from `firstTaken` on have not run yet.
         var taken: [Item] = []
         var firstTaken = 0
+
+        init(at time: MonotonicInstant) {
+            turnTime = time
+            busySince = time
+        }
     }
 
     package let name: String
+    /// Nil for the machine's clock.
+    private let clock: (any LoopClock)?
     private let epoll: OwnedDescriptor
     private let wakeUp: OwnedDescriptor
     private let mailbox = Mutex(Mailbox())
@@ -106,10 +113,12 @@ package struct ScheduledAction: Hashable, Sendable {
     private static let largestKeptCapacity = 256
 
     /// Creates the epoll set and starts the thread. Throws when the system refuses a descriptor or a thread.
-    package init(name: String) throws(SystemError) {
+    /// - Parameter clock: what the loop reads the time from; nil for the machine's clock.
+    package init(name: String, clock: (any LoopClock)? = nil) throws(SystemError) {
         self.name = name
+        self.clock = clock
         unsafe state = .allocate(capacity: 1)
-        unsafe state.initialize(to: State())
+        unsafe state.initialize(to: State(at: clock?.now ?? .now))
         epoll = OwnedDescriptor(adopting: try retryingInterrupts("epoll_create1") { clinux_epoll_create() })
         wakeUp = OwnedDescriptor(adopting: try retryingInterrupts("eventfd") { clinux_eventfd() })
         let (epollNumber, wakeUpNumber) = (epoll.rawValue, wakeUp.rawValue)
@@ -126,6 +135,11 @@ package struct ScheduledAction: Hashable, Sendable {
     }
 
     // MARK: From any thread
+
+    /// The time on the loop's clock.
+    package var now: MonotonicInstant {
+        if let clock { clock.now } else { .now }
+    }
 
     package var isCurrent: Bool { owner.load(ordering: .relaxed) == UInt(pthread_self()) }
 
@@ -203,6 +217,12 @@ package struct ScheduledAction: Hashable, Sendable {
         return ScheduledAction(id: deadlines.insert(due: due, action))
     }
 
+    /// Runs `action` on this thread when `delay` has passed.
+    @discardableResult
+    package func schedule(after delay: Duration, _ action: @escaping () -> Void) -> ScheduledAction {
+        schedule(at: now.advanced(by: delay), action)
+    }
+
     package func cancel(_ action: ScheduledAction) {
         checkIsolated()
         deadlines.remove(action.id)
@@ -233,7 +253,7 @@ package struct ScheduledAction: Hashable, Sendable {
         defer { unsafe events.deallocate() }
         var hasMore = false
         while true {
-            let end = MonotonicInstant.now
+            let end = now
             let hasWork = unsafe hasMore || state.pointee.isTurnRequested
             unsafe state.pointee.isTurnRequested = false
             let timeout = hasWork ? 0 : millisecondsToEarliestDeadline(end)
@@ -245,7 +265,7 @@ package struct ScheduledAction: Hashable, Sendable {
                 // while the process was stopped, and descriptors come first.
                 count = unsafe clinux_epoll_wait(epoll.rawValue, events, CInt(capacity), 0)
             }
-            let start = MonotonicInstant.now
+            let start = now
             unsafe state.pointee.turnTime = start
             // epoll_wait returns at once when a descriptor is already ready, so a long call was a pause.
             let wasPaused = start.nanoseconds &- end.nanoseconds > Self.shortestPause
@@ -300,8 +320,8 @@ package struct ScheduledAction: Hashable, Sendable {
     private func runMailbox(turnBegan: MonotonicInstant) -> Bool {
         if unsafe state.pointee.taken.isEmpty, !takeItems() { return false }
         var postponed: [Item] = []
-        let now = MonotonicInstant.now.nanoseconds
-        let end = now &+ max(Self.minimumJobTime, now &- turnBegan.nanoseconds)
+        let start = now.nanoseconds
+        let end = start &+ max(Self.minimumJobTime, start &- turnBegan.nanoseconds)
         var round = 0
         var isOver = false
         repeat {
@@ -318,7 +338,7 @@ package struct ScheduledAction: Hashable, Sendable {
                     postponed.append(item)
                     continue
                 }
-                isOver = MonotonicInstant.now.nanoseconds > end
+                isOver = now.nanoseconds > end
                 if isOver, unsafe state.pointee.firstTaken < state.pointee.taken.count {
                     // The postponed actions were enqueued before the remaining items.
                     unsafe state.pointee.taken.replaceSubrange(..<state.pointee.firstTaken, with: postponed)
@@ -364,6 +384,7 @@ package struct ScheduledAction: Hashable, Sendable {
         guard let earliest = deadlines.earliest else { return -1 }
         let remaining = earliest.nanoseconds &- now.nanoseconds
         if remaining <= 0 { return 0 }
+        if clock != nil { return -1 }
         // Rounded up: waking up early would spin through empty turns.
         return CInt(clamping: (remaining - 1) / 1_000_000 + 1)
     }

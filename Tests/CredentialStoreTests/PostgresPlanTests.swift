@@ -7,7 +7,7 @@ internal import Testing
 @testable internal import Postgres
 
 /// The server must use an index for every statement of the store when there are many records, for all parameters.
-@Suite(.timeLimit(.minutes(3))) struct `PostgreSQL plans` {
+@Suite(.timeLimit(.minutes(3)), .serialized) struct `PostgreSQL plans` {
     /// 200,000 sets of credentials and 2000 logins under 2000 tenants, and 100,000 entries of the log.
     private static let fill = [
         """

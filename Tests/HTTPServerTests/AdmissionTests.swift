@@ -133,6 +133,8 @@ private func text(_ count: Int) -> String { String(repeating: "x", count: count)
             let response = try await client.response()
             #expect(response.text == "slow 5")
             #expect(response.fields["Connection"] == "close")
+            #expect(try await client.rest() == "")
+            await client.close()
             await drained
         }
     }

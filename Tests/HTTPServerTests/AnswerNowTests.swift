@@ -52,51 +52,61 @@ private final class QuickHandler: RequestHandler {
 }
 
 private func withQuickServer(
-    _ configuration: ServerConfiguration = configured { _ in }, _ body: (Server) async throws -> Void
+    _ configuration: ServerConfiguration = configured { _ in }, clock: ManualLoopClock? = nil,
+    _ body: (Server) async throws -> Void
 ) async throws {
-    try await withServer(configuration, answering: QuickHandler(), body)
+    try await withServer(configuration, clock: clock, answering: QuickHandler(), body)
 }
 
 private func get(_ path: String) -> String { "GET \(path) HTTP/1.1\r\nHost: h\r\n\r\n" }
 
 @Suite struct `Connections whose requests are answered at once` {
     @Test func `wait for their next request as long as every other, also when the first came with them`() async throws {
+        let clock = ManualLoopClock()
         let configuration = configured {
-            $0.headTimeout = .milliseconds(200)
+            $0.headTimeout = .seconds(10)
             $0.idleTimeout = .seconds(60)
         }
-        try await withQuickServer(configuration) { server in
+        try await withQuickServer(configuration, clock: clock) { server in
             let client = try HTTPRawClient(server.address)
             try await client.send(get("/quick"))
             #expect(try await client.response().text == "1")
             // Five times as long as a head may take.
-            #expect(await !client.hasInput(within: .seconds(1)))
+            await clock.advance(by: .seconds(50))
+            #expect(await !client.hasInput(within: .zero))
             try await client.send(get("/quick"))
             #expect(try await client.response().text == "2")
         }
     }
 
     @Test func `are closed when they have waited for too long, and not before`() async throws {
-        let configuration = configured { $0.idleTimeout = .milliseconds(400) }
-        try await withQuickServer(configuration) { server in
+        let clock = ManualLoopClock()
+        let configuration = configured { $0.idleTimeout = .seconds(60) }
+        try await withQuickServer(configuration, clock: clock) { server in
             let client = try HTTPRawClient(server.address)
             for number in 1...4 {
                 try await client.send(get("/quick"))
                 #expect(try await client.response().text == "\(number)")
                 // Together longer than one wait may be.
-                #expect(await !client.hasInput(within: .milliseconds(150)))
+                await clock.advance(by: .milliseconds(59_999))
+                #expect(await !client.hasInput(within: .zero))
             }
+            await clock.advance(by: .milliseconds(500))
             #expect(try await client.rest() == "")
         }
     }
 
     @Test func `that send half a head have as long for it as every other`() async throws {
-        let configuration = configured { $0.headTimeout = .milliseconds(200) }
-        try await withQuickServer(configuration) { server in
+        let clock = ManualLoopClock()
+        let configuration = configured { $0.headTimeout = .seconds(10) }
+        try await withQuickServer(configuration, clock: clock) { server in
             let client = try HTTPRawClient(server.address)
             try await client.send(get("/quick"))
             _ = try await client.response()
             try await client.send("GET /quick HTTP/1.1\r\nHo")
+            await clock.advance(by: .milliseconds(9999))
+            #expect(await !client.hasInput(within: .zero))
+            await clock.advance(by: .milliseconds(500))
             #expect(try await client.response().status == .requestTimeout)
         }
     }
@@ -128,6 +138,8 @@ private func get(_ path: String) -> String { "GET \(path) HTTP/1.1\r\nHost: h\r\
             let last = try await busy.response()
             #expect(last.status == .ok)
             #expect(last.fields["Connection"] == "close")
+            #expect(try await busy.rest() == "")
+            await busy.close()
             await drained
         }
     }

@@ -68,11 +68,15 @@ import Testing
     }
 
     @Test func `a client that does not close after a last answer is closed`() async throws {
-        try await withServer(configured { $0.lingerTimeout = .milliseconds(100) }) { server in
+        let clock = ManualLoopClock()
+        try await withServer(configured { $0.lingerTimeout = .seconds(2) }, clock: clock) { server in
             let client = try HTTPRawClient(server.address)
             try await client.send("nonsense\r\n")
             #expect(try await client.rest().hasPrefix("HTTP/1.1 400 "))
-            await eventually { server.statistics.connectionsOpen == 0 }
+            await clock.advance(by: .milliseconds(1999))
+            #expect(server.statistics.connectionsOpen == 1)
+            await clock.advance(by: .milliseconds(500))
+            #expect(server.statistics.connectionsOpen == 0)
         }
     }
 
@@ -135,137 +139,16 @@ import Testing
         }
     }
 
-    // MARK: Times
-
-    /// Sends one byte at a time until the server has had enough.
-    private func drip(_ client: HTTPRawClient, after start: String) async throws -> ParsedResponse {
-        try await client.send(start)
-        // Each byte waits for the loop's next turns, in which it would extend a time-out that was counted per read.
-        while await !client.hasInput(within: .milliseconds(20)) { try await client.send("a") }
-        return try await client.response()
-    }
-
-    @Test func `a head has to be complete in time, however steadily it comes`() async throws {
-        try await withServer(configured { $0.headTimeout = .milliseconds(200) }) { server in
-            let client = try HTTPRawClient(server.address)
-            let begin = MonotonicInstant.now
-            let response = try await drip(client, after: "GET / HTTP/1.1\r\nX: ")
-            #expect(response.status == .requestTimeout)
-            #expect(response.fields["connection"] == "close")
-            #expect(begin.duration(to: .now) >= .milliseconds(200))
-            #expect(try await client.rest() == "")
-        }
-    }
-
-    @Test func `content has to be complete in time, however steadily it comes`() async throws {
-        try await withServer(configured { $0.bodyTimeout = .milliseconds(200) }) { server in
-            let client = try HTTPRawClient(server.address)
-            let response = try await drip(client, after: "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 60000\r\n\r\n")
-            #expect(response.status == .requestTimeout)
-            #expect(try await client.rest() == "")
-        }
-    }
-
-    @Test func `an idle connection is closed without a word`() async throws {
-        try await withServer(configured { $0.idleTimeout = .milliseconds(100) }) { server in
-            let client = try HTTPRawClient(server.address)
-            try await client.send(get("/"))
-            _ = try await client.response()
-            #expect(try await client.rest() == "")
-        }
-    }
-
-    @Test func `a connection that never says anything is closed without a word`() async throws {
-        try await withServer(configured { $0.headTimeout = .milliseconds(100) }) { server in
-            let client = try HTTPRawClient(server.address)
-            #expect(try await client.rest() == "")
-        }
-    }
-
-    @Test func `a request that comes at the last moment is answered, and its connection stays`() async throws {
-        let clients = Mutex<[HTTPRawClient]>([])
-        let handler: @Sendable (Request) async -> Response = { request in
-            let clients = clients.withLock { $0 }
-            switch request.path {
-            case "/hold":
-                // Until the first connection's time is up, and a look at deadlines is due.
-                try? clients[2].sendBlocking(Array(get("/then").utf8))
-                usleep(300_000)
-            case "/then":
-                // Behind the turn's look at the descriptors, and before the one at the deadlines.
-                try? clients[0].sendBlocking(Array(get("/late").utf8))
-            default: break
-            }
-            return Response(.ok, body: Array(request.path.utf8))
-        }
-        try await withServer(configured { $0.idleTimeout = .milliseconds(200) }, handler: handler) { server in
-            let three = try (0..<3).map { _ in try HTTPRawClient(server.address) }
-            clients.withLock { $0 = three }
-            defer { clients.withLock { $0 = [] } }
-            try await three[0].send(get("/first"))
-            #expect(try await three[0].response().text == "/first")
-            try await three[1].send(get("/hold"))
-            #expect(try await three[0].response().text == "/late")
-            try await three[0].send(get("/again"))
-            #expect(try await three[0].response().text == "/again")
-        }
-    }
-
-    @Test func `many time-outs at once leave others their turns`() async throws {
-        let counts = Mutex((server: Server?.none, open: Set<Int>()))
-        let handler: @Sendable (Request) async -> Response = { _ in
-            counts.withLock { counts in
-                if let open = counts.server?.statistics.connectionsOpen { counts.open.insert(open) }
-            }
-            return Response(.ok)
-        }
-        try await withServer(configured { $0.headTimeout = .seconds(2) }, handler: handler) { server in
-            let silent = try (0..<1000).map { _ in try SilentClient(server.address) }
-            let client = try HTTPRawClient(server.address)
-            await eventually { server.statistics.connectionsOpen == silent.count + 1 }
-            counts.withLock { $0.server = server }
-            defer { counts.withLock { $0.server = nil } }
-            // One answer on, as long as there are others.
-            while server.statistics.connectionsOpen > 1 {
-                try await client.send(get("/"))
-                #expect(try await client.response().status == .ok)
-            }
-            let between = counts.withLock { $0.open.filter { (2...silent.count).contains($0) } }
-            #expect(between.count > 5, "\(between.sorted())")
-        }
-    }
-
-    @Test func `time-outs of requests do not count while a handler works`() async throws {
-        let configuration = configured {
-            $0.headTimeout = .milliseconds(50)
-            $0.bodyTimeout = .milliseconds(50)
-            $0.idleTimeout = .milliseconds(50)
-        }
-        let loop = Mutex<EventLoop?>(nil)
-        let handler: @Sendable (Request) async -> Response = { _ in
-            let loop = loop.withLock { $0 }
-            try? await loop?.sleep(until: .after(.milliseconds(300)))
-            return Response(.ok)
-        }
-        try await withServer(configuration, handler: handler) { server in
-            loop.withLock { $0 = server.loops.first }
-            let client = try HTTPRawClient(server.address)
-            try await client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx")
-            #expect(try await client.response().status == .ok)
-        }
-    }
+    // MARK: Contents
 
     @Test func `contents that do not end are bounded in their sum`() async throws {
-        try await withServer(configured { $0.contentBytes = 100_000 }) { server in
+        let clock = ManualLoopClock()
+        try await withServer(configured { $0.contentBytes = 100_000 }, clock: clock) { server in
             let head = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 60000\r\n\r\n"
             let first = try HTTPRawClient(server.address)
             try await first.send(head + String(repeating: "x", count: 50_000))
-            // Each answer takes a turn of the loop, which reads a part of what is there: after these it has read it all.
-            let probe = try HTTPRawClient(server.address)
-            for _ in 0..<16 {
-                try await probe.send(get("/"))
-                #expect(try await probe.response().status == .ok)
-            }
+            // A turn of the loop reads a part of it.
+            for _ in 0..<16 { await clock.handleInput() }
             let second = try HTTPRawClient(server.address)
             try await second.send(head + String(repeating: "x", count: 59_999))
             let refusal = try await second.response()
@@ -304,72 +187,6 @@ import Testing
                 #expect(try await client.response().text == held)
             }
             #expect(try await begin("POST").response().text == "60000")
-        }
-    }
-
-    // MARK: Slow peers
-
-    @Test func `a peer that does not read is dropped, and what it could make the server queue is bounded`() async throws
-    {
-        let body = [UInt8](repeating: 0x61, count: 32_768)
-        let handler: @Sendable (Request) async -> Response = { _ in Response(.ok, body: body) }
-        try await withServer(configured { $0.writeTimeout = .milliseconds(300) }, handler: handler) { server in
-            let client = try HTTPRawClient(server.address, receiveBufferBytes: 4096)
-            // 64 MiB of answers are asked for.
-            try await client.send(String(repeating: get("/"), count: 2048))
-            // Not "none is open": that is so before the first is accepted, too.
-            await eventually { server.statistics.connectionsStalled == 1 && server.statistics.connectionsOpen == 0 }
-            // The kernel takes up to 4 MiB; what lies beyond it is the server's own bound.
-            #expect(server.statistics.requests * body.count < 8 << 20)
-            await #expect(throws: HTTPRawClient.Failure.reset) {
-                while true { if try await client.receive().isEmpty { break } }
-            }
-        }
-    }
-
-    @Test func `a peer that reads slowly but steadily gets everything`() async throws {
-        let body = [UInt8](repeating: 0x61, count: 32_768)
-        let handler: @Sendable (Request) async -> Response = { _ in Response(.ok, body: body) }
-        try await withServer(handler: handler) { server in
-            let client = try HTTPRawClient(server.address, receiveBufferBytes: 4096)
-            try await client.send(String(repeating: get("/"), count: 400))
-            for _ in 0..<400 { #expect(try await client.response().body.count == body.count) }
-        }
-    }
-
-    /// What has arrived of its requests waits for it, and not the other way round.
-    @Test func `a peer that pauses in reading is not late with requests that have arrived`() async throws {
-        let body = [UInt8](repeating: 0x61, count: 32_768)
-        let handler: @Sendable (Request) async -> Response = { _ in Response(.ok, body: body) }
-        let configuration = configured { $0.headTimeout = .milliseconds(300) }
-        try await withServer(configuration, handler: handler) { server in
-            let client = try HTTPRawClient(server.address, receiveBufferBytes: 4096)
-            try await client.send(String(repeating: get("/"), count: 200))
-            await eventually { server.statistics.requests > 0 }
-            // Whose head is late is told so, twice: as long have those waited that are not looked at.
-            for _ in 0..<2 {
-                let late = try HTTPRawClient(server.address)
-                try await late.send("GET / HTTP/1.1\r\n")
-                #expect(try await late.response().status == .requestTimeout)
-            }
-            for _ in 0..<200 { #expect(try await client.response().status == .ok) }
-        }
-    }
-
-    @Test func `slow peers do not delay others`() async throws {
-        try await withServer { server in
-            var slow: [HTTPRawClient] = []
-            for _ in 0..<30 {
-                let client = try HTTPRawClient(server.address)
-                try await client.send("GET / HTTP/1.1\r\nX: ")
-                slow.append(client)
-            }
-            let fast = try HTTPRawClient(server.address)
-            for _ in 0..<100 {
-                for client in slow.prefix(3) { try await client.send("a") }
-                try await fast.send(get("/"))
-                #expect(try await fast.response().status == .ok)
-            }
         }
     }
 
@@ -486,13 +303,13 @@ import Testing
     }
 
     @Test func `more than can be done is refused at once, and only for as long`() async throws {
-        let handler = OverloadedHandler()
-        let start = MonotonicInstant.now
-        try await withServer(answering: handler) { server in
+        let clock = ManualLoopClock()
+        let handler = OverloadedHandler(clock)
+        try await withServer(clock: clock, answering: handler) { server in
             var clients: [HTTPRawClient] = []
             for _ in 0..<100 { clients.append(try HTTPRawClient(server.address)) }
             var (answered, refused) = (0, 0)
-            // The first takes longer than a burst may, and all others have come by its end: they have no pause before them.
+            // The first takes longer than a burst may, and all others arrive before it ends, so the loop has no pause.
             try await clients[0].send(get("/"))
             await handler.gate.isHeld()
             try await clients[0].send(String(repeating: get("/"), count: 3))
@@ -503,13 +320,14 @@ import Testing
                     if isRefused(try await client.response()) { refused += 1 } else { answered += 1 }
                 }
             }
-            // The first is taken, and so are the last ones, when they are a crowd no more.
+            // The first is answered, and so are the last ones, when they are no longer a crowd.
             #expect(answered >= 1 + 63 && refused >= 4)
             #expect(server.statistics.refusals.filter { $0.value > 0 } == [.overload: refused])
             #expect(server.statistics.faults == [:])
-            await eventually { handler.told.reduce(0, +) == refused }
-            // Once a second, and not for each; the answer is made once.
-            #expect(handler.told.count <= Int(start.duration(to: .now) / .seconds(1)))
+            // All of this takes less than a second; a report comes once a second, and the answer is made once.
+            #expect(handler.reported == [])
+            await clock.advance(by: .seconds(1))
+            #expect(handler.reported == [refused])
             #expect(handler.answersMade == 1)
             for client in clients {
                 try await client.send(get("/"))
@@ -519,28 +337,17 @@ import Testing
     }
 }
 
-/// A connection that nothing is sent on.
-private final class SilentClient {
-    private let descriptor: OwnedDescriptor
-
-    init(_ address: SocketAddress) throws {
-        descriptor = OwnedDescriptor(
-            adopting: try retryingInterrupts("socket") {
-                socket(address.family, CInt(SOCK_STREAM.rawValue) | CInt(SOCK_CLOEXEC.rawValue), 0)
-            })
-        let number = descriptor.rawValue
-        try retryingInterrupts("connect") { unsafe address.withSockaddr { unsafe Glibc.connect(number, $0, $1) } }
-    }
-}
-
 /// Takes its time for each answer.
 private final class OverloadedHandler: RequestHandler {
-    /// Holds the loop at the first request, which is not answered at once after that either.
+    /// Holds the loop at the first request, which takes longer than the others also after that.
     let gate = LoopGate()
-    private let state = Mutex((told: [Int](), answersMade: 0, hasBegun: false))
+    private let clock: ManualLoopClock
+    private let state = Mutex((reported: [Int](), answersMade: 0, hasBegun: false))
 
-    /// What it was told of refusals.
-    var told: [Int] { state.withLock { $0.told } }
+    init(_ clock: ManualLoopClock) { self.clock = clock }
+
+    /// The counts of the reports about overload.
+    var reported: [Int] { state.withLock { $0.reported } }
     /// How often it was asked for the answer to a refusal.
     var answersMade: Int { state.withLock { $0.answersMade } }
 
@@ -551,9 +358,9 @@ private final class OverloadedHandler: RequestHandler {
         }
         if isFirst {
             gate.hold()
-            usleep(120_000)
+            clock.move(by: .milliseconds(120))
         }
-        usleep(2000)
+        clock.move(by: .milliseconds(2))
         return Response(.ok)
     }
 
@@ -565,6 +372,6 @@ private final class OverloadedHandler: RequestHandler {
     }
 
     func refused(_ refusal: Refusal, count: Int) {
-        state.withLock { if refusal == .overload { $0.told.append(count) } }
+        state.withLock { if refusal == .overload { $0.reported.append(count) } }
     }
 }

@@ -6,21 +6,23 @@ import HTTPServer
 import Reactor
 import Testing
 
-/// Runs `body` against a server on loopback, and closes the server whatever comes of it.
+/// Runs `body` against a server on loopback, and closes the server also when `body` throws.
+/// - Parameter clock: the server's clock; nil for the machine's.
 func withServer(
-    _ configuration: ServerConfiguration = configured { _ in },
+    _ configuration: ServerConfiguration = configured { _ in }, clock: ManualLoopClock? = nil,
     handler: @escaping @Sendable (Request) async -> Response = echo,
     _ body: (Server) async throws -> Void
 ) async throws {
-    try await withServer(configuration, answering: HTTPClosureHandler(handler), body)
+    try await withServer(configuration, clock: clock, answering: HTTPClosureHandler(handler), body)
 }
 
 /// The same for a handler that is more than a closure.
 func withServer(
-    _ configuration: ServerConfiguration = configured { _ in }, answering handler: any RequestHandler,
-    _ body: (Server) async throws -> Void
+    _ configuration: ServerConfiguration = configured { _ in }, clock: ManualLoopClock? = nil,
+    answering handler: any RequestHandler, _ body: (Server) async throws -> Void
 ) async throws {
-    let server = try Server(configuration: configuration, handler: handler)
+    let server = try Server(configuration: configuration, handler: handler, clock: clock)
+    clock?.drive(server.loops)
     do {
         try await body(server)
         await server.close()
@@ -86,21 +88,21 @@ func eventually(
     }
 }
 
-/// Keeps a loop from everything else, as a program does that has too much to compute, for as long as a test wants.
+/// Blocks a loop's thread until a test lets it go on, as a handler does that computes for too long.
 final class LoopGate: Sendable {
     private let held = HTTPLatch()
     private let mayGo = DispatchSemaphore(value: 0)
 
-    /// Blocks the loop that it is called on until it is let go, or has been held for half a minute: a test that fails
-    /// before it lets it go is not to hang. To be called once.
+    /// Blocks the calling loop's thread until `letGo`, or for half a minute, so that a test that fails before `letGo`
+    /// does not hang. To be called once.
     func hold() {
         held.open()
         _ = mayGo.wait(timeout: .now() + 30)
     }
 
-    /// Waits until the loop is held, or fails.
+    /// Waits until `hold` was called; fails after ten seconds.
     func isHeld(sourceLocation: SourceLocation = #_sourceLocation) async {
-        await eventually({ held.isOpen }, "nobody holds the loop", sourceLocation: sourceLocation)
+        await eventually({ held.isOpen }, "the loop is not held", sourceLocation: sourceLocation)
     }
 
     func letGo() { mayGo.signal() }

@@ -6,16 +6,22 @@ import Reactor
 import Synchronization
 import Testing
 
-/// Keeps the loop from everything else with its first request until it is let go, and takes down what it is asked for.
+/// Blocks the loop at its first request until a test lets it go on, and records the paths of the requests.
 private final class GatedHandler: RequestHandler {
     let gate = LoopGate()
     private let state = Mutex<[String]>([])
-    private let delay: UInt32
+    private let clock: ManualLoopClock?
+    private let delay: Duration
 
-    /// - Parameter delay: for how long the loop is kept after that, in microseconds.
-    init(delay: UInt32 = 0) { self.delay = delay }
+    /// - Parameters:
+    ///   - clock: shows how much time the handler takes; nil when it takes none.
+    ///   - delay: how long the first request takes when the loop goes on.
+    init(_ clock: ManualLoopClock? = nil, delay: Duration = .zero) {
+        self.clock = clock
+        self.delay = delay
+    }
 
-    /// What it was asked for, in order.
+    /// The paths of the requests, in order.
     var paths: [String] { state.withLock { $0 } }
 
     func respond(to request: Request) async -> Response {
@@ -25,17 +31,17 @@ private final class GatedHandler: RequestHandler {
         }
         if isFirst {
             gate.hold()
-            usleep(delay)
+            clock?.move(by: delay)
         }
         return Response(.ok)
     }
 
     func response(toFault status: Status, detail: String) -> Response { Response(status) }
 
-    /// Answers `GET /quick`, and takes its time for it.
+    /// Answers `GET /quick`, which takes 3 ms.
     func answerNow(_ head: RequestHead, _ bytes: Span<UInt8>, into answer: NowAnswer) -> Int? {
         guard head.isRequest("GET", for: "/quick", in: bytes) else { return nil }
-        usleep(300)
+        clock?.move(by: .milliseconds(3))
         answer.write([])
         return 0
     }
@@ -120,13 +126,14 @@ private let quickRequest = "GET /quick HTTP/1.1\r\nHost: h\r\n\r\n"
         }
     }
 
-    /// Long enough without a pause to be more than a burst, and with more than are served in a turn.
+    /// The loop has no pause for longer than a burst, and more connections are ready than one turn serves.
     @Test func `what is answered at once is refused, too, where it waited for too long`() async throws {
-        let handler = GatedHandler(delay: 150_000)
-        try await withServer(answering: handler) { server in
+        let clock = ManualLoopClock()
+        let handler = GatedHandler(clock, delay: .milliseconds(150))
+        try await withServer(clock: clock, answering: handler) { server in
             let first = try HTTPRawClient(server.address)
             var clients: [HTTPRawClient] = []
-            for _ in 0..<1200 {
+            for _ in 0..<200 {
                 let client = try HTTPRawClient(server.address)
                 try await client.send(quickRequest)
                 #expect(try await client.response().status == .ok)
@@ -140,7 +147,7 @@ private let quickRequest = "GET /quick HTTP/1.1\r\nHost: h\r\n\r\n"
             for client in clients {
                 if isRefused(try await client.response()) { refused += 1 } else { answered += 1 }
             }
-            // Those of the first turn are answered at least; a turn takes longer than the budget.
+            // At least the requests of the first turn are answered. A turn takes longer than a request may wait.
             #expect(answered >= 16 && refused > 0)
             #expect(server.statistics.refusals[.overload] == refused)
             #expect(handler.paths == ["/first"])

@@ -74,6 +74,8 @@ internal import Testing
         }
     }
 
+    private static let channels = Atomic<Int>(0)
+
     private static func follow(
         server: PostgresServer, port: UInt16? = nil, interval: Duration = .milliseconds(100),
         limit: Duration = .seconds(2), isProven: Bool = true
@@ -84,16 +86,18 @@ internal import Testing
         var settings = PostgresListener.Settings()
         settings.interval = interval
         settings.limit = limit
+        // One for each test: the tests share a database.
+        let channel = "listener_\(channels.add(1, ordering: .relaxed).newValue)"
         let stream = AsyncStream.makeStream(of: PostgresListener.Event.self)
         let listener = PostgresListener(
-            configuration, channel: "listener_tests", settings: settings, on: PostgresServer.loop,
+            configuration, channel: channel, settings: settings, on: PostgresServer.loop,
             resolver: PostgresServer.resolver
         ) { payload, deadline throws(PostgresError) in
-            if isProven { try await Following.notify(pool, "listener_tests", payload, deadline) }
+            if isProven { try await Following.notify(pool, channel, payload, deadline) }
         } hear: { event in
             stream.continuation.yield(event)
         }
-        return Following(listener: listener, events: stream.stream, pool: pool, channel: "listener_tests")
+        return Following(listener: listener, events: stream.stream, pool: pool, channel: channel)
     }
 
     private static func isLost(_ event: PostgresListener.Event?) -> Bool {

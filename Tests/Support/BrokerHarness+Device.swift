@@ -115,12 +115,15 @@ extension BrokerHarness {
         return (broker, script)
     }
 
-    /// Begins a device login; fails loudly when it is refused. Returns its `device_code`.
+    /// Begins a device login, and waits until the broker sleeps before the first poll. Returns its `device_code`.
+    /// - Precondition: the login is not refused.
     package func beginDevice(storageKey: String = "default", tenant: String = "t1") async -> String {
+        let sleeps = time.sleepsBegun
         let answer = await call(.post, "/device", tenant: tenant, body: #"{"storage_key": "\#(storageKey)"}"#)
         guard answer.status == 201, let handle = answer.json["device_code"]?.text else {
             preconditionFailure("device login refused: \(answer.text)")
         }
+        if !time.skipsSleeps { await time.sleep(after: sleeps) }
         return handle
     }
 
@@ -132,23 +135,5 @@ extension BrokerHarness {
     /// Waits for the end of a login that ends without more time passing. Returns the answer's text.
     package func deviceEnd(_ handle: String, tenant: String = "t1") async -> String {
         await deviceProgress(handle, query: "?wait=60", tenant: tenant).text
-    }
-}
-
-extension ManualTime {
-    /// Moves the clock in steps of half a second, and waits after each until as many sleep as before.
-    package func pass(_ duration: Duration, sleepers count: Int = 1) async {
-        await Self.pass(duration, [(self, count)])
-    }
-
-    /// Moves several clocks together.
-    package static func pass(_ duration: Duration, _ clocks: [(time: ManualTime, sleepers: Int)]) async {
-        var remaining = duration
-        while remaining > .zero {
-            let step = min(remaining, .milliseconds(500))
-            for clock in clocks { clock.time.advance(by: step) }
-            for clock in clocks { await clock.time.sleepers(atLeast: clock.sleepers) }
-            remaining -= step
-        }
     }
 }

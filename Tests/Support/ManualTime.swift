@@ -5,18 +5,19 @@ internal import Synchronization
 internal import Testing
 internal import TokenBroker
 
-/// Time that a test moves. Either every sleep is over at once and moves the clock by its length, or sleepers wait until
-/// the test has moved the clock far enough.
+/// Time that a test moves. Either every sleep ends at once and moves the clock by its length, or sleeps last until the
+/// test has moved the clock far enough.
 package final class ManualTime: Time {
     private struct Sleeper {
         let due: Duration
+        let length: Duration
         var isTick = false
         let continuation: CheckedContinuation<Bool, Never>
     }
 
     private struct State {
         var elapsed: Duration = .zero
-        /// By how much the clock was moved without time's having passed.
+        /// By how much the wall clock was set without time passing.
         var moved: Duration = .zero
         var skipsSleeps: Bool
         var holdsTicks = false
@@ -24,28 +25,43 @@ package final class ManualTime: Time {
         var sleepers: [UInt64: Sleeper] = [:]
         var cancelled: Set<UInt64> = []
         var lastSleeper: UInt64 = 0
+        /// How many sleeps have begun.
+        var begun = 0
         var arrivals: [UInt64: Arrival] = [:]
         var lastArrival: UInt64 = 0
-        /// The waits that ended before they had begun.
+        /// The waits for sleeps that ended before they had begun.
         var left: Set<UInt64> = []
 
-        /// Those whose time has come.
+        /// Removes the sleepers whose time has come, and returns them.
         mutating func takeDue() -> [Sleeper] {
             let due = sleepers.filter { $0.value.due <= elapsed && !($0.value.isTick && holdsTicks) }
             for id in due.keys { sleepers[id] = nil }
             return Array(due.values)
         }
 
+        /// The lengths of the sleeps that are waited for, the earliest first.
+        var lengths: [Duration] {
+            sleepers.filter { !$0.value.isTick }.sorted { $0.key < $1.key }.map(\.value.length)
+        }
+
         var countOfSleepers: Int { sleepers.values.count { !$0.isTick } }
     }
 
+    /// A wait for sleeps to begin.
     private struct Arrival {
-        let count: Int
+        let isThere: @Sendable (State) -> Bool
         let continuation: CheckedContinuation<Bool, Never>
     }
 
-    /// How long a test waits for sleepers: far more than a busy machine needs, and far less than a suite's limit.
-    private static let patience: Duration = .seconds(60)
+    /// The line of a test that waits.
+    private struct Caller {
+        let fileID: String
+        let filePath: String
+        let line: Int
+    }
+
+    /// How long a test waits for sleeps to begin: longer than a busy machine needs, and less than a suite's time limit.
+    private static let patience: Duration = .seconds(50)
 
     /// 2026-11-21T09:00:00Z.
     package static let beginning = Timestamp(rfc3339: "2026-11-21T09:00:00Z")!
@@ -88,18 +104,48 @@ package final class ManualTime: Time {
         for sleeper in due { sleeper.continuation.resume(returning: true) }
     }
 
-    /// Suspends until at least `count` sleeps are being waited for, or until the task is cancelled. Where they do not
-    /// come within a minute, the test has failed.
+    /// Suspends until sleeps of all these lengths have begun and have not ended, or until the task is cancelled. Records an
+    /// issue when they do not begin within 50 s.
     package func sleepers(
-        atLeast count: Int, fileID: String = #fileID, filePath: String = #filePath, line: Int = #line,
-        column: Int = #column
+        of lengths: SleepLength..., fileID: String = #fileID, filePath: String = #filePath, line: Int = #line
+    ) async {
+        await sleepers(of: lengths, fileID: fileID, filePath: filePath, line: line)
+    }
+
+    package func sleepers(
+        of lengths: [SleepLength], fileID: String = #fileID, filePath: String = #filePath, line: Int = #line
+    ) async {
+        await wait("sleeps of \(lengths)", Caller(fileID: fileID, filePath: filePath, line: line)) {
+            SleepLength.areAll(lengths, among: $0.lengths)
+        }
+    }
+
+    /// Suspends until any sleep has begun and has not ended.
+    package func sleeper(fileID: String = #fileID, filePath: String = #filePath, line: Int = #line) async {
+        await wait("a sleep", Caller(fileID: fileID, filePath: filePath, line: line)) { $0.countOfSleepers > 0 }
+    }
+
+    /// How many sleeps have begun since the beginning.
+    package var sleepsBegun: Int { state.withLock { $0.begun } }
+
+    /// Suspends until a sleep has begun after the first `count`.
+    package func sleep(
+        after count: Int, fileID: String = #fileID, filePath: String = #filePath, line: Int = #line
+    ) async {
+        await wait("a sleep after the first \(count)", Caller(fileID: fileID, filePath: filePath, line: line)) {
+            $0.begun > count
+        }
+    }
+
+    private func wait(
+        _ expectation: String, _ caller: Caller, until isThere: @escaping @Sendable (State) -> Bool
     ) async {
         let id = state.withLock { state in
             state.lastArrival += 1
             return state.lastArrival
         }
         let limit = Task {
-            // A limit that is not needed any more is cancelled.
+            // The limit is cancelled when the sleeps have begun.
             guard (try? await Task.sleep(for: Self.patience)) != nil else { return }
             leave(id)
         }
@@ -107,8 +153,8 @@ package final class ManualTime: Time {
             await withCheckedContinuation { (continuation: CheckedContinuation<Bool, Never>) in
                 let outcome: Bool? = state.withLock { state in
                     if state.left.remove(id) != nil { return false }
-                    if state.countOfSleepers >= count { return true }
-                    state.arrivals[id] = Arrival(count: count, continuation: continuation)
+                    if isThere(state) { return true }
+                    state.arrivals[id] = Arrival(isThere: isThere, continuation: continuation)
                     return nil
                 }
                 if let outcome { continuation.resume(returning: outcome) }
@@ -118,14 +164,15 @@ package final class ManualTime: Time {
         }
         limit.cancel()
         if !areThere, !Task.isCancelled {
-            let found = state.withLock { $0.countOfSleepers }
+            let found = state.withLock { $0.lengths }
             Issue.record(
-                "\(found) instead of \(count) sleepers after a minute",
-                sourceLocation: SourceLocation(fileID: fileID, filePath: filePath, line: line, column: column))
+                "\(found) instead of \(expectation)",
+                sourceLocation: SourceLocation(
+                    fileID: caller.fileID, filePath: caller.filePath, line: caller.line, column: 1))
         }
     }
 
-    /// Ends a wait for sleepers.
+    /// Ends a wait for sleeps.
     private func leave(_ id: UInt64) {
         let arrival = state.withLock { state in
             let arrival = state.arrivals.removeValue(forKey: id)
@@ -160,7 +207,7 @@ package final class ManualTime: Time {
             state.withLock { state in
                 state.lastSleeper += 1
                 state.sleepers[state.lastSleeper] = Sleeper(
-                    due: state.elapsed + duration, isTick: true, continuation: continuation)
+                    due: state.elapsed + duration, length: duration, isTick: true, continuation: continuation)
             }
         }
     }
@@ -169,16 +216,47 @@ package final class ManualTime: Time {
         let (outcome, arrived) = state.withLock { state -> (Bool?, [CheckedContinuation<Bool, Never>]) in
             if state.cancelled.remove(id) != nil { return (false, []) }
             state.slept.append(duration)
+            state.begun += 1
             if state.skipsSleeps || duration <= .zero {
                 state.elapsed += max(duration, .zero)
                 return (true, state.takeDue().map(\.continuation))
             }
-            state.sleepers[id] = Sleeper(due: state.elapsed + duration, continuation: continuation)
-            let arrived = state.arrivals.filter { $0.value.count <= state.countOfSleepers }
+            state.sleepers[id] = Sleeper(
+                due: state.elapsed + duration, length: duration, continuation: continuation)
+            let arrived = state.arrivals.filter { [state] in $0.value.isThere(state) }
             for id in arrived.keys { state.arrivals[id] = nil }
             return (nil, arrived.values.map(\.continuation))
         }
         if let outcome { continuation.resume(returning: outcome) }
         for waiter in arrived { waiter.resume(returning: true) }
+    }
+}
+
+extension ManualTime {
+    /// Moves the clock in steps of half a second. After each step, waits until as many sleeps are waited for as before the
+    /// first one: what wakes up has done its work and sleeps again.
+    package func pass(
+        _ duration: Duration, fileID: String = #fileID, filePath: String = #filePath, line: Int = #line
+    ) async {
+        await Self.pass(duration, on: self, fileID: fileID, filePath: filePath, line: line)
+    }
+
+    /// Moves several clocks together.
+    package static func pass(
+        _ duration: Duration, on clocks: ManualTime..., fileID: String = #fileID, filePath: String = #filePath,
+        line: Int = #line
+    ) async {
+        let counts = clocks.map { clock in clock.state.withLock { $0.countOfSleepers } }
+        var remaining = duration
+        while remaining > .zero {
+            let step = min(remaining, .milliseconds(500))
+            for clock in clocks { clock.advance(by: step) }
+            for (clock, count) in zip(clocks, counts) {
+                await clock.wait("\(count) sleeps", Caller(fileID: fileID, filePath: filePath, line: line)) {
+                    $0.countOfSleepers >= count
+                }
+            }
+            remaining -= step
+        }
     }
 }

@@ -261,13 +261,13 @@ internal import Testing
         let vault = try Self.vault(store)
         let following = Task { await time.follow(vault, Log(threshold: .info, time: manual) { _ in }) }
         for round in 0..<3 {
-            await manual.sleepers(atLeast: 1)
+            await manual.sleepers(of: .seconds(5))
             #expect(store.countOfQuestions == round)
             manual.advance(by: .milliseconds(4999))
             #expect(store.countOfQuestions == round)
             manual.advance(by: .milliseconds(1))
         }
-        await manual.sleepers(atLeast: 1)
+        await manual.sleepers(of: .seconds(5))
         #expect(store.countOfQuestions == 3)
         following.cancel()
         await following.value

@@ -6,13 +6,15 @@ struct Options {
 
     private(set) var settings: [Setting] = []
     private(set) var most = Int.max
+    /// How many states each setting should have.
+    private(set) var least = 0
     /// Whether a violation ends one setting only.
     private(set) var goesOn = false
 
     static let usage = """
         exploration [--replicas 2,3] [--faults N] [--grace 0,3,9] [--successor same,another] [--journal yes,no]
                     [--only FAULT,...] [--without FAULT,...] [--act none,logout,login] [--served yes,no]
-                    [--old RULE,...] [--call-limit S] [--window S] [--most STATES] [--keep-going]
+                    [--old RULE,...] [--call-limit S] [--window S] [--most STATES] [--least STATES] [--keep-going]
 
         Faults: \(Setting.Fault.allCases.map(\.rawValue).joined(separator: ", "))
         Earlier rules (none if not given): \(Setting.OldRule.allCases.map(\.rawValue).joined(separator: ", "))
@@ -48,6 +50,7 @@ struct Options {
             case "--call-limit": base.callLimit = try Self.one(words) { Int($0) }
             case "--window": base.window = try Self.one(words) { Int($0) }
             case "--most": most = try Self.one(words) { Int($0) }
+            case "--least": least = try Self.one(words) { Int($0) }
             default: throw Fault(text: Self.usage)
             }
         }

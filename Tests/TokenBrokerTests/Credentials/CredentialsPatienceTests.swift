@@ -20,7 +20,7 @@ internal import TokenBroker
         broker.transport.enqueue(.after(gate, .json(200, BrokerHarness.token("a2"))))
         async let impatient = broker.get(fields: ["Prefer": preference])
         await gate.arrivals()
-        await broker.time.sleepers(atLeast: 1)
+        await broker.time.sleepers(of: .seconds(5))
         broker.time.advance(by: .seconds(5))
         let answer = await impatient
         #expect((answer.status, answer.code) == (503, "retryable_error"))
@@ -57,7 +57,7 @@ internal import TokenBroker
             .after(client, .json(200, BrokerHarness.token("client-1"))))
         async let answer = broker.get(fields: ["Prefer": "wait=5"])
         await refresh.arrivals()
-        await broker.time.sleepers(atLeast: 1)
+        await broker.time.sleepers(of: .seconds(5))
         broker.time.advance(by: .seconds(3))
         refresh.open()
         await client.arrivals()

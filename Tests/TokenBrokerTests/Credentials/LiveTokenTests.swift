@@ -168,7 +168,7 @@ internal import TokenBroker
         let reader = Task { answers.put(await broker.get(fields: fields)) }
         await gate.arrivals()
         if patience > .zero {
-            await broker.time.sleepers(atLeast: 1)
+            await broker.time.sleepers(of: .exactly(patience))
             broker.time.advance(by: patience - .milliseconds(1))
             #expect(answers.value == nil)
             broker.time.advance(by: .milliseconds(1))
@@ -220,7 +220,7 @@ internal import TokenBroker
         async let answer = broker.get()
         await gate.arrivals()
         if seconds > 0 {
-            await broker.time.sleepers(atLeast: 1)
+            await broker.time.sleepers(of: .seconds(7))
             broker.time.advance(by: .seconds(seconds))
         }
         #expect(await answer.token == "a1")

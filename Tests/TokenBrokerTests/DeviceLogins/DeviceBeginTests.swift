@@ -59,6 +59,7 @@ internal import TokenBroker
         #expect(answer.json["verification_uri_complete"] == nil)
         #expect(answer.json["expires_in"]?.integer == 1800)
         #expect(answer.json["interval"]?.integer == 5)
+        await broker.time.sleepers(of: .seconds(5))
         await broker.time.pass(.milliseconds(4500))
         #expect(script.polls.isEmpty)
         await broker.time.pass(.milliseconds(500))

@@ -150,7 +150,6 @@ internal import TokenBroker
         let (broker, script) = try await BrokerHarness.devices()
         script.setCodes(DeviceScript.codes(interval: interval, expiresIn: expiresIn))
         let handle = await broker.beginDevice()
-        await broker.time.sleepers(atLeast: 1)
         var left = expiresIn * 1000
         while left > 500 {
             await broker.time.pass(.milliseconds(500))
@@ -186,12 +185,13 @@ internal import TokenBroker
         script.setCodes(DeviceScript.codes(interval: 60, expiresIn: 90))
         _ = await broker.beginDevice()
         broker.time.advance(by: .seconds(60))
-        await broker.time.sleepers(atLeast: 1)
+        await broker.time.sleepers(of: .seconds(30))
         #expect(script.polls == [.seconds(60)])
         // Another process on the same store, whose clock says that the code has a long time to live.
         let late = try await BrokerHarness.devices(store: store, script: DeviceScript(broker.time), tenant: nil)
         late.broker.broker.start()
-        await late.broker.time.pass(.seconds(59), sleepers: 2)
+        await late.broker.time.sleepers(of: .housekeeping, .expiryNotices)
+        await late.broker.time.pass(.seconds(59))
         #expect(late.script.polls.isEmpty)
     }
 

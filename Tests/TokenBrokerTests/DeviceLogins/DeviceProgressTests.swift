@@ -26,11 +26,10 @@ internal import TokenBroker
         let (broker, script) = try await BrokerHarness.devices()
         script.setCodes(DeviceScript.codes(interval: 600, expiresIn: 600))
         let handle = await broker.beginDevice()
-        await broker.time.sleepers(atLeast: 1)
         broker.time.forgetSleeps()
         let waiter = Task { await broker.deviceProgress(handle, query: "?wait=\(wait)").text }
         if seconds > 0 {
-            await broker.time.sleepers(atLeast: 2)
+            await broker.time.sleepers(of: .seconds(600), .seconds(seconds))
             broker.time.advance(by: .seconds(seconds))
         }
         #expect(await waiter.value == #"{"status":"pending"}"#)
@@ -49,9 +48,9 @@ internal import TokenBroker
     @Test func `every waiting caller is answered the moment the login ends`() async throws {
         let (broker, script) = try await BrokerHarness.devices()
         let handle = await broker.beginDevice()
-        await broker.time.sleepers(atLeast: 1)
+        await broker.time.sleepers(of: .seconds(5))
         let waiters = (0..<3).map { _ in Task { await broker.deviceEnd(handle) } }
-        await broker.time.sleepers(atLeast: 4)
+        await broker.time.sleepers(of: .seconds(5), .seconds(60), .seconds(60), .seconds(60))
         script.enqueue(DeviceScript.granted())
         broker.time.advance(by: .seconds(5))
         for waiter in waiters { #expect(await waiter.value == #"{"status":"completed"}"#) }
@@ -61,9 +60,9 @@ internal import TokenBroker
         let (broker, script) = try await BrokerHarness.devices()
         script.setCodes(DeviceScript.codes(interval: 600, expiresIn: 30))
         let handle = await broker.beginDevice()
-        await broker.time.sleepers(atLeast: 1)
+        await broker.time.sleepers(of: .seconds(30))
         let waiter = Task { await broker.deviceEnd(handle) }
-        await broker.time.sleepers(atLeast: 2)
+        await broker.time.sleepers(of: .seconds(30), .seconds(30))
         broker.time.advance(by: .seconds(30))
         #expect(await waiter.value == #"{"status":"expired"}"#)
     }
@@ -71,9 +70,9 @@ internal import TokenBroker
     @Test func `a caller that has gone is let go of, and the login goes on`() async throws {
         let (broker, script) = try await BrokerHarness.devices()
         let handle = await broker.beginDevice()
-        await broker.time.sleepers(atLeast: 1)
+        await broker.time.sleepers(of: .seconds(5))
         let waiter = Task { await broker.deviceEnd(handle) }
-        await broker.time.sleepers(atLeast: 2)
+        await broker.time.sleepers(of: .seconds(5), .seconds(60))
         waiter.cancel()
         #expect(await waiter.value == #"{"status":"pending"}"#)
         script.enqueue(DeviceScript.granted())
@@ -84,9 +83,9 @@ internal import TokenBroker
     @Test func `whoever waits is answered when the broker begins to stop`() async throws {
         let (broker, _) = try await BrokerHarness.devices()
         let handle = await broker.beginDevice()
-        await broker.time.sleepers(atLeast: 1)
+        await broker.time.sleepers(of: .seconds(5))
         let waiter = Task { await broker.deviceEnd(handle) }
-        await broker.time.sleepers(atLeast: 2)
+        await broker.time.sleepers(of: .seconds(5), .seconds(60))
         broker.broker.beginDraining()
         #expect(await waiter.value == #"{"status":"pending"}"#)
     }
@@ -106,7 +105,7 @@ internal import TokenBroker
         let (broker, _) = try await BrokerHarness.devices()
         await broker.makeTenant("t2", BrokerHarness.deviceTenant)
         let handle = await broker.beginDevice(storageKey: "b")
-        await broker.time.sleepers(atLeast: 1)
+        await broker.time.sleepers(of: .seconds(5))
         broker.time.forgetSleeps()
         let stranger = await broker.makeKey("t2")
         let narrowed = await broker.makeKey("t1", #"{"name": "n", "permissions": ["login"], "storage_keys": ["a"]}"#)

@@ -40,12 +40,8 @@ internal import TokenBroker
     /// Has a broker look for logins, and waits until it has found the one that there is.
     private func start(_ broker: BrokerHarness) async {
         broker.broker.start()
-        await broker.time.sleepers(atLeast: Self.atRest)
+        await broker.time.sleepers(of: SleepLength.jobsOfReplica + [.loginTakeover])
     }
-
-    /// The housekeeping, the notices of expiry, the search for leases, the revalidation of cache entries, the search for logins, and
-    /// the login.
-    private static let atRest = 6
 
     /// The shortest time between two polls.
     private func closest(_ script: DeviceScript) -> Duration? {
@@ -61,11 +57,10 @@ internal import TokenBroker
         let handle = await replicas.first.beginDevice()
         let other = try await replicas.another(ahead: .seconds(second))
         await start(other)
-        let clocks = [(true0, 0), (replicas.first.time, 1), (other.time, Self.atRest)]
-        await ManualTime.pass(.seconds(60), clocks)
+        await ManualTime.pass(.seconds(60), on: true0, replicas.first.time, other.time)
         #expect(replicas.script.polls == (1...12).map { .seconds(5 * $0) })
         replicas.script.enqueue(DeviceScript.granted())
-        for clock in clocks { clock.0.advance(by: .seconds(5)) }
+        for clock in [true0, replicas.first.time, other.time] { clock.advance(by: .seconds(5)) }
         #expect(await replicas.first.deviceEnd(handle) == #"{"status":"completed"}"#)
         #expect(await replicas.first.token() == "access-1")
     }
@@ -83,7 +78,7 @@ internal import TokenBroker
         second.transport.always(secondScript.step)
         secondScript.enqueue(DeviceScript.slowDown)
         await start(second)
-        await second.time.pass(.seconds(60), sleepers: Self.atRest)
+        await second.time.pass(.seconds(60))
         let polls = secondScript.polls
         let beginning = try #require(polls.first)
         #expect(beginning >= .seconds(25) && beginning <= .seconds(16 + 10 + 7 + 1))
@@ -93,7 +88,7 @@ internal import TokenBroker
         let thirdScript = DeviceScript(third.time)
         third.transport.always(thirdScript.step)
         await start(third)
-        await third.time.pass(.seconds(60), sleepers: Self.atRest)
+        await third.time.pass(.seconds(60))
         #expect(closest(thirdScript) == .seconds(15))
     }
 
@@ -107,7 +102,7 @@ internal import TokenBroker
         let second = try await replicas.another(ahead: .seconds(5))
         await start(second)
         replicas.script.enqueue(DeviceScript.granted())
-        await second.time.pass(.milliseconds(9500), sleepers: Self.atRest)
+        await second.time.pass(.milliseconds(9500))
         #expect(replicas.script.polls.count == 1)
         second.time.advance(by: .seconds(3))
         #expect(await second.deviceEnd(handle) == #"{"status":"completed"}"#)
@@ -124,7 +119,7 @@ internal import TokenBroker
         await gate.arrivals()
         let second = try await replicas.another(ahead: .seconds(5))
         await start(second)
-        await second.time.pass(.milliseconds(29_500), sleepers: Self.atRest)
+        await second.time.pass(.milliseconds(29_500))
         #expect(replicas.script.polls.count == 1)
         second.time.advance(by: .seconds(3))
         #expect(await second.deviceEnd(handle) == #"{"status":"completed"}"#)
@@ -140,13 +135,13 @@ internal import TokenBroker
         replicas.firstStore.disturb([.refuse]) { $0.writes(.credentials) }
         replicas.script.enqueue(DeviceScript.granted())
         replicas.first.time.advance(by: .seconds(5))
-        await replicas.first.time.sleepers(atLeast: 1)
+        await replicas.first.time.sleepers(of: .milliseconds(200))
         let second = try await replicas.another(ahead: .seconds(5))
         await start(second)
         let gate = Gate()
         // The code is spent.
         replicas.script.enqueue(.after(gate, .json(400, #"{"error": "invalid_grant"}"#)))
-        await second.time.pass(.milliseconds(29_500), sleepers: Self.atRest)
+        await second.time.pass(.milliseconds(29_500))
         second.time.advance(by: .seconds(3))
         await gate.arrivals()
         replicas.first.time.advance(by: .seconds(1))
@@ -173,11 +168,11 @@ internal import TokenBroker
         ).broker
         second.time.advance(by: .seconds(5))
         await start(second)
-        await second.time.pass(.seconds(33), sleepers: Self.atRest)
+        await second.time.pass(.seconds(33))
         #expect(script.polls.count == 1)
         first.time.advance(by: .seconds(33))
         gate.open()
-        await first.time.sleepers(atLeast: 1)
+        await first.time.sleepers(of: .loginTakeover)
         #expect(script.polls.count == 1)
         script.enqueue(DeviceScript.granted())
         second.time.advance(by: .seconds(5))
@@ -189,7 +184,7 @@ internal import TokenBroker
         let handle = await replicas.first.beginDevice()
         let ahead = try await replicas.another(ahead: .seconds(301))
         await start(ahead)
-        await ManualTime.pass(.seconds(30), [(replicas.first.time, 1), (ahead.time, Self.atRest)])
+        await ManualTime.pass(.seconds(30), on: replicas.first.time, ahead.time)
         #expect(await replicas.first.deviceProgress(handle).text == #"{"status":"pending"}"#)
         #expect(replicas.script.polls.count == 6)
     }
@@ -229,10 +224,10 @@ internal import TokenBroker
         let second = try await BrokerHarness.devices(store: store, script: script, tenant: nil).broker
         second.time.advance(by: .seconds(6))
         second.broker.start()
-        await second.time.sleepers(atLeast: 2)
+        // The login's own sleep is one of those of five seconds.
+        await second.time.sleepers(of: .housekeeping, .expiryNotices, .seconds(5))
         script.enqueue(DeviceScript.granted())
         second.time.advance(by: .milliseconds(4999))
-        await second.time.sleepers(atLeast: 2)
         #expect(script.polls.count == (diesInPoll ? 1 : 0))
         second.time.advance(by: .milliseconds(1))
         #expect(await second.deviceEnd(handle) == #"{"status":"completed"}"#)
@@ -248,11 +243,16 @@ internal import TokenBroker
         let second = try await BrokerHarness.devices(store: store, script: script, tenant: nil).broker
         store.isAway = true
         second.broker.start()
-        await second.time.sleepers(atLeast: revalidateAfter == nil ? 4 : 5)
+        await second.time.sleepers(
+            of: revalidateAfter == nil
+                ? [.housekeeping, .expiryNotices, .leaseSearchAlone, .loginSearch] : SleepLength.jobsOfReplica)
         store.isAway = false
         script.enqueue(DeviceScript.granted())
         second.time.advance(by: .seconds(5))
-        await second.time.sleepers(atLeast: revalidateAfter == nil ? 4 : 6)
+        // The search has found the login.
+        await second.time.sleepers(
+            of: revalidateAfter == nil
+                ? [.housekeeping, .expiryNotices, .seconds(5)] : SleepLength.jobsOfReplica + [.loginTakeover])
         second.time.advance(by: .seconds(12))
         #expect(await second.deviceEnd(handle) == #"{"status":"completed"}"#)
     }
@@ -280,7 +280,7 @@ internal import TokenBroker
         let handle = await replicas.first.beginDevice()
         let second = try await replicas.another()
         let waiter = Task { await second.deviceEnd(handle) }
-        await second.time.sleepers(atLeast: 1)
+        await second.time.sleepers(of: .seconds(1))
         replicas.script.enqueue(DeviceScript.granted())
         replicas.first.time.advance(by: .seconds(5))
         #expect(await replicas.first.deviceEnd(handle) == #"{"status":"completed"}"#)

@@ -117,9 +117,9 @@ internal import TokenBroker
     @Test func `a deletion ends the polling and answers whoever waits`() async throws {
         let (broker, script) = try await BrokerHarness.devices()
         let handle = await broker.beginDevice()
-        await broker.time.sleepers(atLeast: 1)
+        await broker.time.sleepers(of: .seconds(5))
         let waiter = Task { await broker.deviceProgress(handle, query: "?wait=60").status }
-        await broker.time.sleepers(atLeast: 2)
+        await broker.time.sleepers(of: .seconds(5), .seconds(60))
         #expect(await broker.call(.delete, "/device/\(handle)", tenant: "t1").status == 204)
         #expect(await waiter.value == 404)
         broker.time.advance(by: .seconds(600))
@@ -171,10 +171,10 @@ internal import TokenBroker
         broker.time.advance(by: .seconds(5))
         // Only the task sleeps that lets the store come back. A caller that waited for the end would sleep, or would
         // not where an answer got lost: the end can be read then.
-        await broker.time.sleepers(atLeast: 1)
+        await broker.time.sleepers(of: .milliseconds(200))
         broker.time.advance(by: .milliseconds(200))
         if case .refuse = fault {
-            await broker.time.sleepers(atLeast: 1)
+            await broker.time.sleepers(of: .milliseconds(400))
             broker.time.advance(by: .milliseconds(400))
         }
         await broker.broker.deviceLogins.finish()
@@ -196,14 +196,14 @@ internal import TokenBroker
         store.disturb([fault]) { $0.writes(.device) }
         gate.open()
         // The store's pause before its next try, then the new interval.
-        await broker.time.sleepers(atLeast: 1)
+        await broker.time.sleepers(of: .milliseconds(200))
         broker.time.advance(by: .milliseconds(200))
-        await broker.time.sleepers(atLeast: 1)
+        await broker.time.sleepers(of: .seconds(10))
         broker.time.advance(by: .milliseconds(9999))
-        await broker.time.sleepers(atLeast: 1)
+        await broker.time.sleepers(of: .seconds(10))
         #expect(script.polls.count == 1)
         broker.time.advance(by: .milliseconds(1))
-        await broker.time.sleepers(atLeast: 1)
+        await broker.time.sleepers(of: .seconds(10))
         #expect(script.polls == [.seconds(5), .milliseconds(15_200)])
     }
 
@@ -215,7 +215,7 @@ internal import TokenBroker
         let login = try await Polled(.json(400, #"{"error": "access_denied"}"#), store: store)
         store.disturb([fault]) { $0.writes(.device) }
         login.gate.open()
-        await login.broker.time.sleepers(atLeast: 1)
+        await login.broker.time.sleepers(of: .milliseconds(200))
         login.broker.time.advance(by: .milliseconds(200))
         await login.broker.broker.deviceLogins.finish()
         let ended = await login.broker.deviceEnd(login.handle)
@@ -231,12 +231,12 @@ internal import TokenBroker
         let handle = await broker.beginDevice()
         store.disturb([fault]) { $0.writes(.device) }
         broker.time.advance(by: .seconds(5))
-        await broker.time.sleepers(atLeast: 1)
+        await broker.time.sleepers(of: .milliseconds(200))
         #expect(script.polls.isEmpty)
         script.enqueue(DeviceScript.granted())
         broker.time.advance(by: .milliseconds(200))
         if case .loseAnswer = fault {
-            await broker.time.sleepers(atLeast: 1)
+            await broker.time.sleepers(of: .seconds(5))
             #expect(script.polls.isEmpty)
             broker.time.advance(by: .seconds(5))
         }
@@ -248,7 +248,7 @@ internal import TokenBroker
         let store = BrokerFaultyStore()
         let (broker, script) = try await BrokerHarness.devices(store: store)
         let handle = await broker.beginDevice()
-        await broker.time.sleepers(atLeast: 1)
+        await broker.time.sleepers(of: .seconds(5))
         store.isAway = true
         await broker.time.pass(.seconds(120))
         #expect(script.polls.isEmpty)
@@ -274,7 +274,7 @@ internal import TokenBroker
         let store = FaultyStore()
         let (broker, script) = try await BrokerHarness.devices(store: store)
         _ = await broker.beginDevice()
-        await broker.time.sleepers(atLeast: 1)
+        await broker.time.sleepers(of: .seconds(5))
         let gate = Gate()
         store.holdNextRead(of: .device, gate)
         broker.time.advance(by: .seconds(5))

@@ -126,7 +126,7 @@ internal import TokenBroker
         let listener = await broker.listen(tenant: "t1")
         let job = Task { await broker.broker.core.expiryJob.run() }
         // The feed's look and the job's.
-        await time.sleepers(atLeast: 2)
+        await time.sleepers(of: .seconds(1), .seconds(5))
         await broker.set("a1", lifetime: .seconds(100))
         #expect(await listener.events(2).map(\.name) == ["credentials.updated", "credentials.expiring"])
         job.cancel()

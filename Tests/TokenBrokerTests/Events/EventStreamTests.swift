@@ -107,7 +107,7 @@ internal import TokenBroker
         await broker.makeTenant("t2")
         let listener = await broker.listen(tenant: "t2")
         // The feed has read and waits; an event without a listener does not wake it.
-        await broker.time.sleepers(atLeast: 1)
+        await broker.time.sleepers(of: .seconds(1))
         for number in 0..<(3 * EventFeed.pageLength) { await broker.set("a", storageKey: "k\(number)") }
         await broker.set("a", tenant: "t2")
         #expect(await listener.events(1).map(\.tenant) == ["t2"])
@@ -236,16 +236,16 @@ internal import TokenBroker
         let broker = try await Self.broker()
         await broker.makeTenant()
         let listener = await broker.listen(tenant: "t1")
-        await broker.time.sleepers(atLeast: 1)
+        await broker.time.sleepers(of: .seconds(1))
         broker.time.advance(by: .seconds(14))
         await broker.set("a1")
         #expect(await listener.events(1).count == 1)
-        await broker.time.sleepers(atLeast: 1)
+        await broker.time.sleepers(of: .seconds(1))
         broker.time.advance(by: .seconds(14))
         await broker.set("a2")
         #expect(await listener.events(2).count == 2)
         #expect(!listener.text.contains("heartbeat"))
-        await broker.time.sleepers(atLeast: 1)
+        await broker.time.sleepers(of: .seconds(1))
         broker.time.advance(by: .seconds(15))
         #expect(await listener.comments(1) == ["heartbeat"])
         #expect(listener.text.hasSuffix("\n\n: heartbeat\n\n"))
@@ -294,13 +294,16 @@ internal import TokenBroker
         let listeners = await withTaskGroup(of: SSEListener.self) { group in
             for number in 0..<1000 {
                 group.addTask { await broker.listen(tenant: "t1", lastID: number % 2 == 0 ? nil : "1-9999") }
+                // The first one's question is under way when the others come.
+                if number == 0 { await store.held() }
             }
             while broker.broker.events.listenerCount < 1000 { await Task.yield() }
             store.release()
             return await group.reduce(into: []) { $0.append($1) }
         }
         #expect(listeners.allSatisfy { $0.answer.status == 200 })
-        // The first, one for all who came while that was held, and some for those who were counted but had not asked.
+        // The first, one for all listeners that came while it was held, and some for those that were counted but had not
+        // asked yet.
         #expect((2...10).contains(store.questions))
         await broker.set("a", storageKey: "after")
         for listener in listeners {
@@ -398,7 +401,7 @@ internal import TokenBroker
         switch loss {
         case .keyDeleted: _ = await broker.call(.delete, "/tenants/t1/api-keys/\(id)")
         case .keyExpired:
-            await broker.time.sleepers(atLeast: 1)
+            await broker.time.sleepers(of: .seconds(1))
             broker.time.advance(by: .seconds(5))
         case .tenantDeleted: _ = await broker.call(.delete, "/tenants/t1")
         }
@@ -427,7 +430,7 @@ internal import TokenBroker
         await broker.set("a1", storageKey: "k1")
         #expect(await listener.events(1).count == 1)
         store.isAway = true
-        await broker.time.sleepers(atLeast: 1)
+        await broker.time.sleepers(of: .seconds(1))
         broker.time.advance(by: .seconds(15))
         #expect(await listener.comments(1) == ["heartbeat"])
         let refused = await broker.listen(tenant: "t1")
@@ -445,7 +448,7 @@ internal import TokenBroker
         let reader = try await Self.broker(store: BrokerFaultyStore(base, revalidateAfter: .seconds(5)), time: time)
         await writer.makeTenant()
         let listener = await reader.listen(tenant: "t1")
-        await time.sleepers(atLeast: 1)
+        await time.sleepers(of: .seconds(1))
         await writer.set("a1", storageKey: "k1")
         await writer.set("a2", storageKey: "k2")
         time.advance(by: .seconds(1))
@@ -510,7 +513,7 @@ internal import TokenBroker
         for number in 0..<1025 { await broker.set("a", storageKey: "k\(number)", members: #""level": "client", "#) }
         broker.broker.start()
         // Housekeeping, the poller of device logins and the notices of expiry.
-        await time.sleepers(atLeast: 2)
+        await time.sleepers(of: .seconds(60), .seconds(5))
         while try await broker.vault.logBounds().trimmed < 1015 { await Task.yield() }
         #expect(try await broker.loggedEvents().count == 10)
         time.advance(by: .seconds(86_401))

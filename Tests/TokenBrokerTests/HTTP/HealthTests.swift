@@ -82,7 +82,7 @@ internal import TokenBroker
         async let first = broker.call(.get, "/readyz", key: nil)
         await gate.arrivals()
         async let second = broker.call(.get, "/readyz", key: nil)
-        await broker.time.sleepers(atLeast: 2)
+        await broker.time.sleepers(of: .seconds(2), .seconds(2))
         gate.open()
         #expect(await first.status == 200)
         #expect(await second.status == 200)
@@ -96,7 +96,7 @@ internal import TokenBroker
         let gate = Gate()
         store.onCheck(.hold(gate))
         async let answer = broker.call(.get, "/readyz", key: nil)
-        await broker.time.sleepers(atLeast: 1)
+        await broker.time.sleepers(of: .seconds(2))
         broker.time.advance(by: .seconds(2))
         #expect(await answer.status == 503)
         #expect(broker.time.slept == [.seconds(2)])
@@ -142,11 +142,11 @@ internal import TokenBroker
         }
         broker.broker.start()
         // Beside this work, the one that tells of tokens about to expire.
-        await broker.time.sleepers(atLeast: 2)
+        await broker.time.sleepers(of: .housekeeping, .expiryNotices)
         #expect(try await store.list(.apiKey, tenant: nil, after: nil, limit: 10).count == 2)
         #expect(broker.time.slept.contains(.seconds(60)))
         broker.time.advance(by: .seconds(60))
-        await broker.time.sleepers(atLeast: 2)
+        await broker.time.sleepers(of: .housekeeping, .expiryNotices)
         #expect(try await store.list(.apiKey, tenant: nil, after: nil, limit: 10).count == 1)
         await broker.broker.finish()
     }
@@ -161,7 +161,7 @@ internal import TokenBroker
         store.setDown(true)
         broker.broker.start()
         // Beside this work, the one that tells of tokens about to expire and the search for device logins.
-        await broker.time.sleepers(atLeast: 3)
+        await broker.time.sleepers(of: .housekeeping, .expiryNotices, .loginSearch)
         #expect(broker.log.contains { $0.contains("store_failed") })
         store.setDown(false)
         broker.time.advance(by: .seconds(60))

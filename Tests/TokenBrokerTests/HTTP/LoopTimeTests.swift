@@ -172,12 +172,14 @@ import TokenBroker
             ("/tenants/t2", { post("/tenants/t2", $0, method: "PUT") }),
             ("/tenants/t1/api-keys", { post("/tenants/t1/api-keys", $0) }),
         ]
-        return places.flatMap { place in
-            texts.flatMap { text in
-                // As much as is read in place, and as much as is taken at all.
-                [15_000, body].map { size in
+        return texts.flatMap { text in
+            // As much as is read in place, and as much as is taken at all. Each text is made once: that takes longer than
+            // reading it.
+            [15_000, body].flatMap { size in
+                let content = text.1(size)
+                return places.map { place in
                     Request(
-                        name: "\(text.0) of \(size) bytes at \(place.0)", make: { place.1(text.1($0)) }, size: size,
+                        name: "\(text.0) of \(size) bytes at \(place.0)", make: { _ in place.1(content) }, size: size,
                         method: .post)
                 }
             }

@@ -77,7 +77,7 @@ internal import TokenBroker
                 return .json(200, Self.granted)
             })
         async let answer = broker.callback("code=c-1&state=\(login.state)")
-        await broker.time.sleepers(atLeast: 1)
+        await broker.time.sleepers(of: .milliseconds(200))
         store.isAway = false
         broker.time.advance(by: .milliseconds(200))
         #expect(await answer.status == 200)
@@ -109,7 +109,7 @@ internal import TokenBroker
         store.disturb([.loseAnswer]) { $0.writes(.credentials) }
         broker.transport.enqueue(.json(200, Self.granted))
         async let answer = broker.callback("code=c-1&state=\(login.state)")
-        await broker.time.sleepers(atLeast: 1)
+        await broker.time.sleepers(of: .milliseconds(200))
         broker.transport.enqueue(.json(200, BrokerHarness.token("access-3", refresh: "refresh-3")))
         let refreshed = await other.call(.get, "/credentials?policy=local_force_refresh", tenant: "t1")
         #expect(refreshed.json["token"]?.string == "access-3")

@@ -161,7 +161,7 @@ internal import TokenBroker
         let login = await broker.beginLogin()
         broker.time.holdSleeps()
         let waiters = (0..<3).map { _ in Task { await broker.progress(login.id, query: "?wait=60").text } }
-        await broker.time.sleepers(atLeast: 3)
+        await broker.time.sleepers(of: .seconds(60), .seconds(60), .seconds(60))
         broker.transport.enqueue(.json(200, Self.granted))
         _ = await broker.callback("\(query)&state=\(login.state)")
         for waiter in waiters { #expect(await waiter.value != #"{"status":"pending"}"#) }
@@ -173,7 +173,7 @@ internal import TokenBroker
         let login = await broker.beginLogin()
         broker.time.holdSleeps()
         let waiters = (0..<3).map { _ in Task { await broker.progress(login.id, query: "?wait=60").text } }
-        await broker.time.sleepers(atLeast: 3)
+        await broker.time.sleepers(of: .seconds(60), .seconds(60), .seconds(60))
         broker.broker.beginDraining()
         for waiter in waiters { #expect(await waiter.value == #"{"status":"pending"}"#) }
         #expect(await broker.progress(login.id, query: "?wait=60").text == #"{"status":"pending"}"#)
@@ -206,7 +206,7 @@ internal import TokenBroker
         let login = await first.beginLogin()
         first.time.holdSleeps()
         let waiter = Task { await second.progress(login.id, query: "?wait=60").text }
-        await first.time.sleepers(atLeast: 1)
+        await first.time.sleepers(of: .seconds(1))
         first.transport.enqueue(.json(200, Self.granted))
         #expect(await first.callback("code=c-1&state=\(login.state)").status == 200)
         first.time.advance(by: .seconds(1))
@@ -229,7 +229,7 @@ internal import TokenBroker
         let login = await broker.beginLogin()
         broker.time.holdSleeps()
         let waiter = Task { await broker.progress(login.id, query: "?wait=60").text }
-        await broker.time.sleepers(atLeast: 1)
+        await broker.time.sleepers(of: .seconds(60))
         waiter.cancel()
         #expect(await waiter.value == #"{"status":"pending"}"#)
     }

@@ -302,7 +302,7 @@ internal import TokenBroker
         broker.transport.always(.hang(broker.time))
         await withTaskGroup(of: Int.self) { group in
             for _ in 0..<20 { group.addTask { await Self.begin(broker).status } }
-            await broker.time.sleepers(atLeast: 1)
+            await broker.time.sleepers(of: .seconds(5))
             broker.time.advance(by: .seconds(5))
             for await status in group { #expect(status == 503) }
         }

@@ -314,7 +314,7 @@ internal import TokenBroker
         script.enqueue(DeviceScript.granted())
         let handle = await broker.beginDevice()
         await Self.configure(broker, Self.endpoint.after)
-        await time.sleepers(atLeast: 1)
+        await time.sleepers(of: .seconds(5))
         time.advance(by: .seconds(5))
         #expect(await broker.deviceEnd(handle).contains("completed"))
         #expect(broker.transport.seen.map(\.url) == ["https://old.example/d", "https://old.example/t"])
@@ -535,7 +535,7 @@ internal import TokenBroker
         time.holdSleeps()
         two.broker.start()
         // Everything that the broker does by itself has been begun once.
-        await time.sleepers(atLeast: 5)
+        await time.sleepers(of: SleepLength.jobsOfReplica)
         while try #require(try await one.vault.read(Self.row)?.lease).wasGivenUp == false { await Task.yield() }
         #expect(try await one.vault.lapsed(.credentials, limit: 9).isEmpty)
         two.broker.beginDraining()

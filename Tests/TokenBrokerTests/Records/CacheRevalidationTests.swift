@@ -38,16 +38,13 @@ import Waiting
             key = await one.makeKey()
             await one.set("a1", refresh: "r1", lifetime: .seconds(86_400))
             two.broker.start()
-            await time.sleepers(atLeast: Self.atRest)
+            await time.sleepers(of: SleepLength.jobsOfReplica)
         }
-
-        /// The housekeeping, the notices of expiry, the search for leases, that for logins, and the revalidation of cache entries.
-        private static let atRest = 5
 
         /// As many seconds go by, in which the feed is seen alive.
         func pass(_ seconds: Int, isAlive: Bool = true) async {
             for _ in 0..<seconds {
-                await time.pass(.seconds(1), sleepers: Self.atRest)
+                await time.pass(.seconds(1))
                 if isAlive { feed.tell(.alive) }
             }
         }
@@ -214,11 +211,11 @@ import Waiting
             await other.set("a\(number)", lifetime: .seconds(86_400), storageKey: "k\(number)")
         }
         one.broker.start()
-        await time.sleepers(atLeast: 5)
+        await time.sleepers(of: SleepLength.jobsOfReplica)
         func pass(_ seconds: Int) async {
             var life = store.life.makeAsyncIterator()
             for _ in 0..<seconds {
-                await time.pass(.seconds(1), sleepers: 5)
+                await time.pass(.seconds(1))
                 // The first may be from before.
                 for _ in 1...2 { _ = await life.next() }
             }
@@ -262,8 +259,8 @@ import Waiting
         await broker.makeTenant()
         await broker.set("a1", refresh: "r1", lifetime: .seconds(86_400))
         broker.broker.start()
-        await time.sleepers(atLeast: 3)
-        await time.pass(.seconds(120), sleepers: 3)
+        await time.sleepers(of: .housekeeping, .expiryNotices, .leaseSearchAlone)
+        await time.pass(.seconds(120))
         #expect(await broker.get().token == "a1")
         #expect(store.questions == 0)
         await broker.broker.finish()

@@ -72,7 +72,7 @@ internal import TokenBroker
         func passing<R: Sendable>(_ body: () async -> R) async -> R {
             let clock = Task { [time] in
                 while !Task.isCancelled {
-                    await time.sleepers(atLeast: 1)
+                    await time.sleeper()
                     time.advance(by: .milliseconds(250))
                 }
             }
@@ -262,14 +262,14 @@ internal import TokenBroker
         _ = try await other.broker.core.tenants.tenant(TenantName("t1")!)
         #expect(await setting.refreshWithoutStore().token == "a2")
         store.isAway = true
-        await setting.time.sleepers(atLeast: 1)
+        await setting.time.sleepers(of: .milliseconds(200))
         setting.time.advance(by: .seconds(13))
-        await setting.time.sleepers(atLeast: 1)
+        await setting.time.sleepers(of: .milliseconds(400))
         #expect(await other.get().code == "storage_unavailable")
         (setting.store.isAway, store.isAway) = (false, false)
         async let answer = other.get()
         // The journal's pause and the other's wait.
-        await setting.time.sleepers(atLeast: 2)
+        await setting.time.sleepers(of: .milliseconds(400), .seconds(1))
         setting.time.advance(by: .milliseconds(900))
         while try await setting.entries() > 0 { await Task.yield() }
         setting.time.advance(by: .seconds(1))
@@ -293,16 +293,16 @@ internal import TokenBroker
             })
         #expect(await setting.broker.get("policy=local_force_refresh").token == "b2")
         // No try is under way that would be the refused one before the time is moved.
-        await setting.time.sleepers(atLeast: 1)
+        await setting.time.sleepers(of: .milliseconds(200))
         store.disturb([.refuse]) { change in
             if case .replace(let record, version, _) = change { record.id == Self.row } else { false }
         }
         store.isAway = false
         repeat {
-            await setting.time.sleepers(atLeast: 1)
+            await setting.time.sleepers(of: .milliseconds(200))
             setting.time.advance(by: .milliseconds(500))
             // Not further than to the pause after the try that was refused.
-            await setting.time.sleepers(atLeast: 1)
+            await setting.time.sleepers(of: .milliseconds(400))
         } while store.remainingFaults > 0
         #expect(try await setting.entries() == 1)
         await setting.untilStored()
@@ -323,7 +323,7 @@ internal import TokenBroker
         let setting = try await Setting()
         await setting.journal.close()
         let granted = Task { await setting.refreshWithoutStore() }
-        await setting.time.sleepers(atLeast: 1)
+        await setting.time.sleepers(of: .milliseconds(200))
         setting.store.isAway = false
         #expect(await setting.passing { await granted.value }.token == "a2")
         #expect(setting.broker.log.contains { $0.contains("journal_failed") })
@@ -347,7 +347,7 @@ internal import TokenBroker
         let setting = try await Setting()
         setting.journalStore.disturb([.refuse]) { _ in true }
         async let granted = setting.refreshWithoutStore()
-        await setting.time.sleepers(atLeast: 1)
+        await setting.time.sleepers(of: .milliseconds(200))
         #expect(setting.broker.broker.core.renewer.cancelAll() == 1)
         #expect(await granted.token == "a2")
         #expect(try await setting.entries() == 1)

@@ -200,7 +200,7 @@ internal import TokenBroker
         let login = await pair.one.beginLogin()
         pair.time.holdSleeps()
         let waiter = Task { await pair.two.progress(login.id, query: "?wait=60").text }
-        await pair.time.sleepers(atLeast: 1)
+        await pair.time.sleepers(of: .seconds(5))
         pair.one.transport.enqueue(.json(200, BrokerHarness.token("access-1", refresh: "refresh-1", userID: 42)))
         #expect(await pair.one.callback("code=c-1&state=\(login.state)").status == 200)
         #expect(await waiter.value == #"{"status":"completed"}"#)
@@ -223,7 +223,7 @@ internal import TokenBroker
         let pair = try await Pair()
         pair.time.holdSleeps()
         let listener = await pair.two.listen(tenant: "t1")
-        await pair.time.sleepers(atLeast: 1)
+        await pair.time.sleepers(of: .seconds(1))
         await pair.one.set("a1", storageKey: "k1")
         #expect(await listener.events(1).map(\.storageKey) == ["k1"])
         // What is committed while the feed is away is found when it is back.
@@ -242,7 +242,7 @@ internal import TokenBroker
         let pair = try await Pair()
         pair.time.holdSleeps()
         let listener = await pair.two.listen(tenant: "t1")
-        await pair.time.sleepers(atLeast: 1)
+        await pair.time.sleepers(of: .seconds(1))
         pair.feed.cut()
         await pair.one.set("a1", storageKey: "k1")
         pair.time.advance(by: .seconds(1))

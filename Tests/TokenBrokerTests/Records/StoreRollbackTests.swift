@@ -104,11 +104,11 @@ internal import TokenBroker
         #expect(granted.token == "a2")
         setting.goBack()
         async let renewed = setting.two.get(Self.force)
-        await setting.time.sleepers(atLeast: 1)
+        await setting.time.sleepers(of: .seconds(3))
         #expect(setting.two.transport.seen.isEmpty)
         setting.ways[1].setDelivery(.passes)
         async let looked = setting.one.broker.core.storeRecovery.check()
-        await setting.time.sleepers(atLeast: 2)
+        await setting.time.sleepers(of: .milliseconds(500), .seconds(3))
         setting.time.advance(by: StoreRollback.hold)
         _ = await looked
         let answer = await renewed
@@ -129,12 +129,12 @@ internal import TokenBroker
         setting.ways[1].setDelivery(.fails)
         let start = setting.time.monotonic
         async let renewed = setting.two.get(Self.force)
-        await setting.time.sleepers(atLeast: 1)
+        await setting.time.sleepers(of: .seconds(3))
         async let looked = setting.one.broker.core.storeRecovery.check()
-        await setting.time.sleepers(atLeast: 2)
+        await setting.time.sleepers(of: .seconds(3), .milliseconds(500))
         let clock = Task { [time = setting.time] in
             while !Task.isCancelled {
-                await time.sleepers(atLeast: 1)
+                await time.sleeper()
                 time.advance(by: .milliseconds(250))
             }
         }
@@ -155,7 +155,7 @@ internal import TokenBroker
         let granted = await setting.refresh(setting.one)
         setting.goBack()
         async let read = setting.two.get()
-        await setting.time.sleepers(atLeast: 1)
+        await setting.time.sleepers(of: .milliseconds(250))
         let looking = Task { await setting.one.broker.core.storeRecovery.check() }
         let answer = await read
         #expect(answer.token == "a2" && answer.version > granted.version)
@@ -174,7 +174,7 @@ internal import TokenBroker
         let start = setting.time.monotonic
         let clock = Task { [time = setting.time] in
             while !Task.isCancelled {
-                await time.sleepers(atLeast: 1)
+                await time.sleeper()
                 time.advance(by: .milliseconds(250))
             }
         }
@@ -445,7 +445,7 @@ internal import TokenBroker
         setting.ways[1].setDelivery(.passes)
         // The one that knows less is the first to come.
         async let renewed = setting.two.get(Self.force)
-        await setting.time.sleepers(atLeast: 1)
+        await setting.time.sleepers(of: .milliseconds(2500))
         setting.time.advance(by: .seconds(1))
         #expect(setting.two.transport.seen.isEmpty)
         async let looked = setting.one.broker.core.storeRecovery.check()
@@ -453,7 +453,7 @@ internal import TokenBroker
         while try await !setting.one.causes().contains("recovery") { await Task.yield() }
         let clock = Task { [time = setting.time] in
             while !Task.isCancelled {
-                await time.sleepers(atLeast: 1)
+                await time.sleeper()
                 time.advance(by: .milliseconds(250))
             }
         }
@@ -481,7 +481,7 @@ internal import TokenBroker
         let job = Task { await recovery.run() }
         setting.goBack()
         // It waits to try again.
-        await setting.time.sleepers(atLeast: 1)
+        await setting.time.sleepers(of: .milliseconds(250))
         setting.store.setAway(false)
         job.cancel()
         await job.value

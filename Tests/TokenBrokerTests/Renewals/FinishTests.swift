@@ -33,9 +33,9 @@ internal import TokenBroker
             broker.time.advance(by: .seconds(3600))
         }
         async let answer = broker.call(.get, "/credentials", tenant: "t1")
-        await broker.time.sleepers(atLeast: 1)
+        await broker.time.sleepers(of: .milliseconds(200))
         async let finished: Void = broker.broker.finish(within: .seconds(25))
-        await broker.time.sleepers(atLeast: 2)
+        await broker.time.sleepers(of: .milliseconds(200), .seconds(25))
         store.isAway = false
         broker.time.advance(by: .milliseconds(200))
         await finished
@@ -49,9 +49,9 @@ internal import TokenBroker
             broker.time.advance(by: .seconds(3600))
         }
         async let answer = broker.call(.get, "/credentials", tenant: "t1")
-        await broker.time.sleepers(atLeast: 1)
+        await broker.time.sleepers(of: .milliseconds(200))
         async let finished: Void = broker.broker.finish(within: .seconds(25))
-        await broker.time.sleepers(atLeast: 2)
+        await broker.time.sleepers(of: .milliseconds(200), .seconds(25))
         broker.time.advance(by: .seconds(25))
         await finished
         #expect(await answer.code == "storage_unavailable")
@@ -62,9 +62,9 @@ internal import TokenBroker
         let (broker, _) = try await Self.brokerWithoutStore { _ in }
         let state = await broker.beginLogin().state
         async let answer = broker.call(.get, "/login/callback?code=c-1&state=\(state)", key: nil)
-        await broker.time.sleepers(atLeast: 1)
+        await broker.time.sleepers(of: .milliseconds(200))
         async let finished: Void = broker.broker.finish(within: .seconds(25))
-        await broker.time.sleepers(atLeast: 2)
+        await broker.time.sleepers(of: .milliseconds(200), .seconds(25))
         broker.time.advance(by: .seconds(25))
         await finished
         #expect(await answer.status == 503)
@@ -79,9 +79,9 @@ internal import TokenBroker
         broker.time.holdSleeps()
         broker.transport.always(.json(503, "{}"))
         async let answer = broker.call(.get, "/credentials", tenant: "t1")
-        await broker.time.sleepers(atLeast: 1)
+        await broker.time.sleepers(of: .milliseconds(500))
         async let finished: Void = broker.broker.finish(within: .milliseconds(400))
-        await broker.time.sleepers(atLeast: 2)
+        await broker.time.sleepers(of: .milliseconds(500), .milliseconds(400))
         broker.time.advance(by: .milliseconds(400))
         await finished
         #expect(await answer.code == "retryable_error")

@@ -70,7 +70,7 @@ internal import TokenBroker
         broker.broker.start()
         let clock = Task {
             while !Task.isCancelled {
-                await time.sleepers(atLeast: 1)
+                await time.sleeper()
                 time.advance(by: .milliseconds(50))
                 for _ in 0..<50 { await Task.yield() }
             }

@@ -70,7 +70,7 @@ internal import TokenBroker
         broker.transport.enqueue(.json(200, "{}"), .json(200, BrokerHarness.token("a2")))
         async let answer = broker.get()
         // The caller's patience, and the wait before the second call.
-        await broker.time.sleepers(atLeast: 2)
+        await broker.time.sleepers(of: .seconds(2), .milliseconds(500))
         broker.time.advance(by: .milliseconds(500))
         #expect(await answer.token == "a2")
         #expect(broker.transport.seen.map(\.form["refresh_token"]) == ["r1", "r1"])
@@ -112,7 +112,7 @@ internal import TokenBroker
         broker.transport.enqueue(.after(gate, .json(200, BrokerHarness.token("a2"))))
         async let reader = broker.get()
         await gate.arrivals()
-        await broker.time.sleepers(atLeast: 1)
+        await broker.time.sleepers(of: .seconds(2))
         broker.time.advance(by: .seconds(5))
         #expect(await reader.token == "a1")
         #expect(await broker.get(fields: ["Prefer": "wait=0"]).token == "a1")

@@ -58,10 +58,10 @@ internal import TokenBroker
         let lease = try #require(try await Self.lease(two))
         #expect(lease.remaining > .seconds(3) && lease.remaining <= .seconds(4) && !lease.hasRunOut)
         async let second = two.get()
-        await time.sleepers(atLeast: 1)
+        await time.sleepers(of: .seconds(1))
         // It looks again each second, and goes on waiting.
         time.advance(by: .seconds(1))
-        await time.sleepers(atLeast: 1)
+        await time.sleepers(of: .seconds(1))
         gate.open()
         #expect(await first.token == "a2")
         time.advance(by: .seconds(1))
@@ -82,9 +82,9 @@ internal import TokenBroker
         async let first = one.get()
         await gate.arrivals()
         async let second = two.get(fields: ["Prefer": "wait=2"])
-        await time.sleepers(atLeast: 2)
+        await time.sleepers(of: .seconds(2), .seconds(1))
         time.advance(by: .seconds(1))
-        await time.sleepers(atLeast: 2)
+        await time.sleepers(of: .seconds(2), .seconds(1))
         time.advance(by: .seconds(1))
         let answer = await second
         #expect(answer.code == "retryable_error" && answer.retryAfter == 1)
@@ -406,7 +406,7 @@ internal import TokenBroker
         async let second = two.get()
         await taken.arrivals()
         late.open()
-        await time.sleepers(atLeast: 1)
+        await time.sleepers(of: .seconds(1))
         taken.open()
         let answer = await second
         #expect(succeeds ? answer.token == "a3" : answer.level == "basic")
@@ -447,7 +447,7 @@ internal import TokenBroker
         await gate.arrivals()
         await two.makeTenant("t1", "{\(BrokerHarness.oidc) \"client_id\": \"c2\"}")
         async let second = two.get()
-        await time.sleepers(atLeast: 1)
+        await time.sleepers(of: .seconds(1))
         #expect(try await two.quarantined() == nil)
         gate.open()
         _ = await first
@@ -487,7 +487,7 @@ internal import TokenBroker
         let (time, one, two) = try await Self.expired(skipsSleeps: false)
         one.transport.enqueue(step)
         async let first = one.get()
-        await time.sleepers(atLeast: 1)
+        await time.sleepers(of: .milliseconds(500))
         one.broker.beginDraining()
         #expect(await first.code == "retryable_error")
         #expect(one.transport.seen.count == 1)
@@ -519,7 +519,7 @@ internal import TokenBroker
         broker.transport.enqueue(.json(200, BrokerHarness.token("a2", refresh: "r2")))
         async let answer = broker.get()
         if calls == 0 {
-            await time.sleepers(atLeast: 1)
+            await time.sleepers(of: .milliseconds(500))
             #expect(broker.transport.seen.isEmpty)
             time.advance(by: .seconds(1))
         }
@@ -562,7 +562,7 @@ internal import TokenBroker
         time.holdSleeps()
         two.broker.start()
         // Everything that the broker does by itself has been begun once.
-        await time.sleepers(atLeast: 5)
+        await time.sleepers(of: SleepLength.jobsOfReplica)
         while try await Self.lease(one) != nil { await Task.yield() }
         #expect(two.transport.seen.isEmpty)
         two.broker.beginDraining()

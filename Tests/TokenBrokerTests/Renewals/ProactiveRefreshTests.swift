@@ -180,7 +180,9 @@ internal import TokenBroker
         await broker.set("a1", refresh: "r1", lifetime: .seconds(61))
         let listener = await broker.listen(tenant: "t1")
         let job = Task { await broker.broker.core.expiryJob.run() }
-        await broker.time.pass(.seconds(40), sleepers: 2)
+        // The job's sleep, and the listener's.
+        await broker.time.sleepers(of: .expiryNotices, .seconds(1))
+        await broker.time.pass(.seconds(40))
         // The job goes on to the next look while a renewal is under way.
         await broker.broker.core.renewer.finish()
         #expect(await broker.get("policy=local").token == "access-of-r1")
@@ -424,7 +426,7 @@ internal import TokenBroker
         Self.advance(broker, to: .seconds(1801))
         async let looked: Void = Self.look(broker)
         await gate.arrivals(4)
-        await broker.time.sleepers(atLeast: 1)
+        await broker.time.sleepers(of: .seconds(5))
         // As many again are under way to a place.
         while broker.broker.core.budget.usage.waiting < 4 { await Task.yield() }
         #expect(broker.broker.core.budget.usage == .init(inUse: 4, waiting: 4))
@@ -447,7 +449,7 @@ internal import TokenBroker
         async let looked: Void = Self.look(broker)
         // The first five hundred have no room for five seconds, then the others.
         for _ in 0..<2 {
-            await broker.time.sleepers(atLeast: 1)
+            await broker.time.sleepers(of: .seconds(5))
             broker.time.advance(by: .seconds(5))
         }
         gate.open()

@@ -195,12 +195,12 @@ internal import TokenBroker
         await gate.arrivals()
         let second = Task { await two.get() }
         // It waits for the lease.
-        await time.sleepers(atLeast: 1)
+        await time.sleepers(of: .seconds(1))
         gate.open()
         #expect(await first.code == "token_response_error")
         let clock = Task {
             while !Task.isCancelled {
-                await time.sleepers(atLeast: 1)
+                await time.sleeper()
                 time.advance(by: .milliseconds(250))
             }
         }
@@ -293,7 +293,7 @@ internal import TokenBroker
         }
         let clock = Task {
             while !Task.isCancelled {
-                await time.sleepers(atLeast: 1)
+                await time.sleeper()
                 time.advance(by: .milliseconds(250))
             }
         }

@@ -56,7 +56,7 @@ internal import TokenBroker
         async let renewed = broker.get("policy=local_force_refresh")
         await gate.arrivals()
         async let joined = broker.get("policy=local_force_refresh", fields: ["Prefer": "wait=1"])
-        await broker.time.sleepers(atLeast: 1)
+        await broker.time.sleepers(of: .seconds(1))
         gate.open()
         #expect(await renewed.token == "a2")
         #expect(await joined.token == "a2")

@@ -102,7 +102,7 @@ internal import TokenBroker
         #expect(begun.status == 201)
         #expect(broker.transport.seen.last?.fields["traceparent"]?.text.contains(Self.trace) == true)
         broker.transport.enqueue(.json(200, BrokerHarness.token("a1", refresh: "r1")))
-        await broker.time.sleepers(atLeast: 1)
+        await broker.time.sleepers(of: .seconds(5))
         broker.time.advance(by: .seconds(5))
         let handle = try #require(begun.json["device_code"]?.text)
         #expect(await broker.call(.get, "/device/\(handle)?wait=60", tenant: "t1").json["status"]?.text == "completed")

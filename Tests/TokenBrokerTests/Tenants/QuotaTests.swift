@@ -250,7 +250,7 @@ internal import TokenBroker
             .json(400, #"{"error":"access_denied"}"#))
         let begun = await broker.call(.post, "/device", tenant: "t1")
         let code = try #require(begun.json["device_code"]?.string)
-        await broker.time.sleepers(atLeast: 1)
+        await broker.time.sleepers(of: .seconds(5))
         broker.time.advance(by: .seconds(5))
         let progress = Task { await broker.call(.get, "/device/\(code)?wait=60", tenant: "t1") }
         #expect(await progress.value.json["status"] == .string("failed"))

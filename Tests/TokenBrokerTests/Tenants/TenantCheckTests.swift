@@ -288,7 +288,7 @@ internal import TokenBroker
             time.advance(by: .milliseconds(milliseconds))
             gate.open()
         } else {
-            await time.sleepers(atLeast: 1)
+            await time.sleepers(of: .seconds(10))
             time.advance(by: .seconds(10))
         }
         let checks = Checks(answer: await answer)
@@ -304,7 +304,7 @@ internal import TokenBroker
         await broker.makeTenant("t1", Self.byIssuer)
         broker.transport.always(Self.provider { $0.url.hasSuffix("/k") ? .hang(time) : nil })
         async let answer = broker.call(.post, "/tenants/t1/check")
-        await time.sleepers(atLeast: 1)
+        await time.sleepers(of: .seconds(10))
         time.advance(by: .seconds(10))
         let checks = Checks(answer: await answer)
         #expect(checks.failed == ["jwks"])
@@ -319,7 +319,7 @@ internal import TokenBroker
         let start = time.now
         let clock = Task {
             while !Task.isCancelled {
-                await time.sleepers(atLeast: 1)
+                await time.sleeper()
                 time.advance(by: .milliseconds(250))
             }
         }

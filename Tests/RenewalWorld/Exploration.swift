@@ -1,37 +1,49 @@
-/// Looks at every state that a world can come to, breadth first.
-///
-/// States that were seen are remembered by 64 bits of their hash: of 10^8 states, one in some thousand runs would take two
-/// for one and leave out what follows from the second.
-package struct Explorer {
+/// What was found among the states that a world can come to.
+package struct Exploration: Sendable {
     package struct Finding: Sendable {
         package let violation: String
         /// What happened, one of the shortest ways.
         package let timeline: [String]
     }
 
-    package private(set) var states = 0
-    package private(set) var moves = 0
-    package private(set) var quietStates = 0
+    package fileprivate(set) var states = 0
+    package fileprivate(set) var moves = 0
+    package fileprivate(set) var quietStates = 0
     /// Of those, worlds whose session is lost and could not be kept.
-    package private(set) var excusedStates = 0
+    package fileprivate(set) var excusedStates = 0
     /// Of all states, those in which a replica has handed its lease over.
-    package private(set) var handedOverStates = 0
+    package fileprivate(set) var handedOverStates = 0
     /// Whether every state was looked at.
-    package private(set) var isComplete = false
-    package private(set) var finding: Finding?
+    package fileprivate(set) var isComplete = false
+    package fileprivate(set) var finding: Finding?
+
+    fileprivate init() {}
+
+    /// Looks at every state, breadth first. Ends with the first violation.
+    package init(_ setting: Setting, atMost limit: Int = .max) {
+        var explorer = Explorer(setting)
+        explorer.run(limit)
+        self = explorer.found
+    }
+}
+
+/// Looks at every state that a world can come to, breadth first.
+///
+/// States that were seen are remembered by 64 bits of their hash: of 10^8 states, one in some thousand runs would take two
+/// for one and leave out what follows from the second.
+private struct Explorer {
+    var found = Exploration()
 
     private var parents: [UInt32] = [0]
     private var taken: [UInt8] = [0]
     private let c: Context
 
-    /// Ends with the first violation.
-    package init(_ setting: Setting, atMost limit: Int = .max) {
+    init(_ setting: Setting) {
         precondition(MemoryLayout<World.Replica>.size == MemoryLayout<World.Replica>.stride, "no byte may be left out")
         c = Context(setting)
-        run(limit)
     }
 
-    private mutating func run(_ limit: Int) {
+    mutating func run(_ limit: Int) {
         var seen = WordSet()
         var (level, origins) = ([World(c)], [0 as UInt32])
         var possible = Moves()
@@ -40,33 +52,34 @@ package struct Explorer {
             for (world, origin) in zip(level, origins) {
                 world.moves(c, into: &possible)
                 if possible.worlds.isEmpty {
-                    quietStates += 1
-                    if world.isRevoked == 1 { excusedStates += 1 }
+                    found.quietStates += 1
+                    if world.isRevoked == 1 { found.excusedStates += 1 }
                     let verdict = world.verdict(c)
                     if verdict != .none {
-                        finding = Finding(violation: verdict.text, timeline: timeline(origin))
+                        found.finding = Exploration.Finding(violation: verdict.text, timeline: timeline(origin))
                         return
                     }
                     continue
                 }
-                moves += possible.worlds.count
+                found.moves += possible.worlds.count
                 for (index, world) in possible.worlds.enumerated() where seen.insert(world.hash) {
-                    states += 1
-                    if world.isHandedOver { handedOverStates += 1 }
+                    found.states += 1
+                    if world.isHandedOver { found.handedOverStates += 1 }
                     parents.append(origin)
                     taken.append(UInt8(index))
                     if world.violation != .none {
-                        finding = Finding(violation: world.violation.text, timeline: timeline(UInt32(states)))
+                        found.finding = Exploration.Finding(
+                            violation: world.violation.text, timeline: timeline(UInt32(found.states)))
                         return
                     }
                     next.append(world)
-                    nextOrigins.append(UInt32(states))
+                    nextOrigins.append(UInt32(found.states))
                 }
-                if states >= limit { return }
+                if found.states >= limit { return }
             }
             (level, origins) = (next, nextOrigins)
         }
-        isComplete = true
+        found.isComplete = true
     }
 
     private func timeline(_ last: UInt32) -> [String] {

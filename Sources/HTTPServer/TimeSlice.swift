@@ -1,7 +1,7 @@
 internal import Reactor
 
-/// How much one connection may do before others have their turn.
-struct TurnBudget {
+/// How much a loop does for one connection before other connections have their turn.
+struct TimeSlice {
     /// How often the connection was read from.
     var reads = 0
     /// How many of its requests were begun.
@@ -12,10 +12,10 @@ struct TurnBudget {
     /// In nanoseconds, from the second request on.
     private static let time: Int64 = 25_000
 
-    mutating func isSpent() -> Bool {
+    mutating func isSpent(on loop: EventLoop) -> Bool {
         if reads >= Self.mostReads { return true }
         if requests == 0 { return false }
-        let now = MonotonicInstant.now
+        let now = loop.now
         if let end { return now >= end }
         end = now.advanced(byNanoseconds: Self.time)
         return false
