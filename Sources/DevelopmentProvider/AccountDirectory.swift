@@ -1,3 +1,4 @@
+internal import Containers
 internal import ExternalText
 
 /// What an account of the duckduckgo profile is good for.

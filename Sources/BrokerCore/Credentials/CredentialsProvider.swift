@@ -179,8 +179,10 @@ package final class CredentialsProvider: Sendable {
         return { _ = try? await self.time.sleep(for: max(.zero, self.time.monotonic.duration(to: deadline))) }
     }
 
-    /// The stored credentials, expired or not, read from the store. Never calls the provider. For a caller that has read an event in the log: the cache may not have the
-    /// event's change yet, because a commit is visible in the log before the process that makes it has noted it.
+    /// The stored credentials, expired or not, read from the store. Never calls the provider.
+    ///
+    /// For a caller that has read an event in the log: a commit is visible there before the process that makes it has updated
+    /// its cache.
     /// - Throws: `storage_unavailable` where the store does not answer.
     package func stored(_ id: CredentialsID) async throws(BrokerError) -> CredentialsSnapshot {
         do throws(StoreError) {
@@ -191,8 +193,8 @@ package final class CredentialsProvider: Sendable {
         }
     }
 
-    /// The stored credentials for a caller that wants to know whether a user is logged in. While the store does not answer, a user's cached
-    /// token that has not expired is enough.
+    /// The stored credentials, perhaps from the cache, for a caller that wants to know whether a user is logged in. While the
+    /// store does not answer, a user's cached token that has not expired is enough.
     /// - Throws: `storage_unavailable` where the store does not answer and no such token is cached.
     package func lastKnown(_ id: CredentialsID) async throws(BrokerError) -> CredentialsSnapshot {
         try await records.reading(id) { known in

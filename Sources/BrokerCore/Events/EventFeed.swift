@@ -6,18 +6,18 @@ internal import Reactor
 internal import Synchronization
 internal import Waiting
 
-/// Follows the log of events for everybody who listens in this process.
+/// Follows the log of events for all listeners of this process.
 ///
-/// While there are listeners, one task reads the log's new end, once for all of them, and keeps the newest entries as
-/// they are sent. A listener has nothing but its position: it takes from here what lies behind that, and reads the store
-/// itself where it stands further back. So no listener costs memory by being slow, and none holds up another.
+/// While there are listeners, one task reads the new entries of the log, once for all listeners, and keeps the newest
+/// entries as they are sent. A listener has only its position. It takes the entries after its position from the feed, and
+/// reads older entries from the store itself. So a slow listener needs no memory and delays no other listener.
 ///
-/// What is to be sent is put together once for all who stand at the same place, and given out in batches: the first entry
-/// after quiet at once, and what comes within `span` after that together at its end. A message to a thousand listeners is
-/// a thousand writes, and without this each entry would be a message of its own, however fast they follow each other.
-/// Quiet is a tenant's own: what others' listeners are given holds up nobody.
+/// The feed encodes a message once for all listeners at the same position, and sends in batches: the first entry after a
+/// pause at once, and the entries that follow within `span` together at the end of `span`. A message to a thousand
+/// listeners is a thousand writes, so one message for each entry would be too expensive. Each tenant has its own pauses:
+/// the messages of one tenant do not delay those of another.
 package final class EventFeed: Sendable {
-    /// Whose events somebody listens to.
+    /// The events that a listener receives.
     package struct Scope: Sendable {
         /// Nil for every tenant.
         package let tenant: TenantName?
@@ -87,7 +87,7 @@ package final class EventFeed: Sendable {
     private let limits: Limits
     private let state = Mutex(EventFeedState())
     private let wakeUps = KeyedSignal<Int>()
-    /// How far the log reaches. Whoever listens needs to know, and after an outage all come at once.
+    /// The last sequence of the log. Each new listener needs it, and after an outage all listeners connect at once.
     private let reach: CoalescedCall<Result<LogBounds, StoreError>>
 
     package init(vault: Vault, bus: EventBus, limits: Limits, time: any Time, log: Log) {
@@ -150,8 +150,8 @@ package final class EventFeed: Sendable {
         return Place(feed: self, id: try admission.get())
     }
 
-    /// One of the places that listeners of a tenant may have; given back when nobody holds it any more. A stream that is
-    /// never run, because its client has gone, gives it back like any other.
+    /// One of the places that listeners of a tenant may have. It is released with its last reference. A stream that never
+    /// runs, because its client has disconnected, releases its place as well.
     final class Place: Sendable {
         private let feed: EventFeed
         fileprivate let id: UInt64
@@ -203,7 +203,7 @@ package final class EventFeed: Sendable {
 
     var isDraining: Bool { state.withLock { $0.isDraining } }
 
-    /// Has every listener come to its end: whoever goes on listening does so elsewhere.
+    /// Ends all listeners. Their clients connect again, to another replica.
     package func beginDraining() {
         let wakes = state.withLock { state in
             state.isDraining = true
@@ -221,15 +221,15 @@ package final class EventFeed: Sendable {
 
     // MARK: Following the log
 
-    /// The one place that hears of new entries: from this process's commits, and from the change feed, while there is
-    /// one. Without it, those of other replicas are found by looking.
-    /// - Parameter tenant: nil where it may be anybody's.
+    /// Notes that the log has grown. This process's commits call it, and so does the change feed, where the store has one.
+    /// Without a change feed, periodic reads of the log find the entries of other replicas.
+    /// - Parameter tenant: the tenant of the entry; nil where the tenant is not known.
     private func grew(_ tenant: TenantName?) {
         let now = time.monotonic
         let isUrgent = state.withLock { state in
             guard state.following > 0 else { return false }
             state.hasGrown = true
-            // What nobody listens to can wait for the next look, and what would be held, for the end of the pause.
+            // An entry without a listener can wait for the next read, and an entry that a batch would hold for its end.
             let groups = [tenant, nil].filter { state.listeners[$0] != nil }
             if tenant == nil || !groups.isEmpty { state.hasGrownHere = true }
             // A pause that is over may not have been taken out yet.
@@ -239,12 +239,12 @@ package final class EventFeed: Sendable {
     }
 
     /// Keeps the log followed while `body` runs.
-    /// - Parameter last: how far the log reached at some time; following begins there where nobody does so yet.
+    /// - Parameter last: a sequence that the log had reached. The feed begins to follow there, unless it follows already.
     func following(from last: Int64, _ body: () async -> Void) async {
         state.withLock { state in
             state.following += 1
             guard state.following == 1, !state.isDraining else { return }
-            // Whatever was committed since `last` may have been announced to nobody.
+            // No listener was there for the announcements of commits since `last`.
             state.hasGrown = true
             state.forget()
             (state.floor, state.head) = (last, last)
@@ -265,7 +265,7 @@ package final class EventFeed: Sendable {
         if isLast { wakeUps.signal(0) }
     }
 
-    /// Whether somebody tells of every commit to the log.
+    /// Whether every commit to the log is announced to this process.
     private var hearsEverything: Bool { vault.revalidateAfter == nil || cacheValidity.isFeedAlive(at: time.monotonic) }
 
     private func follow(_ run: UInt64) async {
@@ -392,7 +392,7 @@ package final class EventFeed: Sendable {
             if sequence < state.floor { return .behind }
             let limit = state.limit(scope.tenant)
             if sequence >= limit { return .nothing(through: sequence) }
-            // One who listens alone, or to some storage keys only, is sent what nobody else is.
+            // A single listener of a tenant, or of some storage keys, gets messages of its own.
             let isShared =
                 scope.storageKeys == nil && resumed == nil && state.listeners[scope.tenant, default: 0] > 1
             let key = EventFeedState.PieceKey(tenant: scope.tenant, sequence: sequence)
@@ -440,7 +440,7 @@ package final class EventFeed: Sendable {
         let (wakes, next) = state.withLock { state -> ([EventFeedState.Wake], MonotonicInstant) in
             guard state.run == run else { return ([], now) }
             let wakes = state.giveOut(at: now, span: limits.span) + state.wakeDue(at: now)
-            // What came during a pause that has ended since has woken nobody.
+            // An entry that came during a pause which has ended since has woken no task.
             let look = state.hasGrownHere ? now : now.advanced(by: Self.interval)
             let pauseEnd = state.pauses.values.lazy.map(\.end).min()
             return (wakes, pauseEnd.map { min($0, now.advanced(by: Self.interval)) } ?? look)

@@ -5,37 +5,37 @@ internal import Reactor
 internal import Synchronization
 internal import Waiting
 
-/// How many token requests of this process one provider is to answer at once. Who wants more waits for a place, the
-/// tenants in turn and each tenant's requests in order.
+/// Limits the concurrent token requests of this process to one provider. Further requests wait for a place: the tenants
+/// in turn, and each tenant's requests in order.
 ///
-/// A renewal takes its place before it claims the lease on a record and keeps it until the provider has answered, the
-/// waits between tries included: nobody holds a lease while waiting in a queue, and a provider in trouble is asked by no
-/// more than have a place. Code exchanges and device polls take none, since a user waits for them; the connections
-/// beyond the places are theirs.
+/// A renewal takes its place before it claims the lease on a record, and keeps the place until the provider has answered,
+/// the waits between tries included. So no renewal holds a lease while it waits in the queue, and a provider that fails is
+/// called by no more renewals than there are places. Code exchanges and device polls need no place, because a user waits
+/// for them; the connections beyond the places are for them.
 ///
-/// Safe to use from any task and by many at once. Keeps nothing about a provider that nobody uses.
+/// Safe to use from any task. Keeps nothing about a provider without requests.
 package final class ProviderBudget: Sendable {
     package struct Limits: Sendable, Equatable {
         /// The places at one provider, which is the origin of a token endpoint. At least 1.
         package var places = 16
-        /// How many may wait for a place at one provider; who comes then is refused. Not negative.
+        /// How many requests may wait for a place at one provider; further ones are refused. Not negative.
         package var waiting = 20_000
 
         package init() {}
 
-        /// How many connections to a provider the places need, with some for those who need no place.
+        /// How many connections to a provider are needed: for the places, and some for requests that need no place.
         package var connections: Int { places + max(4, places / 4) }
 
-        /// How many places those may hold that nobody waits for.
+        /// How many places background renewals may hold.
         var backgroundPlaces: Int { max(1, places / 2) }
     }
 
     package enum Urgency: Sendable, CaseIterable {
-        /// Somebody waits for the renewal, or soon will.
+        /// A caller waits for the renewal, or soon will.
         case caller
-        /// The broker renews by itself. Such a request gets a place while no caller's waits for one, or when three of
-        /// those had theirs since it was the background's turn: somebody may have come to wait for it meanwhile. At most
-        /// half of the places are given to its kind, so that a caller does not find all of them taken.
+        /// The broker renews ahead of any caller. Such a request gets a place while no caller's request waits, or after
+        /// three callers' requests have got one since the last background request: a caller may wait for this renewal by
+        /// then. Background requests get at most half of the places, so that they never take all.
         case background
     }
 
@@ -105,7 +105,7 @@ package final class ProviderBudget: Sendable {
         var inBackground = 0
         var callers = Line()
         var background = Line()
-        /// How many callers have got a place while somebody in the background waited for one.
+        /// How many callers' requests have got a place while a background request waited for one.
         var callersInARow = 0
 
         var waiting: Int { callers.count + background.count }

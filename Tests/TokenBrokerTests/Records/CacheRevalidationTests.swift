@@ -192,7 +192,7 @@ import Waiting
         await pair.two.broker.finish()
     }
 
-    /// The other replica tells nobody of its commits, as one would that dies after each.
+    /// The other replica announces none of its commits, like a replica that dies after each one.
     @Test func `finds on PostgreSQL what another replica has changed without a word`() async throws {
         let server = try PostgresServer.shared.get()
         let configuration = try PostgresServer.configuration(server.uri(database: try await server.makeDatabase()))
@@ -287,7 +287,7 @@ private final class QuestionStore: ForwardingStore {
 
     func admit() throws(StoreError) {}
 
-    /// The feed's signs of life, the last one of those that nobody has waited for.
+    /// The feed's signs of life. Of those that no task has waited for, only the last one is kept.
     var life: AsyncStream<Void> { signs.stream }
 
     func watch(_ hear: @escaping @Sendable (StoreNotification) -> Void) {
