@@ -158,7 +158,7 @@ private func full(_ connections: Int, loops: Int = 1, _ adjust: (inout ServerCon
             let other = try client(server, from: 2)
             try await other.send(get("/"))
             #expect(try await other.response().status == .ok)
-            // Whoever leaves makes room.
+            // A connection that is closed makes room.
             await clients[0].abort()
             await eventually { server.statistics.connectionsOpen == min(count, 2) }
             let next = try client(server, from: 1)

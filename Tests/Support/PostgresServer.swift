@@ -119,7 +119,7 @@ package final class PostgresServer: Sendable {
         let processes = [process] + Self.children(of: process)
         for child in processes { _ = Glibc.kill(child, SIGKILL) }
         while processes.contains(where: { Self.isRunning($0) }) { sched_yield() }
-        // Where nobody reaps orphans, the dead process would be taken for one that still serves the data.
+        // Where no process reaps orphans, pg_ctl would take the dead process for a server that runs.
         for name in ["data/postmaster.pid", ".s.PGSQL.\(port).lock"] { _ = unsafe unlink("\(socketDirectory)/\(name)") }
     }
 
@@ -355,8 +355,8 @@ package final class PostgresServer: Sendable {
         }
     }
 
-    /// Starts a shell command that writes to a log and not to the tests' own output: whoever reads that would wait for
-    /// the server to close it.
+    /// Starts a shell command that writes to a log and not to the tests' own output: a reader of that would wait for the
+    /// server to close it.
     fileprivate static func shell(
         _ command: String, input: ChildProgram.Stream, log: String
     ) throws(Failure) -> pid_t {
