@@ -297,7 +297,7 @@ import Testing
         }
     }
 
-    @Test func `answering a client that has closed harms nobody`() async throws {
+    @Test func `answering a client that has closed does no harm`() async throws {
         let (begun, release) = (HTTPLatch(), HTTPLatch())
         let handler: @Sendable (Request) async -> Response = { request in
             if request.path == "/slow" {

@@ -51,7 +51,7 @@ private final class GatedHandler: RequestHandler {
 private let quickRequest = "GET /quick HTTP/1.1\r\nHost: h\r\n\r\n"
 
 @Suite struct `The turns of a loop` {
-    @Test func `who asks for much at once gives way to who asks for little`() async throws {
+    @Test func `a connection with many requests gives way to one with few`() async throws {
         let handler = GatedHandler()
         try await withServer(answering: handler) { server in
             let (first, greedy, modest) = (
@@ -76,7 +76,7 @@ private let quickRequest = "GET /quick HTTP/1.1\r\nHost: h\r\n\r\n"
         }
     }
 
-    @Test func `who is in the middle of a request comes behind who begins one`() async throws {
+    @Test func `a connection in the middle of a request comes behind one that begins a request`() async throws {
         let handler = GatedHandler()
         try await withServer(answering: handler) { server in
             let first = try HTTPRawClient(server.address)
@@ -102,7 +102,7 @@ private let quickRequest = "GET /quick HTTP/1.1\r\nHost: h\r\n\r\n"
         }
     }
 
-    @Test func `who waits for a turn does not give way to a new connection`() async throws {
+    @Test func `a connection that waits for its turn does not give way to a new one`() async throws {
         let handler = GatedHandler()
         let configuration = configured {
             $0.maximumConnections = 2
