@@ -29,7 +29,7 @@ package final class CoalescedCall<Value: Sendable>: Sendable {
         if Task.isCancelled { return nil }
         let waiter = state.withLock { state in
             // Detached: it goes on for other callers, so it takes no task-local value, such as a trace, from the first.
-            if state.task == nil { state.task = Task.detached { await self.run() } }
+            if state.task == nil { state.task = Task.detached(priority: Task.currentPriority) { await self.run() } }
             return state.next.enter()
         }
         return await waiter.value {
