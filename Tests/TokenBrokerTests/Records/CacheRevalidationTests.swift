@@ -8,7 +8,7 @@ internal import Reactor
 internal import Synchronization
 internal import Testing
 internal import TokenBroker
-import Waiting
+internal import Waiting
 
 @testable internal import BrokerCore
 

@@ -168,7 +168,8 @@ internal import TokenBroker
     }
 
     @Test func `a tenant has so many pending device logins, and the provider is not asked for more`() async throws {
-        let broker = try await Self.broker { $0.pendingDeviceLogins = 1 }
+        // The provider is not polled meanwhile.
+        let broker = try await Self.broker(time: ManualTime(skipsSleeps: false)) { $0.pendingDeviceLogins = 1 }
         broker.transport.enqueue(
             .json(200, #"{"device_code":"d","user_code":"u","verification_uri":"https://p.example","expires_in":300}"#))
         #expect(await broker.call(.post, "/device", tenant: "t1").status == 201)
