@@ -1,3 +1,4 @@
+internal import Containers
 internal import HTTPCodec
 internal import HTTPSClient
 package import JOSE
@@ -56,14 +57,13 @@ package final class ProviderKeys: Sendable {
     private static let intervalWithoutKeys: Duration = .seconds(5)
     /// The longest that a request takes, and so the longest that a caller waits for one.
     private static let longestRequest: Duration = .seconds(5)
-    /// The most addresses. Beyond them, the one is forgotten that was asked the longest time ago.
-    private static let mostAddresses = 1024
 
     private let transport: any ProviderTransport
     private let time: any Time
     private let metrics: Metrics
     private let log: Log
-    private let known = Mutex<[Source: Known]>([:])
+    /// Of 1024 addresses at most. Beyond them, the address is forgotten whose last request ended the longest time ago.
+    private let known = Mutex(BoundedTable<Source, Known>(capacity: 1024))
     private let requests: SingleFlight<Source, Result<Held, BrokerError>>
 
     package init(transport: any ProviderTransport, time: any Time, metrics: Metrics, log: Log) {
@@ -165,14 +165,7 @@ package final class ProviderKeys: Sendable {
     }
 
     private func keep(_ value: Known, of source: Source) {
-        known.withLock { known in
-            if known[source] == nil, known.count >= Self.mostAddresses,
-                let oldest = known.min(by: { $0.value.nextRequest < $1.value.nextRequest })
-            {
-                known[oldest.key] = nil
-            }
-            known[source] = value
-        }
+        known.withLock { _ = $0.setNewest(value, forKey: source) }
     }
 
     private func request(
@@ -191,7 +184,10 @@ package final class ProviderKeys: Sendable {
         } catch {
             note(code: "error", since: begun, for: configuration)
             log.warning("keys_request_failed", [.provider(configuration.preset), .transport(error)])
-            throw Self.failure(error, at: source.address)
+            throw .permanentFailure(error, at: source.address)
+                ?? BrokerError(
+                    .networkError, "The provider's keys could not be fetched from \(source.address).",
+                    retryAfter: Int(Self.intervalWithoutKeys.components.seconds))
         }
         note(code: String(response.status.code), since: begun, for: configuration)
         if response.status == .notModified, let before {
@@ -228,20 +224,6 @@ package final class ProviderKeys: Sendable {
         return BrokerError(
             .networkError, "The provider's keys are not at \(address), which \(words).",
             retryAfter: Int(Self.intervalWithoutKeys.components.seconds))
-    }
-
-    private static func failure(_ error: TransportError, at address: String) -> BrokerError {
-        switch error {
-        case .untrusted:
-            BrokerError(
-                .providerUntrusted, "The certificate, host name, pin or version of TLS at \(address) does not fit.")
-        case .insecureTarget, .forbiddenAddress, .invalidURL, .invalidRequest:
-            BrokerError(.illegalConfiguration, "The address \(address) may not be called: " + TargetPolicy.remedy)
-        default:
-            BrokerError(
-                .networkError, "The provider's keys could not be fetched from \(address).",
-                retryAfter: Int(intervalWithoutKeys.components.seconds))
-        }
     }
 
     private static func reason(_ fault: JSONWebKeySet.Fault) -> StaticString {

@@ -210,21 +210,8 @@ package final class ProviderServers: Sendable {
                     provider: preset.name, endpoint: .metadata, code: "error",
                     took: start.duration(to: time.monotonic))
                 log.warning("metadata_request_failed", fields + [.transport(error)])
-                switch error {
-                case .untrusted:
-                    return .failure(
-                        BrokerError(
-                            .providerUntrusted,
-                            "The certificate, host name, pin or version of TLS at \(address) does not fit."))
-                case .insecureTarget, .forbiddenAddress, .invalidURL, .invalidRequest:
-                    return .failure(
-                        BrokerError(
-                            .illegalConfiguration,
-                            "The address \(address) may not be called: " + TargetPolicy.remedy))
-                default:
-                    failure = BrokerError(
-                        .networkError, "The issuer could not be reached at \(address).", retryAfter: 5)
-                }
+                if let permanent = BrokerError.permanentFailure(error, at: address) { return .failure(permanent) }
+                failure = BrokerError(.networkError, "The issuer could not be reached at \(address).", retryAfter: 5)
             }
         }
         return .failure(failure ?? Self.missing(received))

@@ -21,6 +21,21 @@ extension TargetPolicy {
         + "of TOKEN_BROKER_PROVIDER_NETWORKS."
 }
 
+extension BrokerError {
+    /// The error of a request for a provider's metadata or keys which another request would meet as well, until the operator or
+    /// the provider changes something; nil where another request may succeed.
+    static func permanentFailure(_ error: TransportError, at address: String) -> BrokerError? {
+        switch error {
+        case .untrusted:
+            BrokerError(
+                .providerUntrusted, "The certificate, host name, pin or version of TLS at \(address) does not fit.")
+        case .insecureTarget, .forbiddenAddress, .invalidURL, .invalidRequest:
+            BrokerError(.illegalConfiguration, "The address \(address) may not be called: " + TargetPolicy.remedy)
+        default: nil
+        }
+    }
+}
+
 extension PinSet {
     /// The pins of a tenant for a call to `url`; nil where there are none, and for http://, which has no certificate, and which
     /// the HTTPS client allows in development only.
