@@ -47,8 +47,8 @@ let package = Package(
         library("JSON", ["ExternalText"]),
         library("Cryptography", ["COpenSSL"]),
         library("HTTPCodec", ["ExternalText"]),
-        library("OAuth", ["Cryptography", "ExternalText", "HTTPCodec", "JSON"]),
         library("JOSE", ["Cryptography", "ExternalText", "JSON"]),
+        library("OAuth", ["Cryptography", "ExternalText", "HTTPCodec", "JOSE", "JSON"]),
 
         // What several replicas may do to one record, without a store, a clock or a network.
         library("Renewal", []),

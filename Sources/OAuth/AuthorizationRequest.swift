@@ -7,17 +7,20 @@ package struct AuthorizationRequest: Sendable {
     package var redirectURI: String
     package var state: String
     package var codeChallenge: String
+    /// Nil when no ID token is asked for (OpenID Connect Core §3.1.2.1).
+    package var nonce: String?
     package var language: String?
     package var email: String?
     package var customParameters: [WireText: WireText]
 
     package init(
-        redirectURI: String, state: String, codeChallenge: String, language: String? = nil, email: String? = nil,
+        redirectURI: String, state: String, codeChallenge: String, nonce: String? = nil, language: String? = nil, email: String? = nil,
         customParameters: [WireText: WireText] = [:]
     ) {
         self.redirectURI = redirectURI
         self.state = state
         self.codeChallenge = codeChallenge
+        self.nonce = nonce
         self.language = language
         self.email = email
         self.customParameters = customParameters
@@ -60,6 +63,7 @@ package struct AuthorizationRequest: Sendable {
         ]
         // RFC 6749 §3.3: a scope has at least one name, so an empty scope must not be sent.
         if !client.scopes.isEmpty { parameters.insert(.init("scope", client.scopes.description), at: 3) }
+        if let nonce { parameters.append(.init("nonce", nonce)) }
         if server.preset.sendsClientUniqueKey, let key = client.clientUniqueKey {
             parameters.append(.init("client_unique_key", key))
         }

@@ -6,6 +6,8 @@ package struct AuthorizationServer: Sendable, Equatable {
     package var revocationEndpoint: String?
     /// Nil when the provider has no device login (RFC 8628 §4).
     package var deviceAuthorizationEndpoint: String?
+    /// The address of the keys that the provider signs tokens with; nil when it is not known.
+    package var jwksURI: String?
     /// The issuer that `iss` must equal (RFC 9207); nil when the issuer is not known.
     package var issuer: String?
     /// Whether the provider announces that its authorization responses contain `iss`. A response without `iss` is then
@@ -27,7 +29,7 @@ package struct AuthorizationServer: Sendable, Equatable {
     ///   - revocationAuthentication: nil means the same as at the token endpoint.
     package init(
         preset: ProviderPreset, authorizationEndpoint: String, tokenEndpoint: String, revocationEndpoint: String?,
-        deviceAuthorizationEndpoint: String? = nil, issuer: String?, announcesIssuerInResponses: Bool,
+        deviceAuthorizationEndpoint: String? = nil, jwksURI: String? = nil, issuer: String?, announcesIssuerInResponses: Bool,
         clientAuthentication: ProviderPreset.ClientAuthentication, pinnedCertificates: [String],
         sessionEndingAnswers: [RefusalPattern]? = nil, defaultLifetime: TokenLifetime? = nil,
         revocationAuthentication: ProviderPreset.ClientAuthentication? = nil
@@ -37,6 +39,7 @@ package struct AuthorizationServer: Sendable, Equatable {
         self.tokenEndpoint = tokenEndpoint
         self.revocationEndpoint = revocationEndpoint
         self.deviceAuthorizationEndpoint = deviceAuthorizationEndpoint
+        self.jwksURI = jwksURI
         self.issuer = issuer
         self.announcesIssuerInResponses = announcesIssuerInResponses
         self.clientAuthentication = clientAuthentication

@@ -7,9 +7,13 @@ internal import JSON
 extension CredentialRecord {
     package var encoded: [UInt8] {
         JSONWriter.object { json in
-            if let held {
+            if let granted {
                 json.name("held")
-                held.encode(to: &json)
+                granted.encode(to: &json)
+            }
+            if let waiting {
+                json.name("waiting")
+                waiting.encode(to: &json)
             }
             json.memberIfPresent("ended", ended.map(Base64URL.encode))
             json.memberIfPresent("session_ended", session?.time.milliseconds)
@@ -28,7 +32,11 @@ extension CredentialRecord {
         self.init(held: nil)
         if let member = json["held"] {
             guard let held = HeldCredentials(json: member) else { return nil }
-            self.held = held
+            granted = held
+        }
+        if let member = json["waiting"] {
+            guard granted != nil, let waiting = WaitingVerification(json: member) else { return nil }
+            self.waiting = waiting
         }
         if let member = json["ended"] {
             guard let digest = Self.digest(member) else { return nil }
@@ -50,6 +58,37 @@ extension CredentialRecord {
     private static func digest(_ member: JSONValue) -> [UInt8]? {
         let digest = (member.string?.text).flatMap(Base64URL.decode)
         return digest?.count == SHA256.digestCount ? digest : nil
+    }
+}
+
+extension WaitingVerification {
+    fileprivate func encode(to json: inout JSONWriter) {
+        json.object { json in
+            json.member("origin", origin.rawValue)
+            if let earlier {
+                json.name("earlier")
+                earlier.encode(to: &json)
+            }
+            json.memberIfPresent("id_token", idToken?.revealedText)
+            json.memberIfPresent("nonce", nonce?.text)
+            json.memberIfPresent("login", login)
+        }
+    }
+
+    fileprivate convenience init?(json: JSONValue) {
+        guard let origin = json["origin"]?.string.flatMap(Origin.init) else { return nil }
+        for name: WireText in ["id_token", "nonce", "login"] {
+            if let member = json[name], member.string == nil { return nil }
+        }
+        var earlier: HeldCredentials?
+        if let member = json["earlier"] {
+            guard let held = HeldCredentials(json: member) else { return nil }
+            earlier = held
+        }
+        self.init(
+            origin: origin, replacing: earlier,
+            idToken: (json["id_token"]?.string?.text).map(SecretBytes.init(utf8:)), nonce: json["nonce"]?.string,
+            login: json["login"]?.string?.text)
     }
 }
 
@@ -104,6 +143,9 @@ extension HeldCredentials {
             json.memberIfPresent("issuer", grantedBy?.issuer?.text)
             json.memberIfPresent("token_endpoint", grantedBy?.tokenEndpoint?.text)
             if let refreshableFrom { json.member("refreshable_from", refreshableFrom.milliseconds) }
+            if proof.accessToken { json.member("verified_access_token", true) }
+            if proof.refreshToken { json.member("verified_refresh_token", true) }
+            json.memberIfPresent("verified_id_token", proof.idToken?.revealedText)
         }
     }
 
@@ -119,7 +161,7 @@ extension HeldCredentials {
         // or the provider that granted it.
         let optional: [WireText] = [
             "refresh_token", "user_id", "told_user_id", "told_subject", "client_unique_key", "client_secret_digest",
-            "issuer", "token_endpoint",
+            "issuer", "token_endpoint", "verified_id_token",
         ]
         for name in optional {
             if let member = json[name], member.string == nil { return nil }
@@ -141,6 +183,10 @@ extension HeldCredentials {
             grantedBy: GrantingProvider(issuer: json["issuer"]?.string, tokenEndpoint: json["token_endpoint"]?.string),
             refreshableFrom: (json["refreshable_from"]?.integer).map(Timestamp.init(milliseconds:)))
         identity = UserIdentity(userID: json["told_user_id"]?.string, subject: json["told_subject"]?.string)
+        proof = TokenProof(
+            accessToken: json["verified_access_token"]?.bool ?? false,
+            refreshToken: json["verified_refresh_token"]?.bool ?? false,
+            idToken: (json["verified_id_token"]?.string?.text).map(SecretBytes.init(utf8:)))
     }
 
     private static func scopes(_ json: JSONValue?) -> ScopeSet? {

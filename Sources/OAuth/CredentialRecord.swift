@@ -1,6 +1,9 @@
 /// The record under a storage key. A record without credentials is a tombstone: it keeps the version increasing.
 package struct CredentialRecord: Sendable, Equatable {
-    package var held: HeldCredentials?
+    /// The set that was granted last. It may not be verified yet, so it is never served: `held` is.
+    package var granted: HeldCredentials?
+    /// What is known of a set that is not verified yet; nil where `granted` may be served.
+    package var waiting: WaitingVerification?
     /// SHA-256 of the refresh token whose refusal ended the previous session; nil after a login and after a logout. A
     /// replica that has exchanged this token meanwhile learns from it that the session continues.
     package var ended: [UInt8]?
@@ -13,13 +16,34 @@ package struct CredentialRecord: Sendable, Equatable {
     /// a replica whether a login or a logout that the store has lost came later. Nil otherwise.
     package var exchanged: [UInt8]?
 
+    /// The set that may be served: the one granted last, or the one before it while that waits for its verification.
+    package var held: HeldCredentials? {
+        guard let waiting else { return granted }
+        return waiting.earlier
+    }
+
+    /// A record of a set that may be served.
     package init(
         held: HeldCredentials?, ended: [UInt8]? = nil, session: EndedSession? = nil, renewed: Timestamp? = nil
     ) {
-        self.held = held
+        granted = held
         self.ended = ended
         self.session = session
         self.renewed = renewed
+    }
+
+    /// The same record with `granted` not verified yet.
+    package func waiting(for verification: WaitingVerification) -> CredentialRecord {
+        var record = self
+        record.waiting = verification
+        return record
+    }
+
+    /// The same record with a set that may be served in place of the one that waits.
+    package func settled(to held: HeldCredentials?) -> CredentialRecord {
+        var record = self
+        (record.granted, record.waiting) = (held, nil)
+        return record
     }
 
     /// Whether the two records are equal except for `exchanged`.

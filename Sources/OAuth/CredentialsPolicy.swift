@@ -63,6 +63,8 @@ package enum CredentialsDecision: Sendable, Equatable {
     case upgrade
     /// Request client credentials. With `isUpgrade`, a failure is handled like that of `upgrade`.
     case obtainClientCredentials(isUpgrade: Bool)
+    /// Verify the set that was granted last, which nothing but that keeps from being served.
+    case verify
     /// The credentials are expired or refused and cannot be renewed. Remove them and decide again.
     case retire
     /// The user's credentials cannot be renewed, because the configured provider is not the provider that granted them.
@@ -108,6 +110,16 @@ package struct CredentialsPolicy: Sendable {
     }
 
     package init() {}
+
+    /// - Parameter version: the version of the record, 0 without a record.
+    package func decide(
+        _ record: CredentialRecord, version: Int64, terms: Terms, query: CredentialsQuery, now: Timestamp
+    ) -> CredentialsDecision {
+        let decision = decide(record.held, version: version, terms: terms, query: query, now: now)
+        guard record.waiting != nil, query.policy != .local else { return decision }
+        // While a set waits for its verification, no other grant is asked for.
+        return decision == .serve || decision == .refresh(isEarly: true) ? .serve : .verify
+    }
 
     /// - Parameters:
     ///   - held: the stored credentials; nil after a logout or before a login.
@@ -185,7 +197,7 @@ package struct CredentialsPolicy: Sendable {
             return false
         }
         switch decision {
-        case .refresh, .obtainClientCredentials(isUpgrade: false): return true
+        case .refresh, .verify, .obtainClientCredentials(isUpgrade: false): return true
         default: return false
         }
     }

@@ -19,6 +19,8 @@ package struct HeldCredentials: Sendable, Equatable {
     /// The time before which the refresh token must not be used, because the provider may still process a request with
     /// the previous refresh token. Nil when it may be used at once.
     package var refreshableFrom: Timestamp?
+    /// Which of the tokens were verified.
+    package var proof = TokenProof()
 
     /// The expiry of the token; nil when it does not expire.
     package var expiry: Timestamp? { expires == .never ? nil : expires }
@@ -70,7 +72,11 @@ package struct HeldCredentials: Sendable, Equatable {
             grantedScopes: response.scopes ?? previous?.grantedScopes ?? requested ?? client.scopes,
             userID: level == .user ? response.userID ?? previous?.userID : nil,
             obtainedWith: client.fingerprint, grantedBy: GrantingProvider(server))
-        if level == .user { identity = response.identity.completed(by: previous?.identity) }
+        if level == .user {
+            identity = response.identity.completed(by: previous?.identity)
+            // A refresh need not bring an ID token; the one of the login still tells who the user is.
+            proof.idToken = previous?.proof.idToken
+        }
     }
 }
 

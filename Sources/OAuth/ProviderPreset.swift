@@ -56,6 +56,8 @@ package struct ProviderPreset: Sendable, Equatable {
     /// For how long after its first use the provider accepts a refresh token again and grants tokens for it; nil when
     /// that is not known.
     package let reuseGrace: Duration?
+    /// How signed access tokens and refresh tokens are verified; nil when they are taken as opaque.
+    package let tokenVerification: TokenVerification?
 
     private init(
         name: String, title: String? = nil, loginServiceBaseURI: String? = nil, authServiceBaseURI: String? = nil,
@@ -64,7 +66,8 @@ package struct ProviderPreset: Sendable, Equatable {
         emailParameter: String?, sendsClientUniqueKey: Bool = false, repeatsScopes: Bool = false,
         scopesClientCredentials: Bool, defaultLifetime: TokenLifetime = .usual,
         upgradeGrant: String? = nil, sessionEndingAnswers: [RefusalPattern] = deadGrants,
-        configurationErrors: [String] = faultsOfClients, refreshLeadTime: Duration = .zero, reuseGrace: Duration? = nil
+        configurationErrors: [String] = faultsOfClients, refreshLeadTime: Duration = .zero, reuseGrace: Duration? = nil,
+        tokenVerification: TokenVerification? = nil
     ) {
         self.name = name
         self.title = title
@@ -86,6 +89,7 @@ package struct ProviderPreset: Sendable, Equatable {
         self.configurationErrors = configurationErrors
         self.refreshLeadTime = refreshLeadTime
         self.reuseGrace = reuseGrace
+        self.tokenVerification = tokenVerification
     }
 
     /// The responses with which a provider says that the grant is invalid (RFC 6749 §5.2). Some providers send 401.

@@ -15,9 +15,10 @@ package struct TokenResponse: Sendable, Equatable {
     package let hasUnreadableLifetime: Bool
     /// Nil when the answer names none.
     package let scopes: ScopeSet?
+    /// The member `user_id`; nil when there is none.
     package let userID: WireText?
-    /// The identifiers from which `userID` is taken, by their kind.
-    package let identity: UserIdentity
+    /// The ID token, of which nothing is believed before it is verified; nil when there is none.
+    package let idToken: SecretBytes?
 
     /// The longest lifetime: ten years. Longer ones are cut to this, which is beyond every real token and safe from
     /// overflow.
@@ -53,16 +54,16 @@ package struct TokenResponse: Sendable, Equatable {
             scopes = ScopeSet(granted: WireText(list.compactMap(\.string?.text).joined(separator: " ")))
         default: scopes = nil
         }
-        let subject = members["id_token"]?.string.flatMap { JSONWebToken.payload(of: $0)?["sub"]?.string }
-        var identity = UserIdentity(subject: subject.flatMap { $0.isEmpty ? nil : $0 })
+        idToken = members["id_token"]?.string.flatMap { $0.isEmpty ? nil : SecretBytes(utf8: $0.text) }
         switch members["user_id"] {
-        case .integer(let number)?: identity.userID = WireText(String(number))
-        case .string(let text)? where !text.isEmpty: identity.userID = text
-        default: break
+        case .integer(let number)?: userID = WireText(String(number))
+        case .string(let text)? where !text.isEmpty: userID = text
+        default: userID = nil
         }
-        self.identity = identity
-        userID = identity.userID ?? identity.subject
     }
+
+    /// The identifier of the user that the response itself has. That of a token counts once the token is verified.
+    package var identity: UserIdentity { UserIdentity(userID: userID) }
 
     /// The `exp` claim of a JWT; nil for other tokens.
     package static func expiry(ofToken token: WireText) -> Timestamp? {
@@ -83,6 +84,17 @@ package enum TokenText {
 /// The unverified claims of a JWT (RFC 7519). They serve as hints such as a lifetime, never for decisions about trust.
 /// The tokens come directly from the token endpoint over a verified connection.
 package enum JSONWebToken {
+    /// The header and the claims of a token that was verified before; nil when it is not a JWT.
+    package static func parts(of token: SecretBytes) -> (header: JSONValue, claims: JSONValue)? {
+        guard let text = token.withRevealed({ WireText(validating: $0) }) else { return nil }
+        let parts = text.split(at: ".", limit: 4)
+        guard parts.count == 3, let header = Base64URL.decode(parts[0].text).flatMap({ try? JSONValue(parsing: $0) }),
+            let claims = payload(of: text)
+        else { return nil }
+        return (header, .object(claims))
+    }
+
+    /// The claims of a JWT, verified or not; nil for other tokens.
     package static func payload(of token: WireText) -> [WireText: JSONValue]? {
         // A fourth part shows that the token is not a JWT.
         let parts = token.split(at: ".", limit: 4)

@@ -5,7 +5,7 @@ package import ExternalText
 package struct UserIdentity: Sendable, Equatable {
     /// The member `user_id` of a token response.
     package var userID: WireText?
-    /// `sub` of an ID token.
+    /// `sub` of a verified ID token, or of a verified access token where no ID token has come.
     package var subject: WireText?
 
     package init(userID: WireText? = nil, subject: WireText? = nil) {
@@ -34,11 +34,11 @@ extension HeldCredentials {
         successor.level == .user && differs(from: successor.identity, successor.userID)
     }
 
-    /// Whether the response to a refresh of these credentials has a subject that cannot be compared with their user ID,
+    /// Whether the credentials that a refresh of these brought have a subject that cannot be compared with their user ID,
     /// because the kind of that ID is not known.
-    package func learnsSubject(from response: TokenResponse) -> Bool {
-        guard level == .user, identity.isUnknown, let userID, response.identity.userID == nil else { return false }
-        return response.identity.subject.map { $0 != userID } ?? false
+    package func learnsSubject(from successor: HeldCredentials) -> Bool {
+        guard level == .user, identity.isUnknown, let userID, successor.identity.userID == nil else { return false }
+        return successor.identity.subject.map { $0 != userID } ?? false
     }
 
     private func differs(from other: UserIdentity, _ otherUserID: WireText?) -> Bool {

@@ -20,6 +20,7 @@ struct CredentialsRoutes {
             Route(.put, "/credentials", .tenant(.credentialsWrite), put),
             Route(.delete, "/credentials", .tenant(.credentialsWrite), delete),
             Route(.get, "/credentials/status", .tenant(.credentialsRead), status),
+            Route(.get, "/credentials/claims", .tenant(.credentialsRead), claims),
         ]
             + CredentialsListRoutes(broker).all
     }
@@ -114,8 +115,9 @@ struct CredentialsRoutes {
         try call.authorize(storageKey)
         try broker.rateLimits.spend(.writes, call.caller)
         let providers = broker.core.providers.servers.acceptedProviders(of: tenant)
-        let held = try given!.held(
+        let brought = try given!.held(
             refreshToken: refreshToken, for: tenant, of: providers.present, now: broker.time.now)
+        let held = try await broker.core.providers.adopt(brought, of: tenant)
         let id = CredentialsID(tenant: tenant.name, storageKey: storageKey)
         let snapshot = try await broker.core.writer.set(id, to: held)
         broker.log.info("credentials_set", LogField.credentials(id) + [.level(held.level), .version(snapshot.version)])
@@ -172,6 +174,50 @@ struct CredentialsRoutes {
             // The differences that an upgrade would remove. They stay if the provider has no upgrade grant, or if
             // another provider is configured now.
             if !differences.isEmpty { json.member("configuration_differences", differences) }
+        }
+    }
+
+    // MARK: GET /credentials/claims
+
+    private func claims(_ call: Call) async throws(BrokerError) -> Response {
+        var query = try call.query()
+        let storageKey = query.storageKey()
+        try query.finish()
+        let tenant = try await broker.tenant(of: call)
+        try call.authorize(storageKey)
+        let id = CredentialsID(tenant: tenant.name, storageKey: storageKey)
+        let snapshot = try await broker.credentials.lastKnown(id)
+        guard let held = snapshot.record.held else {
+            throw BrokerError(.missingTokenContainer, "Nothing is stored under this storage key.")
+        }
+        guard !held.proof.isEmpty else {
+            throw BrokerError(
+                .illegalConfiguration,
+                "No token of these credentials was verified. For access tokens and refresh tokens, configure "
+                    + "token_verification; for ID tokens, the scope openid and the provider's issuer. Then refresh the "
+                    + "credentials, or have the user log in anew.")
+        }
+        let access = held.proof.accessToken ? JSONWebToken.parts(of: held.accessToken) : nil
+        let refresh = held.proof.refreshToken ? held.refreshToken.flatMap(JSONWebToken.parts) : nil
+        let identity = held.proof.idToken.flatMap(JSONWebToken.parts)
+        var response = Response.json(.ok) { json in
+            Self.encode(access, "access_token", withHeader: true, to: &json)
+            Self.encode(refresh, "refresh_token", to: &json)
+            Self.encode(identity, "id_token", to: &json)
+        }
+        response.fields.append("ETag", CredentialsSnapshot.tag(snapshot.version))
+        return response
+    }
+
+    private static func encode(
+        _ token: (header: JSONValue, claims: JSONValue)?, _ name: String, withHeader: Bool = false,
+        to json: inout JSONWriter
+    ) {
+        json.name(name)
+        guard let token else { return json.null() }
+        json.object { json in
+            if withHeader { json.member("header", token.header) }
+            json.member("claims", token.claims)
         }
     }
 

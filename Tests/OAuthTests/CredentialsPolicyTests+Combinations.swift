@@ -99,6 +99,8 @@ extension `Credentials policy` {
             return held?.level == .user && held?.refreshToken == nil && query.policy == .localForceRefresh
         // Only credentials from a renewal can be expired on arrival.
         case .expiredOnArrival: return false
+        // No set waits for its verification here.
+        case .verify: return false
         case .levelNotAvailable: return (isElsewhere ? next : held?.level ?? next) < query.lowestLevel
         }
     }

@@ -111,12 +111,13 @@ package final class CredentialsBroker: Sendable {
         let servers = ProviderServers(
             transport: transport, targets: settings.providerTargets, time: time, metrics: metrics, log: log)
         let endpoint = TokenEndpoint(transport: transport, budget: budget, time: time, metrics: metrics, log: log)
+        let keys = ProviderKeys(transport: transport, time: time, metrics: metrics, log: log)
         providers = ProviderAccess(
             servers: servers, endpoint: endpoint,
             trials: ClientTrials(
                 endpoint: endpoint, publicBaseURL: settings.publicBaseURL, callLimit: settings.providerTimeout,
                 time: time, log: log),
-            callLimit: settings.providerTimeout)
+            verifier: GrantVerifier(keys: keys, time: time, log: log), callLimit: settings.providerTimeout)
         tenants = TenantDirectory(vault: vault, bus: bus, time: time) { [pauses = budget.pauses] tenant in
             // The new configuration may have corrected what the provider asked to pause for.
             guard let server = servers.knownServer(for: tenant.configuration) else { return }
@@ -136,13 +137,14 @@ package final class CredentialsBroker: Sendable {
             instruments: instruments)
         credentials = CredentialsProvider(renewer: renewer, renewalPatience: settings.renewalPatience)
         writer = CredentialsWriter(records: records)
+        let intake = GrantIntake(verifier: providers.verifier, writer: writer, renewer: renewer)
         list = CredentialsList(records: records, clientFaults: renewer.clientFaults)
         logins = LoginFlow(
-            vault: vault, providers: providers, writer: writer, bus: bus,
+            vault: vault, providers: providers, intake: intake, bus: bus,
             options: LoginFlow.Options(publicBaseURL: settings.publicBaseURL, limit: settings.pendingLogins),
             instruments: instruments)
         deviceLogins = DeviceFlow(
-            vault: vault, providers: providers, writer: writer, bus: bus, limit: settings.pendingDeviceLogins,
+            vault: vault, providers: providers, intake: intake, bus: bus, limit: settings.pendingDeviceLogins,
             instruments: instruments)
 
         storeRecovery = StoreRecovery(vault: vault, records: records, time: time, log: log)
@@ -230,6 +232,7 @@ package final class CredentialsBroker: Sendable {
     private func cancelAll() {
         let count = renewer.cancelAll() + logins.cancelAll() + deviceLogins.cancelAll()
         providers.servers.cancelAll()
+        providers.verifier.keys.cancelAll()
         log.error("work_cut_short", [.count(count)])
     }
 

@@ -88,7 +88,7 @@ package final class CredentialsProvider: Sendable {
             switch decision {
             case .serve, .serveBasic, .missing, .levelNotAvailable, .expiredOnArrival, .keptForOtherProvider:
                 return try answer(decision, snapshot, tenant, outcome)
-            case .refresh, .upgrade, .obtainClientCredentials, .retire:
+            case .refresh, .upgrade, .obtainClientCredentials, .verify, .retire:
                 let isEarly = decision == .refresh(isEarly: true)
                 let maySpare = policy.serves(
                     whileRenewing: snapshot.record.held, version: snapshot.version, decision: decision, query: query,
@@ -229,7 +229,7 @@ package final class CredentialsProvider: Sendable {
                 "The user's credentials belong to another provider address than the one that is configured, and are kept "
                     + "for it. Configure that address again; or, if it is the same provider's, name it in "
                     + "previous_issuers or previous_token_endpoints; or have the user log in anew, or out.")
-        case .levelNotAvailable, .refresh, .upgrade, .obtainClientCredentials, .retire:
+        case .levelNotAvailable, .refresh, .upgrade, .obtainClientCredentials, .verify, .retire:
             throw BrokerError(
                 .levelNotAvailable, "The best credentials under this storage key are of a lower level than asked for."
             )

@@ -33,16 +33,19 @@ package final class CredentialsWriter: Sendable {
 
     /// Stores the credentials of a login in place of any others. A code can be redeemed once, so a store that does not answer
     /// is asked again until it does.
+    /// - Parameter waiting: what is known of credentials that are not verified yet, from the credentials before them; nil for
+    ///   verified ones. No event tells of those that wait.
     /// - Returns: nil when `companions` returned nil.
     package func settle(
         login held: HeldCredentials, by origin: BrokerEvent.Origin, for id: CredentialsID,
-        alongside companions: Companions
+        waiting: ((_ earlier: HeldCredentials?) -> WaitingVerification)? = nil, alongside companions: Companions
     ) async throws(BrokerError) -> CredentialsSnapshot? {
         try await untilStoreAnswers(id) { () async throws(StoreError) in
-            if let snapshot = try await self.overwrite(id, with: held, by: origin, companions) { return snapshot }
+            if let snapshot = try await self.overwrite(id, with: held, by: origin, waiting, companions)
+            { return snapshot }
             // An earlier try may have been carried out although its answer was lost.
             let stored = try await self.records.reread(id)
-            return stored.record.held == held ? stored : nil
+            return stored.record.granted == held ? stored : nil
         }
     }
 
@@ -65,7 +68,8 @@ package final class CredentialsWriter: Sendable {
     }
 
     private func overwrite(
-        _ id: CredentialsID, with held: HeldCredentials, by origin: BrokerEvent.Origin, _ companions: Companions
+        _ id: CredentialsID, with held: HeldCredentials, by origin: BrokerEvent.Origin,
+        _ waiting: ((_ earlier: HeldCredentials?) -> WaitingVerification)? = nil, _ companions: Companions
     ) async throws(StoreError) -> CredentialsSnapshot? {
         // The cache entry is enough for the first try: if the store has another version, the try is a conflict.
         var known = records.cache.fresh(id, now: time.monotonic)
@@ -78,8 +82,11 @@ package final class CredentialsWriter: Sendable {
                 current = try await self.records.reread(id)
             }
             let now = self.time.now
-            return try await self.records.write(CredentialRecord(held: held), id, over: current, alongside: others) {
-                version in [.updated(id, to: held, version: version, by: origin, nil, at: now)] + events
+            var record = CredentialRecord(held: held)
+            if let waiting { record = record.waiting(for: waiting(current.record.held)) }
+            let isVerified = waiting == nil
+            return try await self.records.write(record, id, over: current, alongside: others) { version in
+                (isVerified ? [.updated(id, to: held, version: version, by: origin, nil, at: now)] : []) + events
             }
         }
     }
@@ -96,11 +103,12 @@ package final class CredentialsWriter: Sendable {
                 // Also replaces a tombstone: because of its digest, a renewal in flight could take the logout for a mistake of
                 // another replica.
                 if removals.isEmpty, current.version == 0 || current.record == nothing { return nil }
-                let (held, now) = (current.record.held, self.time.now)
+                let (held, now) = (current.record.held ?? current.record.granted, self.time.now)
                 _ = try await self.records.write(nothing, id, over: current, alongside: removals) { version in
                     held.map { [.deauthorized(id, from: $0, version: version, by: .logout, nil, at: now)] } ?? []
                 }
-                return held
+                // The set that was granted last: with it, the provider revokes the whole grant.
+                return current.record.granted
             }
         } catch {
             records.report(error, id)
@@ -115,7 +123,7 @@ package final class CredentialsWriter: Sendable {
         do throws(StoreError) {
             outcome = try await retryingConflicts { () async throws(StoreError) in
                 let current = try await self.records.reread(id)
-                if current.record.held?.level == .user {
+                if current.record.granted?.level == .user {
                     return .failure(
                         BrokerError(.conflict, "User credentials are stored under this storage key already."))
                 }

@@ -28,16 +28,20 @@ extension LoginFlow {
         let pkce: PKCE
         let loginID: String
         let binding: SecretBytes
+        var nonce: String?
         do {
             state = Base64URL.encode(try SecureRandom.bytes(32))
             pkce = try PKCE()
             loginID = Base64URL.encode(try SecureRandom.bytes(16))
             binding = SecretBytes(utf8: Base64URL.encode(try SecureRandom.bytes(32)))
+            if configuration.client.scopes.values.contains("openid") {
+                nonce = Base64URL.encode(try SecureRandom.bytes(32))
+            }
         } catch {
             throw BrokerError(.internalError, "The system's random source failed.")
         }
         let request = AuthorizationRequest(
-            redirectURI: redirectURI.text, state: state, codeChallenge: pkce.codeChallenge,
+            redirectURI: redirectURI.text, state: state, codeChallenge: pkce.codeChallenge, nonce: nonce,
             language: parameters.language?.text, email: parameters.email?.text,
             customParameters: parameters.customParameters)
         let loginURI = request.uri(for: configuration.client, at: server)
@@ -50,7 +54,7 @@ extension LoginFlow {
             secrets: .init(
                 redirectURI: redirectURI.text, returnTo: parameters.returnTo?.text,
                 configuration: configuration.withoutListedURIs, server: server, loginURI: loginURI,
-                codeVerifier: pkce.codeVerifier, binding: binding),
+                codeVerifier: pkce.codeVerifier, nonce: nonce.map { WireText($0) }, binding: binding),
             isBound: mustStartHere)
         let record = login.record(version: 1, stateDigest: SHA256.digest(Array(state.utf8)))
         let reserve = configuration.browserBinding == .confirm ? PendingLogin.confirmationReserve : 0

@@ -26,7 +26,7 @@ package final class LoginFlow: Sendable {
     }
 
     init(
-        vault: Vault, providers: ProviderAccess, writer: CredentialsWriter, bus: EventBus, options: Options,
+        vault: Vault, providers: ProviderAccess, intake: GrantIntake, bus: EventBus, options: Options,
         instruments: Instruments
     ) {
         (time, log) = (instruments.time, instruments.log)
@@ -37,8 +37,14 @@ package final class LoginFlow: Sendable {
         publicBaseURL = options.publicBaseURL
         endings = LoginEndings(.login, vault: vault, bus: bus, time: time)
         redemption = LoginRedemption(
-            vault: vault, endpoint: providers.endpoint, writer: writer, logins: logins, endings: endings,
+            vault: vault, endpoint: providers.endpoint, intake: intake, logins: logins, endings: endings,
             instruments: instruments)
+        intake.setLoginEnding(of: .login) { [vault, time, endings] id, login, refusal throws(StoreError) in
+            let record = RecordID(.login, id.tenant, key: login)
+            return try await LoginRedemption.end(of: record, id, refusal: refusal, in: vault, at: time.now) {
+                endings.signal(record)
+            }
+        }
     }
 
     package var isSecure: Bool { WireText(publicBaseURL).starts(with: "https://") }

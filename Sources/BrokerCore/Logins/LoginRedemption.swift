@@ -17,7 +17,7 @@ final class LoginRedemption: Sendable {
 
     private let vault: Vault
     private let endpoint: TokenEndpoint
-    private let writer: CredentialsWriter
+    private let intake: GrantIntake
     private let logins: LoginRecords
     private let endings: LoginEndings
     private let time: any Time
@@ -30,13 +30,13 @@ final class LoginRedemption: Sendable {
     static let storeRetries = 5
 
     init(
-        vault: Vault, endpoint: TokenEndpoint, writer: CredentialsWriter, logins: LoginRecords, endings: LoginEndings,
+        vault: Vault, endpoint: TokenEndpoint, intake: GrantIntake, logins: LoginRecords, endings: LoginEndings,
         instruments: Instruments
     ) {
         (time, log, metrics) = (instruments.time, instruments.log, instruments.metrics)
         self.vault = vault
         self.endpoint = endpoint
-        self.writer = writer
+        self.intake = intake
         self.logins = logins
         self.endings = endings
         flights = SingleFlight(on: endpoint.executor)
@@ -109,42 +109,76 @@ final class LoginRedemption: Sendable {
             let response = try await endpoint.redeem(
                 .authorizationCode(code: code, redirectURI: secrets.redirectURI, codeVerifier: secrets.codeVerifier),
                 for: client, of: login.tenant, at: secrets.server, as: id)
-            let held = HeldCredentials(
-                granted: response, level: .user, to: client, by: secrets.server, now: time.now)
-            try await store(held, of: login, over: record)
-            return end(login, secrets, .success(held))
+            let grant = GrantIntake.Grant(
+                response, origin: .login, nonce: secrets.nonce, login: login.id, to: secrets.configuration,
+                by: secrets.server, now: time.now)
+            switch try await store(grant, of: login, over: record) {
+            case .stored(let held): return end(login, secrets, .success(held))
+            case .refused(let error): return end(login, secrets, .failure(error))
+            case .dropped: throw BrokerError(.gone, "The tenant was deleted before the login ended.")
+            case .waits(let error):
+                // The login completes once the provider's keys are there.
+                log.warning(
+                    "login_waits", LogField.credentials(login.credentialsID) + [.provider(secrets.configuration.preset)])
+                return LoginFlow.Ended(
+                    login: login.description, credentialsID: login.credentialsID, returnTo: secrets.returnTo,
+                    result: .failure(error))
+            }
         } catch {
             await markFailed(login, record, error)
             return end(login, secrets, .failure(error))
         }
     }
 
-    /// Stores the credentials and the login's completion in one commit.
+    /// Stores the credentials and the login's progress in one commit: its completion, or that it waits for the provider's keys.
     private func store(
-        _ held: HeldCredentials, of login: PendingLogin, over record: OpenRecord
-    ) async throws(BrokerError) {
-        var completed = login
-        completed.status = .completed
-        let completedRecord = completed.record(replacing: record)
-        var (isFirst, hasArrived) = (true, false)
+        _ grant: GrantIntake.Grant, of login: PendingLogin, over record: OpenRecord
+    ) async throws(BrokerError) -> GrantIntake.Outcome {
+        var (isFirst, waits, hasArrived) = (true, false, false)
         let told = BrokerEvent.loginCompleted(login.credentialsID, .standard, loginID: login.id, at: time.now)
-        let stored = try await writer.settle(login: held, by: .login, for: login.credentialsID) {
-            () async throws(StoreError) in
-            let completion: [VaultChange] = [.replace(completedRecord, version: record.version)]
+        let outcome = try await intake.take(grant, for: login.credentialsID) { isWaiting async throws(StoreError) in
+            var next = login
+            waits = isWaiting
+            if isWaiting { next.isVerifying = true } else { next.status = .completed }
+            let nextRecord = next.record(replacing: record)
+            let progress: [VaultChange] = [.replace(nextRecord, version: record.version)]
+            let events = isWaiting ? [] : [told]
             // Only the process that has used the state writes the login, so the first try does not read it.
             if isFirst {
                 isFirst = false
-                return (completion, [told])
+                return (progress, events)
             }
             let standing = try await self.vault.read(login.recordID)
-            if standing?.version == record.version { return (completion, [told]) }
+            if standing?.version == record.version { return (progress, events) }
             // If an earlier try was carried out although its answer was lost, the credentials may have been renewed since.
-            hasArrived = standing?.content == completedRecord.content
+            hasArrived = standing?.content == nextRecord.content
             return nil
         }
-        guard stored != nil || hasArrived else {
-            throw BrokerError(.gone, "The tenant was deleted before the login ended.")
+        guard case .dropped = outcome, hasArrived else { return outcome }
+        return waits
+            ? .waits(BrokerError(.networkError, "The provider's keys are not there yet.", retryAfter: 5))
+            : .stored(grant.credentials)
+    }
+
+    /// The end of a login whose credentials have waited for the provider's keys, for `GrantVerification`.
+    static func end(
+        of id: RecordID, _ credentials: CredentialsID, refusal: BrokerError?, in vault: Vault, at now: Timestamp,
+        signal: @escaping @Sendable () -> Void
+    ) async throws(StoreError) -> GrantVerification.LoginEnd {
+        guard let record = try await vault.read(id) else { return .ended }
+        var login = try PendingLogin(record)
+        guard login.status == .pending else { return .ended }
+        login.isVerifying = false
+        let event: BrokerEvent
+        if let refusal {
+            login.status = .failed(LoginFailure(refusal))
+            event = .loginFailed(credentials, .standard, loginID: login.id, refusal, at: now)
+        } else {
+            login.status = .completed
+            event = .loginCompleted(credentials, .standard, loginID: login.id, at: now)
         }
+        return .ends(
+            .replace(login.record(replacing: record), version: record.version), event, signal: signal)
     }
 
     private func end(

@@ -38,6 +38,8 @@ struct PendingDeviceLogin: Sendable {
     var wait: Duration
     /// Whether `wait` bounds a poll that is under way.
     var isBeingPolled = false
+    /// Whether the provider has granted a token that waits for the provider's keys.
+    var isVerifying = false
     var status = LoginProgress.pending
 
     var credentialsID: CredentialsID { CredentialsID(tenant: tenant, storageKey: storageKey) }
@@ -45,10 +47,13 @@ struct PendingDeviceLogin: Sendable {
     var recordID: RecordID { RecordID(.device, tenant, key: id) }
 
     /// When the login is over: a poll under way may still bring its outcome.
-    var end: Timestamp { isBeingPolled ? expires.advanced(by: DeviceFlow.longestPoll) : expires }
+    var end: Timestamp {
+        if isVerifying { return expires.advanced(by: Self.memory) }
+        return isBeingPolled ? expires.advanced(by: DeviceFlow.longestPoll) : expires
+    }
 
-    /// The due mark, which all pending logins have: `DeviceFlow.run` finds them by it.
-    private var due: Timestamp? { status == .pending ? expires : nil }
+    /// The due mark, which all logins have that are to be polled: `DeviceFlow.run` finds them by it.
+    private var due: Timestamp? { status == .pending && !isVerifying ? expires : nil }
 
     func record(version: Int64, handleDigest: [UInt8]) -> OpenRecord {
         OpenRecord(
@@ -80,6 +85,7 @@ extension PendingDeviceLogin {
             json.member("retries", polling.retries)
             json.member("wait", wait.milliseconds)
             json.member("being_polled", isBeingPolled)
+            if isVerifying { json.member("verifying", true) }
             status.encode(to: &json)
         }
     }
@@ -109,6 +115,7 @@ extension PendingDeviceLogin {
         self.wait = .milliseconds(wait)
         self.isBeingPolled = isBeingPolled
         self.status = status
-        if status == .pending, request == nil { throw damaged }
+        isVerifying = json["verifying"]?.bool ?? false
+        if status == .pending, !isVerifying, request == nil { throw damaged }
     }
 }

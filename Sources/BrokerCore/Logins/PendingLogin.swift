@@ -32,6 +32,8 @@ package struct PendingLogin: Sendable {
         let server: AuthorizationServer
         let loginURI: String
         let codeVerifier: SecretBytes
+        /// The nonce of the request, which the ID token repeats (OpenID Connect Core §3.1.2.1); nil without `openid`.
+        var nonce: WireText?
         /// The value of the cookie of the browser that may finish the login.
         var binding: SecretBytes
         var confirmation: Confirmation?
@@ -66,6 +68,8 @@ package struct PendingLogin: Sendable {
     /// Whether a browser has opened the start address and has the cookie.
     var isStarted = false
     var status = LoginProgress.pending
+    /// Whether the code was redeemed, and what it brought waits for the provider's keys.
+    var isVerifying = false
     /// Identifies the attempt that has used the state, so that it recognizes its own write.
     var attempt: String?
 
@@ -73,7 +77,10 @@ package struct PendingLogin: Sendable {
     private var isBeingRedeemed: Bool { status == .pending && secrets == nil }
 
     /// When a login without an outcome is over.
-    var end: Timestamp { isBeingRedeemed ? expires.advanced(by: Self.longestRedemption) : expires }
+    var end: Timestamp {
+        if isVerifying { return expires.advanced(by: Self.memory) }
+        return isBeingRedeemed ? expires.advanced(by: Self.longestRedemption) : expires
+    }
 
     var credentialsID: CredentialsID { CredentialsID(tenant: tenant, storageKey: storageKey) }
 
@@ -137,6 +144,7 @@ extension PendingLogin {
             json.member("bound", isBound)
             json.member("started", isStarted)
             json.memberIfPresent("attempt", attempt)
+            if isVerifying { json.member("verifying", true) }
             if let secrets {
                 json.member("redirect_uri", secrets.redirectURI)
                 json.memberIfPresent("return_to", secrets.returnTo)
@@ -146,6 +154,7 @@ extension PendingLogin {
                 secrets.server.encode(to: &json)
                 json.member("login_uri", secrets.loginURI)
                 json.member("code_verifier", secrets.codeVerifier.revealedText)
+                json.memberIfPresent("nonce", secrets.nonce?.text)
                 json.member("binding", secrets.binding.revealedText)
                 if let confirmation = secrets.confirmation {
                     json.name("confirmation")
@@ -181,6 +190,7 @@ extension PendingLogin {
         self.expires = Timestamp(milliseconds: expires)
         self.isBound = isBound
         attempt = json["attempt"]?.string?.text
+        isVerifying = json["verifying"]?.bool ?? false
         // Earlier builds kept the configuration of a login that has ended, and did not write the titles.
         let configuration = json["configuration"].flatMap(TenantConfiguration.init(stored:))
         let server = configuration.flatMap { configuration in
@@ -208,7 +218,7 @@ extension PendingLogin {
             secrets = Secrets(
                 redirectURI: redirectURI, returnTo: json["return_to"]?.string?.text, configuration: configuration,
                 server: server, loginURI: loginURI, codeVerifier: SecretBytes(utf8: verifier),
-                binding: SecretBytes(utf8: binding), confirmation: confirmation)
+                nonce: json["nonce"]?.string, binding: SecretBytes(utf8: binding), confirmation: confirmation)
         }
         self.status = status
     }

@@ -9,6 +9,7 @@ extension AuthorizationServer {
             json.member("authorization", authorizationEndpoint)
             json.member("token", tokenEndpoint)
             json.memberIfPresent("revocation", revocationEndpoint)
+            json.memberIfPresent("jwks", jwksURI)
             json.memberIfPresent("issuer", issuer)
             json.member("announces_issuer", announcesIssuerInResponses)
             json.member("client_authentication", clientAuthentication.rawValue)
@@ -24,7 +25,8 @@ extension AuthorizationServer {
         else { return nil }
         self.init(
             preset: configuration.preset, authorizationEndpoint: authorization, tokenEndpoint: token,
-            revocationEndpoint: json["revocation"]?.string?.text, issuer: json["issuer"]?.string?.text,
+            revocationEndpoint: json["revocation"]?.string?.text, jwksURI: json["jwks"]?.string?.text,
+            issuer: json["issuer"]?.string?.text,
             announcesIssuerInResponses: json["announces_issuer"]?.bool ?? false,
             clientAuthentication: authentication, pinnedCertificates: configuration.effectivePins,
             defaultLifetime: configuration.effectiveDefaultLifetime,

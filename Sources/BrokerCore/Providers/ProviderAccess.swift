@@ -5,6 +5,7 @@ package struct ProviderAccess: Sendable {
     package let servers: ProviderServers
     let endpoint: TokenEndpoint
     let trials: ClientTrials
+    package let verifier: GrantVerifier
     /// The longest time of one call, which the transport enforces.
     let callLimit: Duration
 
@@ -12,6 +13,18 @@ package struct ProviderAccess: Sendable {
         case revoked
         case failed
         case unsupported
+    }
+
+    /// Verifies credentials that a caller brings, where the tenant has its tokens verified.
+    /// - Throws: `illegal_argument` where a token is not believed; `network_error` where the provider's keys do not answer.
+    package func adopt(_ given: HeldCredentials, of tenant: Tenant) async throws(BrokerError) -> HeldCredentials {
+        guard verifier.verifies(given, for: tenant.configuration) else { return given }
+        let server = try await servers.server(for: tenant)
+        switch await verifier.verdict(on: .adopted(given), of: tenant.configuration, at: server, waits: true) {
+        case .verified(let held): return held
+        case .refused(let error): throw BrokerError(.illegalArgument, error.detail)
+        case .unavailable(let error): throw error
+        }
     }
 
     /// Revokes credentials at the provider that has granted them. No other provider is sent the token.

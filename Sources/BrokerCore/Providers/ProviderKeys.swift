@@ -119,6 +119,22 @@ package final class ProviderKeys: Sendable {
         }
     }
 
+    /// Verifies a token with the keys that are known and believed, without a request.
+    /// - Throws: `.unavailable` where only a request could tell.
+    package func verifiedAtOnce(
+        _ token: CompactJWS, at address: String, for configuration: TenantConfiguration
+    ) throws(Failure) -> VerifiedJWS {
+        let source = Source(address: address, pins: configuration.effectivePins)
+        guard let held = known.withLock({ $0[source]?.held }), time.monotonic < held.end else {
+            throw .unavailable(Self.later(.seconds(1)))
+        }
+        do throws(JWSError) {
+            return try token.verified(with: held.keys)
+        } catch {
+            throw Self.mayHaveNewKey(token, error) ? .unavailable(Self.later(.seconds(1))) : .refused(error)
+        }
+    }
+
     /// Verifies a token with what is known, since the address may not be asked yet.
     private static func verified(
         _ token: CompactJWS, without known: Known, now: MonotonicInstant

@@ -88,7 +88,7 @@ extension CredentialsRecords {
         guard version > known.version, mayBeRestored, let stored else { return false }
         if let digest = stored.tokenDigest, known.replaced.contains(digest) { return true }
         // The store lost a login or a logout, and then took the result of a renewal that had begun before it.
-        let spent = stored.held?.level == .user ? stored.exchanged : stored.ended
+        let spent = stored.granted?.level == .user ? stored.exchanged : stored.ended
         return known.record.isAct && spent.map(known.replaced.contains) ?? false
     }
 
@@ -97,13 +97,15 @@ extension CredentialsRecords {
     ) async throws(StoreError) -> CredentialsSnapshot {
         let now = time.now
         var record = known.record
-        if record.held?.level == .user, record.renewed != nil {
+        if record.granted?.level == .user, record.renewed != nil {
             record.exchanged = record.exchanged ?? known.replaced.last
         }
         let prepared = prepare(
             record, id, over: version, above: known.version,
             replacing: known.replaced + (stored?.tokenDigest.map { [$0] } ?? [])
         ) { version in
+            // A set that waits for its verification is told of once it is verified.
+            if known.record.waiting != nil { return [] }
             if let held = known.record.held {
                 return [.updated(id, to: held, version: version, by: .recovery, nil, at: now)]
             }
@@ -115,7 +117,7 @@ extension CredentialsRecords {
         // The store had lost commits, even if it did not report that.
         rollback.noteByVersion()
         rollback.count { counts in
-            if known.record.held == nil { counts.ended += 1 } else { counts.restored += 1 }
+            if known.record.granted == nil { counts.ended += 1 } else { counts.restored += 1 }
         }
         log.warning("credentials_stored_again", LogField.credentials(id) + [.version(snapshot.version)])
         return snapshot

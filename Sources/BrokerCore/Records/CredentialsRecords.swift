@@ -174,10 +174,12 @@ final class CredentialsRecords: Sendable {
         _ record: CredentialRecord, _ id: CredentialsID, over current: CredentialsSnapshot,
         tenantVersion: Int64? = nil, alongside others: [VaultChange] = [], events: Events
     ) async throws(StoreError) -> CredentialsSnapshot {
-        try await write(
+        let digest = record.tokenDigest
+        return try await write(
             prepare(
-                record, id, over: current.version, replacing: current.record.tokenDigest.map { [$0] } ?? [], others,
-                events), id, tenantVersion: tenantVersion)
+                record, id, over: current.version,
+                replacing: current.record.tokenDigest.flatMap { $0 == digest ? nil : [$0] } ?? [], others, events),
+            id, tenantVersion: tenantVersion)
     }
 
     /// A change with its version, so that it can be tried more than once.
@@ -203,7 +205,9 @@ final class CredentialsRecords: Sendable {
         let version = nextVersion(after: max(current, least))
         let open = OpenRecord(
             id: Self.recordID(id), version: version, content: SecretBytes(record.encoded),
-            due: record.held.flatMap { schedule.firstMark(of: $0, lead: proactiveLead(id), now: time.now) })
+            due: record.waiting != nil
+                ? time.now.advanced(by: ExpirySchedule.verificationInterval)
+                : record.held.flatMap { schedule.firstMark(of: $0, lead: proactiveLead(id), now: time.now) })
         var changes = others
         if isNew {
             changes += [.require(RecordID(.tenant, id.tenant)), .insert(open)]

@@ -54,7 +54,7 @@ package final class CredentialsSnapshot: Sendable {
         secondsPlace = encoded?.secondsPlace ?? 0
         isPlain = encoded?.isPlain ?? false
         // In memory once.
-        if let encoded { record.held?.accessToken = encoded.token }
+        if let encoded, record.waiting == nil { record.granted?.accessToken = encoded.token }
         self.record = record
     }
 

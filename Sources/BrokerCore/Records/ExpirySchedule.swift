@@ -12,6 +12,8 @@ struct ExpirySchedule: Sendable {
 
     /// The shortest time between two attempts to renew a token: as long as most attempts take.
     static let shortestWait: Duration = .seconds(30)
+    /// The time between two attempts to verify a set of credentials that waits for the provider's keys.
+    static let verificationInterval: Duration = .seconds(30)
     /// The longest such time, once the token has expired.
     private static let longestWait: Duration = .seconds(900)
 

@@ -58,7 +58,7 @@ extension CredentialRecord {
     /// Identifies these credentials: the digest of the refresh token, or of the access token where there is no refresh token.
     /// Nil where there are no credentials.
     var tokenDigest: [UInt8]? {
-        held.map { held in held.refreshTokenDigest ?? held.accessToken.withRevealed { SHA256.digest($0) } }
+        granted.map { held in held.refreshTokenDigest ?? held.accessToken.withRevealed { SHA256.digest($0) } }
     }
 
     /// Whether a login or a logout has made the record, and not a renewal.

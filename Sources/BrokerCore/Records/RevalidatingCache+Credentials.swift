@@ -29,14 +29,22 @@ extension CredentialsSnapshot {
         var sum = MemorySize.allocation(16 + fields)
         sum += MemorySize.bytes(record.ended?.count ?? 0) + MemorySize.bytes(record.exchanged?.count ?? 0)
         sum += MemorySize.secret(bytes)
-        if let held = record.held {
-            if !isPlain { sum += MemorySize.secret(held.accessToken) }
-            sum += MemorySize.secret(held.refreshToken)
-            sum += MemorySize.texts(held.grantedScopes.values) + MemorySize.text(held.userID?.text)
-            sum += MemorySize.text(held.identity.userID?.text) + MemorySize.text(held.identity.subject?.text)
-            sum += MemorySize.client(held.obtainedWith)
-            sum += MemorySize.text(held.grantedBy?.issuer?.text) + MemorySize.text(held.grantedBy?.tokenEndpoint?.text)
+        // The tokens of a set that waits for its verification are not in the encoded answer.
+        if let granted = record.granted { sum += Self.memorySize(granted, hasToken: !isPlain || record.waiting != nil) }
+        if let waiting = record.waiting {
+            sum += MemorySize.secret(waiting.idToken) + MemorySize.text(waiting.nonce?.text)
+            if let earlier = waiting.earlier { sum += Self.memorySize(earlier, hasToken: true) }
         }
         return sum
+    }
+
+    private static func memorySize(_ held: HeldCredentials, hasToken: Bool) -> Int {
+        var sum = hasToken ? MemorySize.secret(held.accessToken) : 0
+        sum += MemorySize.secret(held.refreshToken) + MemorySize.secret(held.proof.idToken)
+        sum += MemorySize.texts(held.grantedScopes.values) + MemorySize.text(held.userID?.text)
+        sum += MemorySize.text(held.identity.userID?.text) + MemorySize.text(held.identity.subject?.text)
+        sum += MemorySize.client(held.obtainedWith)
+        return sum + MemorySize.text(held.grantedBy?.issuer?.text)
+            + MemorySize.text(held.grantedBy?.tokenEndpoint?.text)
     }
 }

@@ -99,10 +99,10 @@ final class CredentialsPublisher: Sendable {
     /// - Returns: whether there is anything to store.
     private func compareUser(_ publication: inout Publication) async throws(StoreError) -> Bool {
         let id = publication.id
-        guard let granted = publication.record.held, let spent = publication.spent else { return true }
+        guard let granted = publication.record.granted, let spent = publication.spent else { return true }
         let (stored, _) = try await records.readWithLease(id)
         publication.isOfSameUser = true
-        guard let held = stored.record.held, held.refreshTokenDigest == spent else {
+        guard let held = stored.record.granted, held.refreshTokenDigest == spent else {
             // If a refusal has ended the session and quarantined its credentials, the grant would bring the session back.
             guard stored.record.ended == spent,
                 let quarantined = try await records.quarantined(id)?.content.credentials
@@ -129,7 +129,7 @@ final class CredentialsPublisher: Sendable {
         if records.knownVersion(id) <= publication.base { records.forget(id) }
         let (stored, lease) = try await records.readWithLease(id)
         // An earlier try, of this process or of an earlier one, may have been carried out although its answer was lost.
-        if stored.record.isSame(as: publication.record), publication.tries > 0 || publication.record.held != nil {
+        if stored.record.isSame(as: publication.record), publication.tries > 0 || publication.record.granted != nil {
             return .stored(records.adopt(stored, id, due: publication.prepared?.change.due))
         }
         guard try await records.tenantExists(id) else { return .conflict(.other) }
@@ -161,17 +161,17 @@ final class CredentialsPublisher: Sendable {
     private static func isRefuted(
         _ stored: CredentialRecord, by granted: CredentialRecord, inExchangeFor spent: [UInt8]?
     ) -> Bool {
-        guard granted.held?.level == .user, stored.held?.level != .user, let spent else { return false }
+        guard granted.granted?.level == .user, stored.granted?.level != .user, let spent else { return false }
         return stored.ended == spent
     }
 
     /// Whether the stored record has the refresh token that this grant has replaced: an operator has restored it, or a replica
     /// whose own refresh brought no new one has stored it. The grant is its successor.
     private static func holdsSpent(_ stored: CredentialRecord, _ publication: Publication) -> Bool {
-        guard let spent = publication.spent, let successor = publication.record.held?.refreshTokenDigest else {
+        guard let spent = publication.spent, let successor = publication.record.granted?.refreshTokenDigest else {
             return false
         }
-        return successor != spent && stored.held?.refreshTokenDigest == spent
+        return successor != spent && stored.granted?.refreshTokenDigest == spent
     }
 
     // MARK: Until it is stored
@@ -260,7 +260,7 @@ final class CredentialsPublisher: Sendable {
     /// logout.
     /// - Returns: false where there is no journal, where it fails, or where nothing would be lost without it.
     private func writeJournal(_ publication: Publication, grace: Duration) async -> Bool {
-        guard let journal, let spent = publication.spent, publication.record.held?.refreshToken != nil else {
+        guard let journal, let spent = publication.spent, publication.record.granted?.refreshToken != nil else {
             return false
         }
         // An earlier entry of the journal was replaced in the store by the version that this renewal started from. Its task, if
@@ -297,7 +297,9 @@ final class CredentialsPublisher: Sendable {
             holders.adopt(lineage: try await journal.lineage())
             var isStoreAway = false
             for entry in try await journal.entries() {
-                let (held, exchange) = (entry.record.held, entry.exchange)
+                // A set that waits for its verification is told of once it is verified.
+                let held = entry.record.waiting == nil ? entry.record.held : nil
+                let exchange = entry.exchange
                 var publication = Publication(id: entry.id, record: entry.record, base: exchange.base) {
                     [time] version in
                     guard let held else { return [] }

@@ -28,6 +28,7 @@ package final class CredentialsRenewer: Sendable {
     let abandoned = AbandonedLeases()
     let failures: RenewalFailures
     let clientFaults: ClientFaults
+    let verification: GrantVerification
     /// Closed when the broker begins to drain.
     let draining = KeyedSignal<Int>()
     /// For how long credentials are quarantined whose session has ended; zero quarantines none.
@@ -54,6 +55,7 @@ package final class CredentialsRenewer: Sendable {
         keeper = LeaseKeeper(records: records, time: time)
         failures = RenewalFailures(isShared: records.isShared)
         clientFaults = ClientFaults(records: records)
+        verification = GrantVerification(records: records, providers: providers, quarantine: quarantine)
         publisher = CredentialsPublisher(
             records: records, holders: holders, journal: journal, quarantine: quarantine,
             callLimit: providers.callLimit)
@@ -157,7 +159,7 @@ package final class CredentialsRenewer: Sendable {
     func recovery(
         of current: CredentialsSnapshot, _ lease: Lease, _ tenant: Tenant, _ id: CredentialsID
     ) -> CredentialsDecision? {
-        guard current.record.held?.refreshToken != nil else { return nil }
+        guard current.record.granted?.refreshToken != nil else { return nil }
         // After the grace, nothing is gained by trying before a caller asks.
         if lease.wasGivenUp, !rules(for: .refreshToken, of: tenant).isWithinGrace(lease.sinceFirstUse) { return nil }
         let forced = CredentialsQuery(policy: .localForceRefresh, minimumLifetime: .zero)
@@ -169,7 +171,7 @@ package final class CredentialsRenewer: Sendable {
     func settle(_ lease: Lease, _ id: CredentialsID, _ current: CredentialsSnapshot, _ tenant: Tenant) async {
         // If the tenant has another provider by now, the refresh token may still be spent: that shows once the provider is
         // configured again that granted it.
-        let held = current.record.held
+        let held = current.record.granted
         let mayBeSpent =
             held?.refreshToken != nil
             && (lease.wasGivenUp
@@ -200,7 +202,7 @@ extension CredentialsDecision {
         case .refresh: .refreshToken
         case .upgrade: .upgrade
         case .obtainClientCredentials: .clientCredentials
-        case .serve, .serveBasic, .retire, .expiredOnArrival, .missing, .levelNotAvailable, .keptForOtherProvider: nil
+        case .serve, .serveBasic, .verify, .retire, .expiredOnArrival, .missing, .levelNotAvailable, .keptForOtherProvider: nil
         }
     }
 }

@@ -42,6 +42,8 @@ package final class ExpiryJob: Sendable {
         let tenant: Tenant
         /// Whether listeners were notified of the expiry.
         let isNotified: Bool
+        /// Whether it is to be verified, and not renewed.
+        var isWaiting = false
 
         var provider: String { tenant.configuration.providerName }
     }
@@ -169,6 +171,9 @@ package final class ExpiryJob: Sendable {
             try await settle(due, from: due.mark, next: time.now.advanced(by: Self.unreadablePause))
             return nil
         }
+        if let granted = content.granted, content.waiting != nil, let mark = record.due {
+            return try await verificationCandidate(id, granted, due, mark)
+        }
         guard let held = content.held, held.expiry != nil, let mark = record.due else {
             try await settle(due, next: nil)
             return nil
@@ -201,6 +206,36 @@ package final class ExpiryJob: Sendable {
         return nil
     }
 
+    /// A set that waits for its verification; nil where its tenant was removed or cannot be read.
+    private func verificationCandidate(
+        _ id: CredentialsID, _ granted: HeldCredentials, _ due: DueRecord, _ mark: Timestamp
+    ) async throws(StoreError) -> Candidate? {
+        switch try await tenant(id) {
+        case .found(let tenant):
+            return Candidate(
+                due: due, id: id, held: granted, mark: mark, tenant: tenant, isNotified: true, isWaiting: true)
+        case .removed: try await settle(due, next: nil)
+        case .unreadable: try await settle(due, from: mark, next: time.now.advanced(by: Self.unreadablePause))
+        }
+        return nil
+    }
+
+    private enum FoundTenant {
+        case found(Tenant)
+        case removed
+        case unreadable
+    }
+
+    private func tenant(_ id: CredentialsID) async throws(StoreError) -> FoundTenant {
+        do throws(BrokerError) {
+            return try await renewer.tenants.tenant(id.tenant).map { .found($0) } ?? .removed
+        } catch {
+            if error.code == .storageUnavailable { throw .unavailable }
+            log.error("tenant_unreadable", [.tenant(id.tenant), .code(error.code)])
+            return .unreadable
+        }
+    }
+
     /// When a token can be renewed before a caller asks for it.
     private enum Prospect {
         /// It has no refresh token, its tenant does not want renewals, or the tenant was removed.
@@ -212,15 +247,13 @@ package final class ExpiryJob: Sendable {
 
     private func prospect(of held: HeldCredentials, _ id: CredentialsID) async throws(StoreError) -> Prospect {
         if !held.canBeRefreshed { return .never }
-        let tenant: Tenant?
-        do throws(BrokerError) {
-            tenant = try await renewer.tenants.tenant(id.tenant)
-        } catch {
-            if error.code == .storageUnavailable { throw .unavailable }
-            log.error("tenant_unreadable", [.tenant(id.tenant), .code(error.code)])
-            return .later
+        let tenant: Tenant
+        switch try await self.tenant(id) {
+        case .found(let found): tenant = found
+        case .removed: return .never
+        case .unreadable: return .later
         }
-        guard let tenant, tenant.configuration.proactiveRefresh != nil else { return .never }
+        guard tenant.configuration.proactiveRefresh != nil else { return .never }
         let isOfTenant =
             held.obtainedWith.clientID == tenant.terms.client.clientID
             && renewer.providers.servers.acceptedProviders(of: tenant).difference(from: held.grantedBy) == nil
@@ -329,7 +362,10 @@ package final class ExpiryJob: Sendable {
     /// Begins to renew, unless another replica has moved the mark.
     private func begin(_ candidate: Candidate) async throws(StoreError) {
         let id = candidate.due.id
-        let next = schedule.nextMark(of: candidate.held, now: time.now)
+        let now = time.now
+        let next =
+            candidate.isWaiting
+            ? now.advanced(by: ExpirySchedule.verificationInterval) : schedule.nextMark(of: candidate.held, now: now)
         guard try await settle(candidate.due, from: candidate.mark, next: next) else { return }
         state.withLock { state in
             if state.isEnding { return }
@@ -378,7 +414,10 @@ package final class ExpiryJob: Sendable {
             if Task.isCancelled { return }
             metrics.renewedAhead(.postponed)
             let now = time.now
-            if candidate.isNotified {
+            if candidate.isWaiting {
+                let next = now.advanced(by: ExpirySchedule.verificationInterval)
+                try await settle(candidate.due, from: candidate.mark, next: next)
+            } else if candidate.isNotified {
                 let next = schedule.laterMark(of: candidate.held, now: now)
                 try await settle(candidate.due, from: candidate.mark, next: next)
             } else if now >= schedule.noticeTime(of: candidate.held) {

@@ -191,9 +191,6 @@ final class RenewalCalls {
                 ending = .otherUser
                 return .sessionEnded
             }
-            if held.learnsSubject(from: response) {
-                renewer.log.info("subject_adopted", request.logFields + [.provider(call.server.preset)])
-            }
         }
         granted = (response, call.grant)
         return .granted

@@ -118,6 +118,9 @@ final class RenewalReader {
         let isGone = lease.map { renewer.holders.isGone($0.holder) } ?? false
         basis.decision = renewer.decider.decide(basis.snapshot, tenant, request.query, id)
         basis.grant = basis.decision.grant
+        if basis.decision == .verify {
+            return .ended(await renewer.verification.verify(id, of: tenant, basis.snapshot))
+        }
         if basis.grant == nil, basis.decision != .retire || lease == nil {
             guard basis.decision != .retire else { return due(basis, lease: nil) }
             guard let lease, lease.hasRunOut || isGone else { return .ended(.success(.overtaken)) }

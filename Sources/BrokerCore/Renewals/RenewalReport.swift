@@ -98,6 +98,9 @@ final class RenewalReport {
     /// Announces that another change came before the renewal.
     func announceOvertaken(_ basis: RenewalBasis) async { await announce(Self.overtaken, basis) }
 
+    /// Announces that the grant is stored and could not be verified.
+    func announceUnverified(_ error: BrokerError, _ basis: RenewalBasis) async { await announce(error, basis) }
+
     /// Commits changes, and the events of a failure. If the store does not take them, listeners miss the events; the log has
     /// them.
     /// - Parameters:

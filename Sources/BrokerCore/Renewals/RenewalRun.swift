@@ -80,9 +80,12 @@ final class RenewalRun {
                     return finish(.failure(error))
                 }
             case .publish:
-                let result: Result<Renewed, BrokerError>
+                var result: Result<Renewed, BrokerError>
                 (result, isHandedOver) = await writer.publish(calls, &attempt, step, since: beginning)
                 await calls.liftFault()
+                if case .success(.new(let snapshot, _)) = result, snapshot.record.waiting != nil {
+                    result = await verify(snapshot)
+                }
                 return finish(result)
             case .publishEnd:
                 let result = await writer.publishEnd(calls.ending, isDoubtful: isDoubtful)
@@ -166,6 +169,13 @@ final class RenewalRun {
         report.isSuperseded = true
         report.failure = BrokerError(.retryableError, "The store has gone back.")
         return next(.withheld)
+    }
+
+    /// Verifies a grant that is stored and waits for the provider's keys.
+    private func verify(_ snapshot: CredentialsSnapshot) async -> Result<Renewed, BrokerError> {
+        let result = await renewer.verification.verify(request.id, of: request.tenant, snapshot)
+        if case .failure(let error) = result { await report.announceUnverified(error, basis) }
+        return result
     }
 
     // MARK: The end

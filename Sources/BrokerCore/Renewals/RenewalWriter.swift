@@ -40,12 +40,14 @@ struct RenewalWriter {
         _ calls: RenewalCalls, _ attempt: inout RenewalAttempt, _ step: RenewalAttempt.Step,
         since beginning: MonotonicInstant
     ) async -> (Result<Renewed, BrokerError>, isHandedOver: Bool) {
-        guard let (record, origin) = grantedRecord(calls, delay: attempt.successorDelay), let held = record.held else {
-            return (.success(.overtaken), false)
-        }
-        let life = renewer.time.now.duration(to: held.expires)
+        guard let (granted, origin) = grantedRecord(calls, delay: attempt.successorDelay),
+            let judged = await judge(granted, origin, calls)
+        else { return (.success(.overtaken), false) }
+        if case .otherUser = judged { return (await publishEnd(.otherUser, isDoubtful: false), false) }
+        guard case .stored(let record, let refusal) = judged else { return (.success(.overtaken), false) }
+        let life = renewer.time.now.duration(to: record.granted?.expires ?? renewer.time.now)
         var publication = Publication(
-            id: id, record: record, base: basis.snapshot.version, events: events(held, origin))
+            id: id, record: record, base: basis.snapshot.version, events: events(record, origin, refusal))
         publication.tenantVersion = tenant.version
         publication.holder = basis.snapshot.version > 0 ? holder : nil
         publication.spent = basis.spendsRefreshToken ? basis.held?.refreshTokenDigest : nil
@@ -62,10 +64,12 @@ struct RenewalWriter {
             if basis.grant == .upgrade, calls.granted?.grant == .refreshToken {
                 report.remember(report.reason(basis), over: snapshot.version, basis)
             }
+            if let refusal { return (.failure(refusal), false) }
             return (.success(.new(snapshot, life: life)), false)
         case .overtaken:
             await report.announceOvertaken(basis)
             return (.success(.overtaken), false)
+        case .journaled(_?) where refusal != nil: return (.failure(refusal!), true)
         case .journaled(let snapshot?): return (.success(.new(snapshot, life: life)), true)
         case .journaled(nil): return (.success(.overtaken), true)
         case .failed(let error): return (.failure(error), false)
@@ -102,14 +106,73 @@ struct RenewalWriter {
         return (CredentialRecord(held: renewed, renewed: now), .refresh)
     }
 
-    private func events(_ held: HeldCredentials, _ origin: BrokerEvent.Origin) -> CredentialsRecords.Events {
+    // MARK: Verification
+
+    /// What becomes of a grant.
+    private enum Judged {
+        /// A record is stored in its place: one that is served, one that waits for the provider's keys, or, with the reason why
+        /// the grant is refused, one with the credentials of before.
+        case stored(CredentialRecord, refusal: BrokerError?)
+        /// It is another user's.
+        case otherUser
+    }
+
+    /// Verifies a grant with the keys that are known. Nothing is waited for, so that the grant is stored at once.
+    private func judge(
+        _ record: CredentialRecord, _ origin: BrokerEvent.Origin, _ calls: RenewalCalls
+    ) async -> Judged? {
+        guard let held = record.granted, let server = calls.server, let response = calls.granted?.response else {
+            return nil
+        }
+        let waiting = WaitingVerification(
+            origin: origin == .client ? .client : origin == .upgrade ? .upgrade : .refresh, replacing: basis.held,
+            idToken: response.idToken)
+        let grant = GrantVerifier.Grant.refresh(held, idToken: response.idToken)
+        switch await renewer.providers.verifier.verdict(on: grant, of: tenant.configuration, at: server, waits: false) {
+        case .unavailable: return .stored(record.waiting(for: waiting), refusal: nil)
+        case .refused(let error):
+            renewer.log.error("tokens_refused", request.logFields + LogField.reason(of: error))
+            return .stored(GrantVerification.record(refusing: record.waiting(for: waiting)), refusal: error)
+        case .verified(let verified):
+            if held.level == .user, let earlier = basis.held {
+                if earlier.isOfOtherUser(than: verified) {
+                    renewer.log.error("subject_changed", request.logFields + [.provider(server.preset)])
+                    renewer.metrics.subjectChanged(provider: server.preset.name)
+                    return .otherUser
+                }
+                if earlier.learnsSubject(from: verified) {
+                    renewer.log.info("subject_adopted", request.logFields + [.provider(server.preset)])
+                }
+            }
+            return .stored(record.settled(to: verified), refusal: nil)
+        }
+    }
+
+    /// The events of a grant that is stored: all of them where it is verified, otherwise those of what was done so far.
+    private func events(
+        _ record: CredentialRecord, _ origin: BrokerEvent.Origin, _ refusal: BrokerError?
+    ) -> CredentialsRecords.Events {
         let (id, refreshID, grant, now) = (id, request.refreshID, basis.grant, renewer.time.now)
+        let verification = tenant.configuration.effectiveTokenVerification
         return { version in
-            let updated = BrokerEvent.updated(id, to: held, version: version, by: origin, refreshID, at: now)
-            guard let grant, grant.spendsRefreshToken else { return [updated] }
-            var events = BrokerEvent.steps(
-                [.refreshRefreshedAccessToken, .refreshSavingTokens, .refreshSucceeded], id, grant, refreshID, at: now)
-            events.insert(updated, at: events.endIndex - 1)
+            var kinds: [BrokerEvent.Kind] = [.refreshRefreshedAccessToken]
+            if verification?.verifiesTokens == true { kinds.append(.refreshFetchingKeys) }
+            var updated: BrokerEvent?
+            if record.waiting == nil {
+                if verification?.verifiesTokens == true { kinds.append(.refreshFetchedKeys) }
+                if verification?.accessToken != nil { kinds.append(.refreshVerifyingAccessToken) }
+                if verification?.refreshToken != nil { kinds.append(.refreshVerifyingRefreshToken) }
+                if refusal == nil {
+                    kinds += [.refreshSavingTokens, .refreshSucceeded]
+                    updated = record.held.map {
+                        .updated(id, to: $0, version: version, by: origin, refreshID, at: now)
+                    }
+                }
+            }
+            guard let grant, grant.spendsRefreshToken else { return updated.map { [$0] } ?? [] }
+            var events = BrokerEvent.steps(kinds, id, grant, refreshID, at: now)
+            if let updated { events.insert(updated, at: events.endIndex - 1) }
+            if let refusal { events.append(.refreshFailed(id, grant, refusal, refreshID, at: now)) }
             return events
         }
     }

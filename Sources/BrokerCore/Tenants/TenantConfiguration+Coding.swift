@@ -1,6 +1,7 @@
 internal import Cryptography
 internal import ExternalText
 package import HTTPSClient
+internal import JOSE
 package import JSON
 internal import OAuth
 
@@ -79,7 +80,35 @@ extension TenantConfiguration {
         reuseGrace = reader.integer("reuse_grace", in: 0...86_400).map { .seconds($0) }
         proactiveRefresh = reader.integer("proactive_refresh", in: 60...86_400).map { .seconds($0) }
         clientCredentials = reader.choice("client_credentials", ClientCredentials.self) ?? .on
+        tokenVerification = reader.object("token_verification") { reader in
+            TokenVerification(
+                accessToken: reader.object("access_token", Self.expectations),
+                refreshToken: reader.object("refresh_token", Self.expectations),
+                jwks: Self.providerURI(&reader, "jwks", rules))
+        }
+        if let verification = effectiveTokenVerification, verification.verifiesTokens, configuredKeys == nil,
+            configuredServer != nil, !hasUnusableAddresses
+        {
+            reader.note(
+                "token_verification", "needs the address of the provider's keys: name it in its jwks or in endpoints.jwks")
+        }
         try reader.finish()
+    }
+
+    private static func expectations(_ reader: inout ObjectReader) -> TokenVerification.Expectations {
+        let names = SignatureAlgorithm.allCases.map(\.rawValue)
+        let algorithms = reader.strings("algorithms", allowsEmpty: false, atMost: names.count) { text in
+            SignatureAlgorithm(text) == nil ? "must be one of " + names.joined(separator: ", ") : nil
+        }
+        let scope = reader.string("scope")
+        let scopes = scope.flatMap { ScopeSet($0.split(at: " ")) }
+        if scope != nil, scopes == nil {
+            reader.note("scope", "must be scopes of visible ASCII without quote and backslash, with one space between them")
+        }
+        return TokenVerification.Expectations(
+            issuer: reader.string("issuer"), audience: reader.string("audience"), scopes: scopes,
+            algorithms: algorithms.map { Set($0.compactMap { SignatureAlgorithm($0) }) },
+            leeway: reader.integer("leeway", in: TokenVerification.leewaySeconds).map { .seconds($0) })
     }
 
     private static func refusal(_ reader: inout ObjectReader) -> RefusalPattern? {
@@ -248,7 +277,29 @@ extension TenantConfiguration {
         }
         if let reuseGrace { json.member("reuse_grace", reuseGrace.components.seconds) }
         if let proactiveRefresh { json.member("proactive_refresh", proactiveRefresh.components.seconds) }
+        if let tokenVerification {
+            json.name("token_verification")
+            json.object { json in
+                Self.encode(tokenVerification.accessToken, "access_token", to: &json)
+                Self.encode(tokenVerification.refreshToken, "refresh_token", to: &json)
+                json.memberIfPresent("jwks", tokenVerification.jwks)
+            }
+        }
         if clientCredentials != .on { json.member("client_credentials", clientCredentials.rawValue) }
+    }
+
+    private static func encode(
+        _ expectations: TokenVerification.Expectations?, _ name: String, to json: inout JSONWriter
+    ) {
+        guard let expectations else { return }
+        json.name(name)
+        json.object { json in
+            json.memberIfPresent("issuer", expectations.issuer?.text)
+            json.memberIfPresent("audience", expectations.audience?.text)
+            json.memberIfPresent("scope", expectations.scopes?.description)
+            if let algorithms = expectations.algorithms { json.member("algorithms", algorithms.map(\.rawValue).sorted()) }
+            json.memberIfPresent("leeway", expectations.leeway?.components.seconds)
+        }
     }
 
     /// The content of the sealed record.

@@ -69,6 +69,8 @@ package struct TenantConfiguration: Sendable, Equatable {
     /// How long before its expiry a user's token is renewed without a caller's request, 60 s to a day; nil for never.
     package var proactiveRefresh: Duration?
     package var clientCredentials = ClientCredentials.on
+    /// How signed tokens are verified; its members replace those of the preset. Nil for the preset's.
+    package var tokenVerification: TokenVerification?
 
     package init(preset: ProviderPreset, client: ClientConfiguration) {
         self.preset = preset
@@ -85,6 +87,14 @@ package struct TenantConfiguration: Sendable, Equatable {
     package var obtainsClientCredentials: Bool { client.clientSecret != nil && clientCredentials == .on }
 
     package var effectiveDefaultLifetime: TokenLifetime { defaultLifetime ?? preset.defaultLifetime }
+
+    /// How signed access tokens and refresh tokens are verified; nil where they are taken as opaque.
+    package var effectiveTokenVerification: TokenVerification? {
+        preset.tokenVerification?.replaced(by: tokenVerification) ?? tokenVerification
+    }
+
+    /// The address of the provider's keys, as far as that is known without its metadata.
+    var configuredKeys: String? { effectiveTokenVerification?.jwks ?? endpoints.jwks }
 
     package var effectiveRefreshLeadTime: Duration { refreshLeadTime ?? preset.refreshLeadTime }
 
@@ -136,6 +146,7 @@ package struct TenantConfiguration: Sendable, Equatable {
             authorization: endpoints.authorization ?? metadata.authorizationEndpoint,
             token: endpoints.token ?? metadata.tokenEndpoint)
         server?.issuer = metadata.issuer
+        server?.jwksURI = configuredKeys ?? metadata.jwksURI
         server?.announcesIssuerInResponses = metadata.announcesIssuerInResponses
         if server?.deviceAuthorizationEndpoint == nil {
             server?.deviceAuthorizationEndpoint = metadata.deviceAuthorizationEndpoint
@@ -163,7 +174,7 @@ package struct TenantConfiguration: Sendable, Equatable {
                 ?? preset.deviceAuthorizationPath.flatMap { path in
                     joined(authServiceBaseURI ?? preset.authServiceBaseURI, path)
                 },
-            issuer: issuer, announcesIssuerInResponses: false,
+            jwksURI: configuredKeys, issuer: issuer, announcesIssuerInResponses: false,
             clientAuthentication: clientAuthentication ?? preset.clientAuthentication,
             pinnedCertificates: effectivePins,
             sessionEndingAnswers: preset.sessionEndingAnswers + sessionEndingAnswers,

@@ -392,7 +392,7 @@ internal import TokenBroker
     private static func rewriteAsEarlierBuild(_ broker: BrokerHarness) async throws {
         let record = try #require(try await broker.vault.read(row))
         var content = try #require(CredentialRecord(decoding: record.content.revealedBytes))
-        content.held?.grantedBy = nil
+        content.granted?.grantedBy = nil
         #expect(!String(decoding: content.encoded, as: UTF8.self).contains("token_endpoint"))
         try await broker.vault.commit([
             .replace(

@@ -1,0 +1,117 @@
+internal import CredentialStore
+internal import Cryptography
+package import ExternalText
+package import OAuth
+
+/// Takes in what a provider has granted to a login: makes it durable, verifies it, and only then lets it be served.
+///
+/// Where the provider's keys are known, the set is verified in memory and stored once. Where they are not, it is stored at once
+/// beside the credentials before it, so that nothing is lost, and verified when the keys are there: by this call, by a later
+/// reader, or by `ExpiryJob` of any replica.
+package struct GrantIntake: Sendable {
+    /// What a login was granted.
+    package struct Grant: Sendable {
+        let credentials: HeldCredentials
+        let idToken: SecretBytes?
+        /// That of the authorization request; nil where it had none.
+        let nonce: WireText?
+        let origin: WaitingVerification.Origin
+        /// The key of the login's record; nil where it has none.
+        let login: String?
+        /// The registration and the endpoints that the login began with.
+        let configuration: TenantConfiguration
+        let server: AuthorizationServer
+
+        package init(
+            _ response: TokenResponse, origin: WaitingVerification.Origin, nonce: WireText? = nil, login: String? = nil,
+            to configuration: TenantConfiguration, by server: AuthorizationServer, now: Timestamp
+        ) {
+            credentials = HeldCredentials(
+                granted: response, level: .user, to: configuration.client, by: server, now: now)
+            idToken = response.idToken
+            self.nonce = nonce
+            self.origin = origin
+            self.login = login
+            self.configuration = configuration
+            self.server = server
+        }
+    }
+
+    package enum Outcome: Sendable {
+        /// The credentials may be served.
+        case stored(HeldCredentials)
+        /// A token is not believed, which showed when the set was stored already. The credentials before are in place, and the
+        /// login has ended.
+        case refused(BrokerError)
+        /// The credentials are stored, and wait for the provider's keys. The error says why.
+        case waits(BrokerError)
+        /// Another change has come first, or the companions said that nothing is to be stored.
+        case dropped
+    }
+
+    /// As `CredentialsWriter.Companions`, and told whether the set waits for its verification.
+    typealias Companions =
+        (_ isWaiting: Bool) async throws(StoreError) -> (changes: [VaultChange], events: [BrokerEvent])?
+
+    private let verifier: GrantVerifier
+    private let writer: CredentialsWriter
+    private let renewer: CredentialsRenewer
+
+    init(verifier: GrantVerifier, writer: CredentialsWriter, renewer: CredentialsRenewer) {
+        self.verifier = verifier
+        self.writer = writer
+        self.renewer = renewer
+    }
+
+    /// Sets how logins of a kind end whose grants have waited. To be called before the first grant.
+    func setLoginEnding(
+        of origin: WaitingVerification.Origin, _ ending: @escaping GrantVerification.LoginEnding
+    ) {
+        renewer.verification.setEnding(of: origin, ending)
+    }
+
+    /// Stores and verifies a grant. A store that does not answer is asked again until it does.
+    /// - Throws: `token_response_error` where a token is not believed before anything was stored; the credentials before stay.
+    func take(
+        _ grant: Grant, for id: CredentialsID, alongside companions: Companions
+    ) async throws(BrokerError) -> Outcome {
+        let unverified = GrantVerifier.Grant.login(grant.credentials, idToken: grant.idToken, nonce: grant.nonce)
+        switch await verifier.verdict(on: unverified, of: grant.configuration, at: grant.server, waits: false) {
+        case .refused(let error): throw error
+        case .verified(let held):
+            let stored = try await writer.settle(login: held, by: grant.origin.cause, for: id) {
+                () async throws(StoreError) in try await companions(false)
+            }
+            return stored == nil ? .dropped : .stored(held)
+        case .unavailable:
+            let stored = try await writer.settle(login: grant.credentials, by: grant.origin.cause, for: id) { earlier in
+                WaitingVerification(
+                    origin: grant.origin, replacing: earlier, idToken: grant.idToken, nonce: grant.nonce,
+                    login: grant.login)
+            } alongside: { () async throws(StoreError) in try await companions(true) }
+            guard let stored else { return .dropped }
+            return try await verify(stored, id)
+        }
+    }
+
+    private func verify(_ stored: CredentialsSnapshot, _ id: CredentialsID) async throws(BrokerError) -> Outcome {
+        var snapshot = stored
+        for _ in 0..<8 {
+            guard let tenant = try await renewer.tenants.currentTenant(id.tenant) else { return .dropped }
+            switch await renewer.verification.verify(id, of: tenant, snapshot) {
+            case .success(.new(let verified, _)): return verified.record.held.map { .stored($0) } ?? .dropped
+            case .success(.overtaken):
+                do throws(StoreError) {
+                    snapshot = try await renewer.records.reread(id)
+                } catch {
+                    throw BrokerError(error)
+                }
+                let isSame = snapshot.record.granted?.accessToken == stored.record.granted?.accessToken
+                guard isSame, let granted = snapshot.record.granted else { return .dropped }
+                if snapshot.record.waiting == nil { return .stored(granted) }
+            case .failure(let error): return error.code == .tokenResponseError ? .refused(error) : .waits(error)
+            }
+        }
+        return .waits(BrokerError(.retryableError, "The credentials kept changing. Ask again.", retryAfter: 1))
+    }
+}

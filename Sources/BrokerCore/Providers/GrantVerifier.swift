@@ -1,0 +1,233 @@
+package import Cryptography
+package import ExternalText
+internal import JSON
+package import JOSE
+package import OAuth
+
+/// Verifies the tokens that a provider has granted: access tokens and refresh tokens as the tenant says, ID tokens always
+/// (OpenID Connect Core §3.1.3.7, §12.2).
+package struct GrantVerifier: Sendable {
+    /// A set of credentials, and what else is needed to verify it.
+    package struct Grant: Sendable {
+        let credentials: HeldCredentials
+        /// The ID token that came with them; nil where none did.
+        let idToken: SecretBytes?
+        /// What the ID token must say of the request that it answers.
+        let nonce: IDTokenExpectations.Nonce
+
+        /// - Parameter nonce: that of the authorization request; nil where it had none.
+        package static func login(_ credentials: HeldCredentials, idToken: SecretBytes?, nonce: WireText?) -> Grant {
+            Grant(credentials: credentials, idToken: idToken, nonce: nonce.map { .required($0) } ?? .absent)
+        }
+
+        /// A refresh need not repeat the nonce of the login, but must not bring another one.
+        package static func refresh(_ credentials: HeldCredentials, idToken: SecretBytes?) -> Grant {
+            let earlier = credentials.proof.idToken.flatMap { token in
+                token.withRevealed { WireText(validating: $0) }.flatMap(JSONWebToken.payload(of:))?["nonce"]?.string
+            }
+            return Grant(
+                credentials: credentials, idToken: idToken, nonce: earlier.map { .sameIfPresent($0) } ?? .unchecked)
+        }
+
+        /// Credentials that a caller brings.
+        package static func adopted(_ credentials: HeldCredentials) -> Grant {
+            Grant(credentials: credentials, idToken: nil, nonce: .unchecked)
+        }
+
+        /// A set that was stored before it was verified; nil where the record has none.
+        static func waiting(_ record: CredentialRecord) -> Grant? {
+            guard let waiting = record.waiting, let credentials = record.granted else { return nil }
+            return switch waiting.origin {
+            case .login, .device, .activation:
+                .login(credentials, idToken: waiting.idToken, nonce: waiting.nonce)
+            case .refresh, .upgrade, .client: .refresh(credentials, idToken: waiting.idToken)
+            }
+        }
+    }
+
+    package enum Verdict: Sendable {
+        /// The set may be served. Its proof says what was verified, and its user is the one whom the tokens name.
+        case verified(HeldCredentials)
+        /// A token is not believed, `token_response_error`. Retrying with the same set cannot help.
+        case refused(BrokerError)
+        /// The provider's keys are not there. Retrying later helps.
+        case unavailable(BrokerError)
+    }
+
+    /// Why a token is not verified.
+    package enum Failure: Error, Sendable {
+        case refused(BrokerError)
+        case unavailable(BrokerError)
+    }
+
+    package let keys: ProviderKeys
+    private let time: any Time
+    private let log: Log
+
+    init(keys: ProviderKeys, time: any Time, log: Log) {
+        self.keys = keys
+        self.time = time
+        self.log = log
+    }
+
+    /// Whether tokens of these credentials are verified before they are served.
+    package func verifies(_ credentials: HeldCredentials, for configuration: TenantConfiguration) -> Bool {
+        guard let verification = configuration.effectiveTokenVerification else { return false }
+        return verification.accessToken != nil
+            || verification.refreshToken != nil && credentials.refreshToken != nil
+    }
+
+    /// Verifies a set with the keys that are known, and asks the provider for keys where `waits`.
+    /// - Parameter waits: whether to wait for the provider's keys, which takes up to 5 seconds. Otherwise nothing is waited
+    ///   for, and a verdict for which keys are missing is `unavailable`.
+    package func verdict(
+        on grant: Grant, of configuration: TenantConfiguration, at server: AuthorizationServer, waits: Bool
+    ) async -> Verdict {
+        var held = grant.credentials
+        let verification = configuration.effectiveTokenVerification
+        let source = Source(configuration: configuration, server: server, waits: waits)
+        var subject: WireText?
+        do throws(Failure) {
+            (held.proof.accessToken, held.proof.refreshToken) = (false, false)
+            if let expectations = verification?.accessToken {
+                let token = try await verified(held.accessToken, .access, expectations, source)
+                held.proof.accessToken = true
+                subject = token.claims.subject
+            }
+            if let expectations = verification?.refreshToken, let refreshToken = held.refreshToken {
+                _ = try await verified(refreshToken, .refresh, expectations, source)
+                held.proof.refreshToken = true
+            }
+            if held.level == .user, let idToken = grant.idToken,
+                let claims = try await verified(idToken, grant, verification, source)
+            {
+                held.proof.idToken = idToken
+                subject = claims.subject
+            } else if held.proof.idToken != nil {
+                // The subject of an access token may be of another kind than that of an ID token.
+                subject = nil
+            }
+        } catch {
+            return switch error {
+            case .refused(let reason): .refused(reason)
+            case .unavailable(let reason): .unavailable(reason)
+            }
+        }
+        if held.level == .user, let subject {
+            held.identity.subject = subject
+            if held.identity.userID == nil { held.userID = subject }
+        }
+        return .verified(held)
+    }
+
+    // MARK: One token
+
+    /// A kind of token, as texts name it.
+    package enum Kind: String, Sendable {
+        case access = "access token"
+        case refresh = "refresh token"
+        case id = "ID token"
+    }
+
+    /// A token that was verified.
+    package struct Verified: Sendable {
+        package let token: VerifiedJWS
+        package let claims: ClaimsSet
+    }
+
+    private struct Source {
+        let configuration: TenantConfiguration
+        let server: AuthorizationServer
+        let waits: Bool
+    }
+
+    /// Verifies an access token or a refresh token that a caller of the library brings. Takes up to 5 seconds.
+    /// - Throws: `.refused` with `illegal_configuration` where the tenant does not say how such tokens are verified.
+    package func verified(
+        _ token: SecretBytes, _ kind: Kind, of configuration: TenantConfiguration, at server: AuthorizationServer
+    ) async throws(Failure) -> Verified {
+        let verification = configuration.effectiveTokenVerification
+        guard let expectations = kind == .refresh ? verification?.refreshToken : verification?.accessToken else {
+            throw .refused(
+                BrokerError(
+                    .illegalConfiguration, "The tenant's token_verification does not say how such tokens are verified."))
+        }
+        return try await verified(
+            token, kind, expectations, Source(configuration: configuration, server: server, waits: true))
+    }
+
+    private func verified(
+        _ token: SecretBytes, _ kind: Kind, _ expectations: TokenVerification.Expectations, _ source: Source
+    ) async throws(Failure) -> Verified {
+        guard let address = source.server.jwksURI else {
+            throw .unavailable(
+                BrokerError(
+                    .illegalConfiguration,
+                    "The tenant's tokens are to be verified, and no address of the provider's keys is known: name it in "
+                        + "token_verification.jwks."))
+        }
+        let verified = try await signed(token, kind, expectations.policy, at: address, source)
+        do throws(ClaimsRejection) {
+            let claims = try expectations.claims(of: source.server.issuer).check(verified, now: now)
+            return Verified(token: verified, claims: claims)
+        } catch {
+            throw Self.refused(kind, error.description)
+        }
+    }
+
+    /// - Returns: nil where nothing is known with which to verify it; then nothing of it is believed.
+    private func verified(
+        _ idToken: SecretBytes, _ grant: Grant, _ verification: TokenVerification?, _ source: Source
+    ) async throws(Failure) -> ClaimsSet? {
+        guard let issuer = source.server.issuer, let address = source.server.jwksURI else {
+            log.debug("id_token_passed_over", [.provider(source.configuration.preset)])
+            return nil
+        }
+        let algorithms = Set(SignatureAlgorithm.allCases)
+        let verified = try await signed(idToken, .id, JWSPolicy(algorithms: algorithms), at: address, source)
+        var expectations = IDTokenExpectations(
+            issuer: WireText(issuer), clientID: grant.credentials.obtainedWith.clientID, algorithms: algorithms,
+            nonce: grant.nonce)
+        expectations.leeway = verification?.accessToken?.leeway ?? TokenVerification.usualLeeway
+        // The hash is optional where a code brought the tokens (OpenID Connect Core §3.1.3.6).
+        expectations.accessToken = grant.credentials.accessToken.withRevealed { WireText(validating: $0) }
+            .map { .init($0, requiresHash: false) }
+        do throws(ClaimsRejection) {
+            return try expectations.check(verified, now: now)
+        } catch {
+            throw Self.refused(.id, error.description)
+        }
+    }
+
+    private func signed(
+        _ token: SecretBytes, _ kind: Kind, _ policy: JWSPolicy, at address: String, _ source: Source
+    ) async throws(Failure) -> VerifiedJWS {
+        let unverified: CompactJWS
+        do throws(JWSError) {
+            guard let text = token.withRevealed({ WireText(validating: $0) }) else { throw .malformed }
+            unverified = try CompactJWS(parsing: text, policy: policy)
+        } catch {
+            throw Self.refused(kind, error.description)
+        }
+        do throws(ProviderKeys.Failure) {
+            return source.waits
+                ? try await keys.verified(unverified, at: address, for: source.configuration)
+                : try keys.verifiedAtOnce(unverified, at: address, for: source.configuration)
+        } catch {
+            switch error {
+            case .unavailable(let reason): throw .unavailable(reason)
+            case .refused(let reason): throw Self.refused(kind, reason.description)
+            }
+        }
+    }
+
+    private var now: NumericDate { NumericDate(sinceEpoch: .milliseconds(time.now.milliseconds)) }
+
+    private static func refused(_ kind: Kind, _ reason: String) -> Failure {
+        .refused(
+            BrokerError(
+                .tokenResponseError,
+                "The provider's \(kind.rawValue) could not be verified: \(reason) What was stored before stays. Check the "
+                    + "configured token_verification, issuer and client_id; or the provider's keys or clock are wrong."))
+    }
+}

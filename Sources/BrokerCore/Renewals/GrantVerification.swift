@@ -1,0 +1,192 @@
+internal import CredentialStore
+internal import Cryptography
+internal import OAuth
+internal import Synchronization
+
+/// Verifies the sets of credentials that were stored before they were verified.
+///
+/// It needs no lease: if two replicas verify one set, one of them stores the result, and the other finds it stored.
+final class GrantVerification: Sendable {
+    typealias Renewed = CredentialsRenewer.Renewed
+
+    /// How the login that brought a set ends.
+    enum LoginEnd: Sendable {
+        /// The change of the same commit, and the event that follows that of the credentials. `signal` is called after it.
+        case ends(VaultChange, BrokerEvent, signal: @Sendable () -> Void)
+        /// The login's record is gone.
+        case ended
+        /// The user does not want the login any more: its set is dropped.
+        case cancelled
+    }
+
+    /// Makes the end of a login whose set was verified, or refused with an error.
+    typealias LoginEnding =
+        @Sendable (
+            _ id: CredentialsID, _ login: String, _ refusal: BrokerError?
+        ) async throws(StoreError) -> LoginEnd
+
+    private let records: CredentialsRecords
+    private let providers: ProviderAccess
+    private let quarantine: Duration
+    private let endings = Mutex<[WaitingVerification.Origin: LoginEnding]>([:])
+
+    /// - Parameter quarantine: for how long credentials are quarantined whose session has ended.
+    init(records: CredentialsRecords, providers: ProviderAccess, quarantine: Duration) {
+        self.records = records
+        self.providers = providers
+        self.quarantine = quarantine
+    }
+
+    /// Sets how logins of a kind end. To be called before the first login.
+    func setEnding(of origin: WaitingVerification.Origin, _ ending: @escaping LoginEnding) {
+        endings.withLock { $0[origin] = ending }
+    }
+
+    /// Verifies the set of a record, and stores the result: the set may be served from then on, or is put aside.
+    ///
+    /// Where the keys do not answer, the record stays as it is. A set that fails leaves the credentials before it in place. The
+    /// refresh token of a refresh that failed is kept with them, since the provider has spent the one before it.
+    /// - Parameter snapshot: the record, whose set waits.
+    func verify(
+        _ id: CredentialsID, of tenant: Tenant, _ snapshot: CredentialsSnapshot
+    ) async -> Result<Renewed, BrokerError> {
+        guard let waiting = snapshot.record.waiting, let grant = GrantVerifier.Grant.waiting(snapshot.record) else {
+            return .success(.overtaken)
+        }
+        // The store does not have the set yet, so the result could not take its place.
+        guard snapshot.isStored else { return .failure(BrokerError(StoreError.unavailable)) }
+        let verdict: GrantVerifier.Verdict
+        do throws(BrokerError) {
+            let server = try await providers.servers.server(for: tenant, holding: grant.credentials)
+            guard let server else { return .failure(Self.otherProvider) }
+            verdict = await providers.verifier.verdict(on: grant, of: tenant.configuration, at: server, waits: true)
+        } catch {
+            verdict = .unavailable(error)
+        }
+        let time = records.time
+        switch verdict {
+        case .unavailable(let error):
+            records.log.warning("verification_waits", LogField.credentials(id) + [.code(error.code)])
+            return .failure(error.asMissingKeys)
+        case .refused(let error):
+            records.log.error("tokens_refused", LogField.credentials(id) + LogField.reason(of: error))
+            let stored = await store(
+                Self.record(refusing: snapshot.record), id, over: snapshot, waiting, refusal: error
+            ) { _ in [] }
+            return stored.flatMap { $0.isOvertaken ? .success($0) : .failure(error) }
+        case .verified(let held):
+            if let earlier = waiting.earlier, waiting.origin.isRenewal, earlier.isOfOtherUser(than: held) {
+                return await end(id, snapshot, earlier)
+            }
+            let now = time.now
+            return await store(snapshot.record.settled(to: held), id, over: snapshot, waiting, refusal: nil) { version in
+                [.updated(id, to: held, version: version, by: waiting.origin.cause, nil, at: now)]
+            }
+        }
+    }
+
+    /// The record after its set was refused.
+    static func record(refusing record: CredentialRecord) -> CredentialRecord {
+        guard let waiting = record.waiting, let granted = record.granted else { return record }
+        guard waiting.origin.isRenewal, var kept = waiting.earlier, let successor = granted.refreshToken,
+            successor != kept.refreshToken
+        else { return record.settled(to: waiting.earlier) }
+        kept.proof.refreshToken = false
+        (kept.refreshToken, kept.refreshableFrom) = (successor, granted.refreshableFrom)
+        return record.settled(to: kept)
+    }
+
+    private func store(
+        _ record: CredentialRecord, _ id: CredentialsID, over snapshot: CredentialsSnapshot,
+        _ waiting: WaitingVerification, refusal: BrokerError?, events: @escaping CredentialsRecords.Events
+    ) async -> Result<Renewed, BrokerError> {
+        do throws(StoreError) {
+            var (record, events) = (record, events)
+            var (changes, isCancelled): ([VaultChange], Bool) = ([], false)
+            var signal: (@Sendable () -> Void)?
+            if let login = waiting.login, let ending = endings.withLock({ $0[waiting.origin] }) {
+                switch try await ending(id, login, refusal) {
+                case .ended: break
+                case .ends(let change, let event, let afterwards):
+                    (changes, signal) = ([change], afterwards)
+                    events = { [events] version in events(version) + [event] }
+                case .cancelled:
+                    (record, events, isCancelled) = (Self.record(refusing: snapshot.record), { _ in [] }, true)
+                }
+            }
+            let stored = try await records.write(record, id, over: snapshot, alongside: changes, events: events)
+            signal?()
+            if isCancelled { return .success(.overtaken) }
+            if refusal == nil { records.log.info("credentials_verified", LogField.credentials(id) + [.version(stored.version)]) }
+            let life = (stored.record.held?.expires).map { records.time.now.duration(to: $0) }
+            return .success(.new(stored, life: life))
+        } catch .conflict {
+            return .success(.overtaken)
+        } catch {
+            records.report(error, id)
+            return .failure(BrokerError(error))
+        }
+    }
+
+    /// Ends the session whose refresh brought another user's tokens, and quarantines its credentials.
+    private func end(
+        _ id: CredentialsID, _ snapshot: CredentialsSnapshot, _ earlier: HeldCredentials
+    ) async -> Result<Renewed, BrokerError> {
+        let now = records.time.now
+        records.log.error("subject_changed", LogField.credentials(id))
+        do throws(StoreError) {
+            let tombstone = CredentialRecord(
+                held: nil, ended: snapshot.record.granted?.refreshTokenDigest, session: EndedSession(.revoked, at: now))
+            _ = try await records.write(
+                tombstone, id, over: snapshot,
+                alongside: try await records.changes(.keep(earlier, for: quarantine), id)
+            ) { version in BrokerEvent.subjectChanged(id, from: earlier, version: version, nil, at: now) }
+            return .failure(.subjectChanged)
+        } catch .conflict {
+            return .success(.overtaken)
+        } catch {
+            records.report(error, id)
+            return .failure(BrokerError(error))
+        }
+    }
+
+    private static let otherProvider = BrokerError(
+        .illegalConfiguration,
+        "The credentials wait for their verification, and belong to another provider address than the one that is "
+            + "configured. Configure that address again, or have the user log in anew.")
+}
+
+extension CredentialsRenewer.Renewed {
+    fileprivate var isOvertaken: Bool { if case .overtaken = self { true } else { false } }
+}
+
+extension WaitingVerification.Origin {
+    /// Whether a renewal of credentials has brought the set, and not a login.
+    var isRenewal: Bool {
+        switch self {
+        case .refresh, .upgrade, .client: true
+        case .login, .device, .activation: false
+        }
+    }
+
+    /// The cause that the event of the set names.
+    var cause: BrokerEvent.Origin {
+        switch self {
+        case .login, .activation: .login
+        case .device: .device
+        case .refresh: .refresh
+        case .upgrade: .upgrade
+        case .client: .client
+        }
+    }
+}
+
+extension BrokerError {
+    /// What callers get while the provider's keys do not answer.
+    var asMissingKeys: BrokerError {
+        switch code {
+        case .retryableError, .storageUnavailable, .networkError, .illegalConfiguration, .providerUntrusted: self
+        default: BrokerError(.networkError, detail, errorCode: errorCode, retryAfter: retryAfter ?? 5)
+        }
+    }
+}

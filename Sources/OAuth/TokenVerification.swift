@@ -1,0 +1,86 @@
+package import ExternalText
+package import JOSE
+
+/// How the signed tokens of a provider are verified before they are believed: by a profile, or by one tenant, whose members
+/// replace the profile's one by one.
+package struct TokenVerification: Sendable, Equatable {
+    /// What one kind of token must say. A member that is nil expects nothing, unless its documentation says otherwise.
+    package struct Expectations: Sendable, Equatable {
+        /// `iss`; nil means the provider's issuer, where that is known.
+        package var issuer: WireText?
+        /// An element of `aud`.
+        package var audience: WireText?
+        /// Scopes that `scope` must have.
+        package var scopes: ScopeSet?
+        /// The algorithms that are permitted; nil permits all that are supported.
+        package var algorithms: Set<SignatureAlgorithm>?
+        /// How far the clocks of the provider and of this process may differ, 0 to 300 s; nil means `usualLeeway`.
+        package var leeway: Duration?
+
+        package init(
+            issuer: WireText? = nil, audience: WireText? = nil, scopes: ScopeSet? = nil,
+            algorithms: Set<SignatureAlgorithm>? = nil, leeway: Duration? = nil
+        ) {
+            self.issuer = issuer
+            self.audience = audience
+            self.scopes = scopes
+            self.algorithms = algorithms
+            self.leeway = leeway
+        }
+
+        /// These expectations, with the members of `other` in place of those that it has.
+        func replaced(by other: Expectations) -> Expectations {
+            Expectations(
+                issuer: other.issuer ?? issuer, audience: other.audience ?? audience, scopes: other.scopes ?? scopes,
+                algorithms: other.algorithms ?? algorithms, leeway: other.leeway ?? leeway)
+        }
+
+        /// What a token of a provider with that issuer must say.
+        package func claims(of issuer: String?) -> TokenExpectations {
+            TokenExpectations(
+                issuer: self.issuer ?? issuer.map { WireText($0) }, audience: audience,
+                scopes: Set((scopes?.values ?? []).map { WireText($0) }), leeway: leeway ?? TokenVerification.usualLeeway)
+        }
+
+        /// What the token's header must say.
+        package var policy: JWSPolicy {
+            JWSPolicy(algorithms: algorithms ?? Set(SignatureAlgorithm.allCases))
+        }
+    }
+
+    /// The tolerance for clocks where none is configured, also for ID tokens: 60 s.
+    package static let usualLeeway: Duration = .seconds(60)
+
+    /// The range of a configured tolerance, in seconds.
+    package static let leewaySeconds: ClosedRange<Int64> =
+        TokenExpectations.leeways.lowerBound.components.seconds...TokenExpectations.leeways.upperBound.components.seconds
+
+    /// Whether any token of a grant is verified.
+    package var verifiesTokens: Bool { accessToken != nil || refreshToken != nil }
+
+    /// Nil where access tokens are not verified.
+    package var accessToken: Expectations?
+    /// Nil where refresh tokens are not verified.
+    package var refreshToken: Expectations?
+    /// The address of the provider's JWK set; nil means that of its endpoints or its metadata.
+    package var jwks: String?
+
+    package init(accessToken: Expectations? = nil, refreshToken: Expectations? = nil, jwks: String? = nil) {
+        self.accessToken = accessToken
+        self.refreshToken = refreshToken
+        self.jwks = jwks
+    }
+
+    /// This verification, with the members of `other` in place of those that it has.
+    package func replaced(by other: TokenVerification?) -> TokenVerification {
+        guard let other else { return self }
+        return TokenVerification(
+            accessToken: Self.merged(accessToken, other.accessToken),
+            refreshToken: Self.merged(refreshToken, other.refreshToken), jwks: other.jwks ?? jwks)
+    }
+
+    private static func merged(_ own: Expectations?, _ other: Expectations?) -> Expectations? {
+        guard let own, let other else { return other ?? own }
+        return own.replaced(by: other)
+    }
+}
