@@ -114,7 +114,7 @@ let package = Package(
             name: "BrokerTesting",
             dependencies: [
                 "TokenBroker", "BrokerCore", "DevelopmentProvider", "CredentialStore", "HTTPServer", "HTTPSClient",
-                "ExternalText", "HTTPCodec", "OAuth", "Postgres", "Reactor", "Cryptography", "JSON",
+                "ExternalText", "HTTPCodec", "JOSE", "OAuth", "Postgres", "Reactor", "Cryptography", "JSON",
             ],
             path: "Tests/Support",
             exclude: [

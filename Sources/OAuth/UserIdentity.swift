@@ -23,10 +23,10 @@ package struct UserIdentity: Sendable, Equatable {
 }
 
 extension HeldCredentials {
-    /// Whether the response to a refresh of these credentials is about another user. False when the response names no
-    /// user.
-    package func isOfOtherUser(than response: TokenResponse) -> Bool {
-        differs(from: response.identity, response.userID)
+    /// Whether a refresh of these credentials named another user. False when it named none.
+    /// - Parameter told: what it has told of the user, and nothing that was known before.
+    package func isOfOtherUser(than told: UserIdentity) -> Bool {
+        differs(from: told, told.userID ?? told.subject)
     }
 
     /// Whether these credentials are another user's than the credentials that replace them.

@@ -185,24 +185,17 @@ import Testing
         #expect(response.userID?.text == userID)
     }
 
-    @Test(
-        arguments: [
-            (#"{"sub":"s-1"}"#, "s-1"), (#"{"sub":""}"#, nil), (#"{"sub":null}"#, nil), (#"{"sub":1}"#, nil),
-            ("{}", nil),
-            ("not JSON", nil),
-        ] as [(String, String?)])
-    func `without a user ID the ID token's subject is used`(payload: String, userID: String?) throws {
-        let response = try #require(parse(with: #""id_token":"\#(Sample.jsonWebToken(payload))""#))
-        #expect(response.userID?.text == userID)
-    }
-
-    @Test func `the user ID takes precedence over the ID token's subject`() {
+    @Test func `an ID token is kept as it came, and nothing of it is believed`() {
         let token = Sample.jsonWebToken(#"{"sub":"s-1"}"#)
-        #expect(parse(with: #""user_id":42,"id_token":"\#(token)""#)?.userID == "42")
-        #expect(parse(with: #""user_id":null,"id_token":"\#(token)""#)?.userID == "s-1")
-        #expect(parse(with: #""user_id":"","id_token":"\#(token)""#)?.userID == "s-1")
-        #expect(parse(with: #""id_token":"opaque""#)?.userID == nil)
-        #expect(parse(with: #""id_token":5"#)?.userID == nil)
+        let told = parse(with: #""user_id":42,"id_token":"\#(token)""#)
+        #expect((told?.userID, told?.idToken?.revealedText) == ("42", token))
+        for member in [#""user_id":null"#, #""user_id":"""#] {
+            let response = parse(with: #"\#(member),"id_token":"\#(token)""#)
+            #expect((response?.userID, response?.idToken?.revealedText) == (nil, token))
+            #expect(response?.identity.isUnknown == true)
+        }
+        #expect(parse(with: #""id_token":"opaque""#)?.idToken?.revealedText == "opaque")
+        for value in [#""""#, "5", "null", "{}"] { #expect(parse(with: #""id_token":"# + value)?.idToken == nil) }
     }
 }
 

@@ -35,6 +35,8 @@ package final class ScriptedTransport: ProviderTransport {
         var fallback: Step?
         var seen: [Seen] = []
         var unforeseen = 0
+        var standing: [String: Step] = [:]
+        var standingSeen: [Seen] = []
     }
 
     private let state = Mutex(State())
@@ -45,6 +47,12 @@ package final class ScriptedTransport: ProviderTransport {
 
     /// What every request gets once the steps are used up.
     package func always(_ step: Step?) { state.withLock { $0.fallback = step } }
+
+    /// What every request to this address gets, whatever the script says; nil leaves them to the script again.
+    package func standing(at address: String, _ step: Step?) { state.withLock { $0.standing[address] = step } }
+
+    /// The requests to such addresses, which are not among `seen`.
+    package var standingSeen: [Seen] { state.withLock { $0.standingSeen } }
 
     package var seen: [Seen] { state.withLock { $0.seen } }
 
@@ -60,6 +68,10 @@ package final class ScriptedTransport: ProviderTransport {
             form: Dictionary(pairs.map { ($0.name.text, $0.value.text) }) { $1 }, isPinned: request.pins != nil,
             timeLimit: request.timeLimit)
         let step = state.withLock { state -> Step? in
+            if let standing = state.standing[seen.url] {
+                state.standingSeen.append(seen)
+                return standing
+            }
             state.seen.append(seen)
             if !state.steps.isEmpty { return state.steps.removeFirst() }
             if state.fallback == nil { state.unforeseen += 1 }

@@ -78,7 +78,7 @@ package struct GrantIntake: Sendable {
         let unverified = GrantVerifier.Grant.login(grant.credentials, idToken: grant.idToken, nonce: grant.nonce)
         switch await verifier.verdict(on: unverified, of: grant.configuration, at: grant.server, waits: false) {
         case .refused(let error): throw error
-        case .verified(let held):
+        case .verified(let held, _):
             let stored = try await writer.settle(login: held, by: grant.origin.cause, for: id) {
                 () async throws(StoreError) in try await companions(false)
             }

@@ -47,7 +47,8 @@ package struct GrantVerifier: Sendable {
 
     package enum Verdict: Sendable {
         /// The set may be served. Its proof says what was verified, and its user is the one whom the tokens name.
-        case verified(HeldCredentials)
+        /// - Parameter told: what the grant has told of the user.
+        case verified(HeldCredentials, told: UserIdentity)
         /// A token is not believed, `token_response_error`. Retrying with the same set cannot help.
         case refused(BrokerError)
         /// The provider's keys are not there. Retrying later helps.
@@ -117,7 +118,7 @@ package struct GrantVerifier: Sendable {
             held.identity.subject = subject
             if held.identity.userID == nil { held.userID = subject }
         }
-        return .verified(held)
+        return .verified(held, told: UserIdentity(userID: held.identity.userID, subject: subject))
     }
 
     // MARK: One token

@@ -21,7 +21,7 @@ package struct ProviderAccess: Sendable {
         guard verifier.verifies(given, for: tenant.configuration) else { return given }
         let server = try await servers.server(for: tenant)
         switch await verifier.verdict(on: .adopted(given), of: tenant.configuration, at: server, waits: true) {
-        case .verified(let held): return held
+        case .verified(let held, _): return held
         case .refused(let error): throw BrokerError(.illegalArgument, error.detail)
         case .unavailable(let error): throw error
         }

@@ -74,9 +74,12 @@ final class GrantVerification: Sendable {
                 Self.record(refusing: snapshot.record), id, over: snapshot, waiting, refusal: error
             ) { _ in [] }
             return stored.flatMap { $0.isOvertaken ? .success($0) : .failure(error) }
-        case .verified(let held):
-            if let earlier = waiting.earlier, waiting.origin.isRenewal, earlier.isOfOtherUser(than: held) {
+        case .verified(let held, let told):
+            if let earlier = waiting.earlier, waiting.origin.isRenewal, earlier.isOfOtherUser(than: told) {
                 return await end(id, snapshot, earlier)
+            }
+            if waiting.earlier?.learnsSubject(from: held) == true {
+                records.log.info("subject_adopted", LogField.credentials(id))
             }
             let now = time.now
             return await store(snapshot.record.settled(to: held), id, over: snapshot, waiting, refusal: nil) { version in

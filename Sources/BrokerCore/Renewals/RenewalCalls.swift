@@ -7,14 +7,6 @@ internal import Waiting
 
 /// The calls of one renewal to its provider, and what their answers mean.
 final class RenewalCalls {
-    /// Why a session is over.
-    enum Ending {
-        /// The provider says so.
-        case refused(TokenErrorResponse)
-        /// The refresh brought another user's token.
-        case otherUser
-    }
-
     private let renewer: CredentialsRenewer
     private let request: RenewalRequest
     private let report: RenewalReport
@@ -24,8 +16,8 @@ final class RenewalCalls {
     private var prepared: TokenEndpoint.Call?
     /// What the provider granted, and by which kind of request; nil where it granted nothing.
     private(set) var granted: (response: TokenResponse, grant: TokenRequest.Grant)?
-    /// Why the session is over; nil where it is not.
-    private(set) var ending: Ending?
+    /// How the provider says that the session is over; nil where it does not.
+    private(set) var ending: TokenErrorResponse?
     /// Whether the last upgrade was refused because the session has ended.
     private var isUpgradeDead = false
     /// The last client that was admitted, which the provider may not have accepted before.
@@ -147,7 +139,10 @@ final class RenewalCalls {
         isUpgradeDead = false
         var retry = RenewalAttempt.Retry.scheduled
         switch answer {
-        case .granted(let response): return granted(response, by: call, basis)
+        case .granted(let response):
+            accepted = call.shown
+            granted = (response, call.grant)
+            return .granted
         case .sessionEnded(let refusal):
             isUpgradeDead = isUpgrade
             accepted = call.shown
@@ -180,22 +175,6 @@ final class RenewalCalls {
         }
     }
 
-    private func granted(
-        _ response: TokenResponse, by call: TokenEndpoint.Call, _ basis: RenewalBasis
-    ) -> RenewalAttempt.Outcome {
-        accepted = call.shown
-        if call.grant.spendsRefreshToken, let held = basis.held {
-            if held.isOfOtherUser(than: response) {
-                renewer.log.error("subject_changed", request.logFields + [.provider(call.server.preset)])
-                renewer.metrics.subjectChanged(provider: call.server.preset.name)
-                ending = .otherUser
-                return .sessionEnded
-            }
-        }
-        granted = (response, call.grant)
-        return .granted
-    }
-
     private func retry(after wait: Duration, _ call: TokenEndpoint.Call) -> RenewalAttempt.Retry {
         if wait <= BackoffSchedule.longestWait { return .notBefore(wait) }
         pauseOthers(call, for: wait)
@@ -220,7 +199,7 @@ final class RenewalCalls {
                     + "Configure that again, or have the user log in anew.", errorCode: answer.errorCode)
             return false
         }
-        ending = .refused(answer)
+        ending = answer
         return true
     }
 

@@ -133,9 +133,9 @@ struct RenewalWriter {
         case .refused(let error):
             renewer.log.error("tokens_refused", request.logFields + LogField.reason(of: error))
             return .stored(GrantVerification.record(refusing: record.waiting(for: waiting)), refusal: error)
-        case .verified(let verified):
+        case .verified(let verified, let told):
             if held.level == .user, let earlier = basis.held {
-                if earlier.isOfOtherUser(than: verified) {
+                if earlier.isOfOtherUser(than: told) {
                     renewer.log.error("subject_changed", request.logFields + [.provider(server.preset)])
                     renewer.metrics.subjectChanged(provider: server.preset.name)
                     return .otherUser
@@ -179,10 +179,18 @@ struct RenewalWriter {
 
     // MARK: What has ended
 
+    /// Why a session is over.
+    enum Ending {
+        /// The provider says so.
+        case refused(TokenErrorResponse)
+        /// The refresh brought another user's token.
+        case otherUser
+    }
+
     /// Stores a tombstone for a session that the provider ended, and quarantines its credentials. A conflict means that the
     /// session goes on: another replica has refreshed meanwhile, or the user has logged in again.
     /// - Parameter isDoubtful: whether the refusal need not be the provider's or the user's will.
-    func publishEnd(_ ending: RenewalCalls.Ending?, isDoubtful: Bool) async -> Result<Renewed, BrokerError> {
+    func publishEnd(_ ending: Ending?, isDoubtful: Bool) async -> Result<Renewed, BrokerError> {
         guard let held = basis.held, let ending else { return .success(.overtaken) }
         let (id, refreshID, now) = (id, request.refreshID, renewer.time.now)
         let endReason: BrokerEvent.EndReason? = isDoubtful ? .outcomeUnknown : nil

@@ -18,6 +18,27 @@ struct ContractCredentials {
         try await failingRenewals()
         try await settingAndRemovingCredentials()
         try await restoringCredentials()
+        try await claims()
+    }
+
+    private func claims() async throws {
+        let provider = SigningProvider()
+        let broker = try await BrokerHarness()
+        broker.transport.standing(at: SigningProvider.keysAddress, .json(200, provider.keySet))
+        await broker.makeTenant(
+            "t1",
+            #"""
+            {"client_id": "c1", \#(SigningProvider.members), "token_verification":
+             {"access_token": {"audience": "api", "algorithms": ["ES256"], "leeway": 30}}}
+            """#)
+        await recorder.call(broker, .get, "/tenants/t1")
+        await recorder.call(broker, .get, "/credentials/claims", tenant: "t1")
+        let token = provider.signed("read", audience: "api", at: broker.time.now)
+        await broker.logIn(token: BrokerHarness.token(token, refresh: "r1"))
+        await recorder.call(broker, .get, "/credentials/claims?storage_key=default", tenant: "t1")
+        await broker.makeTenant("t2")
+        await broker.set("opaque", tenant: "t2")
+        await recorder.call(broker, .get, "/credentials/claims", tenant: "t2")
     }
 
     private func credentials() async throws {

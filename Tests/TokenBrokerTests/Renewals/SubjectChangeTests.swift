@@ -11,6 +11,16 @@ internal import TokenBroker
 
 /// A refresh whose answer is about another person than the login.
 @Suite struct `Another person's token` {
+    private static let provider = SigningProvider()
+    private static let tenant = #"{"client_id": "c1", \#(SigningProvider.members)}"#
+
+    /// A broker that gets the provider's keys.
+    private static func broker() async throws -> BrokerHarness {
+        let broker = try await BrokerHarness()
+        broker.transport.standing(at: SigningProvider.keysAddress, .json(200, provider.keySet))
+        return broker
+    }
+
     /// An answer of the token endpoint.
     private static func answer(
         _ token: String, refresh: String? = nil, userID: String? = nil, subject: String? = nil
@@ -24,15 +34,20 @@ internal import TokenBroker
         var members = [#""access_token": "\#(token)""#, #""token_type": "Bearer""#, #""expires_in": 3600"#]
         if let refresh { members.append(#""refresh_token": "\#(refresh)""#) }
         if let userID { members.append(#""user_id": "\#(userID)""#) }
-        if let subject { members.append(#""id_token": "e30.\#(Base64Text.encode(#"{"sub":"\#(subject)"}"#)).s""#) }
+        if let subject {
+            // It is not older than the test's time, by which hours pass.
+            let token = provider.token(
+                #"{"iss": "\#(SigningProvider.issuer)", "aud": "c1", "sub": "\#(subject)", "iat": 1, "exp": 4102444800}"#)
+            members.append(#""id_token": "\#(token)""#)
+        }
         return "{" + members.joined(separator: ", ") + "}"
     }
 
     /// Ada is logged in, and her token has expired.
     private static func loggedIn(
-        _ tenant: String = #"{"client_id": "c1"}"#, userID: String? = "ada", subject: String? = nil
+        _ tenant: String = tenant, userID: String? = "ada", subject: String? = nil
     ) async throws -> BrokerHarness {
-        let broker = try await BrokerHarness()
+        let broker = try await Self.broker()
         await broker.makeTenant("t1", tenant)
         await broker.logIn(token: body("a1", refresh: "r1", userID: userID, subject: subject))
         broker.time.advance(by: .seconds(3600))
@@ -121,7 +136,7 @@ internal import TokenBroker
         let broker = try await Self.loggedIn()
         func count() async -> String? {
             await broker.call(.get, "/metrics").text.split(separator: "\n").map(String.init)
-                .first { $0.hasPrefix(#"token_broker_subject_changed_total{provider="tidal"}"#) }
+                .first { $0.hasPrefix(#"token_broker_subject_changed_total{provider="oidc"}"#) }
         }
         #expect(await count()?.hasSuffix(" 0") == true)
         broker.transport.enqueue(Self.answer("a2", refresh: "r2", userID: "bob"))
@@ -149,7 +164,7 @@ internal import TokenBroker
     }
 
     @Test func `is refused where the upgrade brings it`() async throws {
-        let broker = try await Self.loggedIn()
+        let broker = try await Self.loggedIn(#"{"client_id": "c1"}"#)
         await broker.makeTenant("t1", #"{"client_id": "c2"}"#)
         broker.transport.enqueue(Self.answer("a2", userID: "bob"))
         #expect(await broker.get().code == "token_response_error")
@@ -157,8 +172,8 @@ internal import TokenBroker
     }
 
     @Test func `is refused of credentials that came from elsewhere, too`() async throws {
-        let broker = try await BrokerHarness()
-        await broker.makeTenant()
+        let broker = try await Self.broker()
+        await broker.makeTenant("t1", Self.tenant)
         await broker.set("a1", refresh: "r1", lifetime: .seconds(1), members: #""level": "user", "user_id": "ada", "#)
         broker.transport.enqueue(Self.answer("a2", userID: "bob"))
         #expect(await broker.get().code == "token_response_error")
@@ -168,8 +183,8 @@ internal import TokenBroker
     }
 
     @Test func `is not seen in a subject that comes after a name of an unknown kind`() async throws {
-        let broker = try await BrokerHarness()
-        await broker.makeTenant()
+        let broker = try await Self.broker()
+        await broker.makeTenant("t1", Self.tenant)
         let members = #""level": "user", "user_id": "bob@example.com", "#
         await broker.set("a1", refresh: "r1", lifetime: .seconds(1), members: members)
         broker.transport.enqueue(Self.answer("a2", subject: "auth0|7"), Self.answer("a3", subject: "auth0|8"))

@@ -346,7 +346,7 @@ internal import TokenBroker
         #expect(await broker.call(.get, "/credentials?storage_key=alice", key: key).token == "a1")
         #expect(await broker.call(.get, "/credentials?storage_key=bob", key: key).level == "basic")
         for query in ["", "?storage_key=eve", "?storage_key=Alice", "?storage_key=alice2"] {
-            for (method, path) in [(.get, "/credentials"), (.get, "/credentials/status"), (.delete, "/credentials")]
+            for (method, path) in [(.get, "/credentials"), (.get, "/credentials/status"), (.get, "/credentials/claims"), (.delete, "/credentials")]
                 as [(Method, String)]
             {
                 let answer = await broker.call(method, path + query, key: key)
@@ -389,7 +389,8 @@ internal import TokenBroker
             case (_, let path) where path == "/tenants" || path.hasPrefix("/tenants/"): self = .admin
             case (_, let path) where path.hasPrefix("/login/") || path.hasPrefix("/device"):
                 self = .permission(.login)
-            case ("GET", "/credentials"), ("GET", "/credentials/status"), ("GET", "/credentials/list"):
+            case ("GET", "/credentials"), ("GET", "/credentials/status"), ("GET", "/credentials/claims"),
+                ("GET", "/credentials/list"):
                 self = .permission(.credentialsRead)
             case ("PUT", "/credentials"), ("DELETE", "/credentials"), ("POST", "/credentials/activate"):
                 self = .permission(.credentialsWrite)

@@ -1,0 +1,236 @@
+internal import BrokerCore
+internal import BrokerTesting
+internal import Cryptography
+internal import ExternalText
+internal import HTTPCodec
+internal import HTTPSClient
+internal import JSON
+internal import OAuth
+internal import Testing
+internal import TokenBroker
+
+/// Sets of tokens that are granted while the provider's keys do not answer.
+@Suite struct `Tokens that wait for keys` {
+    private static let provider = SigningProvider()
+    private static let keysAddress = SigningProvider.keysAddress
+    private static let members = #"""
+        {"client_id": "c1", "scopes": ["read"], \#(SigningProvider.members), "token_verification": {"access_token": {"audience": "api"}}}
+        """#
+
+    private static func access(_ name: String, at now: Timestamp, of subject: String = "ada", audience: String = "api")
+        -> String
+    {
+        provider.signed("read", audience: audience, of: subject, at: now, name: name)
+    }
+
+    /// A broker that does not get its provider's keys.
+    private static func broker() async throws -> BrokerHarness {
+        let broker = try await BrokerHarness()
+        broker.transport.standing(at: keysAddress, .failure(.connectFailed))
+        await broker.makeTenant("t1", members)
+        return broker
+    }
+
+    /// A broker whose user `ada` has an expired token `1`, started anew, so that it knows no keys and does not get them.
+    private static func restarted(expired: Bool = true) async throws -> (broker: BrokerHarness, earlier: String) {
+        let first = try await broker()
+        publishKeys(first)
+        let earlier = access("1", at: first.time.now)
+        await first.logIn(token: BrokerHarness.token(earlier, refresh: "r1"))
+        first.time.advance(by: expired ? .seconds(3601) : .seconds(60))
+        first.transport.standing(at: keysAddress, .failure(.connectFailed))
+        return (try await replica(of: first), earlier)
+    }
+
+    private static func replica(of broker: BrokerHarness) async throws -> BrokerHarness {
+        try await BrokerHarness(store: broker.store, transport: broker.transport, time: broker.time)
+    }
+
+    private static func publishKeys(_ broker: BrokerHarness) {
+        broker.transport.standing(at: keysAddress, .json(200, provider.keySet))
+    }
+
+    /// Lets the job run that verifies what waits.
+    private static func runJob(_ broker: BrokerHarness) async {
+        broker.time.advance(by: .seconds(31))
+        _ = await broker.broker.core.expiryJob.handleAllDue()
+        await broker.broker.core.expiryJob.finish()
+    }
+
+    // MARK: Refreshes
+
+    @Test func `are stored, not served, and served once they are verified`() async throws {
+        let (broker, earlier) = try await Self.restarted()
+        let next = Self.access("2", at: broker.time.now)
+        broker.transport.enqueue(.json(200, BrokerHarness.token(next, refresh: "r2")))
+        for _ in 0..<3 {
+            let answer = await broker.get()
+            #expect((answer.status, answer.code) == (503, "network_error"))
+            #expect(answer.retryAfter != nil)
+        }
+        #expect(await broker.get("policy=local").token == earlier)
+        #expect(try await broker.events().last?.kind.rawValue == "refresh.failed")
+        // Nothing else is asked for meanwhile.
+        #expect((broker.transport.seen.count, broker.transport.unforeseen) == (2, 0))
+
+        Self.publishKeys(broker)
+        broker.time.advance(by: .seconds(6))
+        let answer = await broker.get()
+        #expect((answer.status, answer.token, answer.json["user_id"]?.text) == (200, next, "ada"))
+        #expect((broker.transport.seen.count, broker.transport.unforeseen) == (2, 0))
+        #expect(try await broker.events().last?.kind == .credentialsUpdated)
+    }
+
+    @Test func `leave the token before to callers while it is valid`() async throws {
+        let (broker, earlier) = try await Self.restarted(expired: false)
+        let next = Self.access("2", at: broker.time.now)
+        broker.transport.enqueue(.json(200, BrokerHarness.token(next, refresh: "r2")))
+        #expect(await broker.get("policy=local_force_refresh").code == "network_error")
+        #expect(await broker.get().token == earlier)
+        let status = await broker.status()
+        #expect((status.json["logged_in"]?.bool, status.json["refreshable"]?.bool) == (true, true))
+        Self.publishKeys(broker)
+        broker.time.advance(by: .seconds(6))
+        #expect(await broker.get().token == earlier)
+        #expect(await broker.get("policy=local_force_refresh").token == next)
+        #expect(broker.transport.seen.count == 2)
+    }
+
+    @Test func `are verified by another replica's job when the process that got them has died`() async throws {
+        let (broker, _) = try await Self.restarted()
+        let next = Self.access("2", at: broker.time.now)
+        broker.transport.enqueue(.json(200, BrokerHarness.token(next, refresh: "r2")))
+        #expect(await broker.get().code == "network_error")
+        let other = try await Self.replica(of: broker)
+        await Self.runJob(other)
+        #expect(await other.get("policy=local").token != next)
+        Self.publishKeys(broker)
+        await Self.runJob(other)
+        #expect(await other.get("policy=local").token == next)
+        #expect(broker.transport.seen.count == 2)
+    }
+
+    @Test func `that are refused in the end leave the session with the refresh token that came last`() async throws {
+        let (broker, _) = try await Self.restarted()
+        let now = broker.time.now
+        broker.transport.enqueue(.json(200, BrokerHarness.token(Self.access("2", at: now, audience: "web"), refresh: "r2")))
+        #expect(await broker.get().code == "network_error")
+        Self.publishKeys(broker)
+        broker.time.advance(by: .seconds(6))
+        #expect(await broker.get().code == "token_response_error")
+        let next = Self.access("3", at: broker.time.now)
+        broker.transport.enqueue(.json(200, BrokerHarness.token(next, refresh: "r3")))
+        #expect(await broker.get().token == next)
+        #expect(broker.transport.seen.last?.form["refresh_token"] == "r2")
+    }
+
+    @Test func `of another user put the session aside`() async throws {
+        let (broker, _) = try await Self.restarted()
+        broker.transport.enqueue(
+            .json(200, BrokerHarness.token(Self.access("2", at: broker.time.now, of: "eve"), refresh: "r2")))
+        #expect(await broker.get().code == "network_error")
+        Self.publishKeys(broker)
+        broker.time.advance(by: .seconds(6))
+        #expect(await broker.get().code == "token_response_error")
+        #expect(try await broker.quarantined()?.credentials.userID == "ada")
+        #expect(await broker.status().json["logged_in"]?.bool == false)
+    }
+
+    @Test func `are gone after a logout`() async throws {
+        let (broker, _) = try await Self.restarted()
+        broker.transport.enqueue(.json(200, BrokerHarness.token(Self.access("2", at: broker.time.now), refresh: "r2")))
+        #expect(await broker.get().code == "network_error")
+        #expect(await broker.logOut().status == 204)
+        Self.publishKeys(broker)
+        await Self.runJob(broker)
+        #expect(await broker.get("policy=local").code == "missing_token_container")
+        #expect(try await broker.events().last?.kind == .credentialsDeauthorized)
+    }
+
+    @Test func `survive the encoding of their record`() throws {
+        let held = HeldCredentials(
+            level: .user, accessToken: SecretBytes(utf8: "a"), refreshToken: SecretBytes(utf8: "r"), expires: Timestamp(seconds: 10), grantedScopes: .empty,
+            userID: "ada",
+            obtainedWith: ClientFingerprint(
+                clientID: "c", scopes: .empty, clientUniqueKey: nil, clientSecretDigest: nil), grantedBy: nil)
+        var granted = held
+        granted.proof = TokenProof(accessToken: true, refreshToken: true, idToken: SecretBytes(utf8: "i"))
+        for earlier in [nil, held] {
+            for origin in WaitingVerification.Origin.allCases {
+                let record = CredentialRecord(held: granted, renewed: Timestamp(seconds: 5)).waiting(
+                    for: WaitingVerification(
+                        origin: origin, replacing: earlier, idToken: SecretBytes(utf8: "t"), nonce: "n", login: "l"))
+                #expect(CredentialRecord(decoding: record.encoded) == record)
+                #expect(record.held == earlier)
+            }
+        }
+    }
+
+    // MARK: Logins
+
+    @Test func `leave their login pending, which completes when they are verified`() async throws {
+        let broker = try await Self.broker()
+        let login = await broker.beginLogin()
+        let token = Self.access("1", at: broker.time.now)
+        broker.transport.enqueue(.json(200, BrokerHarness.token(token, refresh: "r1")))
+        let answer = await broker.call(.get, "/login/callback?code=c-1&state=\(login.state)", key: nil)
+        #expect(answer.status == 503)
+        #expect(await broker.progress(login.id).json["status"]?.text == "pending")
+        #expect(await broker.get("policy=local").code == "missing_token_container")
+        #expect(await broker.get().code == "network_error")
+
+        // Longer than a code is redeemed for.
+        broker.time.advance(by: .seconds(950))
+        #expect(await broker.progress(login.id).json["status"]?.text == "pending")
+        Self.publishKeys(broker)
+        await Self.runJob(broker)
+        #expect(await broker.progress(login.id).json["status"]?.text == "completed")
+        #expect(await broker.get("policy=local").token == token)
+        let kinds = try await broker.events().suffix(2).map(\.kind)
+        #expect(kinds == [.credentialsUpdated, .loginCompleted])
+        #expect(broker.transport.seen.count == 1)
+    }
+
+    @Test func `that are refused fail their login, and the session before stays`() async throws {
+        let (broker, earlier) = try await Self.restarted(expired: false)
+        let login = await broker.beginLogin()
+        broker.transport.enqueue(.json(200, BrokerHarness.token(Self.access("9", at: broker.time.now, audience: "web"))))
+        _ = await broker.call(.get, "/login/callback?code=c-1&state=\(login.state)", key: nil)
+        #expect(await broker.get().token == earlier)
+        Self.publishKeys(broker)
+        await Self.runJob(broker)
+        #expect(await broker.progress(login.id).json["error"]?.text == "token_response_error")
+        #expect(await broker.get().token == earlier)
+        #expect(try await broker.events().last?.kind == .loginFailed)
+        // Its refresh token is still the session's.
+        #expect(await broker.status().json["refreshable"]?.bool == true)
+    }
+
+    @Test func `leave their device login pending, which is not polled any more`() async throws {
+        let (broker, script) = try await BrokerHarness.devices(tenant: nil)
+        await broker.makeTenant(
+            "t1",
+            #"""
+            {"client_id": "c1", "scopes": ["r_usr"], "provider": "oidc", "issuer": "\#(SigningProvider.issuer)",
+             "endpoints": {"authorization": "https://op.example/authorize", "token": "https://op.example/token",
+                           "device_authorization": "https://op.example/device", "jwks": "\#(Self.keysAddress)"},
+             "token_verification": {"access_token": {"audience": "api"}}}
+            """#)
+        let gate = Gate()
+        broker.transport.standing(at: Self.keysAddress, .after(gate, .json(200, Self.provider.keySet)))
+        let handle = await broker.beginDevice()
+        let token = Self.access("1", at: broker.time.now)
+        script.enqueue(DeviceScript.granted(token))
+        broker.time.advance(by: .seconds(5))
+        await gate.arrivals()
+        #expect(await broker.deviceProgress(handle).json["status"]?.text == "pending")
+        #expect(await broker.get("policy=local").code == "missing_token_container")
+        // The provider's code has expired by now.
+        broker.time.advance(by: .seconds(400))
+        #expect(await broker.deviceProgress(handle).json["status"]?.text == "pending")
+        gate.open()
+        #expect(await broker.deviceEnd(handle).contains("completed"))
+        #expect(await broker.get("policy=local").token == token)
+        #expect(script.polls.count == 1)
+    }
+}
