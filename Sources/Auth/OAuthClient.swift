@@ -47,8 +47,11 @@ public protocol OAuthClient: Sendable {
     func adopt(tokenContainer: TokenContainer) async throws(OAuthClientError)
 
     /// Verifies tokens, and stores nothing.
-    /// - Parameter refreshID: names the operation in the four events of `refreshEvents` that tell of the keys and of the
-    ///   verification; nil means that no event tells of it.
+    /// - Parameters:
+    ///   - accessToken: a JWT.
+    ///   - refreshToken: a JWT.
+    ///   - refreshID: names the operation in the four events of `refreshEvents` that tell of the keys and of the
+    ///     verification; nil means that no event tells of it.
     /// - Throws: `serviceError` with `tokenResponseError` for tokens that are not believed, with `networkError` if the
     ///   provider's keys do not answer, and with `illegalConfiguration` if the configuration does not say how both tokens
     ///   are verified; `internalError` for tokens whose claims cannot be read.

@@ -58,7 +58,8 @@ internal import Testing
     // D07 D20
     @Test func `expired tokens are refreshed and stored, and nine events tell of it`() async throws {
         try await ScriptedClient.run { scripted async throws in
-            let stored = try await scripted.adoptExpired()
+            let stored = try await scripted.adopt(.accessTokenExpiresSoon)
+            scripted.clock.advance(by: .seconds(30))
             var events = scripted.client.refreshEvents.makeAsyncIterator()
             let granted = scripted.tokens.container()
             scripted.transport.enqueue(.tokens(granted))
@@ -343,8 +344,8 @@ internal import Testing
             let query = try Self.query(login)
             #expect(
                 query.map(\.name) == [
-                    "response_type", "client_id", "redirect_uri", "scope", "state", "code_challenge",
-                    "code_challenge_method", "login_hint",
+                    "response_type", "redirect_uri", "client_id", "scope", "code_challenge_method", "code_challenge",
+                    "state", "login_hint",
                 ])
             #expect(query.first { $0.name == "redirect_uri" }?.value == "my-app:/callback?x=1%202")
             #expect(query.last?.value == "ada+1@example.com")
