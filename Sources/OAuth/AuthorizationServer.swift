@@ -29,7 +29,8 @@ package struct AuthorizationServer: Sendable, Equatable {
     ///   - revocationAuthentication: nil means the same as at the token endpoint.
     package init(
         preset: ProviderPreset, authorizationEndpoint: String, tokenEndpoint: String, revocationEndpoint: String?,
-        deviceAuthorizationEndpoint: String? = nil, jwksURI: String? = nil, issuer: String?, announcesIssuerInResponses: Bool,
+        deviceAuthorizationEndpoint: String? = nil, jwksURI: String? = nil, issuer: String?,
+        announcesIssuerInResponses: Bool,
         clientAuthentication: ProviderPreset.ClientAuthentication, pinnedCertificates: [String],
         sessionEndingAnswers: [RefusalPattern]? = nil, defaultLifetime: TokenLifetime? = nil,
         revocationAuthentication: ProviderPreset.ClientAuthentication? = nil

@@ -39,7 +39,8 @@ package struct TokenVerification: Sendable, Equatable {
         package func claims(of issuer: String?) -> TokenExpectations {
             TokenExpectations(
                 issuer: self.issuer ?? issuer.map { WireText($0) }, audience: audience,
-                scopes: Set((scopes?.values ?? []).map { WireText($0) }), leeway: leeway ?? TokenVerification.usualLeeway)
+                scopes: Set((scopes?.values ?? []).map { WireText($0) }),
+                leeway: leeway ?? TokenVerification.usualLeeway)
         }
 
         /// What the token's header must say.
@@ -53,7 +54,8 @@ package struct TokenVerification: Sendable, Equatable {
 
     /// The range of a configured tolerance, in seconds.
     package static let leewaySeconds: ClosedRange<Int64> =
-        TokenExpectations.leeways.lowerBound.components.seconds...TokenExpectations.leeways.upperBound.components.seconds
+        TokenExpectations.leeways.lowerBound.components
+        .seconds...TokenExpectations.leeways.upperBound.components.seconds
 
     /// Whether any token of a grant is verified.
     package var verifiesTokens: Bool { accessToken != nil || refreshToken != nil }

@@ -41,8 +41,9 @@ package final class CredentialsWriter: Sendable {
         waiting: ((_ earlier: HeldCredentials?) -> WaitingVerification)? = nil, alongside companions: Companions
     ) async throws(BrokerError) -> CredentialsSnapshot? {
         try await untilStoreAnswers(id) { () async throws(StoreError) in
-            if let snapshot = try await self.overwrite(id, with: held, by: origin, waiting, companions)
-            { return snapshot }
+            if let snapshot = try await self.overwrite(id, with: held, by: origin, waiting, companions) {
+                return snapshot
+            }
             // An earlier try may have been carried out although its answer was lost.
             let stored = try await self.records.reread(id)
             return stored.record.granted == held ? stored : nil

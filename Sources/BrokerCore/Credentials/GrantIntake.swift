@@ -88,7 +88,9 @@ package struct GrantIntake: Sendable {
                 WaitingVerification(
                     origin: grant.origin, replacing: earlier, idToken: grant.idToken, nonce: grant.nonce,
                     login: grant.login)
-            } alongside: { () async throws(StoreError) in try await companions(true) }
+            } alongside: { () async throws(StoreError) in
+                try await companions(true)
+            }
             guard let stored else { return .dropped }
             return try await verify(stored, id)
         }

@@ -119,7 +119,8 @@ final class LoginRedemption: Sendable {
             case .waits(let error):
                 // The login completes once the provider's keys are there.
                 log.warning(
-                    "login_waits", LogField.credentials(login.credentialsID) + [.provider(secrets.configuration.preset)])
+                    "login_waits", LogField.credentials(login.credentialsID) + [.provider(secrets.configuration.preset)]
+                )
                 return LoginFlow.Ended(
                     login: login.description, credentialsID: login.credentialsID, returnTo: secrets.returnTo,
                     result: .failure(error))

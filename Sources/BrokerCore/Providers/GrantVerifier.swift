@@ -1,7 +1,7 @@
 package import Cryptography
 package import ExternalText
-internal import JSON
 package import JOSE
+internal import JSON
 package import OAuth
 
 /// Verifies the tokens that a provider has granted: access tokens and refresh tokens as the tenant says, ID tokens always
@@ -151,7 +151,8 @@ package struct GrantVerifier: Sendable {
         guard let expectations = kind == .refresh ? verification?.refreshToken : verification?.accessToken else {
             throw .refused(
                 BrokerError(
-                    .illegalConfiguration, "The tenant's token_verification does not say how such tokens are verified."))
+                    .illegalConfiguration, "The tenant's token_verification does not say how such tokens are verified.")
+            )
         }
         return try await verified(
             token, kind, expectations, Source(configuration: configuration, server: server, waits: true))
@@ -229,6 +230,7 @@ package struct GrantVerifier: Sendable {
             BrokerError(
                 .tokenResponseError,
                 "The provider's \(kind.rawValue) could not be verified: \(reason) What was stored before stays. Check the "
-                    + "configured token_verification, issuer and client_id; or the provider's keys or clock are wrong."))
+                    + "configured token_verification, issuer and client_id; or the provider's keys or clock are wrong.")
+        )
     }
 }

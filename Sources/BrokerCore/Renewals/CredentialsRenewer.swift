@@ -202,7 +202,9 @@ extension CredentialsDecision {
         case .refresh: .refreshToken
         case .upgrade: .upgrade
         case .obtainClientCredentials: .clientCredentials
-        case .serve, .serveBasic, .verify, .retire, .expiredOnArrival, .missing, .levelNotAvailable, .keptForOtherProvider: nil
+        case .serve, .serveBasic, .verify, .retire, .expiredOnArrival, .missing, .levelNotAvailable,
+            .keptForOtherProvider:
+            nil
         }
     }
 }

@@ -82,7 +82,8 @@ final class GrantVerification: Sendable {
                 records.log.info("subject_adopted", LogField.credentials(id))
             }
             let now = time.now
-            return await store(snapshot.record.settled(to: held), id, over: snapshot, waiting, refusal: nil) { version in
+            return await store(snapshot.record.settled(to: held), id, over: snapshot, waiting, refusal: nil) {
+                version in
                 [.updated(id, to: held, version: version, by: waiting.origin.cause, nil, at: now)]
             }
         }
@@ -120,7 +121,9 @@ final class GrantVerification: Sendable {
             let stored = try await records.write(record, id, over: snapshot, alongside: changes, events: events)
             signal?()
             if isCancelled { return .success(.overtaken) }
-            if refusal == nil { records.log.info("credentials_verified", LogField.credentials(id) + [.version(stored.version)]) }
+            if refusal == nil {
+                records.log.info("credentials_verified", LogField.credentials(id) + [.version(stored.version)])
+            }
             let life = (stored.record.held?.expires).map { records.time.now.duration(to: $0) }
             return .success(.new(stored, life: life))
         } catch .conflict {

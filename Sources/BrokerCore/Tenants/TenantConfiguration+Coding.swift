@@ -90,7 +90,8 @@ extension TenantConfiguration {
             configuredServer != nil, !hasUnusableAddresses
         {
             reader.note(
-                "token_verification", "needs the address of the provider's keys: name it in its jwks or in endpoints.jwks")
+                "token_verification",
+                "needs the address of the provider's keys: name it in its jwks or in endpoints.jwks")
         }
         try reader.finish()
     }
@@ -103,7 +104,8 @@ extension TenantConfiguration {
         let scope = reader.string("scope")
         let scopes = scope.flatMap { ScopeSet($0.split(at: " ")) }
         if scope != nil, scopes == nil {
-            reader.note("scope", "must be scopes of visible ASCII without quote and backslash, with one space between them")
+            reader.note(
+                "scope", "must be scopes of visible ASCII without quote and backslash, with one space between them")
         }
         return TokenVerification.Expectations(
             issuer: reader.string("issuer"), audience: reader.string("audience"), scopes: scopes,
@@ -297,7 +299,9 @@ extension TenantConfiguration {
             json.memberIfPresent("issuer", expectations.issuer?.text)
             json.memberIfPresent("audience", expectations.audience?.text)
             json.memberIfPresent("scope", expectations.scopes?.description)
-            if let algorithms = expectations.algorithms { json.member("algorithms", algorithms.map(\.rawValue).sorted()) }
+            if let algorithms = expectations.algorithms {
+                json.member("algorithms", algorithms.map(\.rawValue).sorted())
+            }
             json.memberIfPresent("leeway", expectations.leeway?.components.seconds)
         }
     }

@@ -93,6 +93,11 @@ package struct TenantConfiguration: Sendable, Equatable {
         preset.tokenVerification?.replaced(by: tokenVerification) ?? tokenVerification
     }
 
+    /// Whether tokens of this tenant need the provider's keys: signed ones, or the ID tokens of its logins.
+    var verifiesTokens: Bool {
+        effectiveTokenVerification?.verifiesTokens == true || client.scopes.values.contains("openid")
+    }
+
     /// The address of the provider's keys, as far as that is known without its metadata.
     var configuredKeys: String? { effectiveTokenVerification?.jwks ?? endpoints.jwks }
 

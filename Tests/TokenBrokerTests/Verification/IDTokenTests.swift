@@ -21,7 +21,8 @@ internal import TokenBroker
 
     private static func body(_ access: String, _ idToken: String?) -> String {
         let member = idToken.map { #", "id_token": "\#($0)""# } ?? ""
-        return #"{"access_token": "\#(access)", "token_type": "Bearer", "expires_in": 3600, "refresh_token": "r"\#(member)}"#
+        return
+            #"{"access_token": "\#(access)", "token_type": "Bearer", "expires_in": 3600, "refresh_token": "r"\#(member)}"#
     }
 
     /// Finishes a login whose answer has the ID token that `token` makes of the request's nonce.
@@ -65,12 +66,18 @@ internal import TokenBroker
         ),
         ("another's key", { nonce, now in SigningProvider().idToken(of: "ada", at: now, nonce: nonce) }),
         ("expired", { nonce, now in provider.idToken(of: "ada", at: now.advanced(by: .seconds(-3660)), nonce: nonce) }),
-        ("from the future", { nonce, now in provider.idToken(of: "ada", at: now.advanced(by: .seconds(61)), nonce: nonce) }),
+        (
+            "from the future",
+            { nonce, now in provider.idToken(of: "ada", at: now.advanced(by: .seconds(61)), nonce: nonce) }
+        ),
         ("no subject", { nonce, now in provider.idToken(of: "", at: now, nonce: nonce) }),
-        ("no signature", { nonce, now in
-            let claims = provider.idToken(of: "ada", at: now, nonce: nonce).split(separator: ".")[1]
-            return Base64Text.encode(#"{"alg":"none"}"#) + ".\(claims)."
-        }),
+        (
+            "no signature",
+            { nonce, now in
+                let claims = provider.idToken(of: "ada", at: now, nonce: nonce).split(separator: ".")[1]
+                return Base64Text.encode(#"{"alg":"none"}"#) + ".\(claims)."
+            }
+        ),
         ("no JWT", { _, _ in "opaque" }),
     ]
 

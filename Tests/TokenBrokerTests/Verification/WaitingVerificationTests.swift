@@ -113,7 +113,8 @@ internal import TokenBroker
     @Test func `that are refused in the end leave the session with the refresh token that came last`() async throws {
         let (broker, _) = try await Self.restarted()
         let now = broker.time.now
-        broker.transport.enqueue(.json(200, BrokerHarness.token(Self.access("2", at: now, audience: "web"), refresh: "r2")))
+        broker.transport.enqueue(
+            .json(200, BrokerHarness.token(Self.access("2", at: now, audience: "web"), refresh: "r2")))
         #expect(await broker.get().code == "network_error")
         Self.publishKeys(broker)
         broker.time.advance(by: .seconds(6))
@@ -149,7 +150,8 @@ internal import TokenBroker
 
     @Test func `survive the encoding of their record`() throws {
         let held = HeldCredentials(
-            level: .user, accessToken: SecretBytes(utf8: "a"), refreshToken: SecretBytes(utf8: "r"), expires: Timestamp(seconds: 10), grantedScopes: .empty,
+            level: .user, accessToken: SecretBytes(utf8: "a"), refreshToken: SecretBytes(utf8: "r"),
+            expires: Timestamp(seconds: 10), grantedScopes: .empty,
             userID: "ada",
             obtainedWith: ClientFingerprint(
                 clientID: "c", scopes: .empty, clientUniqueKey: nil, clientSecretDigest: nil), grantedBy: nil)
@@ -194,7 +196,8 @@ internal import TokenBroker
     @Test func `that are refused fail their login, and the session before stays`() async throws {
         let (broker, earlier) = try await Self.restarted(expired: false)
         let login = await broker.beginLogin()
-        broker.transport.enqueue(.json(200, BrokerHarness.token(Self.access("9", at: broker.time.now, audience: "web"))))
+        broker.transport.enqueue(
+            .json(200, BrokerHarness.token(Self.access("9", at: broker.time.now, audience: "web"))))
         _ = await broker.call(.get, "/login/callback?code=c-1&state=\(login.state)", key: nil)
         #expect(await broker.get().token == earlier)
         Self.publishKeys(broker)
