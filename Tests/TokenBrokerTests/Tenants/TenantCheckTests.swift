@@ -30,7 +30,7 @@ internal import TokenBroker
         .decide { seen in
             if let step = change(seen) { return step }
             if seen.url.contains("/.well-known/") { return .json(200, metadata) }
-            if seen.url.hasSuffix("/k") { return .json(200, #"{"keys": [{"kty": "EC"}, {"kty": "RSA"}]}"#) }
+            if seen.url.hasSuffix("/k") { return .json(200, usable[1]) }
             if seen.form["grant_type"] == "client_credentials" {
                 return .json(200, BrokerHarness.token("canary-token"))
             }
