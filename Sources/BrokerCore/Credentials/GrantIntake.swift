@@ -21,6 +21,7 @@ package struct GrantIntake: Sendable {
         /// The registration and the endpoints that the login began with.
         let configuration: TenantConfiguration
         let server: AuthorizationServer
+        let granted: Timestamp
 
         package init(
             _ response: TokenResponse, origin: WaitingVerification.Origin, nonce: WireText? = nil, login: String? = nil,
@@ -34,6 +35,7 @@ package struct GrantIntake: Sendable {
             self.login = login
             self.configuration = configuration
             self.server = server
+            granted = now
         }
     }
 
@@ -87,7 +89,7 @@ package struct GrantIntake: Sendable {
             let stored = try await writer.settle(login: grant.credentials, by: grant.origin.cause, for: id) { earlier in
                 WaitingVerification(
                     origin: grant.origin, replacing: earlier, idToken: grant.idToken, nonce: grant.nonce,
-                    login: grant.login)
+                    login: grant.login, granted: grant.granted)
             } alongside: { () async throws(StoreError) in
                 try await companions(true)
             }

@@ -14,6 +14,8 @@ package struct GrantVerifier: Sendable {
         let idToken: SecretBytes?
         /// What the ID token must say of the request that it answers.
         let nonce: IDTokenExpectations.Nonce
+        /// When the set was granted: its tokens must be valid at that time. Nil for now.
+        var granted: Timestamp?
 
         /// - Parameter nonce: that of the authorization request; nil where it had none.
         package static func login(_ credentials: HeldCredentials, idToken: SecretBytes?, nonce: WireText?) -> Grant {
@@ -37,11 +39,14 @@ package struct GrantVerifier: Sendable {
         /// A set that was stored before it was verified; nil where the record has none.
         static func waiting(_ record: CredentialRecord) -> Grant? {
             guard let waiting = record.waiting, let credentials = record.granted else { return nil }
-            return switch waiting.origin {
-            case .login, .device, .activation:
-                .login(credentials, idToken: waiting.idToken, nonce: waiting.nonce)
-            case .refresh, .upgrade, .client: .refresh(credentials, idToken: waiting.idToken)
-            }
+            var grant: Grant =
+                switch waiting.origin {
+                case .login, .device, .activation:
+                    .login(credentials, idToken: waiting.idToken, nonce: waiting.nonce)
+                case .refresh, .upgrade, .client: .refresh(credentials, idToken: waiting.idToken)
+                }
+            grant.granted = waiting.granted
+            return grant
         }
     }
 
@@ -86,7 +91,8 @@ package struct GrantVerifier: Sendable {
     ) async -> Verdict {
         var held = grant.credentials
         let verification = configuration.effectiveTokenVerification
-        let source = Source(configuration: configuration, server: server, waits: waits)
+        let source = Source(
+            configuration: configuration, server: server, now: Self.date(grant.granted ?? time.now), waits: waits)
         var subject: WireText?
         do throws(Failure) {
             (held.proof.accessToken, held.proof.refreshToken) = (false, false)
@@ -139,6 +145,7 @@ package struct GrantVerifier: Sendable {
     private struct Source {
         let configuration: TenantConfiguration
         let server: AuthorizationServer
+        let now: NumericDate
         let waits: Bool
     }
 
@@ -155,7 +162,7 @@ package struct GrantVerifier: Sendable {
             )
         }
         return try await verified(
-            token, kind, expectations, Source(configuration: configuration, server: server, waits: true))
+            token, kind, expectations, Source(configuration: configuration, server: server, now: Self.date(time.now), waits: true))
     }
 
     private func verified(
@@ -170,7 +177,7 @@ package struct GrantVerifier: Sendable {
         }
         let verified = try await signed(token, kind, expectations.policy, at: address, source)
         do throws(ClaimsRejection) {
-            let claims = try expectations.claims(of: source.server.issuer).check(verified, now: now)
+            let claims = try expectations.claims(of: source.server.issuer).check(verified, now: source.now)
             return Verified(token: verified, claims: claims)
         } catch {
             throw Self.refused(kind, error.description)
@@ -195,7 +202,7 @@ package struct GrantVerifier: Sendable {
         expectations.accessToken = grant.credentials.accessToken.withRevealed { WireText(validating: $0) }
             .map { .init($0, requiresHash: false) }
         do throws(ClaimsRejection) {
-            return try expectations.check(verified, now: now)
+            return try expectations.check(verified, now: source.now)
         } catch {
             throw Self.refused(.id, error.description)
         }
@@ -223,7 +230,9 @@ package struct GrantVerifier: Sendable {
         }
     }
 
-    private var now: NumericDate { NumericDate(sinceEpoch: .milliseconds(time.now.milliseconds)) }
+    private static func date(_ time: Timestamp) -> NumericDate {
+        NumericDate(sinceEpoch: .milliseconds(time.milliseconds))
+    }
 
     private static func refused(_ kind: Kind, _ reason: String) -> Failure {
         .refused(

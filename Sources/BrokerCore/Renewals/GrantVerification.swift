@@ -82,10 +82,12 @@ final class GrantVerification: Sendable {
                 records.log.info("subject_adopted", LogField.credentials(id))
             }
             let now = time.now
-            return await store(snapshot.record.settled(to: held), id, over: snapshot, waiting, refusal: nil) {
+            let stored = await store(snapshot.record.settled(to: held), id, over: snapshot, waiting, refusal: nil) {
                 version in
                 [.updated(id, to: held, version: version, by: waiting.origin.cause, nil, at: now)]
             }
+            // A token that has expired while it waited is refreshed like any other.
+            return held.expires > now ? stored : stored.map { _ in .overtaken }
         }
     }
 
@@ -124,8 +126,7 @@ final class GrantVerification: Sendable {
             if refusal == nil {
                 records.log.info("credentials_verified", LogField.credentials(id) + [.version(stored.version)])
             }
-            let life = (stored.record.held?.expires).map { records.time.now.duration(to: $0) }
-            return .success(.new(stored, life: life))
+            return .success(.new(stored, life: (stored.record.held?.expires).map { records.time.now.duration(to: $0) }))
         } catch .conflict {
             return .success(.overtaken)
         } catch {

@@ -126,7 +126,7 @@ struct RenewalWriter {
         }
         let waiting = WaitingVerification(
             origin: origin == .client ? .client : origin == .upgrade ? .upgrade : .refresh, replacing: basis.held,
-            idToken: response.idToken)
+            idToken: response.idToken, granted: renewer.time.now)
         let grant = GrantVerifier.Grant.refresh(held, idToken: response.idToken)
         switch await renewer.providers.verifier.verdict(on: grant, of: tenant.configuration, at: server, waits: false) {
         case .unavailable: return .stored(record.waiting(for: waiting), refusal: nil)

@@ -98,7 +98,7 @@ internal import TokenBroker
         }
         // While keys were away, each session was refreshed once, and no more.
         #expect(waiting == 3 * users)
-        #expect(provider.count == users * (1 + 3 + 1 + 4) )
+        #expect(provider.count == users * (1 + 3 + 1 + 4))
         for user in 0..<users {
             let status = await first.call(.get, "/credentials/status?storage_key=u\(user)", tenant: "t1")
             #expect(status.json["logged_in"]?.bool == true)

@@ -161,11 +161,24 @@ internal import TokenBroker
             for origin in WaitingVerification.Origin.allCases {
                 let record = CredentialRecord(held: granted, renewed: Timestamp(seconds: 5)).waiting(
                     for: WaitingVerification(
-                        origin: origin, replacing: earlier, idToken: SecretBytes(utf8: "t"), nonce: "n", login: "l"))
+                        origin: origin, replacing: earlier, idToken: SecretBytes(utf8: "t"), nonce: "n", login: "l",
+                        granted: Timestamp(seconds: 5)))
                 #expect(CredentialRecord(decoding: record.encoded) == record)
                 #expect(record.held == earlier)
             }
         }
+    }
+
+    @Test func `that expire while they wait are verified, and refreshed like others`() async throws {
+        let (broker, _) = try await Self.restarted()
+        broker.transport.enqueue(.json(200, BrokerHarness.token(Self.access("2", at: broker.time.now), refresh: "r2")))
+        #expect(await broker.get().code == "network_error")
+        Self.publishKeys(broker)
+        broker.time.advance(by: .seconds(4000))
+        let next = Self.access("3", at: broker.time.now)
+        broker.transport.enqueue(.json(200, BrokerHarness.token(next, refresh: "r3")))
+        #expect(await broker.get().token == next)
+        #expect(broker.transport.seen.last?.form["refresh_token"] == "r2")
     }
 
     // MARK: Logins
