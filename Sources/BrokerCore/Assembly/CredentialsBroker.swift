@@ -111,13 +111,13 @@ package final class CredentialsBroker: Sendable {
         let servers = ProviderServers(
             transport: transport, targets: settings.providerTargets, time: time, metrics: metrics, log: log)
         let endpoint = TokenEndpoint(transport: transport, budget: budget, time: time, metrics: metrics, log: log)
-        let keys = ProviderKeys(transport: transport, time: time, metrics: metrics, log: log)
         providers = ProviderAccess(
             servers: servers, endpoint: endpoint,
             trials: ClientTrials(
                 endpoint: endpoint, publicBaseURL: settings.publicBaseURL, callLimit: settings.providerTimeout,
                 time: time, log: log),
-            verifier: GrantVerifier(keys: keys, time: time, log: log), callLimit: settings.providerTimeout)
+            verifier: GrantVerifier(transport: transport, instruments: instruments), callLimit: settings.providerTimeout
+        )
         tenants = TenantDirectory(vault: vault, bus: bus, time: time) { [pauses = budget.pauses] tenant in
             // The new configuration may have corrected what the provider asked to pause for.
             guard let server = servers.knownServer(for: tenant.configuration) else { return }

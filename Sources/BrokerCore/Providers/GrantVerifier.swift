@@ -16,10 +16,14 @@ package struct GrantVerifier: Sendable {
         let nonce: IDTokenExpectations.Nonce
         /// When the set was granted: its tokens must be valid at that time. Nil for now.
         var granted: Timestamp?
+        /// Whether a login has brought it, after which the provider is asked for the user, too.
+        var isLogin = false
 
         /// - Parameter nonce: that of the authorization request; nil where it had none.
         package static func login(_ credentials: HeldCredentials, idToken: SecretBytes?, nonce: WireText?) -> Grant {
-            Grant(credentials: credentials, idToken: idToken, nonce: nonce.map { .required($0) } ?? .absent)
+            Grant(
+                credentials: credentials, idToken: idToken, nonce: nonce.map { .required($0) } ?? .absent, isLogin: true
+            )
         }
 
         /// A refresh need not repeat the nonce of the login, but must not bring another one.
@@ -67,13 +71,14 @@ package struct GrantVerifier: Sendable {
     }
 
     package let keys: ProviderKeys
+    private let userInfo: UserInfoEndpoint
     private let time: any Time
     private let log: Log
 
-    init(keys: ProviderKeys, time: any Time, log: Log) {
-        self.keys = keys
-        self.time = time
-        self.log = log
+    init(transport: any ProviderTransport, instruments: Instruments) {
+        (time, log) = (instruments.time, instruments.log)
+        keys = ProviderKeys(transport: transport, time: time, metrics: instruments.metrics, log: log)
+        userInfo = UserInfoEndpoint(transport: transport, instruments: instruments)
     }
 
     /// Whether tokens of these credentials are verified before they are served.
@@ -110,6 +115,7 @@ package struct GrantVerifier: Sendable {
             {
                 held.proof.idToken = idToken
                 subject = claims.subject
+                if grant.isLogin { try await compareUser(named: subject, held.accessToken, source) }
             } else if held.proof.idToken != nil {
                 // The subject of an access token may be of another kind than that of an ID token.
                 subject = nil
@@ -162,7 +168,8 @@ package struct GrantVerifier: Sendable {
             )
         }
         return try await verified(
-            token, kind, expectations, Source(configuration: configuration, server: server, now: Self.date(time.now), waits: true))
+            token, kind, expectations,
+            Source(configuration: configuration, server: server, now: Self.date(time.now), waits: true))
     }
 
     private func verified(
@@ -205,6 +212,20 @@ package struct GrantVerifier: Sendable {
             return try expectations.check(verified, now: source.now)
         } catch {
             throw Self.refused(.id, error.description)
+        }
+    }
+
+    /// Compares the user of an ID token with the one that the userinfo endpoint names, where the tenant has one.
+    private func compareUser(
+        named subject: WireText?, _ accessToken: SecretBytes, _ source: Source
+    ) async throws(Failure) {
+        guard let address = source.configuration.endpoints.userInfo else { return }
+        guard source.waits else {
+            throw .unavailable(BrokerError(.networkError, "The userinfo endpoint was not asked yet.", retryAfter: 1))
+        }
+        let other = try await userInfo.subject(of: accessToken, at: address, for: source.configuration)
+        if other != subject {
+            throw UserInfoEndpoint.refused("\(address) names another user than the ID token.")
         }
     }
 

@@ -238,6 +238,7 @@ package final class Metrics: Sendable {
         case revocation
         case metadata
         case jwks
+        case userInfo = "userinfo"
     }
 
     package func loginEnded(_ kind: LoginKind, _ outcome: String) {

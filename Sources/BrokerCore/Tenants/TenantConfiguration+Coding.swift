@@ -50,6 +50,7 @@ extension TenantConfiguration {
                 endpoints.deviceAuthorization = Self.providerURI(&reader, "device_authorization", rules)
                 endpoints.revocation = Self.providerURI(&reader, "revocation", rules)
                 endpoints.jwks = Self.providerURI(&reader, "jwks", rules)
+                endpoints.userInfo = Self.providerURI(&reader, "userinfo", rules)
                 return endpoints
             } ?? Endpoints()
         let hasUnusableAddresses = reader.faultCount > faultsBefore
@@ -249,6 +250,7 @@ extension TenantConfiguration {
                 json.memberIfPresent("device_authorization", endpoints.deviceAuthorization)
                 json.memberIfPresent("revocation", endpoints.revocation)
                 json.memberIfPresent("jwks", endpoints.jwks)
+                json.memberIfPresent("userinfo", endpoints.userInfo)
             }
         }
         json.memberIfPresent("token_endpoint_auth_method", clientAuthentication?.rawValue)

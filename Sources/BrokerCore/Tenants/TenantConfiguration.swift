@@ -33,6 +33,8 @@ package struct TenantConfiguration: Sendable, Equatable {
         package var deviceAuthorization: String?
         package var revocation: String?
         package var jwks: String?
+        /// Asked after each login with an ID token; nil for not asking.
+        package var userInfo: String?
 
         package init() {}
     }
