@@ -85,7 +85,7 @@ extension QuarantinedCredentials {
 }
 
 extension HeldCredentials {
-    fileprivate func encode(to json: inout JSONWriter) {
+    func encode(to json: inout JSONWriter) {
         json.object { json in
             json.member("level", level.rawValue)
             json.member("access_token", accessToken.revealedText)
@@ -107,7 +107,7 @@ extension HeldCredentials {
         }
     }
 
-    fileprivate init?(json: JSONValue) {
+    init?(json: JSONValue) {
         guard let level = json["level"]?.string.flatMap(CredentialsLevel.init), level != .basic,
             let accessToken = json["access_token"]?.string,
             let expires = json["expires"]?.integer,

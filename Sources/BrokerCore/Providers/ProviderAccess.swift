@@ -5,8 +5,14 @@ package struct ProviderAccess: Sendable {
     package let servers: ProviderServers
     let endpoint: TokenEndpoint
     let trials: ClientTrials
-    /// The longest time of one call, which the transport enforces.
+    let accounts: AccountEndpoint
+    /// The longest time of one call, unless the provider's preset has a longer one for token requests.
     let callLimit: Duration
+
+    /// The longest time of one token request of the tenant.
+    func callLimit(of tenant: Tenant) -> Duration {
+        tenant.configuration.preset.longestTokenRequest(atLeast: callLimit)
+    }
 
     package enum Revocation: String, Sendable {
         case revoked
@@ -22,7 +28,7 @@ package struct ProviderAccess: Sendable {
         } catch {
             return .failed
         }
-        guard let server, server.revocationEndpoint != nil else { return .unsupported }
+        guard let server, server.canRevoke else { return .unsupported }
         let isRevoked = await endpoint.revoke(held, for: tenant.configuration.client, at: server)
         return isRevoked ? .revoked : .failed
     }

@@ -23,13 +23,15 @@ extension TenantConfiguration {
             preset: preset,
             client: ClientConfiguration(
                 clientID: clientID ?? "", clientSecret: (secret?.text).map(SecretBytes.init(utf8:)),
-                clientUniqueKey: uniqueKey, scopes: ScopeSet(scopes ?? []) ?? .empty))
+                clientUniqueKey: uniqueKey, scopes: scopes.map { ScopeSet($0) ?? .empty } ?? preset.defaultScopes))
 
         loginServiceBaseURI = Self.providerURI(&reader, "login_service_base_uri", rules, isBase: true)
         authServiceBaseURI = Self.providerURI(&reader, "auth_service_base_uri", rules, isBase: true)
-        if preset.loginServiceBaseURI == nil {
-            if loginServiceBaseURI != nil { reader.note("login_service_base_uri", "is not used with this provider") }
-            if authServiceBaseURI != nil { reader.note("auth_service_base_uri", "is not used with this provider") }
+        if preset.loginServiceBaseURI == nil, loginServiceBaseURI != nil {
+            reader.note("login_service_base_uri", "is not used with this provider")
+        }
+        if preset.authServiceBaseURI == nil, authServiceBaseURI != nil {
+            reader.note("auth_service_base_uri", "is not used with this provider")
         }
         certificatePinning = reader.bool("certificate_pinning")
         // An empty list would silently pin nothing.
@@ -49,6 +51,12 @@ extension TenantConfiguration {
                 endpoints.deviceAuthorization = Self.providerURI(&reader, "device_authorization", rules)
                 endpoints.revocation = Self.providerURI(&reader, "revocation", rules)
                 endpoints.jwks = Self.providerURI(&reader, "jwks", rules)
+                for (name, path) in Self.accountEndpoints {
+                    endpoints[keyPath: path] = Self.providerURI(&reader, WireText(name), rules)
+                    if endpoints[keyPath: path] != nil, preset.accounts == nil {
+                        reader.note(WireText(name), "is not used with this provider")
+                    }
+                }
                 return endpoints
             } ?? Endpoints()
         let hasUnusableAddresses = reader.faultCount > faultsBefore
@@ -80,6 +88,11 @@ extension TenantConfiguration {
         proactiveRefresh = reader.integer("proactive_refresh", in: 60...86_400).map { .seconds($0) }
         clientCredentials = reader.choice("client_credentials", ClientCredentials.self) ?? .on
         try reader.finish()
+    }
+
+    /// The members of `endpoints` that only a provider with accounts of its own has.
+    private static var accountEndpoints: [(name: String, path: WritableKeyPath<Endpoints, String?>)] {
+        [("account_creation", \.accountCreation), ("activation", \.activation), ("logout", \.logout)]
     }
 
     private static func refusal(_ reader: inout ObjectReader) -> RefusalPattern? {
@@ -218,6 +231,7 @@ extension TenantConfiguration {
                 json.memberIfPresent("device_authorization", endpoints.deviceAuthorization)
                 json.memberIfPresent("revocation", endpoints.revocation)
                 json.memberIfPresent("jwks", endpoints.jwks)
+                for (name, path) in Self.accountEndpoints { json.memberIfPresent(name, endpoints[keyPath: path]) }
             }
         }
         json.memberIfPresent("token_endpoint_auth_method", clientAuthentication?.rawValue)
