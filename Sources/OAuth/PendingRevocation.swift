@@ -19,7 +19,10 @@ package struct PendingRevocation: Sendable, Equatable {
         self.loggedOut = loggedOut
     }
 
-    /// When to try again after a try that has failed; nil where no further try is made. The pauses begin with 5 seconds and
+    /// When to try again after the first try, which the logout itself makes, has failed.
+    package func firstTry(after now: Timestamp) -> Timestamp { now.advanced(by: Self.firstPause) }
+
+    /// When to try again after a later try that has failed; nil where no further try is made. The pauses begin with 5 seconds and
     /// double, since each is as long as all before it together, and 5 seconds longer. No pause is longer than an hour.
     package func nextTry(after now: Timestamp) -> Timestamp? {
         let elapsed = max(.zero, loggedOut.duration(to: now))

@@ -87,7 +87,7 @@ package final class RevocationJob: Sendable {
                 try await vault.commit([.remove(logout.record.id, version: logout.record.version)])
             case .failed:
                 log.warning("revocation_failed", LogField.credentials(id))
-                let next = logout.pending.nextTry(after: time.now)
+                let next = logout.pending.firstTry(after: time.now)
                 try await settle(logout.record.id, logout.record.version, from: logout.record.due, next: next)
                 marks.signal(0)
             }

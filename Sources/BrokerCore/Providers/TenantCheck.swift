@@ -64,7 +64,7 @@ package struct TenantCheck: Sendable {
         let fetched = needsMetadata ? await providers.servers.fetchAnew(for: tenant) : nil
         let metadata = try? fetched?.get()
         let server = metadata.map { configuration.server(completedBy: $0) } ?? configuration.configuredServer
-        let keys = configuration.endpoints.jwks ?? metadata?.jwksURI
+        let keys = configuration.configuredKeys ?? metadata?.jwksURI
         let origins = Self.origins(of: configuration, server, keys, hasFetched: needsMetadata)
 
         async let reached = reach(origins, configuration)

@@ -91,6 +91,9 @@ package struct TenantConfiguration: Sendable, Equatable {
 
     package var effectiveDefaultLifetime: TokenLifetime { defaultLifetime ?? preset.defaultLifetime }
 
+    /// The address of the provider's keys, as far as that is known without its metadata.
+    var configuredKeys: String? { endpoints.jwks ?? endpoint(preset.paths.keys) }
+
     /// Nil if neither the tenant nor the preset names one: then the caller's `min_ttl` decides alone.
     package var effectiveRefreshLeadTime: Duration? { refreshLeadTime ?? preset.refreshLeadTime }
 

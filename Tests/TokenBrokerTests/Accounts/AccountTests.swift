@@ -279,6 +279,7 @@ internal import TokenBroker
         let request = try #require(provider.requests.last { $0.endpoint == .token })
         #expect(request.method == "GET" && request.error == "invalid_token_request")
         #expect(answer.text.contains("made-up code"))
+        #expect(answer.text.contains("keys are at \(BrokerHarness.accountBase)/api/auth/v2/.well-known/jwks.json"))
     }
 
     @Test func `a provider without accounts activates none`() async throws {

@@ -95,6 +95,17 @@ internal import TokenBroker
         #expect(await logout == "failed")
     }
 
+    @Test func `the first pause begins when the first try has failed`() async throws {
+        let broker = try await Self.make(time: ManualTime(skipsSleeps: false))
+        broker.transport.enqueue(.hang(broker.time))
+        async let logout = Self.logOut(broker)
+        await broker.time.sleepers(of: .seconds(10))
+        broker.time.advance(by: .seconds(10))
+        #expect(await logout == "failed")
+        let next = try #require(try await broker.vault.nextDue(.revocation))
+        #expect(broker.time.now.duration(to: next) == .seconds(5))
+    }
+
     @Test func `one of several replicas makes each try`() async throws {
         let time = ManualTime()
         let base = MemoryRecordStore { time.monotonic }
