@@ -127,7 +127,7 @@ extension QuarantinedCredentials {
 }
 
 extension HeldCredentials {
-    fileprivate func encode(to json: inout JSONWriter) {
+    func encode(to json: inout JSONWriter) {
         json.object { json in
             json.member("level", level.rawValue)
             json.member("access_token", accessToken.revealedText)
@@ -152,7 +152,7 @@ extension HeldCredentials {
         }
     }
 
-    fileprivate init?(json: JSONValue) {
+    init?(json: JSONValue) {
         guard let level = json["level"]?.string.flatMap(CredentialsLevel.init), level != .basic,
             let accessToken = json["access_token"]?.string,
             let expires = json["expires"]?.integer,

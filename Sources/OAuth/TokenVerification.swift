@@ -66,11 +66,17 @@ package struct TokenVerification: Sendable, Equatable {
     package var refreshToken: Expectations?
     /// The address of the provider's JWK set; nil means that of its endpoints or its metadata.
     package var jwks: String?
+    /// Whether the provider's issuer is the base URI of its auth service, where no other is known.
+    package var issuesAsBase: Bool
 
-    package init(accessToken: Expectations? = nil, refreshToken: Expectations? = nil, jwks: String? = nil) {
+    package init(
+        accessToken: Expectations? = nil, refreshToken: Expectations? = nil, jwks: String? = nil,
+        issuesAsBase: Bool = false
+    ) {
         self.accessToken = accessToken
         self.refreshToken = refreshToken
         self.jwks = jwks
+        self.issuesAsBase = issuesAsBase
     }
 
     /// This verification, with the members of `other` in place of those that it has.
@@ -78,7 +84,8 @@ package struct TokenVerification: Sendable, Equatable {
         guard let other else { return self }
         return TokenVerification(
             accessToken: Self.merged(accessToken, other.accessToken),
-            refreshToken: Self.merged(refreshToken, other.refreshToken), jwks: other.jwks ?? jwks)
+            refreshToken: Self.merged(refreshToken, other.refreshToken), jwks: other.jwks ?? jwks,
+            issuesAsBase: issuesAsBase)
     }
 
     private static func merged(_ own: Expectations?, _ other: Expectations?) -> Expectations? {

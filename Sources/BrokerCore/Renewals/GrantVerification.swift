@@ -176,6 +176,17 @@ extension WaitingVerification.Origin {
         }
     }
 
+    /// - Parameter cause: that of a renewal. The creation of an account has the cause of a login.
+    init(_ cause: BrokerEvent.Origin) {
+        self =
+            switch cause {
+            case .client: .client
+            case .upgrade: .upgrade
+            case .login: .activation
+            case .refresh, .device, .set, .recovery: .refresh
+            }
+    }
+
     /// The cause that the event of the set names.
     var cause: BrokerEvent.Origin {
         switch self {

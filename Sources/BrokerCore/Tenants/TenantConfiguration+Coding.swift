@@ -24,13 +24,15 @@ extension TenantConfiguration {
             preset: preset,
             client: ClientConfiguration(
                 clientID: clientID ?? "", clientSecret: (secret?.text).map(SecretBytes.init(utf8:)),
-                clientUniqueKey: uniqueKey, scopes: ScopeSet(scopes ?? []) ?? .empty))
+                clientUniqueKey: uniqueKey, scopes: scopes.map { ScopeSet($0) ?? .empty } ?? preset.defaultScopes))
 
         loginServiceBaseURI = Self.providerURI(&reader, "login_service_base_uri", rules, isBase: true)
         authServiceBaseURI = Self.providerURI(&reader, "auth_service_base_uri", rules, isBase: true)
-        if preset.loginServiceBaseURI == nil {
-            if loginServiceBaseURI != nil { reader.note("login_service_base_uri", "is not used with this provider") }
-            if authServiceBaseURI != nil { reader.note("auth_service_base_uri", "is not used with this provider") }
+        if preset.loginServiceBaseURI == nil, loginServiceBaseURI != nil {
+            reader.note("login_service_base_uri", "is not used with this provider")
+        }
+        if preset.authServiceBaseURI == nil, authServiceBaseURI != nil {
+            reader.note("auth_service_base_uri", "is not used with this provider")
         }
         certificatePinning = reader.bool("certificate_pinning")
         // An empty list would silently pin nothing.
@@ -51,6 +53,12 @@ extension TenantConfiguration {
                 endpoints.revocation = Self.providerURI(&reader, "revocation", rules)
                 endpoints.jwks = Self.providerURI(&reader, "jwks", rules)
                 endpoints.userInfo = Self.providerURI(&reader, "userinfo", rules)
+                for (name, path) in Self.accountEndpoints {
+                    endpoints[keyPath: path] = Self.providerURI(&reader, WireText(name), rules)
+                    if endpoints[keyPath: path] != nil, preset.accounts == nil {
+                        reader.note(WireText(name), "is not used with this provider")
+                    }
+                }
                 return endpoints
             } ?? Endpoints()
         let hasUnusableAddresses = reader.faultCount > faultsBefore
@@ -112,6 +120,11 @@ extension TenantConfiguration {
             issuer: reader.string("issuer"), audience: reader.string("audience"), scopes: scopes,
             algorithms: algorithms.map { Set($0.compactMap { SignatureAlgorithm($0) }) },
             leeway: reader.integer("leeway", in: TokenVerification.leewaySeconds).map { .seconds($0) })
+    }
+
+    /// The members of `endpoints` that only a provider with accounts of its own has.
+    private static var accountEndpoints: [(name: String, path: WritableKeyPath<Endpoints, String?>)] {
+        [("account_creation", \.accountCreation), ("activation", \.activation), ("logout", \.logout)]
     }
 
     private static func refusal(_ reader: inout ObjectReader) -> RefusalPattern? {
@@ -251,6 +264,7 @@ extension TenantConfiguration {
                 json.memberIfPresent("revocation", endpoints.revocation)
                 json.memberIfPresent("jwks", endpoints.jwks)
                 json.memberIfPresent("userinfo", endpoints.userInfo)
+                for (name, path) in Self.accountEndpoints { json.memberIfPresent(name, endpoints[keyPath: path]) }
             }
         }
         json.memberIfPresent("token_endpoint_auth_method", clientAuthentication?.rawValue)
