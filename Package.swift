@@ -121,7 +121,8 @@ let package = Package(
         .target(
             name: "BrokerTesting",
             dependencies: [
-                "AuthTesting", "TokenBroker", "BrokerCore", "DevelopmentProvider", "CredentialStore", "HTTPServer", "HTTPSClient",
+                "AuthTesting", "TokenBroker", "BrokerCore", "DevelopmentProvider", "CredentialStore", "HTTPServer",
+                "HTTPSClient",
                 "ExternalText", "HTTPCodec", "JOSE", "OAuth", "Postgres", "Reactor", "Cryptography", "JSON",
             ],
             path: "Tests/Support",

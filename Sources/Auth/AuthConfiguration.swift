@@ -19,7 +19,8 @@ public struct AuthConfiguration: Sendable, Equatable {
     public var clientUniqueKey: String?
     /// The base address of the login service, for `tidal`. Nil, the default, means TIDAL's production environment.
     public var tidalLoginServiceBaseURI: URL?
-    /// The base address of the auth service, for `tidal`. Nil, the default, means TIDAL's production environment.
+    /// The base address of the auth service, for `tidal` and `duckduckgo`. Nil, the default, means the production
+    /// environment.
     public var tidalAuthServiceBaseURI: URL?
     /// Whether the provider's certificates are checked against `pinnedCertificates`, or for `tidal` against TIDAL's known
     /// keys. Default true. Set it to false only for debugging.
@@ -28,7 +29,7 @@ public struct AuthConfiguration: Sendable, Equatable {
     /// SubjectPublicKeyInfo each, 1 to 32. Nil, the default, means the known keys of the kind of provider, which only
     /// `tidal` has.
     public var pinnedCertificates: [String]?
-    /// The kind of provider: `tidal` (the default), `oidc`, `spotify` or `authgear`.
+    /// The kind of provider: `tidal` (the default), `oidc`, `spotify`, `authgear` or `duckduckgo`.
     public var provider: String
     /// The issuer of an OpenID or OAuth 2.0 provider, whose metadata names its endpoints. Must be nil for `tidal`.
     public var issuer: URL?

@@ -82,6 +82,8 @@ public struct AuthError: Error, Sendable, Equatable {
         case .illegalConfiguration: .illegalConfiguration
         case .providerUntrusted: .providerUntrusted
         case .missingTokenContainer, .levelNotAvailable: .missingTokenContainer
+        case .invalidTokenRequest: .invalidTokenRequest
+        case .unknownAccount: .unknownAccount
         case .storageUnavailable: .storageUnavailable
         case .internalError: .storageUnusable
         default: error.code.status.code >= 500 ? .unexpectedError : .illegalArgument

@@ -41,6 +41,15 @@ public protocol OAuthClient: Sendable {
     /// Whether tokens are stored, expired or not.
     var isUserAuthenticated: Bool { get async throws(OAuthClientError) }
 
+    /// Activates the account that a platform's signature names, and stores its tokens in place of any others. Cancelling the
+    /// task does not end the activation once it has begun.
+    /// - Parameter signature: what the platform has signed, such as the receipt of an application store: 1 to 65,536 bytes.
+    /// - Throws: `unknownAccount` if the signature names no account; `serviceError` with `unexpectedError` if the provider
+    ///   refuses for another reason, with `illegalConfiguration` if it has no such accounts, with `networkError` if it or its
+    ///   keys do not answer, with `illegalArgument` for a signature out of its range; `internalError` if the tokens are no
+    ///   JWTs.
+    func activate(withPlatformSignature signature: String) async throws(OAuthClientError) -> TokenContainer
+
     /// Stores tokens that were obtained elsewhere. They are verified first if the configuration says how.
     /// - Throws: `serviceError` with `illegalArgument` for tokens that are not believed, or with `networkError` if the
     ///   provider's keys do not answer; `internalError` for tokens that are no JWTs.
@@ -60,7 +69,8 @@ public protocol OAuthClient: Sendable {
     ) async throws(OAuthClientError) -> TokenContainer
 
     /// Removes the tokens, and then has the provider end the session. The user is logged out of this program even if the
-    /// provider does not answer. Does nothing if nothing is stored.
+    /// provider does not answer; it is asked again for a day, while an environment of the same store is open. Does nothing
+    /// if nothing is stored.
     func logout() async throws(OAuthClientError)
 
     /// Removes the tokens. The provider is not informed: tokens that were copied stay valid there. Does nothing if

@@ -146,10 +146,25 @@ struct OAuthRole: OAuthClient {
 
     // MARK: Accounts
 
+    func activate(withPlatformSignature signature: String) async throws(OAuthClientError) -> TokenContainer {
+        guard (1...Self.longestSignature).contains(signature.utf8.count) else {
+            throw .serviceError(
+                AuthError(.illegalArgument, message: "The signature must have 1 to \(Self.longestSignature) bytes."))
+        }
+        let snapshot = try await run { opened, tenant throws(BrokerError) in
+            try await opened.broker.accounts.activate(
+                auth.id(of: tenant), of: tenant, platformSignature: SecretBytes(utf8: signature), source: nil)
+        }
+        return try Self.container(snapshot.record.held)
+    }
+
+    /// In bytes.
+    private static let longestSignature = 65_536
+
     func logout() async throws(OAuthClientError) {
         try await run { opened, tenant throws(BrokerError) in
-            guard let removed = try await opened.broker.writer.purge(auth.id(of: tenant)) else { return }
-            _ = await opened.broker.providers.revoke(removed, of: tenant)
+            _ = try await opened.broker.revocations.logOut(
+                auth.id(of: tenant), of: tenant, by: opened.broker.writer)
         }
     }
 

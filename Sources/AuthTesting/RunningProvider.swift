@@ -49,6 +49,9 @@ extension RunningProvider {
         case tidal
         /// As an OpenID provider that follows the RFCs. Its access tokens are JWTs.
         case oidc
+        /// As DuckDuckGo's Auth v2: accounts without a login page, which `OAuthClient` creates and activates. The platform
+        /// signature of an account is the name of its user.
+        case duckduckgo
     }
 
     /// Starts a provider with one client.
@@ -60,10 +63,10 @@ extension RunningProvider {
     /// - Throws: `SystemError` when no port can be had; a retry may help.
     public convenience init(
         _ kind: Kind = .tidal, clientID: String = "test-app", clientSecret: String? = nil,
-        scopes: Set<String> = ["r_usr", "openid"]
+        scopes: Set<String> = ["r_usr", "openid", "privacypro"]
     ) throws {
         var configuration = ProviderConfiguration(
-            profile: kind == .tidal ? .tidal : .rfc,
+            profile: kind.profile,
             clients: [ProviderClient(clientID, secret: clientSecret, scopes: scopes.sorted())])
         configuration.deviceInterval = .seconds(1)
         if kind == .oidc { configuration.accessTokenFormat = .jwt }
@@ -79,7 +82,10 @@ extension RunningProvider {
         var configuration = AuthConfiguration(
             credentialsStorageKey: storageKey, clientID: client.id, scopes: scopes, clientSecret: client.secret,
             certificatePinning: false)
-        if profile == .tidal {
+        if profile == .duckduckgo {
+            (configuration.provider, configuration.scopes) = ("duckduckgo", ["privacypro"])
+            configuration.tidalAuthServiceBaseURI = URL(string: baseURL)
+        } else if profile == .tidal {
             configuration.tidalLoginServiceBaseURI = URL(string: baseURL)
             configuration.tidalAuthServiceBaseURI = URL(string: baseURL + "/v1")
         } else {
@@ -137,4 +143,14 @@ extension RunningProvider {
 
     /// How many requests came to the token endpoint.
     public var tokenRequests: Int { provider.counters.requests(Endpoint.token) }
+}
+
+extension RunningProvider.Kind {
+    fileprivate var profile: ProviderProfile {
+        switch self {
+        case .tidal: .tidal
+        case .oidc: .rfc
+        case .duckduckgo: .duckduckgo
+        }
+    }
 }

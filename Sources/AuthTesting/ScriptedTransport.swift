@@ -20,6 +20,8 @@ public final class ScriptedTransport: Sendable {
         indirect case after(Gate, Step)
         /// Decides by what was sent.
         case decide(@Sendable (Seen) -> Step)
+        /// Answers as another transport would.
+        case forward(@Sendable (ClientRequest) async throws(TransportError) -> ClientResponse)
     }
 
     /// A request as the provider saw it.
@@ -88,10 +90,12 @@ extension ScriptedTransport: ProviderTransport {
             return state.fallback
         }
         guard let step else { throw .connectFailed }
-        return try await perform(step, seen)
+        return try await perform(step, seen, request)
     }
 
-    private func perform(_ step: Step, _ seen: Seen) async throws(TransportError) -> ClientResponse {
+    private func perform(
+        _ step: Step, _ seen: Seen, _ request: ClientRequest
+    ) async throws(TransportError) -> ClientResponse {
         switch step {
         case .json(let status, let body, let fields):
             return ClientResponse(status: Status(status), fields: fields, body: Array(body.utf8))
@@ -106,8 +110,9 @@ extension ScriptedTransport: ProviderTransport {
         case .after(let gate, let next):
             gate.arrive()
             await gate.opened()
-            return try await perform(next, seen)
-        case .decide(let choose): return try await perform(choose(seen), seen)
+            return try await perform(next, seen, request)
+        case .decide(let choose): return try await perform(choose(seen), seen, request)
+        case .forward(let answer): return try await answer(request)
         }
     }
 }

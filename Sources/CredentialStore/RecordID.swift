@@ -21,6 +21,9 @@ package enum RecordKind: String, Sendable, CaseIterable, Hashable {
     case device
     /// Credentials that a provider ended, kept until they expire; the key is the storage key.
     case quarantine
+    /// Credentials of a user who has logged out and whose session at the provider is still to be ended. The key is an
+    /// identifier of the logout.
+    case revocation
     /// The last error of renewals; the key is the storage key, or empty for an error that affects all users of a
     /// tenant.
     case trouble

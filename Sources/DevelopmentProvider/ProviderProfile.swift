@@ -36,11 +36,12 @@ package enum ProviderProfile: String, Sendable, CaseIterable {
         case (_, .authorize): "/authorize"
         case (.tidal, .token): "/v1/oauth2/token"
         case (.tidal, .deviceAuthorization): "/v1/oauth2/device_authorization"
+        case (.tidal, .keys): "/v1/jwks"
         case (.rfc, .token): "/token"
         case (.rfc, .deviceAuthorization): "/device_authorization"
         case (.rfc, .revoke): "/revoke"
         case (.rfc, .keys): "/jwks"
-        case (.tidal, .revoke), (.tidal, .keys), (_, .metadata), (_, .createAccount), (_, .sendPassword), (_, .login),
+        case (.tidal, .revoke), (_, .metadata), (_, .createAccount), (_, .sendPassword), (_, .login),
             (_, .logout):
             nil
         }

@@ -13,6 +13,14 @@ package struct JSONWebKeySet: Sendable {
         /// More than `mostKeys` elements in `keys`.
         case tooManyKeys(Int)
 
+        /// Whether it is a set, and a larger one than is read.
+        package var isAboutSize: Bool {
+            switch self {
+            case .tooLarge, .tooManyKeys: true
+            case .notJSON, .malformed: false
+            }
+        }
+
         package var description: String {
             switch self {
             case .tooLarge: "The JWK set has more than \(JSONWebKeySet.longest) bytes."

@@ -14,7 +14,8 @@ package struct AuthorizationRequest: Sendable {
     package var customParameters: [WireText: WireText]
 
     package init(
-        redirectURI: String, state: String, codeChallenge: String, nonce: String? = nil, language: String? = nil, email: String? = nil,
+        redirectURI: String, state: String, codeChallenge: String, nonce: String? = nil, language: String? = nil,
+        email: String? = nil,
         customParameters: [WireText: WireText] = [:]
     ) {
         self.redirectURI = redirectURI

@@ -8,6 +8,12 @@ package struct AuthorizationServer: Sendable, Equatable {
     package var deviceAuthorizationEndpoint: String?
     /// The address of the keys that the provider signs tokens with; nil when it is not known.
     package var jwksURI: String?
+    /// Nil when accounts cannot be created without a login page.
+    package var accountCreationEndpoint: String?
+    /// Nil when accounts cannot be activated with the signature of a platform.
+    package var activationEndpoint: String?
+    /// Ends the session of an access token; nil when the provider has no such endpoint.
+    package var logoutEndpoint: String?
     /// The issuer that `iss` must equal (RFC 9207); nil when the issuer is not known.
     package var issuer: String?
     /// Whether the provider announces that its authorization responses contain `iss`. A response without `iss` is then
@@ -23,13 +29,17 @@ package struct AuthorizationServer: Sendable, Equatable {
     /// The lifetime of a token whose response has no lifetime and which is not a JWT.
     package var defaultLifetime: TokenLifetime
 
+    /// Whether the provider has an endpoint that ends sessions.
+    package var canRevoke: Bool { logoutEndpoint != nil || revocationEndpoint != nil }
+
     /// - Parameters:
     ///   - sessionEndingAnswers: nil means the preset's.
     ///   - defaultLifetime: nil means the preset's.
     ///   - revocationAuthentication: nil means the same as at the token endpoint.
     package init(
         preset: ProviderPreset, authorizationEndpoint: String, tokenEndpoint: String, revocationEndpoint: String?,
-        deviceAuthorizationEndpoint: String? = nil, jwksURI: String? = nil, issuer: String?, announcesIssuerInResponses: Bool,
+        deviceAuthorizationEndpoint: String? = nil, jwksURI: String? = nil, issuer: String?,
+        announcesIssuerInResponses: Bool,
         clientAuthentication: ProviderPreset.ClientAuthentication, pinnedCertificates: [String],
         sessionEndingAnswers: [RefusalPattern]? = nil, defaultLifetime: TokenLifetime? = nil,
         revocationAuthentication: ProviderPreset.ClientAuthentication? = nil

@@ -72,11 +72,14 @@ extension WaitingVerification {
             json.memberIfPresent("id_token", idToken?.revealedText)
             json.memberIfPresent("nonce", nonce?.text)
             json.memberIfPresent("login", login)
+            json.member("granted", granted.milliseconds)
         }
     }
 
     fileprivate convenience init?(json: JSONValue) {
-        guard let origin = json["origin"]?.string.flatMap(Origin.init) else { return nil }
+        guard let origin = json["origin"]?.string.flatMap(Origin.init), let granted = json["granted"]?.integer else {
+            return nil
+        }
         for name: WireText in ["id_token", "nonce", "login"] {
             if let member = json[name], member.string == nil { return nil }
         }
@@ -88,7 +91,7 @@ extension WaitingVerification {
         self.init(
             origin: origin, replacing: earlier,
             idToken: (json["id_token"]?.string?.text).map(SecretBytes.init(utf8:)), nonce: json["nonce"]?.string,
-            login: json["login"]?.string?.text)
+            login: json["login"]?.string?.text, granted: Timestamp(milliseconds: granted))
     }
 }
 
@@ -124,7 +127,7 @@ extension QuarantinedCredentials {
 }
 
 extension HeldCredentials {
-    fileprivate func encode(to json: inout JSONWriter) {
+    func encode(to json: inout JSONWriter) {
         json.object { json in
             json.member("level", level.rawValue)
             json.member("access_token", accessToken.revealedText)
@@ -149,7 +152,7 @@ extension HeldCredentials {
         }
     }
 
-    fileprivate init?(json: JSONValue) {
+    init?(json: JSONValue) {
         guard let level = json["level"]?.string.flatMap(CredentialsLevel.init), level != .basic,
             let accessToken = json["access_token"]?.string,
             let expires = json["expires"]?.integer,

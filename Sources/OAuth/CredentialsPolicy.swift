@@ -17,7 +17,8 @@ package struct CredentialsQuery: Sendable, Equatable {
     package static let minimumLifetimeSeconds: ClosedRange<Int64> = 0...86_400
 
     package var policy: Policy
-    package var minimumLifetime: Duration
+    /// How long the token must live at least; nil for `CredentialsPolicy.Terms.minimumLifetime`.
+    package var minimumLifetime: Duration?
     /// The lowest level that the caller accepts.
     package var lowestLevel: CredentialsLevel
     /// Whether an API refused the token for a reason that forces a refresh.
@@ -27,7 +28,7 @@ package struct CredentialsQuery: Sendable, Equatable {
     package var renewedPast: Int64?
 
     package init(
-        policy: Policy = .localValid, minimumLifetime: Duration = defaultMinimumLifetime,
+        policy: Policy = .localValid, minimumLifetime: Duration? = nil,
         lowestLevel: CredentialsLevel = .basic, refusedByAPI: Bool = false, renewedPast: Int64? = nil
     ) {
         self.policy = policy
@@ -39,7 +40,7 @@ package struct CredentialsQuery: Sendable, Equatable {
 
     /// Whether it asks for nothing that a query without parameters does not.
     package var isDefault: Bool {
-        policy == .localValid && minimumLifetime == Self.defaultMinimumLifetime && lowestLevel == .basic
+        policy == .localValid && minimumLifetime == nil && lowestLevel == .basic
             && !refusedByAPI && renewedPast == nil
     }
 
@@ -58,6 +59,8 @@ package enum CredentialsDecision: Sendable, Equatable {
     case serveBasic
     /// Use the refresh token. An early refresh may fail: the held credentials satisfy the query and are then served.
     case refresh(isEarly: Bool)
+    /// Create an account at the provider.
+    case createAccount
     /// Move the session to the tenant's registration. If that fails, the held credentials stay and the caller retries
     /// later.
     case upgrade
@@ -73,7 +76,8 @@ package enum CredentialsDecision: Sendable, Equatable {
     case keptForOtherProvider
     /// The provider has just granted credentials that are expired already.
     case expiredOnArrival
-    /// No credentials: `policy=local…` without stored credentials, or a forced refresh without a refresh token.
+    /// No credentials: `policy=local…` without stored credentials, no user's credentials at a provider that has no lower
+    /// levels, or a forced refresh without a refresh token.
     case missing
     /// The caller does not accept the highest level that is available.
     case levelNotAvailable
@@ -92,20 +96,32 @@ package struct CredentialsPolicy: Sendable {
         package var canObtainClientCredentials: Bool
         /// Whether the provider supports a grant that moves a session to another registration.
         package var canUpgrade: Bool
+        /// Whether an account is created for `create_if_needed` when nothing is stored.
+        package var canCreateAccounts: Bool
+        /// Whether something is served when no user is logged in: client credentials or the client identifier.
+        package var hasLowerLevels: Bool
         /// How long before its expiry a user's token is refreshed early. Not negative.
         package var leadTime: Duration
+        /// How long a token must live when the query does not say: 60 seconds, or less.
+        package var minimumLifetime: Duration
         /// The providers whose refresh tokens may be sent to the configured provider.
         package var providers: AcceptedProviders
 
+        /// - Parameter leadTime: nil when a user's token is not refreshed before the query's lifetime requires it.
         package init(
-            client: ClientFingerprint, canObtainClientCredentials: Bool, canUpgrade: Bool, leadTime: Duration,
+            client: ClientFingerprint, canObtainClientCredentials: Bool, canUpgrade: Bool,
+            canCreateAccounts: Bool = false, hasLowerLevels: Bool = true, leadTime: Duration?,
             providers: AcceptedProviders
         ) {
             self.client = client
             self.providers = providers
             self.canObtainClientCredentials = canObtainClientCredentials
             self.canUpgrade = canUpgrade
-            self.leadTime = leadTime
+            self.canCreateAccounts = canCreateAccounts
+            self.hasLowerLevels = hasLowerLevels
+            self.leadTime = leadTime ?? .zero
+            minimumLifetime = min(
+                leadTime ?? CredentialsQuery.defaultMinimumLifetime, CredentialsQuery.defaultMinimumLifetime)
         }
     }
 
@@ -129,18 +145,20 @@ package struct CredentialsPolicy: Sendable {
     ) -> CredentialsDecision {
         guard let held else {
             if query.policy == .local || query.policy == .localForceRefresh { return .missing }
+            if query.policy == .createIfNeeded, terms.canCreateAccounts { return .createAccount }
             return nextLevelBelowUser(terms, query)
         }
         if query.lowestLevel > held.level { return .levelNotAvailable }
         if query.policy == .local { return .serve }
 
         let isAnotherRegistration = held.obtainedWith != terms.client
-        let isSatisfied = isSatisfied(query, by: held, version: version, now: now)
+        let isSatisfied = isSatisfied(query, by: held, version: version, terms: terms, now: now)
         // A caller that requires more lifetime than is left gets the held token rather than losing the session, unless
         // the API refused the token.
         var relaxedQuery = query
-        relaxedQuery.minimumLifetime = min(query.minimumLifetime, CredentialsQuery.defaultMinimumLifetime)
-        let servesWithoutRenewal = isSatisfied || isValid(held, for: relaxedQuery, now: now) && !query.refusedByAPI
+        relaxedQuery.minimumLifetime = query.minimumLifetime.map { min($0, CredentialsQuery.defaultMinimumLifetime) }
+        let servesWithoutRenewal =
+            isSatisfied || isValid(held, for: relaxedQuery, terms: terms, now: now) && !query.refusedByAPI
         switch held.level {
         case .user:
             // A refresh cannot be forced without a refresh token.
@@ -172,9 +190,10 @@ package struct CredentialsPolicy: Sendable {
     /// Whether the held credentials satisfy the query without a renewal: their level is high enough, they live long
     /// enough, and the query does not ask to replace them.
     private func isSatisfied(
-        _ query: CredentialsQuery, by held: HeldCredentials, version: Int64, now: Timestamp
+        _ query: CredentialsQuery, by held: HeldCredentials, version: Int64, terms: Terms, now: Timestamp
     ) -> Bool {
-        query.lowestLevel <= held.level && isValid(held, for: query, now: now) && !query.requestsRenewal(of: version)
+        query.lowestLevel <= held.level && isValid(held, for: query, terms: terms, now: now)
+            && !query.requestsRenewal(of: version)
     }
 
     /// What to do after a renewal has brought `held`. A short lifetime does not matter, since another renewal would
@@ -208,9 +227,8 @@ package struct CredentialsPolicy: Sendable {
     package func serves(
         outdated held: HeldCredentials?, version: Int64, terms: Terms, query: CredentialsQuery, now: Timestamp
     ) -> Bool {
-        guard let held, held.level == .user, isSatisfied(query, by: held, version: version, now: now) else {
-            return false
-        }
+        guard let held, held.level == .user, isSatisfied(query, by: held, version: version, terms: terms, now: now)
+        else { return false }
         var terms = terms
         // An early refresh must not happen in this situation.
         terms.leadTime = .zero
@@ -218,11 +236,14 @@ package struct CredentialsPolicy: Sendable {
     }
 
     /// A token is expired at the instant of its expiry, even for a query with a minimum lifetime of zero.
-    private func isValid(_ held: HeldCredentials, for query: CredentialsQuery, now: Timestamp) -> Bool {
-        held.expires > now && held.expires >= now.advanced(by: query.minimumLifetime)
+    private func isValid(
+        _ held: HeldCredentials, for query: CredentialsQuery, terms: Terms, now: Timestamp
+    ) -> Bool {
+        held.expires > now && held.expires >= now.advanced(by: query.minimumLifetime ?? terms.minimumLifetime)
     }
 
     private func nextLevelBelowUser(_ terms: Terms, _ query: CredentialsQuery) -> CredentialsDecision {
+        if !terms.hasLowerLevels { return .missing }
         let best: CredentialsLevel = terms.canObtainClientCredentials ? .client : .basic
         if query.lowestLevel > best { return .levelNotAvailable }
         return best == .client ? .obtainClientCredentials(isUpgrade: false) : .serveBasic
@@ -231,7 +252,10 @@ package struct CredentialsPolicy: Sendable {
     /// Like `nextLevelBelowUser`, while the user's credentials stay stored.
     private func nextLevelBesideUser(_ terms: Terms, _ query: CredentialsQuery) -> CredentialsDecision {
         let next = nextLevelBelowUser(terms, query)
-        return next == .obtainClientCredentials(isUpgrade: false) ? .keptForOtherProvider : next
+        switch next {
+        case .obtainClientCredentials(isUpgrade: false), .missing: return .keptForOtherProvider
+        default: return next
+        }
     }
 }
 

@@ -1,4 +1,5 @@
 package import ExternalText
+internal import JOSE
 
 /// How a kind of provider differs from others. The differences are data, so that code need not compare provider names.
 package struct ProviderPreset: Sendable, Equatable {
@@ -16,15 +17,28 @@ package struct ProviderPreset: Sendable, Equatable {
     package let title: String?
     package let loginServiceBaseURI: String?
     package let authServiceBaseURI: String?
+    /// The paths of the endpoints below the base URIs.
+    package let paths: EndpointPaths
     /// The endpoints of a provider whose addresses are the same for all tenants and not below the base URIs.
     package let authorizationEndpoint: String?
     package let tokenEndpoint: String?
-    /// The path below the auth service's base URI; nil when the tenant or the provider's metadata must name the
-    /// endpoint.
-    package let deviceAuthorizationPath: String?
     /// `sha256/…` digests, of which the verified chain must contain at least one; empty when the provider publishes
     /// none.
     package let pinnedCertificates: [String]
+    /// How a token request is sent.
+    package let tokenRequestFormat: TokenRequestFormat
+    /// The names of the parameters that a token request begins with, in their order; the other parameters follow.
+    package let parameterOrder: [WireText]
+    /// The longest that a token request takes; nil for the limit of the broker's configuration, which also holds where
+    /// it is longer.
+    package let tokenRequestLimit: Duration?
+    /// The scopes of a tenant that names none.
+    package let defaultScopes: ScopeSet
+    /// The levels of credentials that are served. A provider without the lower levels has a user's credentials or
+    /// none.
+    package let levels: Set<CredentialsLevel>
+    /// How accounts are created and activated without a login page; nil when the provider has no such accounts.
+    package let accounts: AccountRules?
     /// The method when neither the tenant nor the provider's metadata names one.
     package let clientAuthentication: ClientAuthentication
     /// The query parameter for the language of the login page; nil when the provider has none, and the language is then
@@ -43,16 +57,23 @@ package struct ProviderPreset: Sendable, Equatable {
     package let scopesClientCredentials: Bool
     /// The lifetime of a token whose response has no lifetime and which is not a JWT.
     package let defaultLifetime: TokenLifetime
+    /// Whether the `exp` of a token that is a JWT overrides the lifetime that the response names.
+    package let prefersTokenExpiry: Bool
     /// The `grant_type` that moves a session to another client registration; nil when the provider has none.
     package let upgradeGrant: String?
     /// The responses to a refresh that end the session.
     package let sessionEndingAnswers: [RefusalPattern]
+    /// The `error` values that callers get by name: those of `sessionEndingAnswers`, and at account creation and
+    /// activation `unknownAccount`.
+    package let namedRefusals: [WireText: NamedRefusal]
+    /// The names of the numbers that the provider sends as `error_code`.
+    package let refusalDetails: [Int64: String]
     /// The `error` values of a refused refresh that are about the client's registration and therefore affect all its
     /// users at once. Empty when such a response ends the session by the provider's rules.
     package let configurationErrors: [String]
     /// How long before the access token's expiry a refresh is due. Positive when the refresh token expires together
-    /// with the access token.
-    package let refreshLeadTime: Duration
+    /// with the access token. Nil when no refresh is due before the caller's `min_ttl`.
+    package let refreshLeadTime: Duration?
     /// For how long after its first use the provider accepts a refresh token again and grants tokens for it; nil when
     /// that is not known.
     package let reuseGrace: Duration?
@@ -61,12 +82,17 @@ package struct ProviderPreset: Sendable, Equatable {
 
     private init(
         name: String, title: String? = nil, loginServiceBaseURI: String? = nil, authServiceBaseURI: String? = nil,
-        authorizationEndpoint: String? = nil, tokenEndpoint: String? = nil, deviceAuthorizationPath: String? = nil,
+        paths: EndpointPaths = EndpointPaths(), authorizationEndpoint: String? = nil, tokenEndpoint: String? = nil,
+        tokenRequestFormat: TokenRequestFormat = .form, parameterOrder: [WireText] = [],
+        tokenRequestLimit: Duration? = nil, defaultScopes: ScopeSet = .empty,
+        levels: Set<CredentialsLevel> = [.user, .client, .basic], accounts: AccountRules? = nil,
         pinnedCertificates: [String] = [], clientAuthentication: ClientAuthentication, languageParameter: String?,
         emailParameter: String?, sendsClientUniqueKey: Bool = false, repeatsScopes: Bool = false,
         scopesClientCredentials: Bool, defaultLifetime: TokenLifetime = .usual,
-        upgradeGrant: String? = nil, sessionEndingAnswers: [RefusalPattern] = deadGrants,
-        configurationErrors: [String] = faultsOfClients, refreshLeadTime: Duration = .zero, reuseGrace: Duration? = nil,
+        prefersTokenExpiry: Bool = false, upgradeGrant: String? = nil,
+        sessionEndingAnswers: [RefusalPattern] = deadGrants,
+        namedRefusals: [WireText: NamedRefusal] = [:], refusalDetails: [Int64: String] = [:],
+        configurationErrors: [String] = faultsOfClients, refreshLeadTime: Duration? = nil, reuseGrace: Duration? = nil,
         tokenVerification: TokenVerification? = nil
     ) {
         self.name = name
@@ -75,7 +101,13 @@ package struct ProviderPreset: Sendable, Equatable {
         self.authServiceBaseURI = authServiceBaseURI
         self.authorizationEndpoint = authorizationEndpoint
         self.tokenEndpoint = tokenEndpoint
-        self.deviceAuthorizationPath = deviceAuthorizationPath
+        self.paths = paths
+        self.tokenRequestFormat = tokenRequestFormat
+        self.parameterOrder = parameterOrder
+        self.tokenRequestLimit = tokenRequestLimit
+        self.defaultScopes = defaultScopes
+        self.levels = levels
+        self.accounts = accounts
         self.pinnedCertificates = pinnedCertificates
         self.clientAuthentication = clientAuthentication
         self.languageParameter = languageParameter
@@ -84,8 +116,11 @@ package struct ProviderPreset: Sendable, Equatable {
         self.repeatsScopes = repeatsScopes
         self.scopesClientCredentials = scopesClientCredentials
         self.defaultLifetime = defaultLifetime
+        self.prefersTokenExpiry = prefersTokenExpiry
         self.upgradeGrant = upgradeGrant
         self.sessionEndingAnswers = sessionEndingAnswers
+        self.namedRefusals = namedRefusals
+        self.refusalDetails = refusalDetails
         self.configurationErrors = configurationErrors
         self.refreshLeadTime = refreshLeadTime
         self.reuseGrace = reuseGrace
@@ -107,7 +142,9 @@ package struct ProviderPreset: Sendable, Equatable {
         title: "TIDAL",
         loginServiceBaseURI: "https://login.tidal.com",
         authServiceBaseURI: "https://auth.tidal.com/v1",
-        deviceAuthorizationPath: "oauth2/device_authorization",
+        paths: EndpointPaths(
+            authorization: .init(.loginService, "authorize"), token: .init(.authService, "oauth2/token"),
+            deviceAuthorization: .init(.authService, "oauth2/device_authorization")),
         // Amazon Root CA 1 to 4: the roots of the chain of auth.tidal.com, of which three are backups.
         pinnedCertificates: [
             "sha256/++MBgDH5WGvL9Bcn5Be30cRcL0f5O+NyoXuWtQdX1aI=",
@@ -159,7 +196,49 @@ package struct ProviderPreset: Sendable, Equatable {
         emailParameter: "login_hint",
         scopesClientCredentials: true)
 
-    package static let all: [ProviderPreset] = [.tidal, .oidc, .spotify, .authgear]
+    /// DuckDuckGo's Auth v2: accounts of an application, without a login page. A session cookie connects the requests
+    /// of a login, redirects carry the code, and the token endpoint is called by GET. The clients are public.
+    package static let duckduckgo = ProviderPreset(
+        name: "duckduckgo",
+        title: "DuckDuckGo",
+        authServiceBaseURI: "https://quack.duckduckgo.com",
+        paths: EndpointPaths(
+            authorization: .init(.authService, "api/auth/v2/authorize"),
+            token: .init(.authService, "api/auth/v2/token"),
+            keys: .init(.authService, "api/auth/v2/.well-known/jwks.json"),
+            accountCreation: .init(.authService, "api/auth/v2/account/create"),
+            activation: .init(.authService, "api/auth/v2/login"),
+            logout: .init(.authService, "api/auth/v2/logout")),
+        tokenRequestFormat: .query,
+        parameterOrder: ["grant_type", "client_id", "refresh_token", "code_verifier", "code", "redirect_uri"],
+        tokenRequestLimit: .seconds(20),
+        defaultScopes: ScopeSet(["privacypro"]) ?? .empty,
+        levels: [.user],
+        accounts: AccountRules(
+            redirectURI: "com.duckduckgo:/authcb", sessionCookie: "ddg_auth_session_id",
+            signatureSource: "apple_app_store", logoutStatus: "logged_out",
+            errors: [
+                "invalid_authorization_request", "authorize_failed", "invalid_request", "account_create_failed",
+                "invalid_session_id", "suspended_account", "invalid_login_credentials", "unknown_account",
+                "invalid_token_request", "unverified_account", "invalid_token", "expired_token",
+            ]),
+        clientAuthentication: .none,
+        languageParameter: nil,
+        emailParameter: nil,
+        scopesClientCredentials: false,
+        prefersTokenExpiry: true,
+        sessionEndingAnswers: refusals([(400, "invalid_token_request"), (400, "unknown_account")]),
+        namedRefusals: ["invalid_token_request": .invalidTokenRequest, "unknown_account": .unknownAccount],
+        refusalDetails: [0: "invalid", 1: "expired", 2: "reused", 3: "logged_out", 4: "fraud_detected"],
+        refreshLeadTime: .seconds(45),
+        // The server accepts a used refresh token for an hour.
+        reuseGrace: .seconds(3600),
+        tokenVerification: TokenVerification(
+            accessToken: .init(audience: "PrivacyPro", scopes: ScopeSet(["privacypro"]), algorithms: [.es256]),
+            refreshToken: .init(audience: "Auth", scopes: ScopeSet(["refresh"]), algorithms: [.es256]),
+            issuesAsBase: true))
+
+    package static let all: [ProviderPreset] = [.tidal, .oidc, .spotify, .authgear, .duckduckgo]
 
     package static func named(_ name: WireText) -> ProviderPreset? { all.first { WireText($0.name) == name } }
 }

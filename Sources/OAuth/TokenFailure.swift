@@ -45,7 +45,8 @@ package enum TokenFailure: Sendable, Equatable {
             } else {
                 self = .unexpected
             }
-        case (.authorizationCode, 400...499), (.deviceCode, 400...499): self = .unexpected
+        case (.authorizationCode, 400...499), (.deviceCode, 400...499), (.accountCreation, 400...499):
+            self = .unexpected
         case (.clientCredentials, 400...499): self = .illegalConfiguration
         default: self = .unusable
         }

@@ -23,6 +23,8 @@ package enum TokenRequest: Sendable {
         case clientCredentials = "client_credentials"
         case upgrade
         case deviceCode = "device_code"
+        /// Not a `grant_type`: the requests that create an account, and the exchange of the code that they bring.
+        case accountCreation = "account_creation"
 
         /// Whether a provider that rotates refresh tokens invalidates the sent token with its response.
         package var spendsRefreshToken: Bool { self == .refreshToken || self == .upgrade }
@@ -49,7 +51,7 @@ package enum TokenRequest: Sendable {
         }
     }
 
-    /// The form to send, and the value of `Authorization` if the client authenticates with that header.
+    /// The parameters to send, and the value of `Authorization` if the client authenticates with that header.
     package func form(
         for client: ClientConfiguration, at server: AuthorizationServer
     ) -> (pairs: [FormEncoding.Pair], authorization: String?) {
@@ -82,7 +84,13 @@ package enum TokenRequest: Sendable {
             if let uniqueKey { pairs.append(.init("client_unique_key", uniqueKey)) }
         }
         let authorization = ClientAuthenticator.authenticate(client, by: server.clientAuthentication, into: &pairs)
-        return (pairs, authorization)
+        return (Self.ordered(pairs, by: preset.parameterOrder), authorization)
+    }
+
+    /// The parameters in the order of `names`, followed by the others in their own order.
+    private static func ordered(_ pairs: [FormEncoding.Pair], by names: [WireText]) -> [FormEncoding.Pair] {
+        if names.isEmpty { return pairs }
+        return names.flatMap { name in pairs.filter { $0.name == name } } + pairs.filter { !names.contains($0.name) }
     }
 }
 

@@ -26,7 +26,8 @@ package struct TokenResponse: Sendable, Equatable {
 
     /// Nil when `body` has no usable token: it is not JSON, it has no `access_token`, its type is not Bearer, or its
     /// refresh token is not a text.
-    package init?(body: [UInt8], askedAt now: Timestamp) {
+    /// - Parameter prefersTokenExpiry: whether the expiry in a token that is a JWT overrides the named lifetime.
+    package init?(body: [UInt8], askedAt now: Timestamp, prefersTokenExpiry: Bool = false) {
         guard let json = try? JSONValue(parsing: body), case .object(let members) = json,
             let token = members["access_token"]?.string, TokenText.isSendable(token)
         else { return nil }
@@ -44,7 +45,8 @@ package struct TokenResponse: Sendable, Equatable {
         // Refusing a response with an unreadable lifetime would lose a refresh token that has replaced the held one.
         let lifetime = members["expires_in"] ?? .null
         expires =
-            lifetime.wholeSeconds(.down).map {
+            (prefersTokenExpiry ? Self.expiry(ofToken: token) : nil)
+            ?? lifetime.wholeSeconds(.down).map {
                 now.advanced(by: .seconds(min(max($0, 0), Self.longestLifetimeSeconds)))
             } ?? Self.expiry(ofToken: token)
         hasUnreadableLifetime = expires == nil && lifetime != .null
@@ -115,6 +117,8 @@ package struct TokenErrorResponse: Sendable, Equatable {
     package let error: String?
     /// The `sub_status` member. Decisions use this; `shownSubStatus` is shown.
     package let subStatus: String?
+    /// The `error_code` member, a number that says more about the `error`; nil when there is none.
+    package let detailNumber: Int64?
     private let shownError: String?
     /// The `sub_status`, or `withheld` if it repeats a secret of the request.
     package let shownSubStatus: String?
@@ -147,6 +151,7 @@ package struct TokenErrorResponse: Sendable, Equatable {
         case .string(let text)?: subStatus = ErrorText.presentable(text)
         default: subStatus = nil
         }
+        detailNumber = json?["error_code"]?.integer
         shownError = error.map { ErrorText.shown($0, answering: sent) }
         shownSubStatus = subStatus.map { ErrorText.shown($0, answering: sent) }
     }
@@ -155,6 +160,7 @@ package struct TokenErrorResponse: Sendable, Equatable {
         (self.error, shownError) = (error, error)
         (self.subStatus, shownSubStatus) = (subStatus, subStatus)
         self.isMalformed = isMalformed
+        detailNumber = nil
         isReadable = true
     }
 }

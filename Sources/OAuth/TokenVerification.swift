@@ -39,7 +39,8 @@ package struct TokenVerification: Sendable, Equatable {
         package func claims(of issuer: String?) -> TokenExpectations {
             TokenExpectations(
                 issuer: self.issuer ?? issuer.map { WireText($0) }, audience: audience,
-                scopes: Set((scopes?.values ?? []).map { WireText($0) }), leeway: leeway ?? TokenVerification.usualLeeway)
+                scopes: Set((scopes?.values ?? []).map { WireText($0) }),
+                leeway: leeway ?? TokenVerification.usualLeeway)
         }
 
         /// What the token's header must say.
@@ -53,7 +54,8 @@ package struct TokenVerification: Sendable, Equatable {
 
     /// The range of a configured tolerance, in seconds.
     package static let leewaySeconds: ClosedRange<Int64> =
-        TokenExpectations.leeways.lowerBound.components.seconds...TokenExpectations.leeways.upperBound.components.seconds
+        TokenExpectations.leeways.lowerBound.components
+        .seconds...TokenExpectations.leeways.upperBound.components.seconds
 
     /// Whether any token of a grant is verified.
     package var verifiesTokens: Bool { accessToken != nil || refreshToken != nil }
@@ -64,11 +66,17 @@ package struct TokenVerification: Sendable, Equatable {
     package var refreshToken: Expectations?
     /// The address of the provider's JWK set; nil means that of its endpoints or its metadata.
     package var jwks: String?
+    /// Whether the provider's issuer is the base URI of its auth service, where no other is known.
+    package var issuesAsBase: Bool
 
-    package init(accessToken: Expectations? = nil, refreshToken: Expectations? = nil, jwks: String? = nil) {
+    package init(
+        accessToken: Expectations? = nil, refreshToken: Expectations? = nil, jwks: String? = nil,
+        issuesAsBase: Bool = false
+    ) {
         self.accessToken = accessToken
         self.refreshToken = refreshToken
         self.jwks = jwks
+        self.issuesAsBase = issuesAsBase
     }
 
     /// This verification, with the members of `other` in place of those that it has.
@@ -76,7 +84,8 @@ package struct TokenVerification: Sendable, Equatable {
         guard let other else { return self }
         return TokenVerification(
             accessToken: Self.merged(accessToken, other.accessToken),
-            refreshToken: Self.merged(refreshToken, other.refreshToken), jwks: other.jwks ?? jwks)
+            refreshToken: Self.merged(refreshToken, other.refreshToken), jwks: other.jwks ?? jwks,
+            issuesAsBase: issuesAsBase)
     }
 
     private static func merged(_ own: Expectations?, _ other: Expectations?) -> Expectations? {

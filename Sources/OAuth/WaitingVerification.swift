@@ -36,21 +36,24 @@ package final class WaitingVerification: Sendable, Equatable {
     package let nonce: WireText?
     /// The key of the login's record, which ends when the set is verified; nil where no such login waits.
     package let login: String?
+    /// When it was granted. Its tokens are judged by this time: they may expire while they wait.
+    package let granted: Timestamp
 
     package init(
         origin: Origin, replacing earlier: HeldCredentials?, idToken: SecretBytes?, nonce: WireText? = nil,
-        login: String? = nil
+        login: String? = nil, granted: Timestamp
     ) {
         self.origin = origin
         self.earlier = earlier
         self.idToken = idToken
         self.nonce = nonce
         self.login = login
+        self.granted = granted
     }
 
     package static func == (left: WaitingVerification, right: WaitingVerification) -> Bool {
         left === right
             || left.origin == right.origin && left.earlier == right.earlier && left.idToken == right.idToken
-                && left.nonce == right.nonce && left.login == right.login
+                && left.nonce == right.nonce && left.login == right.login && left.granted == right.granted
     }
 }

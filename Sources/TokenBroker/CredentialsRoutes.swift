@@ -19,6 +19,7 @@ struct CredentialsRoutes {
             Route(.get, "/credentials", .tenant(.credentialsRead), get),
             Route(.put, "/credentials", .tenant(.credentialsWrite), put),
             Route(.delete, "/credentials", .tenant(.credentialsWrite), delete),
+            Route(.post, "/credentials/activate", .tenant(.credentialsWrite), activate),
             Route(.get, "/credentials/status", .tenant(.credentialsRead), status),
             Route(.get, "/credentials/claims", .tenant(.credentialsRead), claims),
         ]
@@ -134,15 +135,44 @@ struct CredentialsRoutes {
         try broker.rateLimits.spend(.writes, call.caller)
         let id = CredentialsID(tenant: tenant.name, storageKey: storageKey)
         // The credentials are removed first, so that the logout is in effect even if the revocation fails.
-        let purged = try await broker.core.writer.purge(id)
+        var outcome: ProviderAccess.Revocation?
+        if revokes {
+            outcome = try await broker.core.revocations.logOut(id, of: tenant, by: broker.core.writer)
+        } else {
+            _ = try await broker.core.writer.purge(id)
+        }
         broker.log.info("logout", LogField.credentials(id))
         var response = Response.empty(.noContent)
-        if revokes, let purged {
-            let outcome = await broker.core.providers.revoke(purged, of: tenant)
-            if outcome == .failed { broker.log.warning("revocation_failed", LogField.credentials(id)) }
-            response.fields.append("Token-Revocation", outcome.rawValue)
-        }
+        if let outcome { response.fields.append("Token-Revocation", outcome.rawValue) }
         return response
+    }
+
+    // MARK: POST /credentials/activate
+
+    private func activate(_ call: Call) async throws(BrokerError) -> Response {
+        try call.refuseQuery()
+        let (storageKey, signature, source) = try await call.body { body in
+            (
+                body.storageKey(), body.requiredString("platform_signature", limit: 65_536),
+                Self.signatureSource(&body)
+            )
+        }
+        let tenant = try await broker.tenant(of: call)
+        try call.authorize(storageKey)
+        try broker.rateLimits.spend(.writes, call.caller)
+        let id = CredentialsID(tenant: tenant.name, storageKey: storageKey)
+        let snapshot = try await broker.core.accounts.activate(
+            id, of: tenant, platformSignature: SecretBytes(utf8: signature!.text), source: source)
+        return Self.summary(storageKey, snapshot.record.held!, snapshot)
+    }
+
+    /// The name of the platform that has signed; nil for the provider's usual one.
+    private static func signatureSource(_ body: inout ObjectReader) -> WireText? {
+        let source = body.string("source", limit: 64)
+        if let source, source.isEmpty || !source.utf8.allSatisfy({ $0 > 0x20 && $0 < 0x7f }) {
+            body.note("source", "must be visible ASCII without spaces")
+        }
+        return source
     }
 
     static func summary(

@@ -52,6 +52,16 @@ package final class SingleFlight<Key: Hashable & Sendable, Value: Sendable>: Sen
         return await waiter.value { self.leave(key, waiter) }.map { ($0, isNew) }
     }
 
+    /// Starts the work for `key` and does not wait for it. Does nothing while work for that key is in flight, or `limit`
+    /// pieces of work or more are.
+    /// - Parameter work: must end by itself; it is cancelled by `cancelAll`.
+    package func start(_ key: Key, below limit: Int, _ work: @escaping @Sendable () async -> Value) {
+        state.withLock { state in
+            guard state.flights[key] == nil, state.flights.count < limit else { return }
+            state.flights[key] = Flight(task: Task(executorPreference: executor) { self.land(key, await work()) })
+        }
+    }
+
     /// Suspends until no work is in flight.
     package func finish() async {
         await state.withLock { $0.flights.isEmpty ? nil : $0.idle.enter() }?.value()

@@ -22,7 +22,7 @@ internal import Testing
         }
     }
 
-    @Test(arguments: RunningProvider.Kind.allCases)
+    @Test(arguments: [RunningProvider.Kind.tidal, .oidc])
     func `a provider in the process logs users in without a browser`(kind: RunningProvider.Kind) async throws {
         let provider = try RunningProvider(kind)
         let environment = provider.environment()

@@ -27,6 +27,9 @@ final class ChaosChanges: Sendable {
     /// The last two of five tenants have a client with a secret.
     static func clientID(of tenant: Int) -> String { tenant % 5 >= 3 ? secretClient : publicClient }
 
+    /// Two of five tenants have their access tokens verified, one without a secret and one with it.
+    private static func verifies(_ tenant: Int) -> Bool { [1, 3].contains(tenant % 5) }
+
     var secret: String { state.withLock { Self.secret($0.secretNumber) } }
 
     /// The value of the variable.
@@ -39,8 +42,10 @@ final class ChaosChanges: Sendable {
         let (isWide, secret) = state.withLock { ($0.wide.contains(tenant), Self.secret($0.secretNumber)) }
         let clientID = Self.clientID(of: tenant)
         let secretMember = clientID == Self.secretClient ? #""client_secret": "\#(secret)", "# : ""
+        let verification =
+            #""token_verification": {"access_token": {"scope": "r_usr"}, "jwks": "\#(providerURL)/v1/jwks"}, "#
         return #"""
-            {"client_id": "\#(clientID)", \#(secretMember)"scopes": ["r_usr"\#(isWide ? #", "w_usr""# : "")],
+            {"client_id": "\#(clientID)", \#(secretMember)\#(Self.verifies(tenant) ? verification : "")"scopes": ["r_usr"\#(isWide ? #", "w_usr""# : "")],
              "reuse_grace": \#(graceSeconds), "login_service_base_uri": "\#(providerURL)", "auth_service_base_uri": "\#(providerURL)/v1"}
             """#
     }

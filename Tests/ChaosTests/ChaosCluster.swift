@@ -113,6 +113,7 @@ struct ChaosCluster {
             ])
         configuration.rotation = .rotate(grace: .seconds(settings.graceSeconds))
         configuration.accessTokenLifetime = lifetime
+        configuration.accessTokenFormat = .jwt
         configuration.capacity = 2_000_000
         provider = try RunningProvider(configuration)
         directories = StoreFixtureDirectory()

@@ -84,4 +84,56 @@ struct `A broker at Glewlwyd` {
         #expect(await process.terminate() == 0)
         await provider.stop()
     }
+
+    @Test(arguments: [false, true])
+    func `signed tokens are verified, also after the provider has replaced its key`(isECDSA: Bool) async throws {
+        let port = try PostgresServer.freePort()
+        var options = GlewlwydServer.Options(redirectURIs: ["http://127.0.0.1:\(port)/login/callback"])
+        options.signsWithECDSA = isECDSA
+        options.rotatesRefreshTokens = true
+        let provider = try await GlewlwydServer.start(options)
+        let directory = StoreFixtureDirectory()
+        let broker = try BrokerClient(port: port)
+        var variables = ["DATA_DIR": directory.path, "MASTER_KEYS": BrokerHarness.masterKeys]
+        variables["ALLOW_INSECURE_PROVIDERS"] = "true"
+        let process = try await BrokerProcess.start(port: port, variables)
+        let algorithm = isECDSA ? "ES256" : "RS256"
+        let tenant = try await broker.call(
+            .put, "/tenants/t1",
+            body: #"""
+                {"provider": "oidc", "issuer": "\#(provider.issuer)", "client_id": "\#(provider.clientID)",
+                 "client_secret": "\#(provider.clientSecret)", "scopes": ["openid", "music"],
+                 "token_verification": {"access_token": {"scope": "music", "algorithms": ["\#(algorithm)"]}}}
+                """#)
+        #expect(tenant.status == 201, "\(tenant.text)")
+        let begun = try await broker.call(.post, "/login/initialize", tenant: "t1", body: "{}")
+        let redirect = try await provider.logIn(authorizeURL: try #require(begun.json["login_uri"]?.text))
+        #expect(try await broker.call(.get, redirect, key: nil).status == 200)
+        let claims = try await broker.call(.get, "/credentials/claims", tenant: "t1")
+        #expect(claims.json["access_token"]?["header"]?["alg"]?.text == algorithm, "\(claims.text)")
+        #expect(claims.json["access_token"]?["claims"]?["iss"]?.text == provider.issuer)
+        let subject = try #require(claims.json["id_token"]?["claims"]?["sub"]?.text)
+        let first = try await broker.call(.get, "/credentials", tenant: "t1")
+        #expect(first.json["user_id"]?.text == subject)
+
+        // Keys are fetched at most once in 30 s, so one of the two tests waits for a new one.
+        guard isECDSA else {
+            #expect(await process.terminate() == 0)
+            return await provider.stop()
+        }
+        try await provider.rotateKey()
+        var answer = first
+        let start = ContinuousClock.now
+        repeat {
+            answer = try await broker.call(.get, "/credentials?policy=local_force_refresh", tenant: "t1")
+            if answer.status != 200 { try await Task.sleep(for: .seconds(1)) }
+        } while answer.status != 200 && start.duration(to: .now) < .seconds(60)
+        #expect(answer.status == 200, "\(answer.text)")
+        #expect(answer.json["token"] != first.json["token"])
+        let renewed = try await broker.call(.get, "/credentials/claims", tenant: "t1")
+        let keys = [claims, renewed].map { $0.json["access_token"]?["header"]?["kid"]?.text }
+        #expect(keys[0] != keys[1], "\(keys)")
+        #expect(await process.terminate() == 0)
+        await provider.stop()
+    }
 }

@@ -16,7 +16,7 @@ extension `Credentials policy` {
         var everyTerms: [CredentialsPolicy.Terms] = []
         for secret in [false, true] {
             for canUpgrade in [false, true] {
-                for leadTime in [Duration.zero, .seconds(61)] {
+                for leadTime in [nil, Duration.zero, .seconds(61)] {
                     for client in [Sample.client(), Sample.client(scopes: ["a"]), Sample.client(id: "client-2")] {
                         everyTerms.append(
                             terms(secret: secret, canUpgrade: canUpgrade, leadTime: leadTime, client: client))
@@ -33,7 +33,7 @@ extension `Credentials policy` {
                 }
             }
         }
-        #expect(count == 48_384)
+        #expect(count == 72_576)
     }
 
     static let everyQuery: [CredentialsQuery] = Policy.allCases.flatMap { policy in
@@ -62,7 +62,9 @@ extension `Credentials policy` {
         _ query: CredentialsQuery
     ) -> Bool {
         let secret = terms.canObtainClientCredentials
-        let isValid = held.map { $0.expires >= Sample.now.advanced(by: .seconds(60)) } ?? false
+        let isValid =
+            held.map { $0.expires > Sample.now && $0.expires >= Sample.now.advanced(by: terms.minimumLifetime) }
+            ?? false
         let isChanged = held.map { $0.obtainedWith != terms.client } ?? false
         let isOurs = held?.obtainedWith.clientID == terms.client.clientID
         let isPlain = !query.refusedByAPI && query.policy != .localForceRefresh
@@ -97,6 +99,7 @@ extension `Credentials policy` {
         case .missing:
             if held == nil { return query.policy == .local || query.policy == .localForceRefresh }
             return held?.level == .user && held?.refreshToken == nil && query.policy == .localForceRefresh
+        case .createAccount: return false
         // Only credentials from a renewal can be expired on arrival.
         case .expiredOnArrival: return false
         // No set waits for its verification here.

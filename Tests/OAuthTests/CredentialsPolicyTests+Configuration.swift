@@ -150,7 +150,7 @@ extension `Credentials policy` {
         let query = CredentialsQuery(policy: row.policy, lowestLevel: row.lowest, refusedByAPI: row.isRefused)
         for client in [Sample.client()] + Self.changes.map(\.client) {
             for canUpgrade in [false, true] {
-                for leadTime in [Duration.zero, .seconds(86_400)] {
+                for leadTime in [nil, Duration.seconds(60), .seconds(86_400)] {
                     for secret in [false, true] {
                         let terms = terms(
                             secret: secret, canUpgrade: canUpgrade, leadTime: leadTime, client: client,
@@ -161,6 +161,42 @@ extension `Credentials policy` {
                 }
             }
         }
+    }
+
+    @Test func `at a provider without lower levels, another provider's session is kept and nothing is served`() {
+        var terms = terms(secret: true, providers: Self.own)
+        terms.hasLowerLevels = false
+        let held = user(left: .zero, grantedBy: Self.other)
+        for policy in [Policy.localValid, .localForceRefresh, .createIfNeeded] {
+            for lowest in CredentialsLevel.allCases {
+                let query = CredentialsQuery(policy: policy, lowestLevel: lowest)
+                #expect(decide(held, terms, query) == .keptForOtherProvider)
+            }
+        }
+    }
+
+    /// The policy, and the decisions without and with account creation.
+    @Test(
+        arguments: [
+            (.local, .missing, .missing), (.localValid, .missing, .missing), (.localForceRefresh, .missing, .missing),
+            (.createIfNeeded, .missing, .createAccount),
+        ] as [(Policy, CredentialsDecision, CredentialsDecision)])
+    func `without lower levels nothing stored is nothing to serve, and an account is created if that is asked for`(
+        policy: Policy, without: CredentialsDecision, with: CredentialsDecision
+    ) {
+        for lowest in CredentialsLevel.allCases {
+            for (canCreate, decision) in [(false, without), (true, with)] {
+                var terms = terms()
+                (terms.hasLowerLevels, terms.canCreateAccounts) = (false, canCreate)
+                let query = CredentialsQuery(policy: policy, lowestLevel: lowest)
+                #expect(decide(nil, terms, query) == decision)
+                #expect(
+                    CredentialsPolicy().serves(renewed: nil, terms: terms, query: query, now: Sample.now) == .missing)
+            }
+        }
+        var terms = terms()
+        terms.canCreateAccounts = true
+        #expect(decide(user(left: .zero, refreshToken: nil), terms, .init(policy: .createIfNeeded)) == .retire)
     }
 
     @Test func `a token is served until its expiry when the caller accepts that`() {
@@ -198,7 +234,9 @@ extension `Credentials policy` {
             (.seconds(600), .zero, .refresh(isEarly: false)), (.seconds(60), .milliseconds(60_001), .serve),
             (.seconds(60), .seconds(60), .refresh(isEarly: true)),
             (.seconds(60), .milliseconds(59_999), .refresh(isEarly: false)),
-            (.seconds(59), .seconds(60), .serve), (.seconds(59), .milliseconds(59_999), .refresh(isEarly: false)),
+            (.seconds(59), .milliseconds(59_001), .serve), (.seconds(59), .seconds(59), .refresh(isEarly: true)),
+            (.seconds(59), .milliseconds(58_999), .refresh(isEarly: false)),
+            (.zero, .milliseconds(1), .serve),
             (.zero, .seconds(60), .serve), (.zero, .zero, .refresh(isEarly: false)),
             (.seconds(Int64.max), .seconds(3600), .refresh(isEarly: true)),
         ] as [(Duration, Duration, CredentialsDecision)])

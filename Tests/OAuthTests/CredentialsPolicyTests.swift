@@ -6,7 +6,7 @@ import Testing
     typealias Policy = CredentialsQuery.Policy
 
     func terms(
-        secret: Bool = false, canUpgrade: Bool = false, leadTime: Duration = .zero,
+        secret: Bool = false, canUpgrade: Bool = false, leadTime: Duration? = nil,
         client: ClientConfiguration = Sample.client(),
         providers: AcceptedProviders = AcceptedProviders(issuer: nil, tokenEndpoint: "https://p.example/token")
     ) -> CredentialsPolicy.Terms {
@@ -97,9 +97,17 @@ import Testing
             decide(user(left: left), .init(minimumLifetime: minimum)) == (isServed ? .serve : .refresh(isEarly: false)))
     }
 
+    @Test(arguments: [(0, 0), (1, 1), (45, 45), (59, 59), (60, 60), (61, 60), (86_400, 60)])
+    func `without a choice of the caller's it is a minute, or the lead time where that is less`(
+        leadTime: Int, minimum: Int
+    ) {
+        #expect(terms(leadTime: .seconds(leadTime)).minimumLifetime == .seconds(minimum))
+    }
+
     @Test func `the default minimum lifetime is a minute`() {
-        #expect(CredentialsQuery() == CredentialsQuery(policy: .localValid, minimumLifetime: .seconds(60)))
+        #expect(CredentialsQuery() == CredentialsQuery(policy: .localValid, minimumLifetime: nil))
         #expect(CredentialsQuery.defaultMinimumLifetime == .seconds(60))
+        #expect(terms().minimumLifetime == .seconds(60))
     }
 
     // MARK: Nothing held

@@ -9,6 +9,7 @@ import Testing
         #expect(ProviderPreset.named("oidc") == .oidc)
         #expect(ProviderPreset.named("spotify") == .spotify)
         #expect(ProviderPreset.named("authgear") == .authgear)
+        #expect(ProviderPreset.named("duckduckgo") == .duckduckgo)
         #expect(ProviderPreset.named("TIDAL") == nil)
         #expect(ProviderPreset.named("") == nil)
         #expect(Set(ProviderPreset.all.map(\.name)).count == ProviderPreset.all.count)
@@ -18,7 +19,10 @@ import Testing
         #expect(ProviderPreset.tidal.loginServiceBaseURI == "https://login.tidal.com")
         #expect(ProviderPreset.tidal.authServiceBaseURI == "https://auth.tidal.com/v1")
         #expect(ProviderPreset.tidal.clientAuthentication == .clientSecretPost)
-        #expect(ProviderPreset.tidal.deviceAuthorizationPath == "oauth2/device_authorization")
+        let paths = ProviderPreset.tidal.paths
+        #expect(paths.authorization == .init(.loginService, "authorize"))
+        #expect(paths.token == .init(.authService, "oauth2/token"))
+        #expect(paths.deviceAuthorization == .init(.authService, "oauth2/device_authorization"))
         #expect(ProviderPreset.tidal.upgradeGrant == "update_client")
     }
 
@@ -41,19 +45,64 @@ import Testing
     @Test func `only tidal has an upgrade and a device login of its own`() {
         for preset in ProviderPreset.all where preset != .tidal {
             #expect(preset.upgradeGrant == nil)
-            #expect(preset.deviceAuthorizationPath == nil)
+            #expect(preset.paths.deviceAuthorization == nil)
             #expect(!preset.sendsClientUniqueKey && !preset.repeatsScopes)
         }
     }
 
-    @Test func `only tidal ends a session for more than an invalid grant, and no preset refreshes early`() {
+    @Test func `a preset ends a session for an invalid grant, or for what its provider says in its place`() {
         for preset in ProviderPreset.all {
             let pairs = preset.sessionEndingAnswers.map { "\($0.status) \($0.error ?? "")" }
-            #expect(
-                preset == .tidal ? pairs.count == 6 : pairs == ["400 invalid_grant", "401 invalid_grant"], "\(pairs)")
+            switch preset {
+            case .tidal: #expect(pairs.count == 6)
+            case .duckduckgo: #expect(pairs == ["400 invalid_token_request", "400 unknown_account"])
+            default: #expect(pairs == ["400 invalid_grant", "401 invalid_grant"], "\(pairs)")
+            }
             #expect(preset.configurationErrors.isEmpty == (preset == .tidal))
-            #expect(preset.refreshLeadTime == .zero)
+            #expect(preset.refreshLeadTime == (preset == .duckduckgo ? .seconds(45) : nil))
         }
+    }
+
+    @Test func `duckduckgo has the paths of its service, public clients, and users only`() {
+        let duckduckgo = ProviderPreset.duckduckgo
+        #expect(duckduckgo.authServiceBaseURI == "https://quack.duckduckgo.com")
+        #expect(duckduckgo.loginServiceBaseURI == nil)
+        let paths = duckduckgo.paths
+        #expect(
+            [
+                paths.authorization, paths.token, paths.keys, paths.accountCreation, paths.activation, paths.logout,
+            ].map { $0?.path } == [
+                "api/auth/v2/authorize", "api/auth/v2/token", "api/auth/v2/.well-known/jwks.json",
+                "api/auth/v2/account/create", "api/auth/v2/login", "api/auth/v2/logout",
+            ])
+        #expect(duckduckgo.clientAuthentication == .none)
+        #expect(duckduckgo.defaultScopes.values == ["privacypro"])
+        #expect(duckduckgo.levels == [.user])
+        #expect(duckduckgo.prefersTokenExpiry)
+        for preset in ProviderPreset.all where preset != .duckduckgo {
+            #expect(preset.levels == Set(CredentialsLevel.allCases) && preset.accounts == nil)
+            #expect(preset.tokenRequestFormat == .form && !preset.prefersTokenExpiry)
+        }
+    }
+
+    @Test(
+        arguments: [
+            (nil, "invalid_token_request"), (-1, "invalid_token_request"), (0, "invalid"), (1, "expired"),
+            (2, "reused"),
+            (3, "logged_out"), (4, "fraud_detected"), (5, "invalid_token_request"),
+        ] as [(Int?, String)])
+    func `duckduckgo tells by a number why a refresh token is refused`(number: Int?, shown: String) {
+        let member = number.map { #", "error_code": \#($0)"# } ?? ""
+        let answer = TokenErrorResponse(
+            body: Array(#"{"error": "invalid_token_request"\#(member)}"#.utf8), answering: .none)
+        #expect(ProviderPreset.duckduckgo.shownCode(of: answer) == shown)
+        #expect(ProviderPreset.oidc.shownCode(of: answer) == "invalid_token_request")
+    }
+
+    @Test(arguments: [(5, 20), (10, 20), (20, 20), (21, 21)])
+    func `a token request may take as long as the preset or the configuration says`(configured: Int, longest: Int) {
+        #expect(ProviderPreset.duckduckgo.longestTokenRequest(atLeast: .seconds(configured)) == .seconds(longest))
+        #expect(ProviderPreset.tidal.longestTokenRequest(atLeast: .seconds(configured)) == .seconds(configured))
     }
 
     @Test func `every pin is the SHA-256 digest of a key`() {

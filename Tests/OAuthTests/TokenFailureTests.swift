@@ -41,7 +41,9 @@ import Testing
         }
     }
 
-    @Test(arguments: ProviderPreset.all.filter { $0 != .tidal }, [400, 401, 402, 403, 404, 408, 409, 422, 499])
+    @Test(
+        arguments: ProviderPreset.all.filter { $0 != .tidal && $0 != .duckduckgo },
+        [400, 401, 402, 403, 404, 408, 409, 422, 499])
     func `at other providers only an invalid grant ends the session, and client faults are configuration errors`(
         preset: ProviderPreset, status: Int
     ) {
@@ -55,6 +57,19 @@ import Testing
                 }
             #expect(
                 failure(.refreshToken, status, error, of: preset) == expected, "\(status) \(error ?? "nil")")
+        }
+    }
+
+    // D10 D14
+    @Test(arguments: [400, 401, 403, 404, 408, 422, 499])
+    func `at duckduckgo a token that is not accepted and an unknown account end the session`(status: Int) {
+        let faults = ["invalid_client", "unauthorized_client", "unsupported_grant_type"]
+        for error in Self.errors + ["invalid_token_request", "unknown_account"] {
+            let ends = status == 400 && ["invalid_token_request", "unknown_account"].contains(error)
+            let expected: TokenFailure =
+                ends
+                ? .endsSession : status != 408 && faults.contains(error ?? "") ? .illegalConfiguration : .unexpected
+            #expect(failure(.refreshToken, status, error, of: .duckduckgo) == expected, "\(status) \(error ?? "nil")")
         }
     }
 
@@ -72,6 +87,7 @@ import Testing
         for error in Self.errors {
             #expect(failure(.authorizationCode, status, error) == .unexpected)
             #expect(failure(.deviceCode, status, error) == .unexpected)
+            #expect(failure(.accountCreation, status, error) == .unexpected)
             #expect(failure(.clientCredentials, status, error) == .illegalConfiguration)
         }
     }

@@ -30,6 +30,24 @@ import Testing
         "grant_type=authorization_code&code=c%2F1%2B2%3D"
         + "&redirect_uri=https%3A%2F%2Fbroker.example%2Flogin%2Fcallback&code_verifier=v-1"
 
+    @Test(
+        arguments: [
+            (
+                code,
+                "grant_type=authorization_code&client_id=client-1&code_verifier=v-1&code=c%2F1%2B2%3D"
+                    + "&redirect_uri=https%3A%2F%2Fbroker.example%2Flogin%2Fcallback"
+            ), (refresh, "grant_type=refresh_token&client_id=client-1&refresh_token=r%261"),
+        ] as [(TokenRequest, String)])
+    func `duckduckgo has the parameters in the order of its applications`(request: TokenRequest, expected: String) {
+        let server = AuthorizationServer(
+            preset: .duckduckgo, authorizationEndpoint: "https://id.example/authorize",
+            tokenEndpoint: "https://id.example/token", revocationEndpoint: nil, issuer: nil,
+            announcesIssuerInResponses: false, clientAuthentication: .none, pinnedCertificates: [])
+        let (form, authorization) = form(request, Sample.client(secret: nil, uniqueKey: nil), at: server)
+        #expect(form == expected)
+        #expect(authorization == nil)
+    }
+
     // T62 T67 X07
     @Test(
         arguments: [

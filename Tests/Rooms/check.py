@@ -36,6 +36,7 @@ ROOMS = {
     "Records": "credentials in the store, in memory and in the journal",
     "Renewals": "credentials are renewed: leases, attempts, what becomes of their results",
     "Credentials": "credentials are handed out, set, removed and listed",
+    "Accounts": "accounts are activated at providers without a login page",
     "Logins": "logins of users",
     "Assembly": "the parts, put together",
 }

@@ -72,6 +72,8 @@ package final class GlewlwydServer: Sendable {
         package var deviceInterval = 5
         /// Whether it is reached by https, with a certificate for 127.0.0.1 and localhost from an authority of its own.
         package var speaksTLS = false
+        /// Whether tokens are signed by ES256, and not by RS256.
+        package var signsWithECDSA = false
 
         package init(redirectURIs: [String]) {
             self.redirectURIs = redirectURIs
@@ -141,6 +143,12 @@ package final class GlewlwydServer: Sendable {
         return Int(count)
     }
 
+    /// Signs with a new key from now on, and publishes it in place of the one before.
+    package func rotateKey() async throws {
+        let answer = try await command("rotate_key") { _ in }
+        guard answer["rotated"]?.bool == true else { throw GlewlwydFailure("no new key") }
+    }
+
     /// Sends a form to one of the server's endpoints, as a client that is not under test.
     package func post(_ form: [String: String], to url: String) async throws -> (status: Int, body: JSONValue?) {
         let answer = try await command("post") { writer in
@@ -182,6 +190,7 @@ extension GlewlwydServer.Options {
             writer.member("sends_issuer", sendsIssuer)
             writer.member("device_interval", deviceInterval)
             writer.member("speaks_tls", speaksTLS)
+            writer.member("signs_with_ecdsa", signsWithECDSA)
         }
     }
 }

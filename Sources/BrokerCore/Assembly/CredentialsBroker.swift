@@ -39,7 +39,7 @@ package final class CredentialsBroker: Sendable {
         /// For how long a caller waits for a renewal while the present token is valid. Nil for as long as the renewal takes;
         /// default 2 s.
         package var renewalPatience: Duration? = .seconds(2)
-        /// The longest time of one call to a provider; see `limit`. A lease lasts a little longer. Default 10 s.
+        /// The longest time of one call to a provider, unless its preset has a longer one; see `limit`. A lease lasts a little longer. Default 10 s.
         package var providerTimeout: Duration = .seconds(10)
         /// How many token requests a provider gets at once.
         package var providerBudget = ProviderBudget.Limits()
@@ -49,7 +49,8 @@ package final class CredentialsBroker: Sendable {
         /// Gives the transport the limits that the broker relies on: if a call outlasted its lease, another replica would
         /// present the same refresh token.
         package func limit(_ transport: inout HTTPSClientConfiguration) {
-            transport.exchangeTimeout = providerTimeout
+            let limits = ProviderPreset.all.map { $0.longestTokenRequest(atLeast: providerTimeout) }
+            transport.exchangeTimeout = limits.max() ?? providerTimeout
             transport.maximumConnectionsPerOrigin = providerBudget.connections
             transport.targets = providerTargets
         }
@@ -65,6 +66,8 @@ package final class CredentialsBroker: Sendable {
     package let writer: CredentialsWriter
     package let list: CredentialsList
     package let renewer: CredentialsRenewer
+    package let revocations: RevocationJob
+    package let accounts: AccountFlow
     package let logins: LoginFlow
     package let deviceLogins: DeviceFlow
     package let events: EventFeed
@@ -110,14 +113,16 @@ package final class CredentialsBroker: Sendable {
         budget = ProviderBudget(limits: settings.providerBudget, time: time)
         let servers = ProviderServers(
             transport: transport, targets: settings.providerTargets, time: time, metrics: metrics, log: log)
-        let endpoint = TokenEndpoint(transport: transport, budget: budget, time: time, metrics: metrics, log: log)
-        let keys = ProviderKeys(transport: transport, time: time, metrics: metrics, log: log)
+        let endpoint = TokenEndpoint(
+            transport: transport, budget: budget, callLimit: settings.providerTimeout, time: time, metrics: metrics,
+            log: log)
         providers = ProviderAccess(
             servers: servers, endpoint: endpoint,
             trials: ClientTrials(
                 endpoint: endpoint, publicBaseURL: settings.publicBaseURL, callLimit: settings.providerTimeout,
                 time: time, log: log),
-            verifier: GrantVerifier(keys: keys, time: time, log: log), callLimit: settings.providerTimeout)
+            verifier: GrantVerifier(transport: transport, instruments: instruments),
+            accounts: AccountEndpoint(endpoint: endpoint, log: log), callLimit: settings.providerTimeout)
         tenants = TenantDirectory(vault: vault, bus: bus, time: time) { [pauses = budget.pauses] tenant in
             // The new configuration may have corrected what the provider asked to pause for.
             guard let server = servers.knownServer(for: tenant.configuration) else { return }
@@ -138,6 +143,8 @@ package final class CredentialsBroker: Sendable {
         credentials = CredentialsProvider(renewer: renewer, renewalPatience: settings.renewalPatience)
         writer = CredentialsWriter(records: records)
         let intake = GrantIntake(verifier: providers.verifier, writer: writer, renewer: renewer)
+        revocations = RevocationJob(records: records, providers: providers)
+        accounts = AccountFlow(records: records, providers: providers, intake: intake)
         list = CredentialsList(records: records, clientFaults: renewer.clientFaults)
         logins = LoginFlow(
             vault: vault, providers: providers, intake: intake, bus: bus,
@@ -171,14 +178,16 @@ package final class CredentialsBroker: Sendable {
     }
 
     /// Starts the background jobs: removing expired records, polling for device logins, renewing tokens before they expire,
-    /// finishing renewals whose process has died, revalidating cache entries, storing again what the store has lost. Each job is
+    /// finishing renewals whose process has died, repeating revocations that failed, revalidating cache entries, storing again what the store has lost. Each job is
     /// one `run()`, which ends when its task is cancelled.
     package func start() {
-        jobs.withLock { [deviceLogins, storeRecovery, leaseRecovery, cacheRevalidation, expiryJob, housekeeping] jobs in
+        jobs.withLock {
+            [deviceLogins, storeRecovery, leaseRecovery, cacheRevalidation, expiryJob, revocations, housekeeping] jobs
+            in
             jobs.tasks = [
                 Task { await deviceLogins.run() }, Task { await leaseRecovery.run() },
                 Task { await cacheRevalidation.run() }, Task { await expiryJob.run() },
-                Task { await housekeeping.run() },
+                Task { await revocations.run() }, Task { await housekeeping.run() },
             ]
             jobs.recovery = Task { await storeRecovery.run() }
         }
@@ -218,6 +227,7 @@ package final class CredentialsBroker: Sendable {
         for task in jobs.tasks { await task.value }
         await deviceLogins.finish()
         await logins.finish()
+        await accounts.finish()
         await renewer.finish()
         // If the store has lost commits meanwhile, only this process may have their content.
         if let recovery = jobs.recovery {
@@ -230,7 +240,7 @@ package final class CredentialsBroker: Sendable {
     }
 
     private func cancelAll() {
-        let count = renewer.cancelAll() + logins.cancelAll() + deviceLogins.cancelAll()
+        let count = renewer.cancelAll() + logins.cancelAll() + accounts.cancelAll() + deviceLogins.cancelAll()
         providers.servers.cancelAll()
         providers.verifier.keys.cancelAll()
         log.error("work_cut_short", [.count(count)])

@@ -15,6 +15,8 @@ package struct BrokerError: Error, Sendable, Equatable {
         case illegalConfiguration = "illegal_configuration"
         case illegalArgument = "illegal_argument"
         case missingTokenContainer = "missing_token_container"
+        case invalidTokenRequest = "invalid_token_request"
+        case unknownAccount = "unknown_account"
         case levelNotAvailable = "level_not_available"
         case invalidRequest = "invalid_request"
         case unauthorized
@@ -44,7 +46,7 @@ package struct BrokerError: Error, Sendable, Equatable {
             case .unsupportedMediaType: .unsupportedMediaType
             case .tooManyRequests: .tooManyRequests
             case .illegalArgument: .unprocessableContent
-            case .illegalConfiguration, .levelNotAvailable: .failedDependency
+            case .illegalConfiguration, .levelNotAvailable, .invalidTokenRequest, .unknownAccount: .failedDependency
             case .tokenResponseError, .unexpectedError, .providerUntrusted: .badGateway
             case .retryableError, .networkError, .storageUnavailable: .serviceUnavailable
             case .internalError: .internalServerError
@@ -61,6 +63,8 @@ package struct BrokerError: Error, Sendable, Equatable {
             case .illegalConfiguration: "The tenant's configuration does not fit the provider"
             case .illegalArgument: "A value does not fit the tenant"
             case .missingTokenContainer: "No credentials are stored"
+            case .invalidTokenRequest: "The refresh token is not valid any more"
+            case .unknownAccount: "The provider does not know the account"
             case .levelNotAvailable: "No credentials of that level"
             case .invalidRequest: "The request is not well-formed"
             case .unauthorized: "No valid API key"

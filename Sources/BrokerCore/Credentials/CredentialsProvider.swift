@@ -65,7 +65,7 @@ package final class CredentialsProvider: Sendable {
         var (tenant, query) = (tenant, query)
         let deadline = patience.map { time.monotonic.advanced(by: $0) }
         var outcome = Metrics.TokenRead.fresh
-        var (renewsEarly, mayAskAgain) = (true, true)
+        var mayAskAgain = true
         var first: CredentialsSnapshot?
         // Why the present token could not be renewed.
         var obstacle: BrokerError?
@@ -82,18 +82,22 @@ package final class CredentialsProvider: Sendable {
             let isSame = first.map { snapshot.version > $0.version && snapshot.record.isSame(as: $0.record) } ?? false
             if query.renewedPast == nil || isSame { query.renewedPast = snapshot.version }
             first = first ?? snapshot
+            // An account is created where nothing was stored, and not because what was stored could not be renewed.
+            if first?.record.held != nil, query.policy == .createIfNeeded { query.policy = .localValid }
             let decision =
                 reading.isCurrent
-                ? renewer.decider.decide(snapshot, tenant, query, id, renewsEarly: renewsEarly) : .serve
+                ? renewer.decider.decide(snapshot, tenant, query, id) : .serve
             switch decision {
             case .serve, .serveBasic, .missing, .levelNotAvailable, .expiredOnArrival, .keptForOtherProvider:
                 return try answer(decision, snapshot, tenant, outcome)
-            case .refresh, .upgrade, .obtainClientCredentials, .verify, .retire:
-                let isEarly = decision == .refresh(isEarly: true)
+            case .refresh(isEarly: true):
+                renewer.renewBehindAnswer(id, of: tenant, query)
+                return try answer(.serve, snapshot, tenant, outcome)
+            case .refresh, .upgrade, .obtainClientCredentials, .createAccount, .verify, .retire:
                 let maySpare = policy.serves(
                     whileRenewing: snapshot.record.held, version: snapshot.version, decision: decision, query: query,
                     now: time.now)
-                if maySpare, !isEarly, let degradation = degradation(id, snapshot.version, of: tenant, obstacle) {
+                if maySpare, let degradation = degradation(id, snapshot.version, of: tenant, obstacle) {
                     return try answer(.serve, snapshot, tenant, .degraded, degradation)
                 }
                 // The last tries failed a moment ago.
@@ -101,25 +105,26 @@ package final class CredentialsProvider: Sendable {
                     id, snapshot.version, decision.grant, of: tenant, time.monotonic)
                 {
                     guard maySpare else { throw failure.after(snapshot.record) }
-                    (renewsEarly, obstacle) = (false, failure)
+                    obstacle = failure
                     continue
                 }
                 let run = await renewer.renew(
-                    id, of: tenant, query, within: timer(until: maySpare ? soon(deadline) : deadline))
+                    id, of: tenant, query, as: query.trigger, within: timer(until: maySpare ? soon(deadline) : deadline)
+                )
                 guard let run else {
                     let stillRenewing = BrokerError(
                         .retryableError, "The credentials are still being renewed. Ask again.", retryAfter: 1)
                     guard maySpare else { throw stillRenewing.after(snapshot.record) }
-                    (renewsEarly, obstacle) = (false, stillRenewing)
+                    obstacle = stillRenewing
                     continue
                 }
                 switch run.value {
                 case .failure(let error):
-                    guard error != .subjectChanged, maySpare, isEarly || error.code != .storageUnavailable else {
+                    guard !error.endsSession, maySpare, error.code != .storageUnavailable else {
                         throw error.after(snapshot.record)
                     }
                     // The present token is valid. The record is read once more, though: the renewal may have found a logout.
-                    (renewsEarly, obstacle) = (false, error)
+                    obstacle = error
                 case .success(.new(let renewed, let life)):
                     outcome = run.isOwn ? .renewed : .joined
                     // The renewal that this call has joined may have used an earlier configuration.
@@ -127,9 +132,9 @@ package final class CredentialsProvider: Sendable {
                     // The token lived long enough when it was granted and does not any more, since the call has waited for the
                     // store or for another replica. It is renewed once more, but not twice: the lifetime may hardly be longer
                     // than what the query asks for.
-                    if let held = renewed.record.held, let life, mayAskAgain,
-                        life >= query.minimumLifetime + Self.shortestDelay,
-                        held.expires < time.now.advanced(by: query.minimumLifetime)
+                    let minimum = query.minimumLifetime ?? tenant.terms.minimumLifetime
+                    if let held = renewed.record.held, let life, mayAskAgain, life >= minimum + Self.shortestDelay,
+                        held.expires < time.now.advanced(by: minimum)
                     {
                         mayAskAgain = false
                         continue
@@ -229,7 +234,7 @@ package final class CredentialsProvider: Sendable {
                 "The user's credentials belong to another provider address than the one that is configured, and are kept "
                     + "for it. Configure that address again; or, if it is the same provider's, name it in "
                     + "previous_issuers or previous_token_endpoints; or have the user log in anew, or out.")
-        case .levelNotAvailable, .refresh, .upgrade, .obtainClientCredentials, .verify, .retire:
+        case .levelNotAvailable, .refresh, .upgrade, .obtainClientCredentials, .createAccount, .verify, .retire:
             throw BrokerError(
                 .levelNotAvailable, "The best credentials under this storage key are of a lower level than asked for."
             )
@@ -259,6 +264,14 @@ package final class CredentialsProvider: Sendable {
 
     /// How many grants wait in the journal to be stored.
     package var countInJournal: Int { records.countOfUnpublished }
+}
+
+extension CredentialsQuery {
+    /// Why a renewal begins that a caller waits for.
+    fileprivate var trigger: BrokerEvent.Trigger {
+        if refusedByAPI { return .apiError }
+        return policy == .localForceRefresh ? .forced : .request
+    }
 }
 
 extension BrokerError {

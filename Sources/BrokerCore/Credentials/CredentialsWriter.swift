@@ -41,8 +41,9 @@ package final class CredentialsWriter: Sendable {
         waiting: ((_ earlier: HeldCredentials?) -> WaitingVerification)? = nil, alongside companions: Companions
     ) async throws(BrokerError) -> CredentialsSnapshot? {
         try await untilStoreAnswers(id) { () async throws(StoreError) in
-            if let snapshot = try await self.overwrite(id, with: held, by: origin, waiting, companions)
-            { return snapshot }
+            if let snapshot = try await self.overwrite(id, with: held, by: origin, waiting, companions) {
+                return snapshot
+            }
             // An earlier try may have been carried out although its answer was lost.
             let stored = try await self.records.reread(id)
             return stored.record.granted == held ? stored : nil
@@ -93,8 +94,12 @@ package final class CredentialsWriter: Sendable {
 
     /// Removes user and client credentials and the quarantined ones (TIDAL's Auth design, "logout"). The compare-and-set of a
     /// renewal in flight then fails, so that it cannot log the user in again.
+    /// - Parameter companions: makes the changes that are committed together with the removal of credentials; called for each
+    ///   try.
     /// - Returns: the credentials that were removed; nil where there were none.
-    package func purge(_ id: CredentialsID) async throws(BrokerError) -> HeldCredentials? {
+    package func purge(
+        _ id: CredentialsID, alongside companions: (HeldCredentials) -> [VaultChange] = { _ in [] }
+    ) async throws(BrokerError) -> HeldCredentials? {
         do throws(StoreError) {
             return try await retryingConflicts { () async throws(StoreError) in
                 let current = try await self.records.reread(id)
@@ -104,7 +109,9 @@ package final class CredentialsWriter: Sendable {
                 // another replica.
                 if removals.isEmpty, current.version == 0 || current.record == nothing { return nil }
                 let (held, now) = (current.record.held ?? current.record.granted, self.time.now)
-                _ = try await self.records.write(nothing, id, over: current, alongside: removals) { version in
+                // The set that was granted last: with it, the provider revokes the whole grant.
+                let others = current.record.granted.map(companions) ?? []
+                _ = try await self.records.write(nothing, id, over: current, alongside: removals + others) { version in
                     held.map { [.deauthorized(id, from: $0, version: version, by: .logout, nil, at: now)] } ?? []
                 }
                 // The set that was granted last: with it, the provider revokes the whole grant.

@@ -62,10 +62,12 @@ package struct GivenCredentials: Sendable {
         if level == .client, refreshToken != nil {
             throw BrokerError(.illegalArgument, "Client credentials have no refresh token.")
         }
+        let tokenExpiry = TokenResponse.expiry(ofToken: token)
+        let named = expires ?? expiresIn.map { now.advanced(by: $0) }
+        let known = tenant.configuration.preset.prefersTokenExpiry ? tokenExpiry ?? named : named ?? tokenExpiry
         return HeldCredentials(
             level: level, accessToken: SecretBytes(utf8: token.text), refreshToken: refreshToken,
-            expires: expires ?? expiresIn.map { now.advanced(by: $0) } ?? TokenResponse.expiry(ofToken: token)
-                ?? tenant.configuration.effectiveDefaultLifetime.end(from: now),
+            expires: known ?? tenant.configuration.effectiveDefaultLifetime.end(from: now),
             grantedScopes: grantedScopes ?? requestedScopes ?? client.scopes,
             userID: level == .user ? userID : nil,
             obtainedWith: ClientFingerprint(

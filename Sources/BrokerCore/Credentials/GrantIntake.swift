@@ -21,6 +21,7 @@ package struct GrantIntake: Sendable {
         /// The registration and the endpoints that the login began with.
         let configuration: TenantConfiguration
         let server: AuthorizationServer
+        let granted: Timestamp
 
         package init(
             _ response: TokenResponse, origin: WaitingVerification.Origin, nonce: WireText? = nil, login: String? = nil,
@@ -34,12 +35,13 @@ package struct GrantIntake: Sendable {
             self.login = login
             self.configuration = configuration
             self.server = server
+            granted = now
         }
     }
 
     package enum Outcome: Sendable {
         /// The credentials may be served.
-        case stored(HeldCredentials)
+        case stored(CredentialsSnapshot)
         /// A token is not believed, which showed when the set was stored already. The credentials before are in place, and the
         /// login has ended.
         case refused(BrokerError)
@@ -82,13 +84,15 @@ package struct GrantIntake: Sendable {
             let stored = try await writer.settle(login: held, by: grant.origin.cause, for: id) {
                 () async throws(StoreError) in try await companions(false)
             }
-            return stored == nil ? .dropped : .stored(held)
+            return stored.map { .stored($0) } ?? .dropped
         case .unavailable:
             let stored = try await writer.settle(login: grant.credentials, by: grant.origin.cause, for: id) { earlier in
                 WaitingVerification(
                     origin: grant.origin, replacing: earlier, idToken: grant.idToken, nonce: grant.nonce,
-                    login: grant.login)
-            } alongside: { () async throws(StoreError) in try await companions(true) }
+                    login: grant.login, granted: grant.granted)
+            } alongside: { () async throws(StoreError) in
+                try await companions(true)
+            }
             guard let stored else { return .dropped }
             return try await verify(stored, id)
         }
@@ -99,7 +103,7 @@ package struct GrantIntake: Sendable {
         for _ in 0..<8 {
             guard let tenant = try await renewer.tenants.currentTenant(id.tenant) else { return .dropped }
             switch await renewer.verification.verify(id, of: tenant, snapshot) {
-            case .success(.new(let verified, _)): return verified.record.held.map { .stored($0) } ?? .dropped
+            case .success(.new(let verified, _)): return .stored(verified)
             case .success(.overtaken):
                 do throws(StoreError) {
                     snapshot = try await renewer.records.reread(id)
@@ -107,8 +111,8 @@ package struct GrantIntake: Sendable {
                     throw BrokerError(error)
                 }
                 let isSame = snapshot.record.granted?.accessToken == stored.record.granted?.accessToken
-                guard isSame, let granted = snapshot.record.granted else { return .dropped }
-                if snapshot.record.waiting == nil { return .stored(granted) }
+                guard isSame else { return .dropped }
+                if snapshot.record.waiting == nil { return .stored(snapshot) }
             case .failure(let error): return error.code == .tokenResponseError ? .refused(error) : .waits(error)
             }
         }

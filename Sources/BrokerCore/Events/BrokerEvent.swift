@@ -19,6 +19,8 @@ package struct BrokerEvent: Sendable, Equatable {
         case credentialsDegraded = "credentials.degraded"
         /// The provider does not accept the tenant's client: renewals of all its users fail, and the sessions are kept.
         case providerDegraded = "provider.degraded"
+        /// The session of a user who has logged out could not be ended at the provider.
+        case revocationFailed = "revocation.failed"
         case loginCompleted = "login.completed"
         case loginFailed = "login.failed"
         case refreshStarted = "refresh.started"
@@ -47,6 +49,38 @@ package struct BrokerEvent: Sendable, Equatable {
         case client
         /// The store had lost the credentials, and a replica has stored them again.
         case recovery
+    }
+
+    /// Why a renewal begins.
+    package enum Trigger: String, Sendable, CaseIterable {
+        /// A caller needs a token that lives longer than the stored one.
+        case request
+        /// The token expires soon, and no caller waits for a new one yet.
+        case ahead
+        /// An API has refused the token.
+        case apiError = "api_error"
+        /// A caller demands a new token.
+        case forced
+    }
+
+    /// What the events of one renewal by refresh token have in common.
+    package struct Refresh: Sendable {
+        package let id: CredentialsID
+        package let refreshID: RefreshID
+        package let grant: TokenRequest.Grant
+        package let trigger: Trigger
+
+        package init(id: CredentialsID, refreshID: RefreshID, grant: TokenRequest.Grant, trigger: Trigger) {
+            self.id = id
+            self.refreshID = refreshID
+            self.grant = grant
+            self.trigger = trigger
+        }
+
+        fileprivate func describe(_ json: inout JSONWriter) {
+            json.member("grant", grant.rawValue)
+            json.member("trigger", trigger.rawValue)
+        }
     }
 
     /// Why credentials were removed.
@@ -154,6 +188,13 @@ package struct BrokerEvent: Sendable, Equatable {
         }
     }
 
+    /// - Parameter loggedOut: when the user logged out.
+    package static func revocationFailed(
+        _ id: CredentialsID, since loggedOut: Timestamp, at time: Timestamp
+    ) -> BrokerEvent {
+        BrokerEvent(.revocationFailed, id, at: time) { $0.member("logged_out", loggedOut.description) }
+    }
+
     /// - Parameter loginID: nil for a device login, whose handle is a secret.
     package static func loginCompleted(
         _ id: CredentialsID, _ kind: LoginKind, loginID: String?, at time: Timestamp
@@ -177,20 +218,15 @@ package struct BrokerEvent: Sendable, Equatable {
     }
 
     /// Steps of a renewal by refresh token, in the order of `Kind`, with the same time and the same data.
-    package static func steps(
-        _ kinds: [Kind], _ id: CredentialsID, _ grant: TokenRequest.Grant, _ refreshID: RefreshID, at time: Timestamp
-    ) -> [BrokerEvent] {
+    package static func steps(_ kinds: [Kind], of refresh: Refresh, at time: Timestamp) -> [BrokerEvent] {
         guard let first = kinds.first else { return [] }
-        let event = BrokerEvent(first, id, at: time, refreshID) { $0.member("grant", grant.rawValue) }
+        let event = BrokerEvent(first, refresh.id, at: time, refresh.refreshID) { refresh.describe(&$0) }
         return kinds.map { BrokerEvent(kind: $0, data: event.data) }
     }
 
-    package static func refreshFailed(
-        _ id: CredentialsID, _ grant: TokenRequest.Grant, _ error: BrokerError, _ refreshID: RefreshID,
-        at time: Timestamp
-    ) -> BrokerEvent {
-        BrokerEvent(.refreshFailed, id, at: time, refreshID) { json in
-            json.member("grant", grant.rawValue)
+    package static func refreshFailed(_ refresh: Refresh, _ error: BrokerError, at time: Timestamp) -> BrokerEvent {
+        BrokerEvent(.refreshFailed, refresh.id, at: time, refresh.refreshID) { json in
+            refresh.describe(&json)
             json.member("error", error.code.rawValue)
             json.memberIfPresent("error_code", error.errorCode)
         }

@@ -29,16 +29,16 @@ package final class DeviceFlow: Sendable {
         }
     }
 
-    private let vault: Vault
+    let vault: Vault
     private let servers: ProviderServers
-    private let endpoint: TokenEndpoint
-    private let intake: GrantIntake
+    let endpoint: TokenEndpoint
+    let intake: GrantIntake
     private let logins: LoginRecords
-    private let time: any Time
-    private let metrics: Metrics
-    private let log: Log
+    let time: any Time
+    let metrics: Metrics
+    let log: Log
     private let versions = VersionSource()
-    private let endings: LoginEndings
+    let endings: LoginEndings
     private let quota: PendingLoginQuota
     private let polls = SingleFlight<RecordID, Result<Sighting?, StoreError>>()
     private let pollers = Mutex(Pollers())
@@ -207,7 +207,7 @@ package final class DeviceFlow: Sendable {
     }
 
     /// When this process first saw a version of a record.
-    private struct Sighting: Sendable {
+    struct Sighting: Sendable {
         var version: Int64
         var at: MonotonicInstant
         /// Whether this process wrote that version.
@@ -355,7 +355,7 @@ package final class DeviceFlow: Sendable {
         return Sighting(version: next.version, at: time.monotonic, isOurs: true)
     }
 
-    private func end(
+    func end(
         _ login: PendingDeviceLogin, over record: OpenRecord, _ status: LoginProgress, _ error: BrokerError?
     ) async throws(StoreError) -> Sighting {
         var ended = login
@@ -373,95 +373,7 @@ package final class DeviceFlow: Sendable {
         return sighting
     }
 
-    /// Stores what the provider granted and the login's end in one commit.
-    private func complete(
-        _ login: PendingDeviceLogin, _ request: PendingDeviceLogin.Request, _ response: TokenResponse,
-        as id: RefreshID
-    ) async {
-        let grant = GrantIntake.Grant(
-            response, origin: .device, login: login.id, to: request.configuration, by: request.server, now: time.now)
-        let told = BrokerEvent.loginCompleted(login.credentialsID, .device, loginID: nil, at: time.now)
-        var tried: Int64?
-        var hasArrived = false
-        do throws(BrokerError) {
-            let outcome = try await intake.take(grant, for: login.credentialsID) { isWaiting async throws(StoreError) in
-                guard let standing = try await self.vault.read(login.recordID) else { return nil }
-                let known = try PendingDeviceLogin(standing)
-                // If another replica has taken over meanwhile, the code is spent, and this is still the token that the user
-                // allowed.
-                if known.status == .pending, !known.isVerifying {
-                    var next = login
-                    (next.request, next.isBeingPolled) = (nil, false)
-                    if isWaiting { next.isVerifying = true } else { next.status = .completed }
-                    let record = next.record(replacing: standing)
-                    tried = record.version
-                    return ([.replace(record, version: standing.version)], isWaiting ? [] : [told])
-                }
-                // An earlier try may have been carried out although its answer was lost, and the credentials may have been
-                // renewed since.
-                hasArrived = (known.status == .completed || known.isVerifying) && standing.version == tried
-                return nil
-            }
-            switch outcome {
-            case .stored: break
-            case .dropped where hasArrived: break
-            case .dropped:
-                // The login was cancelled meanwhile, so this token will not be used.
-                _ = await endpoint.revoke(
-                    grant.credentials, for: request.configuration.client, at: request.server)
-                log.info("device_login_dropped", fields(of: login))
-                return
-            case .waits:
-                log.warning("login_waits", fields(of: login))
-                return
-            case .refused(let error):
-                metrics.loginEnded(.device, error.code.rawValue)
-                log.warning("login_failed", fields(of: login) + LogField.reason(of: error))
-                return
-            }
-            metrics.loginEnded(.device, "completed")
-            log.info("login_completed", fields(of: login) + [.refresh(id)])
-            endings.signal(login.recordID)
-        } catch {
-            if error.code == .tokenResponseError { return await markFailed(login, error) }
-            log.error("login_outcome_not_stored", fields(of: login) + [.code(error.code)])
-        }
-    }
-
-    /// Stores that the token of a login was refused.
-    private func markFailed(_ login: PendingDeviceLogin, _ error: BrokerError) async {
-        do throws(StoreError) {
-            guard let record = try await vault.read(login.recordID),
-                try PendingDeviceLogin(record).status == .pending
-            else { return }
-            _ = try await end(login, over: record, .failed(LoginFailure(error)), error)
-        } catch {
-            log.storeFailed(error, fields(of: login))
-        }
-    }
-
-    /// The end of a login whose credentials have waited for the provider's keys, for `GrantVerification`.
-    private static func end(
-        of id: RecordID, _ credentials: CredentialsID, refusal: BrokerError?, in vault: Vault, at now: Timestamp,
-        signal: @escaping @Sendable () -> Void
-    ) async throws(StoreError) -> GrantVerification.LoginEnd {
-        guard let record = try await vault.read(id) else { return .ended }
-        var login = try PendingDeviceLogin(record)
-        guard login.status == .pending else { return login.status == .completed ? .ended : .cancelled }
-        login.isVerifying = false
-        let event: BrokerEvent
-        if let refusal {
-            login.status = .failed(LoginFailure(refusal))
-            event = .loginFailed(credentials, .device, loginID: nil, refusal, at: now)
-        } else {
-            login.status = .completed
-            event = .loginCompleted(credentials, .device, loginID: nil, at: now)
-        }
-        return .ends(
-            .replace(login.record(replacing: record), version: record.version), event, signal: signal)
-    }
-
-    private func fields(of login: PendingDeviceLogin) -> [LogField] {
+    func fields(of login: PendingDeviceLogin) -> [LogField] {
         LogField.credentials(login.credentialsID) + (login.request.map { [.provider($0.configuration.preset)] } ?? [])
     }
 

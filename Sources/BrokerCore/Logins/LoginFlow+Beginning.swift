@@ -23,6 +23,12 @@ extension LoginFlow {
                 .illegalArgument, "A custom parameter bears the name of a parameter of the protocol.")
         }
         let server = try await servers.server(for: tenant)
+        if server.preset.accounts != nil {
+            throw BrokerError(
+                .illegalConfiguration,
+                "This provider has no login page. Create an account by policy=create_if_needed, or activate one by "
+                    + "POST /credentials/activate.")
+        }
 
         let state: String
         let pkce: PKCE

@@ -112,14 +112,18 @@ final class LoginRedemption: Sendable {
             let grant = GrantIntake.Grant(
                 response, origin: .login, nonce: secrets.nonce, login: login.id, to: secrets.configuration,
                 by: secrets.server, now: time.now)
-            switch try await store(grant, of: login, over: record) {
-            case .stored(let held): return end(login, secrets, .success(held))
+            let (outcome, hasArrived) = try await store(grant, of: login, over: record)
+            switch outcome {
+            case .stored(let snapshot):
+                return end(login, secrets, .success(snapshot.record.held ?? grant.credentials))
+            case .dropped where hasArrived: return end(login, secrets, .success(grant.credentials))
             case .refused(let error): return end(login, secrets, .failure(error))
             case .dropped: throw BrokerError(.gone, "The tenant was deleted before the login ended.")
             case .waits(let error):
                 // The login completes once the provider's keys are there.
                 log.warning(
-                    "login_waits", LogField.credentials(login.credentialsID) + [.provider(secrets.configuration.preset)])
+                    "login_waits", LogField.credentials(login.credentialsID) + [.provider(secrets.configuration.preset)]
+                )
                 return LoginFlow.Ended(
                     login: login.description, credentialsID: login.credentialsID, returnTo: secrets.returnTo,
                     result: .failure(error))
@@ -131,9 +135,10 @@ final class LoginRedemption: Sendable {
     }
 
     /// Stores the credentials and the login's progress in one commit: its completion, or that it waits for the provider's keys.
+    /// - Returns: the outcome, and whether an earlier try was carried out although its answer was lost.
     private func store(
         _ grant: GrantIntake.Grant, of login: PendingLogin, over record: OpenRecord
-    ) async throws(BrokerError) -> GrantIntake.Outcome {
+    ) async throws(BrokerError) -> (GrantIntake.Outcome, hasArrived: Bool) {
         var (isFirst, waits, hasArrived) = (true, false, false)
         let told = BrokerEvent.loginCompleted(login.credentialsID, .standard, loginID: login.id, at: time.now)
         let outcome = try await intake.take(grant, for: login.credentialsID) { isWaiting async throws(StoreError) in
@@ -154,10 +159,8 @@ final class LoginRedemption: Sendable {
             hasArrived = standing?.content == nextRecord.content
             return nil
         }
-        guard case .dropped = outcome, hasArrived else { return outcome }
-        return waits
-            ? .waits(BrokerError(.networkError, "The provider's keys are not there yet.", retryAfter: 5))
-            : .stored(grant.credentials)
+        guard case .dropped = outcome, hasArrived, waits else { return (outcome, hasArrived) }
+        return (.waits(BrokerError(.networkError, "The provider's keys are not there yet.", retryAfter: 5)), true)
     }
 
     /// The end of a login whose credentials have waited for the provider's keys, for `GrantVerification`.

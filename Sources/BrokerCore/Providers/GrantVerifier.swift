@@ -1,7 +1,7 @@
 package import Cryptography
 package import ExternalText
-internal import JSON
 package import JOSE
+internal import JSON
 package import OAuth
 
 /// Verifies the tokens that a provider has granted: access tokens and refresh tokens as the tenant says, ID tokens always
@@ -14,10 +14,16 @@ package struct GrantVerifier: Sendable {
         let idToken: SecretBytes?
         /// What the ID token must say of the request that it answers.
         let nonce: IDTokenExpectations.Nonce
+        /// When the set was granted: its tokens must be valid at that time. Nil for now.
+        var granted: Timestamp?
+        /// Whether a login has brought it, after which the provider is asked for the user, too.
+        var isLogin = false
 
         /// - Parameter nonce: that of the authorization request; nil where it had none.
         package static func login(_ credentials: HeldCredentials, idToken: SecretBytes?, nonce: WireText?) -> Grant {
-            Grant(credentials: credentials, idToken: idToken, nonce: nonce.map { .required($0) } ?? .absent)
+            Grant(
+                credentials: credentials, idToken: idToken, nonce: nonce.map { .required($0) } ?? .absent, isLogin: true
+            )
         }
 
         /// A refresh need not repeat the nonce of the login, but must not bring another one.
@@ -37,11 +43,14 @@ package struct GrantVerifier: Sendable {
         /// A set that was stored before it was verified; nil where the record has none.
         static func waiting(_ record: CredentialRecord) -> Grant? {
             guard let waiting = record.waiting, let credentials = record.granted else { return nil }
-            return switch waiting.origin {
-            case .login, .device, .activation:
-                .login(credentials, idToken: waiting.idToken, nonce: waiting.nonce)
-            case .refresh, .upgrade, .client: .refresh(credentials, idToken: waiting.idToken)
-            }
+            var grant: Grant =
+                switch waiting.origin {
+                case .login, .device, .activation:
+                    .login(credentials, idToken: waiting.idToken, nonce: waiting.nonce)
+                case .refresh, .upgrade, .client: .refresh(credentials, idToken: waiting.idToken)
+                }
+            grant.granted = waiting.granted
+            return grant
         }
     }
 
@@ -62,13 +71,14 @@ package struct GrantVerifier: Sendable {
     }
 
     package let keys: ProviderKeys
+    private let userInfo: UserInfoEndpoint
     private let time: any Time
     private let log: Log
 
-    init(keys: ProviderKeys, time: any Time, log: Log) {
-        self.keys = keys
-        self.time = time
-        self.log = log
+    init(transport: any ProviderTransport, instruments: Instruments) {
+        (time, log) = (instruments.time, instruments.log)
+        keys = ProviderKeys(transport: transport, time: time, metrics: instruments.metrics, log: log)
+        userInfo = UserInfoEndpoint(transport: transport, instruments: instruments)
     }
 
     /// Whether tokens of these credentials are verified before they are served.
@@ -86,7 +96,8 @@ package struct GrantVerifier: Sendable {
     ) async -> Verdict {
         var held = grant.credentials
         let verification = configuration.effectiveTokenVerification
-        let source = Source(configuration: configuration, server: server, waits: waits)
+        let source = Source(
+            configuration: configuration, server: server, now: Self.date(grant.granted ?? time.now), waits: waits)
         var subject: WireText?
         do throws(Failure) {
             (held.proof.accessToken, held.proof.refreshToken) = (false, false)
@@ -104,6 +115,7 @@ package struct GrantVerifier: Sendable {
             {
                 held.proof.idToken = idToken
                 subject = claims.subject
+                if grant.isLogin { try await compareUser(named: subject, held.accessToken, source) }
             } else if held.proof.idToken != nil {
                 // The subject of an access token may be of another kind than that of an ID token.
                 subject = nil
@@ -139,6 +151,7 @@ package struct GrantVerifier: Sendable {
     private struct Source {
         let configuration: TenantConfiguration
         let server: AuthorizationServer
+        let now: NumericDate
         let waits: Bool
     }
 
@@ -151,10 +164,12 @@ package struct GrantVerifier: Sendable {
         guard let expectations = kind == .refresh ? verification?.refreshToken : verification?.accessToken else {
             throw .refused(
                 BrokerError(
-                    .illegalConfiguration, "The tenant's token_verification does not say how such tokens are verified."))
+                    .illegalConfiguration, "The tenant's token_verification does not say how such tokens are verified.")
+            )
         }
         return try await verified(
-            token, kind, expectations, Source(configuration: configuration, server: server, waits: true))
+            token, kind, expectations,
+            Source(configuration: configuration, server: server, now: Self.date(time.now), waits: true))
     }
 
     private func verified(
@@ -169,7 +184,7 @@ package struct GrantVerifier: Sendable {
         }
         let verified = try await signed(token, kind, expectations.policy, at: address, source)
         do throws(ClaimsRejection) {
-            let claims = try expectations.claims(of: source.server.issuer).check(verified, now: now)
+            let claims = try expectations.claims(of: source.configuration.tokenIssuer(at: source.server)).check(verified, now: source.now)
             return Verified(token: verified, claims: claims)
         } catch {
             throw Self.refused(kind, error.description)
@@ -194,9 +209,23 @@ package struct GrantVerifier: Sendable {
         expectations.accessToken = grant.credentials.accessToken.withRevealed { WireText(validating: $0) }
             .map { .init($0, requiresHash: false) }
         do throws(ClaimsRejection) {
-            return try expectations.check(verified, now: now)
+            return try expectations.check(verified, now: source.now)
         } catch {
             throw Self.refused(.id, error.description)
+        }
+    }
+
+    /// Compares the user of an ID token with the one that the userinfo endpoint names, where the tenant has one.
+    private func compareUser(
+        named subject: WireText?, _ accessToken: SecretBytes, _ source: Source
+    ) async throws(Failure) {
+        guard let address = source.configuration.endpoints.userInfo else { return }
+        guard source.waits else {
+            throw .unavailable(BrokerError(.networkError, "The userinfo endpoint was not asked yet.", retryAfter: 1))
+        }
+        let other = try await userInfo.subject(of: accessToken, at: address, for: source.configuration)
+        if other != subject {
+            throw UserInfoEndpoint.refused("\(address) names another user than the ID token.")
         }
     }
 
@@ -222,13 +251,16 @@ package struct GrantVerifier: Sendable {
         }
     }
 
-    private var now: NumericDate { NumericDate(sinceEpoch: .milliseconds(time.now.milliseconds)) }
+    private static func date(_ time: Timestamp) -> NumericDate {
+        NumericDate(sinceEpoch: .milliseconds(time.milliseconds))
+    }
 
     private static func refused(_ kind: Kind, _ reason: String) -> Failure {
         .refused(
             BrokerError(
                 .tokenResponseError,
                 "The provider's \(kind.rawValue) could not be verified: \(reason) What was stored before stays. Check the "
-                    + "configured token_verification, issuer and client_id; or the provider's keys or clock are wrong."))
+                    + "configured token_verification, issuer and client_id; or the provider's keys or clock are wrong.")
+        )
     }
 }

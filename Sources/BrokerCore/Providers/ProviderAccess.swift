@@ -6,8 +6,14 @@ package struct ProviderAccess: Sendable {
     let endpoint: TokenEndpoint
     let trials: ClientTrials
     package let verifier: GrantVerifier
-    /// The longest time of one call, which the transport enforces.
+    let accounts: AccountEndpoint
+    /// The longest time of one call, unless the provider's preset has a longer one for token requests.
     let callLimit: Duration
+
+    /// The longest time of one token request of the tenant.
+    func callLimit(of tenant: Tenant) -> Duration {
+        tenant.configuration.preset.longestTokenRequest(atLeast: callLimit)
+    }
 
     package enum Revocation: String, Sendable {
         case revoked
@@ -35,7 +41,7 @@ package struct ProviderAccess: Sendable {
         } catch {
             return .failed
         }
-        guard let server, server.revocationEndpoint != nil else { return .unsupported }
+        guard let server, server.canRevoke else { return .unsupported }
         let isRevoked = await endpoint.revoke(held, for: tenant.configuration.client, at: server)
         return isRevoked ? .revoked : .failed
     }

@@ -14,7 +14,7 @@ enum RefusalAdvice {
                     by: alsoWrongSecret(answer))
         case "invalid_grant":
             switch grant {
-            case .authorizationCode:
+            case .authorizationCode, .accountCreation:
                 "The code was used already, is too old, or was given for another redirect URI or client. Begin another "
                     + "login; if it fails again, compare the redirect URI that is registered at the provider."
             case .deviceCode: "The code was used already or is too old. Begin another login."
@@ -106,6 +106,7 @@ enum RefusalAdvice {
         case .clientCredentials: "the client credentials grant"
         case .upgrade: "the grant that moves a session to another client"
         case .deviceCode: "the device code grant"
+        case .accountCreation: "account creation"
         }
     }
 }

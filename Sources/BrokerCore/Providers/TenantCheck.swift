@@ -1,6 +1,7 @@
 internal import ExternalText
 internal import HTTPCodec
 internal import HTTPSClient
+internal import JOSE
 internal import JSON
 internal import OAuth
 internal import Reactor
@@ -64,7 +65,7 @@ package struct TenantCheck: Sendable {
         let fetched = needsMetadata ? await providers.servers.fetchAnew(for: tenant) : nil
         let metadata = try? fetched?.get()
         let server = metadata.map { configuration.server(completedBy: $0) } ?? configuration.configuredServer
-        let keys = configuration.endpoints.jwks ?? metadata?.jwksURI
+        let keys = configuration.configuredKeys ?? metadata?.jwksURI
         let origins = Self.origins(of: configuration, server, keys, hasFetched: needsMetadata)
 
         async let reached = reach(origins, configuration)
@@ -237,14 +238,34 @@ package struct TenantCheck: Sendable {
         let words = ReceivedAnswer.words(
             response, to: configuration.client, lacking: "has no keys: it must be a JWK set (RFC 7517)")
         if response.status != .ok { return Outcome(.jwks, false, "\(address) \(words).") }
-        let count = await InputReading.run(bytes: response.body.count) {
-            (try? JSONValue(parsing: response.body))?["keys"]?.array?.count
+        // On the global pool whatever the size, as in `ProviderKeys`.
+        let set = await InputReading.run(bytes: InputReading.largestInPlace + 1) {
+            Result { () throws(JSONWebKeySet.Fault) in try JSONWebKeySet(parsing: response.body) }
         }
-        return switch count {
-        case nil: Outcome(.jwks, false, "\(address) \(words).")
-        case 0?: Outcome(.jwks, true, "The JWK set at \(address) is empty: the provider signs nothing.")
-        case 1?: Outcome(.jwks, true, "One key is at \(address).")
-        case let count?: Outcome(.jwks, true, "\(count) keys are at \(address).")
+        switch set {
+        case .failure(let fault) where fault.isAboutSize: return Outcome(.jwks, false, fault.description)
+        case .failure: return Outcome(.jwks, false, "\(address) \(words).")
+        case .success(let set): return Self.outcome(of: set, at: address, isNeeded: configuration.verifiesTokens)
+        }
+    }
+
+    /// - Parameter isNeeded: whether tokens of the tenant are verified with the keys.
+    private static func outcome(of set: JSONWebKeySet, at address: String, isNeeded: Bool) -> Outcome {
+        let others =
+            set.skipped == 0 ? "" : " The broker does not use \(set.skipped) more, of other kinds or for other uses."
+        return switch set.keys.count {
+        case 0 where set.skipped > 0:
+            Outcome(
+                .jwks, !isNeeded,
+                "\(address) has no key that the broker can use, for ES256, ES384, RS256, PS256 or EdDSA:"
+                    + " \(set.skipped) of other kinds or for other uses.")
+        case 0:
+            Outcome(
+                .jwks, !isNeeded,
+                "The JWK set at \(address) is empty: "
+                    + (isNeeded ? "no token can be verified." : "the provider signs nothing."))
+        case 1: Outcome(.jwks, true, "One key is at \(address).\(others)")
+        case let count: Outcome(.jwks, true, "\(count) keys are at \(address).\(others)")
         }
     }
 

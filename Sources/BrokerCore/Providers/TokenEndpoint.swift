@@ -1,6 +1,8 @@
 internal import Cryptography
+internal import ExternalText
 internal import HTTPCodec
 internal import HTTPSClient
+internal import JSON
 internal import OAuth
 internal import Reactor
 
@@ -66,13 +68,17 @@ package struct TokenEndpoint: Sendable {
     /// A renewal takes a place of this budget before it begins. Calls themselves take none: the caller has a place already, or a
     /// user waits for the call.
     let budget: ProviderBudget
+    /// The longest time of one call, unless the provider's preset has a longer one for token requests.
+    private let callLimit: Duration
 
     /// The executor that work with the provider should prefer; nil for any.
     var executor: (any TaskExecutor)? { transport.executor }
 
     package init(
-        transport: any ProviderTransport, budget: ProviderBudget, time: any Time, metrics: Metrics, log: Log
+        transport: any ProviderTransport, budget: ProviderBudget, callLimit: Duration, time: any Time,
+        metrics: Metrics, log: Log
     ) {
+        self.callLimit = callLimit
         self.transport = transport
         self.budget = budget
         self.time = time
@@ -88,7 +94,9 @@ package struct TokenEndpoint: Sendable {
     ) throws(BrokerError) -> Call {
         let (form, authorization) = request.form(for: client, at: server)
         return Call(
-            message: try Self.message(to: server.tokenEndpoint, form, authorization, server), grant: request.grant,
+            message: try Self.message(
+                server.preset.tokenRequestFormat, to: server.tokenEndpoint, form, authorization, server),
+            grant: request.grant,
             server: server, id: id, tenant: tenant, client: client, shown: ClientUse(client, request.grant),
             pause: ProviderPauses.Key(client, at: server))
     }
@@ -131,7 +139,7 @@ package struct TokenEndpoint: Sendable {
                 "No device authorization endpoint is known of this provider. Name it in the configured endpoints.")
         }
         let (form, authorization) = DeviceAuthorizationRequest.form(for: client, at: server)
-        let message = try Self.message(to: address, form, authorization, server)
+        let message = try Self.message(.form, to: address, form, authorization, server)
         let fields: [LogField] = [
             .tenant(tenant), .refresh(RefreshID()), .provider(server.preset), .endpoint(address),
         ]
@@ -202,7 +210,7 @@ package struct TokenEndpoint: Sendable {
         case .failure(let error): return .unanswered(error)
         case .success(let response) where (200..<300).contains(response.status.code):
             return .answered(
-                await readGrant(response, askedAt: asked, call.fields) == nil ? .unusable : .granted)
+                await readGrant(response, of: server, askedAt: asked, call.fields) == nil ? .unusable : .granted)
         case .success(let response):
             let refusal = await refusal(response, to: message, call.fields)
             return .answered(
@@ -216,7 +224,10 @@ package struct TokenEndpoint: Sendable {
         at server: AuthorizationServer, as id: RefreshID
     ) async -> (outcome: DevicePolling.Outcome, response: TokenResponse?) {
         let (form, authorization) = TokenRequest.deviceCode(deviceCode).form(for: client, at: server)
-        guard let message = try? Self.message(to: server.tokenEndpoint, form, authorization, server) else {
+        guard
+            let message = try? Self.message(
+                server.preset.tokenRequestFormat, to: server.tokenEndpoint, form, authorization, server)
+        else {
             return (.unreachable, nil)
         }
         let asked = time.now
@@ -227,7 +238,7 @@ package struct TokenEndpoint: Sendable {
             return (.unreachable, nil)
         case .success(let response):
             if (200..<300).contains(response.status.code),
-                let granted = await readGrant(response, askedAt: asked, fields)
+                let granted = await readGrant(response, of: server, askedAt: asked, fields)
             {
                 return (.granted, granted)
             }
@@ -237,21 +248,37 @@ package struct TokenEndpoint: Sendable {
         }
     }
 
-    /// Revokes credentials (RFC 7009 §2.1) by one call: by their refresh token, which also ends the access tokens of the grant,
+    /// Revokes credentials by one call: at a provider that logs out by access token in that way, else (RFC 7009 §2.1) by their refresh token, which also ends the access tokens of the grant,
     /// or by the access token where there is no refresh token. Returns whether the provider has confirmed that.
     func revoke(
         _ held: HeldCredentials, for client: ClientConfiguration, at server: AuthorizationServer
     ) async -> Bool {
+        if let endpoint = server.logoutEndpoint { return await logOut(held, endpoint, at: server) }
         guard let endpoint = server.revocationEndpoint else { return false }
         var form: [FormEncoding.Pair] = [
             .init("token", (held.refreshToken ?? held.accessToken).revealedText),
             .init("token_type_hint", held.refreshToken == nil ? "access_token" : "refresh_token"),
         ]
         let authorization = ClientAuthenticator.authenticate(client, by: server.revocationAuthentication, into: &form)
-        guard let message = try? Self.message(to: endpoint, form, authorization, server) else { return false }
+        guard let message = try? Self.message(.form, to: endpoint, form, authorization, server) else { return false }
         let answer = await send(message, endpoint: .revocation, server: server)
         guard case .success(let response) = answer else { return false }
         return response.status == .ok
+    }
+
+    /// Ends the session of an access token at a provider with an endpoint for that.
+    private func logOut(_ held: HeldCredentials, _ endpoint: String, at server: AuthorizationServer) async -> Bool {
+        guard let rules = server.preset.accounts,
+            var message = try? ClientRequest(provider: server, .post, endpoint)
+        else { return false }
+        message.fields.append("Authorization", "Bearer " + held.accessToken.revealedText)
+        guard case .success(let response) = await send(message, endpoint: .logout, server: server),
+            response.status == .ok
+        else { return false }
+        let status = await InputReading.run(bytes: response.body.count) {
+            (try? JSONValue(parsing: response.body))?["status"]?.string
+        }
+        return status == rules.logoutStatus
     }
 
     /// What a call without a grant may have done at the provider.
@@ -264,7 +291,7 @@ package struct TokenEndpoint: Sendable {
     }
 
     /// Makes one call. Returns its result, what it may have done at the provider, and whether the provider's answer was read.
-    /// - Parameter limit: for how long to wait for the answer; nil for the transport's own limit.
+    /// - Parameter limit: for how long to wait for the answer; nil for as long as a token request may take.
     func send(_ call: Call, limit: Duration? = nil) async -> (answer: Answer, trace: Trace, isAnswered: Bool) {
         let (server, grant) = (call.server, call.grant)
         var message = call.message
@@ -282,7 +309,7 @@ package struct TokenEndpoint: Sendable {
             return (isFinal ? .refused(reason) : .again(reason, retryAfter: nil), trace, false)
         }
         if (200..<300).contains(response.status.code) {
-            if let granted = await readGrant(response, askedAt: asked, call.fields) {
+            if let granted = await readGrant(response, of: server, askedAt: asked, call.fields) {
                 return (.granted(granted), .none, true)
             }
             log.warning("token_response_unusable", call.fields + [.status(response.status)])
@@ -305,10 +332,11 @@ package struct TokenEndpoint: Sendable {
 
     /// The grant in an answer; nil where there is none.
     private func readGrant(
-        _ response: ClientResponse, askedAt asked: Timestamp, _ fields: [LogField]
+        _ response: ClientResponse, of server: AuthorizationServer, askedAt asked: Timestamp, _ fields: [LogField]
     ) async -> TokenResponse? {
         let granted = await InputReading.run(bytes: response.body.count) {
-            TokenResponse(body: response.body, askedAt: asked)
+            TokenResponse(
+                body: response.body, askedAt: asked, prefersTokenExpiry: server.preset.prefersTokenExpiry)
         }
         if granted?.hasUnreadableLifetime == true {
             log.warning("token_lifetime_unreadable", fields)
@@ -319,10 +347,14 @@ package struct TokenEndpoint: Sendable {
     private func refusal(
         _ response: ClientResponse, to request: ClientRequest, _ fields: [LogField]
     ) async -> Refusal {
+        await refusal(
+            response, to: SentSecrets(form: request.parameters, authorization: request.fields["Authorization"]), fields)
+    }
+
+    /// - Parameter sent: the secrets of the request.
+    func refusal(_ response: ClientResponse, to sent: SentSecrets, _ fields: [LogField]) async -> Refusal {
         let answer = await InputReading.run(bytes: response.body.count) {
-            TokenErrorResponse(
-                body: response.body,
-                answering: SentSecrets(form: request.body, authorization: request.fields["Authorization"]))
+            TokenErrorResponse(body: response.body, answering: sent)
         }
         return Refusal(
             status: response.status.code, answer: answer,
@@ -360,10 +392,13 @@ package struct TokenEndpoint: Sendable {
         }
     }
 
-    private func send(
+    func send(
         _ message: ClientRequest, endpoint: Metrics.ProviderEndpoint, server: AuthorizationServer
     ) async -> Result<ClientResponse, TransportError> {
         let start = time.monotonic
+        var message = message
+        let longest = endpoint == .token ? server.preset.longestTokenRequest(atLeast: callLimit) : callLimit
+        message.timeLimit = min(message.timeLimit ?? longest, longest)
         let result: Result<ClientResponse, TransportError>
         do throws(TransportError) {
             result = .success(try await transport.send(message))
@@ -377,20 +412,21 @@ package struct TokenEndpoint: Sendable {
     }
 
     private static func message(
-        to endpoint: String, _ form: [FormEncoding.Pair], _ authorization: String?, _ server: AuthorizationServer
+        _ format: ProviderPreset.TokenRequestFormat, to endpoint: String, _ form: [FormEncoding.Pair],
+        _ authorization: String?, _ server: AuthorizationServer
     ) throws(BrokerError) -> ClientRequest {
-        guard let url = URLTarget(endpoint) else {
-            throw BrokerError(.illegalConfiguration, "The provider's endpoint is not a usable URL.")
+        switch format {
+        case .form:
+            var message = try ClientRequest(provider: server, .post, endpoint)
+            message.fields.append("Content-Type", "application/x-www-form-urlencoded")
+            if let authorization { message.fields.append("Authorization", authorization) }
+            message.body = Array(FormEncoding.encode(form).utf8)
+            return message
+        case .query:
+            var message = try ClientRequest(provider: server, .get, endpoint, query: form)
+            if let authorization { message.fields.append("Authorization", authorization) }
+            return message
         }
-        let pins = try PinSet.inForce(server.pinnedCertificates, at: url)
-        var fields: Fields = [
-            "Content-Type": "application/x-www-form-urlencoded", "Accept": "application/json",
-            "User-Agent": "token-broker",
-        ]
-        if let authorization { fields.append("Authorization", authorization) }
-        return ClientRequest(
-            method: .post, url: url, fields: fields, body: Array(FormEncoding.encode(form).utf8),
-            pins: pins)
     }
 
     /// The `Retry-After` for callers where the provider names none.

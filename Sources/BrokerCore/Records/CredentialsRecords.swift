@@ -244,7 +244,9 @@ final class CredentialsRecords: Sendable {
             if error == .unavailable { cache.remove(id) }
             throw error
         }
-        cache.put(id, prepared.snapshot, ticket)
+        // The answer may come so late that this process has read what came after this change.
+        let isOvertaken = cache.any(id).map { $0.version > prepared.snapshot.version } ?? false
+        if !isOvertaken { cache.put(id, prepared.snapshot, ticket) }
         await memory.keep(
             prepared.snapshot.record, id, version: prepared.snapshot.version, after: prepared.replaced)
         if endsPublication { published(id) }

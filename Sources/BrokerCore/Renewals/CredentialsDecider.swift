@@ -24,16 +24,12 @@ final class CredentialsDecider: Sendable {
         self.time = time
     }
 
-    /// - Parameter renewsEarly: whether a token may be renewed before it expires.
     func decide(
-        _ snapshot: CredentialsSnapshot, _ tenant: Tenant, _ query: CredentialsQuery, _ id: CredentialsID,
-        renewsEarly: Bool = true
+        _ snapshot: CredentialsSnapshot, _ tenant: Tenant, _ query: CredentialsQuery, _ id: CredentialsID
     ) -> CredentialsDecision {
         let decision = decide(snapshot, tenant, query, now: time.now)
         // Without its lead time, the policy would serve the token.
-        guard decision == .refresh(isEarly: true), !renewsEarly || isPaused(id, snapshot.version) else {
-            return decision
-        }
+        guard decision == .refresh(isEarly: true), isPaused(id, snapshot.version) else { return decision }
         return .serve
     }
 

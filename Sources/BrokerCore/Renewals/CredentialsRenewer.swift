@@ -36,6 +36,9 @@ package final class CredentialsRenewer: Sendable {
     let time: any Time
     let log: Log
     let metrics: Metrics
+    /// How many renewals may be in flight when another one is begun behind an answer. A renewal that is not begun is begun by a
+    /// later answer, or when the token no longer lives as long as callers ask for.
+    private static let mostBehindAnswers = 1024
     private let flights: SingleFlight<CredentialsID, Result<Renewed, BrokerError>>
 
     /// - Parameters:
@@ -66,29 +69,42 @@ package final class CredentialsRenewer: Sendable {
 
     /// Renews the credentials, or joins the renewal that is under way. The renewal goes on when the caller stops waiting.
     /// - Parameters:
+    ///   - trigger: why the renewal begins; listeners get it.
     ///   - urgency: a renewal in the background does not wait for another replica that renews already.
     ///   - limit: returns when the caller is to stop waiting; nil waits for as long as the renewal takes.
     /// - Returns: the result, and whether this call began the renewal; nil when the limit or the caller's task ended first.
     func renew(
         _ id: CredentialsID, of tenant: Tenant, _ query: CredentialsQuery,
-        _ urgency: ProviderBudget.Urgency = .caller, within limit: (@Sendable () async -> Void)? = nil
+        _ urgency: ProviderBudget.Urgency = .caller, as trigger: BrokerEvent.Trigger,
+        within limit: (@Sendable () async -> Void)? = nil
     ) async -> (value: Result<Renewed, BrokerError>, isOwn: Bool)? {
         // A caller waits where the work runs, unless it prefers another executor.
         await withDefaultTaskExecutor(providers.endpoint.executor) {
-            await flights.run(id, within: limit) {
-                // A store that has lost its last commits gives their versions to other contents. Only the change feed reports
-                // that, so without it a version proves nothing.
-                let known = self.records.isFollowing ? self.records.cache.fresh(id, now: self.time.monotonic) : nil
-                let request = RenewalRequest(id: id, tenant: tenant, query: query, urgency: urgency)
-                return await RenewalRun(self, request, assuming: known).run()
-            }
+            await flights.run(id, within: limit) { await self.run(id, of: tenant, query, urgency, trigger) }
         }
+    }
+
+    private func run(
+        _ id: CredentialsID, of tenant: Tenant, _ query: CredentialsQuery, _ urgency: ProviderBudget.Urgency,
+        _ trigger: BrokerEvent.Trigger
+    ) async -> Result<Renewed, BrokerError> {
+        // A store that has lost its last commits gives their versions to other contents. Only the change feed reports
+        // that, so without it a version proves nothing.
+        let known = self.records.isFollowing ? self.records.cache.fresh(id, now: self.time.monotonic) : nil
+        let request = RenewalRequest(id: id, tenant: tenant, query: query, urgency: urgency, trigger: trigger)
+        return await RenewalRun(self, request, assuming: known).run()
+    }
+
+    /// Begins to renew credentials that are served meanwhile, unless they are being renewed already, or as many renewals are in
+    /// flight as may be begun in this way. Does not suspend.
+    func renewBehindAnswer(_ id: CredentialsID, of tenant: Tenant, _ query: CredentialsQuery) {
+        flights.start(id, below: Self.mostBehindAnswers) { await self.run(id, of: tenant, query, .background, .ahead) }
     }
 
     /// Renews credentials before a caller asks for them, if they still have that version.
     func renewAhead(_ id: CredentialsID, of tenant: Tenant, version: Int64) async -> Metrics.RenewalAhead {
         let query = CredentialsQuery(policy: .localForceRefresh, renewedPast: version)
-        return switch await renew(id, of: tenant, query, .background)?.value {
+        return switch await renew(id, of: tenant, query, .background, as: .ahead)?.value {
         case .success(.new)?: .renewed
         case .success(.overtaken)?: .overtaken
         case .failure?: .failed
@@ -99,7 +115,7 @@ package final class CredentialsRenewer: Sendable {
     /// Renews a record whose lease holder died while it renewed, unless another replica does so.
     func recover(_ id: CredentialsID) async throws(BrokerError) {
         guard let tenant = try await tenants.currentTenant(id.tenant) else { return }
-        let run = await renew(id, of: tenant, CredentialsQuery(), .background)
+        let run = await renew(id, of: tenant, CredentialsQuery(), .background, as: .ahead)
         if case .failure(let error)? = run?.value { throw error }
     }
 
@@ -131,26 +147,30 @@ package final class CredentialsRenewer: Sendable {
         var waits = (1...BackoffSchedule.retries).compactMap { retry in
             BackoffSchedule.standard.wait(before: retry, retryAfter: nil)
         }
-        if grant == .clientCredentials {
+        let callLimit = providers.callLimit(of: tenant)
+        if grant == .clientCredentials || grant == .accountCreation {
+            // A second try could create a second account.
+            if grant == .accountCreation { waits = [] }
             // No refresh token is spent, so another replica may ask as soon as the lease has run out.
-            var rules = RenewalRules(grace: .zero, callLimit: providers.callLimit, waits: waits, turn: .zero)
-            rules.span = providers.callLimit + .seconds(2)
+            var rules = RenewalRules(grace: .zero, callLimit: callLimit, waits: waits, turn: .zero)
+            rules.span = callLimit + .seconds(2)
             return rules
         }
         // For the call that follows a refused upgrade; see `RenewalCalls.call`.
         if grant == .upgrade { waits.append(.zero) }
         let grace = tenant.configuration.reuseGrace ?? tenant.configuration.preset.reuseGrace
         var rules = RenewalRules(
-            grace: grace ?? RenewalRules.usualGrace, callLimit: providers.callLimit, waits: waits,
+            grace: grace ?? RenewalRules.usualGrace, callLimit: callLimit, waits: waits,
             patience: RenewalRules.usualPatience)
         rules.isGraceKnown = grace != nil
         return rules
     }
 
     /// Whether an empty record is to be written first, so that there is a row for the lease: for the first client credentials
-    /// of a storage key, which each replica would ask for otherwise.
+    /// of a storage key, or the account of its user, which each replica would ask for otherwise.
     func needsRow(_ current: CredentialsSnapshot, _ decision: CredentialsDecision) -> Bool {
-        current.version == 0 && records.isShared && decision == .obtainClientCredentials(isUpgrade: false)
+        current.version == 0 && records.isShared
+            && (decision == .obtainClientCredentials(isUpgrade: false) || decision == .createAccount)
     }
 
     /// What is to be done about a lease whose holder has ended, although the credentials need no renewal: the refresh token,
@@ -202,7 +222,10 @@ extension CredentialsDecision {
         case .refresh: .refreshToken
         case .upgrade: .upgrade
         case .obtainClientCredentials: .clientCredentials
-        case .serve, .serveBasic, .verify, .retire, .expiredOnArrival, .missing, .levelNotAvailable, .keptForOtherProvider: nil
+        case .createAccount: .accountCreation
+        case .serve, .serveBasic, .verify, .retire, .expiredOnArrival, .missing, .levelNotAvailable,
+            .keptForOtherProvider:
+            nil
         }
     }
 }

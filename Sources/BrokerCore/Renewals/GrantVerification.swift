@@ -82,9 +82,12 @@ final class GrantVerification: Sendable {
                 records.log.info("subject_adopted", LogField.credentials(id))
             }
             let now = time.now
-            return await store(snapshot.record.settled(to: held), id, over: snapshot, waiting, refusal: nil) { version in
+            let stored = await store(snapshot.record.settled(to: held), id, over: snapshot, waiting, refusal: nil) {
+                version in
                 [.updated(id, to: held, version: version, by: waiting.origin.cause, nil, at: now)]
             }
+            // A token that has expired while it waited is refreshed like any other.
+            return held.expires > now ? stored : stored.map { _ in .overtaken }
         }
     }
 
@@ -120,9 +123,10 @@ final class GrantVerification: Sendable {
             let stored = try await records.write(record, id, over: snapshot, alongside: changes, events: events)
             signal?()
             if isCancelled { return .success(.overtaken) }
-            if refusal == nil { records.log.info("credentials_verified", LogField.credentials(id) + [.version(stored.version)]) }
-            let life = (stored.record.held?.expires).map { records.time.now.duration(to: $0) }
-            return .success(.new(stored, life: life))
+            if refusal == nil {
+                records.log.info("credentials_verified", LogField.credentials(id) + [.version(stored.version)])
+            }
+            return .success(.new(stored, life: (stored.record.held?.expires).map { records.time.now.duration(to: $0) }))
         } catch .conflict {
             return .success(.overtaken)
         } catch {
@@ -170,6 +174,17 @@ extension WaitingVerification.Origin {
         case .refresh, .upgrade, .client: true
         case .login, .device, .activation: false
         }
+    }
+
+    /// - Parameter cause: that of a renewal. The creation of an account has the cause of a login.
+    init(_ cause: BrokerEvent.Origin) {
+        self =
+            switch cause {
+            case .client: .client
+            case .upgrade: .upgrade
+            case .login: .activation
+            case .refresh, .device, .set, .recovery: .refresh
+            }
     }
 
     /// The cause that the event of the set names.

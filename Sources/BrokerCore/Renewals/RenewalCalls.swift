@@ -66,6 +66,7 @@ final class RenewalCalls {
     func ask(
         limit: Duration, _ basis: RenewalBasis, _ attempt: RenewalAttempt, extending lease: RenewalLease
     ) async throws(BrokerError) -> RenewalAttempt.Outcome {
+        if basis.grant == .accountCreation { return await createAccount(basis, attempt, extending: lease) }
         let call: TokenEndpoint.Call
         do throws(BrokerError) {
             guard let server, let next = try self.call(at: server, basis, attempt) else { return .denied }
@@ -97,6 +98,25 @@ final class RenewalCalls {
         }
         if isAnswered { report.lastAnswer = .other }
         return await outcome(of: answer, to: call, trace: call.grant.spendsRefreshToken ? trace : .none, basis)
+    }
+
+    /// Creates an account by several calls, each of which is made once.
+    private func createAccount(
+        _ basis: RenewalBasis, _ attempt: RenewalAttempt, extending lease: RenewalLease
+    ) async -> RenewalAttempt.Outcome {
+        do throws(BrokerError) {
+            guard let server else { return .denied }
+            let response = try await lease.whileExtending(attempt, basis) { () async throws(BrokerError) in
+                try await self.renewer.providers.accounts.grant(
+                    by: .creation, for: self.tenant.configuration.client, of: self.tenant.name, at: server,
+                    as: self.request.refreshID)
+            }
+            granted = (response, .accountCreation)
+            return .granted
+        } catch {
+            report.failure = error
+            return .denied
+        }
     }
 
     /// The next call. An upgrade that the provider has refused because the session has ended is followed by one ordinary

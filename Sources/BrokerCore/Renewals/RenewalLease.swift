@@ -46,7 +46,8 @@ final class RenewalLease {
         var events: [BrokerEvent] = []
         if isFirst, let grant = basis.grant, grant.spendsRefreshToken {
             events = BrokerEvent.steps(
-                [.refreshStarted, .refreshRefreshingAccessToken], id, grant, request.refreshID, at: renewer.time.now)
+                [.refreshStarted, .refreshRefreshingAccessToken], of: request.eventContext(grant),
+                at: renewer.time.now)
         }
         do throws(StoreError) {
             var changes: [VaultChange] = []

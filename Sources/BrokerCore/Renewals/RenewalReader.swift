@@ -143,7 +143,7 @@ final class RenewalReader {
         if basis.spendsRefreshToken, let from = basis.held?.refreshableFrom {
             delay = renewer.time.now.duration(to: from)
             // No call leaves more to wait for, so the record was written by another clock.
-            if delay > renewer.providers.callLimit * 2 { delay = .zero }
+            if delay > renewer.providers.callLimit(of: request.tenant) * 2 { delay = .zero }
         }
         return .due(
             RenewalAttempt.Standing(version: basis.snapshot.version, isDue: true, lease: lease, delay: delay),

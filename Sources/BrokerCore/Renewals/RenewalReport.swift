@@ -113,7 +113,7 @@ final class RenewalReport {
         let now = renewer.time.now
         var events: [BrokerEvent] = []
         if let grant = basis.grant, grant.spendsRefreshToken {
-            events.append(.refreshFailed(id, grant, error, request.refreshID, at: now))
+            events.append(.refreshFailed(request.eventContext(grant), error, at: now))
             if pauses {
                 let retry = now.advanced(by: RenewalFailures.pause(after: error))
                 events.append(.degraded(id, error, retryAt: retry, request.refreshID, at: now))
@@ -199,7 +199,7 @@ final class RenewalReport {
             }
             fields.append(.version(snapshot.version))
         case .failure(let error):
-            outcome = .failed
+            outcome = !error.endsSession ? .failed : isDoubtful ? .sessionLost : .sessionEnded
             fields.append(.code(error.code))
         }
         renewer.metrics.renewalEnded(

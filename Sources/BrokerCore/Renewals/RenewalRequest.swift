@@ -8,8 +8,15 @@ struct RenewalRequest: Sendable {
     let tenant: Tenant
     let query: CredentialsQuery
     let urgency: ProviderBudget.Urgency
+    /// Why the renewal begins.
+    let trigger: BrokerEvent.Trigger
     /// Names the renewal in events and in the log.
     let refreshID = RefreshID()
+
+    /// What the events of the renewal have in common.
+    func eventContext(_ grant: TokenRequest.Grant) -> BrokerEvent.Refresh {
+        BrokerEvent.Refresh(id: id, refreshID: refreshID, grant: grant, trigger: trigger)
+    }
 
     var logFields: [LogField] { LogField.credentials(id) + [.refresh(refreshID)] }
 }

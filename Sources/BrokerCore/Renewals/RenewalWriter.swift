@@ -95,6 +95,7 @@ struct RenewalWriter {
         }
         var renewed = HeldCredentials(
             granted: granted.response, level: .user, to: client, by: server, replacing: held, now: now)
+        if granted.grant == .accountCreation { return (CredentialRecord(held: renewed), .login) }
         let isDelayed = delay > .zero && granted.response.refreshToken.map { $0 != held?.refreshToken } ?? false
         renewed.refreshableFrom = isDelayed ? now.advanced(by: delay) : nil
         if granted.grant == .upgrade { return (CredentialRecord(held: renewed, renewed: now), .upgrade) }
@@ -125,8 +126,8 @@ struct RenewalWriter {
             return nil
         }
         let waiting = WaitingVerification(
-            origin: origin == .client ? .client : origin == .upgrade ? .upgrade : .refresh, replacing: basis.held,
-            idToken: response.idToken)
+            origin: WaitingVerification.Origin(origin), replacing: basis.held, idToken: response.idToken,
+            granted: renewer.time.now)
         let grant = GrantVerifier.Grant.refresh(held, idToken: response.idToken)
         switch await renewer.providers.verifier.verdict(on: grant, of: tenant.configuration, at: server, waits: false) {
         case .unavailable: return .stored(record.waiting(for: waiting), refusal: nil)
@@ -152,7 +153,9 @@ struct RenewalWriter {
     private func events(
         _ record: CredentialRecord, _ origin: BrokerEvent.Origin, _ refusal: BrokerError?
     ) -> CredentialsRecords.Events {
-        let (id, refreshID, grant, now) = (id, request.refreshID, basis.grant, renewer.time.now)
+        let (id, refreshID, context, now) = (
+            id, request.refreshID, basis.grant.map(request.eventContext), renewer.time.now
+        )
         let verification = tenant.configuration.effectiveTokenVerification
         return { version in
             var kinds: [BrokerEvent.Kind] = [.refreshRefreshedAccessToken]
@@ -169,10 +172,10 @@ struct RenewalWriter {
                     }
                 }
             }
-            guard let grant, grant.spendsRefreshToken else { return updated.map { [$0] } ?? [] }
-            var events = BrokerEvent.steps(kinds, id, grant, refreshID, at: now)
+            guard let context, context.grant.spendsRefreshToken else { return updated.map { [$0] } ?? [] }
+            var events = BrokerEvent.steps(kinds, of: context, at: now)
             if let updated { events.insert(updated, at: events.endIndex - 1) }
-            if let refusal { events.append(.refreshFailed(id, grant, refusal, refreshID, at: now)) }
+            if let refusal { events.append(.refreshFailed(context, refusal, at: now)) }
             return events
         }
     }
@@ -194,11 +197,10 @@ struct RenewalWriter {
         guard let held = basis.held, let ending else { return .success(.overtaken) }
         let (id, refreshID, now) = (id, request.refreshID, renewer.time.now)
         let endReason: BrokerEvent.EndReason? = isDoubtful ? .outcomeUnknown : nil
-        let grant = basis.grant ?? .refreshToken
+        let context = request.eventContext(basis.grant ?? .refreshToken)
         let reason: BrokerError =
             switch ending {
-            case .refused(let answer):
-                BrokerError(.unexpectedError, "The provider ended the session.", errorCode: answer.errorCode)
+            case .refused(let answer): .sessionEnded(by: answer, at: tenant.configuration.preset)
             case .otherUser: .subjectChanged
             }
         var publication = Publication(
@@ -216,12 +218,12 @@ struct RenewalWriter {
                     ]
                 case .otherUser: BrokerEvent.subjectChanged(id, from: held, version: version, refreshID, at: now)
                 }
-            return ended + [.refreshFailed(id, grant, reason, refreshID, at: now)]
+            return ended + [.refreshFailed(context, reason, at: now)]
         }
         publication.holder = holder
         publication.quarantine = .keep(held, for: renewer.quarantine)
         let result = await storeEnd(&publication, endsRenewal: true)
-        if case (.otherUser, .success(.new)) = (ending, result) { return .failure(.subjectChanged) }
+        if reason.endsSession, case .success(.new) = result { return .failure(reason) }
         return result
     }
 
@@ -274,6 +276,18 @@ struct RenewalWriter {
 }
 
 extension BrokerError {
+    /// Whether the error says that the session has ended, so that no caller may be served from it any more.
+    var endsSession: Bool {
+        code == .invalidTokenRequest || code == .unknownAccount || self == .subjectChanged
+    }
+
+    /// The error of a refresh that the provider refused because the session has ended.
+    fileprivate static func sessionEnded(by answer: TokenErrorResponse, at preset: ProviderPreset) -> BrokerError {
+        named(by: answer, at: preset)
+            ?? BrokerError(
+                .unexpectedError, "The provider ended the session.", errorCode: preset.shownCode(of: answer))
+    }
+
     /// What callers get after a refresh that brought another user's token.
     static let subjectChanged = BrokerError(
         .tokenResponseError,

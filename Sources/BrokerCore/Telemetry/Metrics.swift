@@ -238,6 +238,11 @@ package final class Metrics: Sendable {
         case revocation
         case metadata
         case jwks
+        case userInfo = "userinfo"
+        case authorization
+        case accountCreation = "account_creation"
+        case activation
+        case logout
     }
 
     package func loginEnded(_ kind: LoginKind, _ outcome: String) {
@@ -316,7 +321,7 @@ package final class Metrics: Sendable {
         func add(_ name: String, _ labels: String) { series.append(Series(name: name, labels: labels)) }
         for provider in ProviderPreset.all.map(\.name) {
             for outcome in TokenRead.allCases { add("token_reads_total", labels(provider, outcome)) }
-            for grant in [TokenRequest.Grant.refreshToken, .upgrade, .clientCredentials, nil] {
+            for grant in [TokenRequest.Grant.refreshToken, .upgrade, .clientCredentials, .accountCreation, nil] {
                 for outcome in Renewal.allCases { add("refresh_total", labels(provider, grant, outcome)) }
             }
             for name in ["refresh_outcome_unknown_total", "client_refused_total", "subject_changed_total"] {

@@ -24,13 +24,15 @@ extension TenantConfiguration {
             preset: preset,
             client: ClientConfiguration(
                 clientID: clientID ?? "", clientSecret: (secret?.text).map(SecretBytes.init(utf8:)),
-                clientUniqueKey: uniqueKey, scopes: ScopeSet(scopes ?? []) ?? .empty))
+                clientUniqueKey: uniqueKey, scopes: scopes.map { ScopeSet($0) ?? .empty } ?? preset.defaultScopes))
 
         loginServiceBaseURI = Self.providerURI(&reader, "login_service_base_uri", rules, isBase: true)
         authServiceBaseURI = Self.providerURI(&reader, "auth_service_base_uri", rules, isBase: true)
-        if preset.loginServiceBaseURI == nil {
-            if loginServiceBaseURI != nil { reader.note("login_service_base_uri", "is not used with this provider") }
-            if authServiceBaseURI != nil { reader.note("auth_service_base_uri", "is not used with this provider") }
+        if preset.loginServiceBaseURI == nil, loginServiceBaseURI != nil {
+            reader.note("login_service_base_uri", "is not used with this provider")
+        }
+        if preset.authServiceBaseURI == nil, authServiceBaseURI != nil {
+            reader.note("auth_service_base_uri", "is not used with this provider")
         }
         certificatePinning = reader.bool("certificate_pinning")
         // An empty list would silently pin nothing.
@@ -50,6 +52,13 @@ extension TenantConfiguration {
                 endpoints.deviceAuthorization = Self.providerURI(&reader, "device_authorization", rules)
                 endpoints.revocation = Self.providerURI(&reader, "revocation", rules)
                 endpoints.jwks = Self.providerURI(&reader, "jwks", rules)
+                endpoints.userInfo = Self.providerURI(&reader, "userinfo", rules)
+                for (name, path) in Self.accountEndpoints {
+                    endpoints[keyPath: path] = Self.providerURI(&reader, WireText(name), rules)
+                    if endpoints[keyPath: path] != nil, preset.accounts == nil {
+                        reader.note(WireText(name), "is not used with this provider")
+                    }
+                }
                 return endpoints
             } ?? Endpoints()
         let hasUnusableAddresses = reader.faultCount > faultsBefore
@@ -90,7 +99,8 @@ extension TenantConfiguration {
             configuredServer != nil, !hasUnusableAddresses
         {
             reader.note(
-                "token_verification", "needs the address of the provider's keys: name it in its jwks or in endpoints.jwks")
+                "token_verification",
+                "needs the address of the provider's keys: name it in its jwks or in endpoints.jwks")
         }
         try reader.finish()
     }
@@ -103,12 +113,18 @@ extension TenantConfiguration {
         let scope = reader.string("scope")
         let scopes = scope.flatMap { ScopeSet($0.split(at: " ")) }
         if scope != nil, scopes == nil {
-            reader.note("scope", "must be scopes of visible ASCII without quote and backslash, with one space between them")
+            reader.note(
+                "scope", "must be scopes of visible ASCII without quote and backslash, with one space between them")
         }
         return TokenVerification.Expectations(
             issuer: reader.string("issuer"), audience: reader.string("audience"), scopes: scopes,
             algorithms: algorithms.map { Set($0.compactMap { SignatureAlgorithm($0) }) },
             leeway: reader.integer("leeway", in: TokenVerification.leewaySeconds).map { .seconds($0) })
+    }
+
+    /// The members of `endpoints` that only a provider with accounts of its own has.
+    private static var accountEndpoints: [(name: String, path: WritableKeyPath<Endpoints, String?>)] {
+        [("account_creation", \.accountCreation), ("activation", \.activation), ("logout", \.logout)]
     }
 
     private static func refusal(_ reader: inout ObjectReader) -> RefusalPattern? {
@@ -247,6 +263,8 @@ extension TenantConfiguration {
                 json.memberIfPresent("device_authorization", endpoints.deviceAuthorization)
                 json.memberIfPresent("revocation", endpoints.revocation)
                 json.memberIfPresent("jwks", endpoints.jwks)
+                json.memberIfPresent("userinfo", endpoints.userInfo)
+                for (name, path) in Self.accountEndpoints { json.memberIfPresent(name, endpoints[keyPath: path]) }
             }
         }
         json.memberIfPresent("token_endpoint_auth_method", clientAuthentication?.rawValue)
@@ -297,7 +315,9 @@ extension TenantConfiguration {
             json.memberIfPresent("issuer", expectations.issuer?.text)
             json.memberIfPresent("audience", expectations.audience?.text)
             json.memberIfPresent("scope", expectations.scopes?.description)
-            if let algorithms = expectations.algorithms { json.member("algorithms", algorithms.map(\.rawValue).sorted()) }
+            if let algorithms = expectations.algorithms {
+                json.member("algorithms", algorithms.map(\.rawValue).sorted())
+            }
             json.memberIfPresent("leeway", expectations.leeway?.components.seconds)
         }
     }

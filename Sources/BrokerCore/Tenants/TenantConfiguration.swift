@@ -33,6 +33,11 @@ package struct TenantConfiguration: Sendable, Equatable {
         package var deviceAuthorization: String?
         package var revocation: String?
         package var jwks: String?
+        /// Asked after each login with an ID token; nil for not asking.
+        package var userInfo: String?
+        package var accountCreation: String?
+        package var activation: String?
+        package var logout: String?
 
         package init() {}
     }
@@ -84,7 +89,9 @@ package struct TenantConfiguration: Sendable, Equatable {
     }
 
     /// Whether callers can get client credentials, the level between a user's and the basic one.
-    package var obtainsClientCredentials: Bool { client.clientSecret != nil && clientCredentials == .on }
+    package var obtainsClientCredentials: Bool {
+        client.clientSecret != nil && clientCredentials == .on && preset.levels.contains(.client)
+    }
 
     package var effectiveDefaultLifetime: TokenLifetime { defaultLifetime ?? preset.defaultLifetime }
 
@@ -93,10 +100,22 @@ package struct TenantConfiguration: Sendable, Equatable {
         preset.tokenVerification?.replaced(by: tokenVerification) ?? tokenVerification
     }
 
-    /// The address of the provider's keys, as far as that is known without its metadata.
-    var configuredKeys: String? { effectiveTokenVerification?.jwks ?? endpoints.jwks }
+    /// The issuer that signed tokens name; nil where it is not known.
+    func tokenIssuer(at server: AuthorizationServer) -> String? {
+        if let issuer = server.issuer { return issuer }
+        return effectiveTokenVerification?.issuesAsBase == true ? authServiceBaseURI ?? preset.authServiceBaseURI : nil
+    }
 
-    package var effectiveRefreshLeadTime: Duration { refreshLeadTime ?? preset.refreshLeadTime }
+    /// Whether tokens of this tenant need the provider's keys: signed ones, or the ID tokens of its logins.
+    var verifiesTokens: Bool {
+        effectiveTokenVerification?.verifiesTokens == true || client.scopes.values.contains("openid")
+    }
+
+    /// The address of the provider's keys, as far as that is known without its metadata.
+    var configuredKeys: String? { effectiveTokenVerification?.jwks ?? endpoints.jwks ?? endpoint(preset.paths.keys) }
+
+    /// Nil if neither the tenant nor the preset names one: then the caller's `min_ttl` decides alone.
+    package var effectiveRefreshLeadTime: Duration? { refreshLeadTime ?? preset.refreshLeadTime }
 
     /// The provider's title on pages: the preset's, else the host of its issuer or of its login page.
     func providerTitle(at server: AuthorizationServer) -> String {
@@ -106,9 +125,9 @@ package struct TenantConfiguration: Sendable, Equatable {
 
     /// Whether token requests and browsers are sent to addresses of the preset, and not of the tenant.
     var usesPresetAddresses: Bool {
-        let namesLogin = endpoints.authorization != nil || loginServiceBaseURI != nil
-        let namesTokens = endpoints.token != nil || authServiceBaseURI != nil
-        let presetKnowsThem = preset.loginServiceBaseURI != nil || preset.authorizationEndpoint != nil
+        let namesLogin = endpoints.authorization != nil || base(preset.paths.authorization) != nil
+        let namesTokens = endpoints.token != nil || base(preset.paths.token) != nil
+        let presetKnowsThem = preset.authServiceBaseURI != nil || preset.authorizationEndpoint != nil
         return presetKnowsThem && !(namesLogin && namesTokens)
     }
 
@@ -133,11 +152,9 @@ package struct TenantConfiguration: Sendable, Equatable {
     /// The endpoints, if the configuration has all of them; nil where the provider's metadata is needed.
     package var configuredServer: AuthorizationServer? {
         server(
-            authorization: endpoints.authorization
-                ?? joined(loginServiceBaseURI ?? preset.loginServiceBaseURI, "authorize")
+            authorization: endpoints.authorization ?? endpoint(preset.paths.authorization)
                 ?? preset.authorizationEndpoint,
-            token: endpoints.token ?? joined(authServiceBaseURI ?? preset.authServiceBaseURI, "oauth2/token")
-                ?? preset.tokenEndpoint)
+            token: endpoints.token ?? endpoint(preset.paths.token) ?? preset.tokenEndpoint)
     }
 
     /// The endpoints; those that are not configured come from the provider's metadata.
@@ -167,18 +184,19 @@ package struct TenantConfiguration: Sendable, Equatable {
 
     private func server(authorization: String?, token: String?) -> AuthorizationServer? {
         guard let authorization, let token else { return nil }
-        return AuthorizationServer(
+        var server = AuthorizationServer(
             preset: preset, authorizationEndpoint: authorization, tokenEndpoint: token,
             revocationEndpoint: endpoints.revocation,
-            deviceAuthorizationEndpoint: endpoints.deviceAuthorization
-                ?? preset.deviceAuthorizationPath.flatMap { path in
-                    joined(authServiceBaseURI ?? preset.authServiceBaseURI, path)
-                },
+            deviceAuthorizationEndpoint: endpoints.deviceAuthorization ?? endpoint(preset.paths.deviceAuthorization),
             jwksURI: configuredKeys, issuer: issuer, announcesIssuerInResponses: false,
             clientAuthentication: clientAuthentication ?? preset.clientAuthentication,
             pinnedCertificates: effectivePins,
             sessionEndingAnswers: preset.sessionEndingAnswers + sessionEndingAnswers,
             defaultLifetime: effectiveDefaultLifetime)
+        server.accountCreationEndpoint = endpoints.accountCreation ?? endpoint(preset.paths.accountCreation)
+        server.activationEndpoint = endpoints.activation ?? endpoint(preset.paths.activation)
+        server.logoutEndpoint = endpoints.logout ?? endpoint(preset.paths.logout)
+        return server
     }
 
     /// Identifies the provider within this process, even before its metadata is known: tenants whose requests go to one place
@@ -187,9 +205,22 @@ package struct TenantConfiguration: Sendable, Equatable {
         configuredServer?.origin ?? issuer ?? preset.name
     }
 
-    /// Joins the two with exactly one slash.
-    private func joined(_ base: String?, _ path: String) -> String? {
-        base.map { WireText($0).ends(with: "/") ? $0 + path : "\($0)/\(path)" }
+    /// The tenant's own base URI of the service that the path is below; nil for the preset's.
+    private func base(_ path: ProviderPreset.EndpointPath?) -> String? {
+        switch path?.base {
+        case .loginService?: loginServiceBaseURI
+        case .authService?: authServiceBaseURI
+        case nil: nil
+        }
+    }
+
+    /// Joins base URI and path with exactly one slash.
+    private func endpoint(_ path: ProviderPreset.EndpointPath?) -> String? {
+        guard let path else { return nil }
+        let presetBase = path.base == .loginService ? preset.loginServiceBaseURI : preset.authServiceBaseURI
+        return (base(path) ?? presetBase).map {
+            WireText($0).ends(with: "/") ? $0 + path.path : "\($0)/\(path.path)"
+        }
     }
 }
 

@@ -27,7 +27,10 @@ package final class Tenant: Cacheable, Equatable {
         terms = CredentialsPolicy.Terms(
             client: configuration.client.fingerprint,
             canObtainClientCredentials: configuration.obtainsClientCredentials,
-            canUpgrade: configuration.preset.upgradeGrant != nil, leadTime: configuration.effectiveRefreshLeadTime,
+            canUpgrade: configuration.preset.upgradeGrant != nil,
+            canCreateAccounts: configuration.preset.accounts != nil,
+            hasLowerLevels: configuration.preset.levels.contains(.basic),
+            leadTime: configuration.effectiveRefreshLeadTime,
             providers: configuration.acceptedProviders)
     }
 

@@ -290,6 +290,9 @@ extension RecordID {
         case .login, .device: "a pending login of tenant \(tenant); it must begin again"
         case .quarantine:
             "credentials that a provider had ended, under storage key \(key) of tenant \(tenant); they cannot be restored"
+        case .revocation:
+            "a revocation that was to be tried again: the session of a user of tenant \(tenant) who has logged out may live "
+                + "on at the provider"
         case .trouble: "nothing: it is written again when a renewal fails"
         case .unpublished:
             "credentials that a provider granted and that are not in the database: the user under storage key \(key) "

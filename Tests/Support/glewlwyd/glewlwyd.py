@@ -227,11 +227,31 @@ static_files_mime_types = ({{ extension = ".html", mime_type = "text/html" }});
     def configure(self):
         administrator = self.browser()
         administrator.api("POST", "/auth", ADMINISTRATOR)
+        administrator.api("POST", "/mod/plugin/", self.provider_module())
+        administrator.api("POST", "/scope/", {
+            "name": "music", "display_name": "Music", "description": "Listen to music",
+            "password_required": True, "password_max_age": 0, "scheme": {}, "scheme_required": {},
+        })
+        administrator.api("POST", "/user/", {
+            "username": USERNAME, "name": "Ada", "email": "ada@example.com", "password": self.password,
+            "enabled": True, "scope": USER_SCOPES,
+        })
+        administrator.api("POST", "/client/", {
+            "client_id": CLIENT_ID, "name": "Token broker under test", "enabled": True, "confidential": True,
+            "client_secret": self.client_secret, "scope": ["music"],
+            "redirect_uri": self.options["redirect_uris"],
+            "token_endpoint_auth_method": ["client_secret_basic", "client_secret_post"],
+            "authorization_type": ["code", "refresh_token", "client_credentials", "device_authorization"],
+        })
+
+    def provider_module(self):
+        """The configuration of the OpenID provider, with a key that is new at each call."""
         private_key, public_key = self.signing_key()
-        administrator.api("POST", "/mod/plugin/", {
+        key_type = "ecdsa" if self.options.get("signs_with_ecdsa") else "rsa"
+        return {
             "module": "oidc", "name": "oidc", "display_name": "OpenID Connect",
             "parameters": {
-                "iss": self.issuer, "jwt-type": "rsa", "jwt-key-size": "256", "key": private_key, "cert": public_key,
+                "iss": self.issuer, "jwt-type": key_type, "jwt-key-size": "256", "key": private_key, "cert": public_key,
                 "access-token-duration": self.options.get("access_token_duration", 3600),
                 "refresh-token-duration": self.options.get("refresh_token_duration", 1209600),
                 "code-duration": 600,
@@ -250,24 +270,19 @@ static_files_mime_types = ({{ extension = ".html", mime_type = "text/html" }});
                 "device-authorization-expiration": 600,
                 "device-authorization-interval": self.options.get("device_interval", 5),
             },
-        })
-        administrator.api("POST", "/scope/", {
-            "name": "music", "display_name": "Music", "description": "Listen to music",
-            "password_required": True, "password_max_age": 0, "scheme": {}, "scheme_required": {},
-        })
-        administrator.api("POST", "/user/", {
-            "username": USERNAME, "name": "Ada", "email": "ada@example.com", "password": self.password,
-            "enabled": True, "scope": USER_SCOPES,
-        })
-        administrator.api("POST", "/client/", {
-            "client_id": CLIENT_ID, "name": "Token broker under test", "enabled": True, "confidential": True,
-            "client_secret": self.client_secret, "scope": ["music"],
-            "redirect_uri": self.options["redirect_uris"],
-            "token_endpoint_auth_method": ["client_secret_basic", "client_secret_post"],
-            "authorization_type": ["code", "refresh_token", "client_credentials", "device_authorization"],
-        })
+        }
+
+    def rotate_key(self):
+        """Signs with a new key from now on, and publishes it in place of the one before."""
+        administrator = self.browser()
+        administrator.api("POST", "/auth", ADMINISTRATOR)
+        administrator.api("PUT", "/mod/plugin/oidc", self.provider_module())
+        administrator.api("PUT", "/mod/plugin/oidc/reset/")
 
     def signing_key(self):
+        if self.options.get("signs_with_ecdsa"):
+            private_key = self.openssl("ecparam", "-name", "prime256v1", "-genkey", "-noout")
+            return private_key.decode(), self.openssl("ec", "-pubout", input=private_key).decode()
         private_key = self.openssl("genrsa", "2048")
         return private_key.decode(), self.openssl("rsa", "-pubout", input=private_key).decode()
 
@@ -365,6 +380,9 @@ def answer(server, line):
             return {"redirect": server.approve_device(request["user_code"])}
         if request["command"] == "revoke_refresh_tokens":
             return {"revoked": server.revoke_refresh_tokens()}
+        if request["command"] == "rotate_key":
+            server.rotate_key()
+            return {"rotated": True}
         if request["command"] == "post":
             response, content = server.browser().request("POST", request["url"], form=request["form"])
             return {"status": response.status, "body": content.decode()}

@@ -56,6 +56,7 @@ internal import TokenBroker
             case "POST /login/finalize": sample.body = #"{"login_response_query": "code=c&state=s"}"#
             case "PUT /credentials": sample.body = #"{"credentials": {"client_id": "c1", "token": "t"}}"#
             case "POST /credentials/restore": sample.body = "{}"
+            case "POST /credentials/activate": sample.body = #"{"platform_signature": "s"}"#
             case "POST /login/start/{tenant}/{login_id}", "POST /login/confirm/{tenant}/{login_id}":
                 sample.body = "decision=continue"
                 sample.fields = ContractLogins.button

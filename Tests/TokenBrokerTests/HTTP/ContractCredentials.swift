@@ -1,6 +1,7 @@
 internal import BrokerCore
 internal import BrokerTesting
 internal import CredentialStore
+internal import DevelopmentProvider
 internal import ExternalText
 internal import HTTPCodec
 internal import HTTPSClient
@@ -19,6 +20,7 @@ struct ContractCredentials {
         try await settingAndRemovingCredentials()
         try await restoringCredentials()
         try await claims()
+        try await accounts()
     }
 
     private func claims() async throws {
@@ -39,6 +41,35 @@ struct ContractCredentials {
         await broker.makeTenant("t2")
         await broker.set("opaque", tenant: "t2")
         await recorder.call(broker, .get, "/credentials/claims", tenant: "t2")
+    }
+
+    private func accounts() async throws {
+        let (broker, provider) = try await BrokerHarness.accounts()
+        let path = "/credentials/activate"
+        provider.setAccount("alice", to: .active)
+        let body = #"{"storage_key": null, "platform_signature": "alice", "source": null}"#
+        #expect(await recorder.call(broker, .post, path, tenant: "t1", body: body).status == 200)
+        let full = #"{"storage_key": "k", "platform_signature": "alice", "source": "google_play_store"}"#
+        #expect(await recorder.call(broker, .post, path, tenant: "t1", body: full).status == 200)
+        #expect(await recorder.call(broker, .post, path, tenant: "t1", body: "{}").status == 400)
+        #expect(await recorder.call(broker, .post, path, tenant: "t2", body: body).status == 404)
+        provider.setAccount("alice", to: .suspended)
+        #expect(await recorder.call(broker, .post, path, tenant: "t1", body: body).code == "unexpected_error")
+        provider.setAccount("alice", to: .removed)
+        #expect(await recorder.call(broker, .post, path, tenant: "t1", body: body).code == "unknown_account")
+        provider.script(Fault(.authorize, status: .internalServerError))
+        #expect(await recorder.call(broker, .post, path, tenant: "t1", body: body).code == "retryable_error")
+        await broker.makeTenant("t3")
+        #expect(await recorder.call(broker, .post, path, tenant: "t3", body: body).code == "illegal_configuration")
+
+        let create = "/credentials?policy=create_if_needed&storage_key=new"
+        #expect(await recorder.call(broker, .get, create, tenant: "t1").status == 200)
+        provider.script(
+            Fault(.token, status: .badRequest, body: Array(#"{"error":"invalid_token_request","error_code":2}"#.utf8)))
+        let refresh = "/credentials?policy=local_force_refresh&storage_key=new"
+        #expect(await recorder.call(broker, .get, refresh, tenant: "t1").json["error_code"]?.text == "reused")
+        #expect(await recorder.call(broker, .get, refresh, tenant: "t1").code == "missing_token_container")
+        await recorder.call(broker, .get, "/tenants/t1")
     }
 
     private func credentials() async throws {

@@ -17,7 +17,8 @@ internal import TokenBroker
     private static let statuses: [BrokerError.Code: Int] = [
         .authorizationError: 400, .tokenResponseError: 502, .unexpectedError: 502, .retryableError: 503,
         .networkError: 503, .illegalConfiguration: 424, .illegalArgument: 422, .missingTokenContainer: 404,
-        .levelNotAvailable: 424, .invalidRequest: 400, .unauthorized: 401, .forbidden: 403, .notFound: 404,
+        .levelNotAvailable: 424, .invalidTokenRequest: 424, .unknownAccount: 424, .invalidRequest: 400,
+        .unauthorized: 401, .forbidden: 403, .notFound: 404,
         .methodNotAllowed: 405, .conflict: 409, .gone: 410, .payloadTooLarge: 413, .unsupportedMediaType: 415,
         .tooManyRequests: 429,
         .storageUnavailable: 503, .providerUntrusted: 502, .internalError: 500,
@@ -50,7 +51,7 @@ internal import TokenBroker
                 "illegal_configuration", "illegal_argument", "missing_token_container", "level_not_available",
                 "invalid_request", "unauthorized", "forbidden", "not_found", "method_not_allowed", "conflict", "gone",
                 "payload_too_large", "unsupported_media_type", "too_many_requests", "storage_unavailable",
-                "provider_untrusted",
+                "provider_untrusted", "invalid_token_request", "unknown_account",
             ]))
     }
 

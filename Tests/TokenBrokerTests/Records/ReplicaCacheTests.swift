@@ -273,4 +273,28 @@ internal import TokenBroker
         #expect(pair.two.log.count { $0.contains(#""change_feed_lost""#) } == 1)
         #expect(pair.two.log.count { $0.contains(#""change_feed_following""#) } == 1)
     }
+
+    @Test func `a renewal whose answer from the store comes late gives its callers what came after it`() async throws {
+        let time = ManualTime()
+        let records = MemoryRecordStore { time.monotonic }
+        let store = FaultyStore(records, revalidateAfter: .zero)
+        let one = try await BrokerHarness(store: store, time: time)
+        let two = try await BrokerHarness(store: FaultyStore(records, revalidateAfter: .zero), time: time)
+        await one.makeTenant()
+        await one.logIn(token: BrokerHarness.token("a1", refresh: "r1"))
+        time.advance(by: .seconds(3600))
+        let gate = Gate()
+        store.onCommit(of: .credentials, .holdAnswer(gate))
+        one.transport.enqueue(.json(200, BrokerHarness.token("a2", refresh: "r2")))
+        async let late = one.get()
+        // The store has `a2`, and its answer is on the way.
+        await gate.arrivals()
+        two.transport.enqueue(.json(200, BrokerHarness.token("a3", refresh: "r3")))
+        #expect(await two.get("policy=local_force_refresh").token == "a3")
+        let read = await one.get("policy=local")
+        #expect(read.token == "a3")
+        gate.open()
+        let answer = await late
+        #expect((answer.token, answer.version) == ("a3", read.version))
+    }
 }

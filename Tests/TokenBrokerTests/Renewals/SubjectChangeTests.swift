@@ -37,7 +37,8 @@ internal import TokenBroker
         if let subject {
             // It is not older than the test's time, by which hours pass.
             let token = provider.token(
-                #"{"iss": "\#(SigningProvider.issuer)", "aud": "c1", "sub": "\#(subject)", "iat": 1, "exp": 4102444800}"#)
+                #"{"iss": "\#(SigningProvider.issuer)", "aud": "c1", "sub": "\#(subject)", "iat": 1, "exp": 4102444800}"#
+            )
             members.append(#""id_token": "\#(token)""#)
         }
         return "{" + members.joined(separator: ", ") + "}"

@@ -346,7 +346,10 @@ internal import TokenBroker
         #expect(await broker.call(.get, "/credentials?storage_key=alice", key: key).token == "a1")
         #expect(await broker.call(.get, "/credentials?storage_key=bob", key: key).level == "basic")
         for query in ["", "?storage_key=eve", "?storage_key=Alice", "?storage_key=alice2"] {
-            for (method, path) in [(.get, "/credentials"), (.get, "/credentials/status"), (.get, "/credentials/claims"), (.delete, "/credentials")]
+            for (method, path) in [
+                (.get, "/credentials"), (.get, "/credentials/status"), (.get, "/credentials/claims"),
+                (.delete, "/credentials"),
+            ]
                 as [(Method, String)]
             {
                 let answer = await broker.call(method, path + query, key: key)

@@ -30,7 +30,7 @@ internal import TokenBroker
         .decide { seen in
             if let step = change(seen) { return step }
             if seen.url.contains("/.well-known/") { return .json(200, metadata) }
-            if seen.url.hasSuffix("/k") { return .json(200, #"{"keys": [{"kty": "EC"}, {"kty": "RSA"}]}"#) }
+            if seen.url.hasSuffix("/k") { return .json(200, usable[1]) }
             if seen.form["grant_type"] == "client_credentials" {
                 return .json(200, BrokerHarness.token("canary-token"))
             }
@@ -123,10 +123,19 @@ internal import TokenBroker
         #expect(checks.detail("jwks").contains(words))
     }
 
-    @Test func `counts one key in words`() async throws {
-        let (checks, _) = try await Self.check(
-            at: Self.provider { $0.url.hasSuffix("/k") ? .json(200, #"{"keys": [{"kty": "EC"}]}"#) : nil })
-        #expect(checks.detail("jwks") == "One key is at https://op.example/k.")
+    private static let usable = [SigningProvider(), SigningProvider(keys: ["a", "b"])].map(\.keySet)
+    private static let withOthers = usable[0].replacing("]}", with: #", {"kty": "EC"}, {"kty": "oct", "k": "c2VjcmV0"}]}"#)
+
+    @Test(arguments: [
+        (usable[0], "One key is at https://op.example/k."), (usable[1], "2 keys are at https://op.example/k."),
+        (
+            withOthers,
+            "One key is at https://op.example/k. The broker does not use 2 more, of other kinds or for other uses."
+        ), (#"{"keys": []}"#, "The JWK set at https://op.example/k is empty: the provider signs nothing."),
+    ])
+    func `counts the keys that the broker can use`(set: String, words: String) async throws {
+        let (checks, _) = try await Self.check(at: Self.provider { $0.url.hasSuffix("/k") ? .json(200, set) : nil })
+        #expect(checks.detail("jwks") == words)
     }
 
     @Test func `tells an answer that cannot be used apart from none`() async throws {

@@ -2,6 +2,7 @@ internal import BrokerCore
 internal import BrokerTesting
 internal import ExternalText
 internal import HTTPCodec
+internal import HTTPSClient
 internal import JSON
 internal import OAuth
 internal import Testing
@@ -21,7 +22,8 @@ internal import TokenBroker
 
     private static func body(_ access: String, _ idToken: String?) -> String {
         let member = idToken.map { #", "id_token": "\#($0)""# } ?? ""
-        return #"{"access_token": "\#(access)", "token_type": "Bearer", "expires_in": 3600, "refresh_token": "r"\#(member)}"#
+        return
+            #"{"access_token": "\#(access)", "token_type": "Bearer", "expires_in": 3600, "refresh_token": "r"\#(member)}"#
     }
 
     /// Finishes a login whose answer has the ID token that `token` makes of the request's nonce.
@@ -65,12 +67,18 @@ internal import TokenBroker
         ),
         ("another's key", { nonce, now in SigningProvider().idToken(of: "ada", at: now, nonce: nonce) }),
         ("expired", { nonce, now in provider.idToken(of: "ada", at: now.advanced(by: .seconds(-3660)), nonce: nonce) }),
-        ("from the future", { nonce, now in provider.idToken(of: "ada", at: now.advanced(by: .seconds(61)), nonce: nonce) }),
+        (
+            "from the future",
+            { nonce, now in provider.idToken(of: "ada", at: now.advanced(by: .seconds(61)), nonce: nonce) }
+        ),
         ("no subject", { nonce, now in provider.idToken(of: "", at: now, nonce: nonce) }),
-        ("no signature", { nonce, now in
-            let claims = provider.idToken(of: "ada", at: now, nonce: nonce).split(separator: ".")[1]
-            return Base64Text.encode(#"{"alg":"none"}"#) + ".\(claims)."
-        }),
+        (
+            "no signature",
+            { nonce, now in
+                let claims = provider.idToken(of: "ada", at: now, nonce: nonce).split(separator: ".")[1]
+                return Base64Text.encode(#"{"alg":"none"}"#) + ".\(claims)."
+            }
+        ),
         ("no JWT", { _, _ in "opaque" }),
     ]
 
@@ -144,5 +152,51 @@ internal import TokenBroker
         broker.transport.enqueue(.json(200, Self.body(next, nil)))
         let answer = await broker.get("policy=local_force_refresh")
         #expect((answer.token, answer.json["user_id"]?.text) == (next, "ada"))
+    }
+
+    // MARK: Userinfo
+
+    private static let userInfo = "https://op.example/userinfo"
+
+    private static func brokerThatAsks(_ step: ScriptedTransport.Step) async throws -> BrokerHarness {
+        let broker = try await broker(
+            #"""
+            {"client_id": "c1", "scopes": ["openid"], "provider": "oidc", "issuer": "\#(SigningProvider.issuer)",
+             "endpoints": {"authorization": "https://op.example/authorize", "token": "https://op.example/token",
+                           "jwks": "\#(SigningProvider.keysAddress)", "userinfo": "\#(userInfo)"}}
+            """#)
+        broker.transport.standing(at: userInfo, step)
+        return broker
+    }
+
+    @Test func `are compared with the userinfo endpoint where the tenant names one`() async throws {
+        let broker = try await Self.brokerThatAsks(.json(200, #"{"sub": "ada", "name": "Ada"}"#))
+        let answer = await Self.logIn(broker) { Self.provider.idToken(of: "ada", at: broker.time.now, nonce: $0) }
+        #expect(answer.status == 200)
+        #expect(await broker.get().json["user_id"]?.text == "ada")
+        let asked = broker.transport.standingSeen.filter { $0.url == Self.userInfo }
+        #expect(asked.map { $0.fields["Authorization"]?.text } == ["Bearer a1"])
+    }
+
+    @Test(arguments: [
+        (200, #"{"sub": "eve"}"#), (200, #"{"sub": ""}"#), (200, "{}"), (200, "ada"), (401, ""), (403, ""),
+    ])
+    func `of another user than the userinfo endpoint names end the login`(status: Int, body: String) async throws {
+        let broker = try await Self.brokerThatAsks(.json(status, body))
+        let answer = await Self.logIn(broker) { Self.provider.idToken(of: "ada", at: broker.time.now, nonce: $0) }
+        #expect(answer.status == 502)
+        #expect(try await broker.events().last?.data["error"]?.text == "token_response_error")
+        #expect(await broker.get("policy=local").code == "missing_token_container")
+    }
+
+    @Test(arguments: [ScriptedTransport.Step.failure(.connectFailed), .json(500, ""), .json(429, ""), .json(302, "")])
+    func `wait for a userinfo endpoint that does not answer`(step: ScriptedTransport.Step) async throws {
+        let broker = try await Self.brokerThatAsks(step)
+        let answer = await Self.logIn(broker) { Self.provider.idToken(of: "ada", at: broker.time.now, nonce: $0) }
+        #expect(answer.status == 503)
+        #expect(await broker.get("policy=local").code == "missing_token_container")
+        broker.transport.standing(at: Self.userInfo, .json(200, #"{"sub": "ada"}"#))
+        #expect(await broker.get().json["user_id"]?.text == "ada")
+        #expect(broker.transport.seen.count == 1)
     }
 }

@@ -90,19 +90,28 @@ internal import TokenBroker
         ("expired by more than the tolerance", { access("2", at: $0.advanced(by: .seconds(-3630))) }),
         ("from the future", { access("2", at: $0.advanced(by: .seconds(31))) }),
         ("another's signature", { SigningProvider().signed("read", audience: "api", at: $0) }),
-        ("changed claims", { now in
-            let parts = access("2", at: now).split(separator: ".")
-            let other = access("3", at: now, of: "eve").split(separator: ".")
-            return "\(parts[0]).\(other[1]).\(parts[2])"
-        }),
-        ("no signature", { now in
-            let claims = access("2", at: now).split(separator: ".")[1]
-            return Base64Text.encode(#"{"alg":"none","kid":"k1"}"#) + ".\(claims)."
-        }),
-        ("an HMAC", { now in
-            let parts = access("2", at: now).split(separator: ".")
-            return Base64Text.encode(#"{"alg":"HS256","kid":"k1"}"#) + ".\(parts[1]).\(parts[2])"
-        }),
+        (
+            "changed claims",
+            { now in
+                let parts = access("2", at: now).split(separator: ".")
+                let other = access("3", at: now, of: "eve").split(separator: ".")
+                return "\(parts[0]).\(other[1]).\(parts[2])"
+            }
+        ),
+        (
+            "no signature",
+            { now in
+                let claims = access("2", at: now).split(separator: ".")[1]
+                return Base64Text.encode(#"{"alg":"none","kid":"k1"}"#) + ".\(claims)."
+            }
+        ),
+        (
+            "an HMAC",
+            { now in
+                let parts = access("2", at: now).split(separator: ".")
+                return Base64Text.encode(#"{"alg":"HS256","kid":"k1"}"#) + ".\(parts[1]).\(parts[2])"
+            }
+        ),
         ("an opaque text", { _ in "opaque" }),
     ]
 
@@ -133,7 +142,9 @@ internal import TokenBroker
         let (broker, access, _) = try await Self.loggedIn()
         let now = broker.time.now
         broker.transport.enqueue(
-            .json(200, Self.body(Self.access("2", at: now), Self.refresh("2", at: now, scope: scope, audience: audience))))
+            .json(
+                200, Self.body(Self.access("2", at: now), Self.refresh("2", at: now, scope: scope, audience: audience)))
+        )
         let refused = await broker.get("policy=local_force_refresh")
         #expect((refused.status, refused.code) == (502, "token_response_error"))
         #expect(await broker.get("policy=local").token == access)
@@ -166,7 +177,8 @@ internal import TokenBroker
     @Test func `of another user put the session aside`() async throws {
         let (broker, _, refresh) = try await Self.loggedIn()
         let now = broker.time.now
-        broker.transport.enqueue(.json(200, Self.body(Self.access("2", at: now, of: "eve"), Self.refresh("2", at: now))))
+        broker.transport.enqueue(
+            .json(200, Self.body(Self.access("2", at: now, of: "eve"), Self.refresh("2", at: now))))
         #expect(await broker.get("policy=local_force_refresh").code == "token_response_error")
         #expect(try await broker.quarantined()?.credentials.refreshToken?.revealedText == refresh)
         #expect(await broker.get("policy=local").code == "missing_token_container")

@@ -113,7 +113,8 @@ internal import TokenBroker
     @Test func `that are refused in the end leave the session with the refresh token that came last`() async throws {
         let (broker, _) = try await Self.restarted()
         let now = broker.time.now
-        broker.transport.enqueue(.json(200, BrokerHarness.token(Self.access("2", at: now, audience: "web"), refresh: "r2")))
+        broker.transport.enqueue(
+            .json(200, BrokerHarness.token(Self.access("2", at: now, audience: "web"), refresh: "r2")))
         #expect(await broker.get().code == "network_error")
         Self.publishKeys(broker)
         broker.time.advance(by: .seconds(6))
@@ -149,7 +150,8 @@ internal import TokenBroker
 
     @Test func `survive the encoding of their record`() throws {
         let held = HeldCredentials(
-            level: .user, accessToken: SecretBytes(utf8: "a"), refreshToken: SecretBytes(utf8: "r"), expires: Timestamp(seconds: 10), grantedScopes: .empty,
+            level: .user, accessToken: SecretBytes(utf8: "a"), refreshToken: SecretBytes(utf8: "r"),
+            expires: Timestamp(seconds: 10), grantedScopes: .empty,
             userID: "ada",
             obtainedWith: ClientFingerprint(
                 clientID: "c", scopes: .empty, clientUniqueKey: nil, clientSecretDigest: nil), grantedBy: nil)
@@ -159,11 +161,24 @@ internal import TokenBroker
             for origin in WaitingVerification.Origin.allCases {
                 let record = CredentialRecord(held: granted, renewed: Timestamp(seconds: 5)).waiting(
                     for: WaitingVerification(
-                        origin: origin, replacing: earlier, idToken: SecretBytes(utf8: "t"), nonce: "n", login: "l"))
+                        origin: origin, replacing: earlier, idToken: SecretBytes(utf8: "t"), nonce: "n", login: "l",
+                        granted: Timestamp(seconds: 5)))
                 #expect(CredentialRecord(decoding: record.encoded) == record)
                 #expect(record.held == earlier)
             }
         }
+    }
+
+    @Test func `that expire while they wait are verified, and refreshed like others`() async throws {
+        let (broker, _) = try await Self.restarted()
+        broker.transport.enqueue(.json(200, BrokerHarness.token(Self.access("2", at: broker.time.now), refresh: "r2")))
+        #expect(await broker.get().code == "network_error")
+        Self.publishKeys(broker)
+        broker.time.advance(by: .seconds(4000))
+        let next = Self.access("3", at: broker.time.now)
+        broker.transport.enqueue(.json(200, BrokerHarness.token(next, refresh: "r3")))
+        #expect(await broker.get().token == next)
+        #expect(broker.transport.seen.last?.form["refresh_token"] == "r2")
     }
 
     // MARK: Logins
@@ -194,7 +209,8 @@ internal import TokenBroker
     @Test func `that are refused fail their login, and the session before stays`() async throws {
         let (broker, earlier) = try await Self.restarted(expired: false)
         let login = await broker.beginLogin()
-        broker.transport.enqueue(.json(200, BrokerHarness.token(Self.access("9", at: broker.time.now, audience: "web"))))
+        broker.transport.enqueue(
+            .json(200, BrokerHarness.token(Self.access("9", at: broker.time.now, audience: "web"))))
         _ = await broker.call(.get, "/login/callback?code=c-1&state=\(login.state)", key: nil)
         #expect(await broker.get().token == earlier)
         Self.publishKeys(broker)

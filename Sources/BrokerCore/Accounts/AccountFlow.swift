@@ -1,0 +1,96 @@
+internal import CredentialStore
+package import Cryptography
+package import ExternalText
+package import OAuth
+internal import Reactor
+internal import Waiting
+
+/// Logs users in at a provider that has no login page.
+///
+/// Activates accounts with the signature of a platform. The other way to an account, its creation, is a renewal (`RenewalCalls`)
+/// of a storage key under which nothing is stored, so that all replicas together create one account.
+///
+/// Safe to use from any task.
+package final class AccountFlow: Sendable {
+    private let records: CredentialsRecords
+    private let providers: ProviderAccess
+    private let intake: GrantIntake
+    private let time: any Time
+    private let log: Log
+    private let flights: SingleFlight<RefreshID, Result<CredentialsSnapshot, BrokerError>>
+
+    init(records: CredentialsRecords, providers: ProviderAccess, intake: GrantIntake) {
+        self.records = records
+        self.providers = providers
+        self.intake = intake
+        (time, log) = (records.time, records.log)
+        flights = SingleFlight(on: providers.endpoint.executor)
+    }
+
+    /// Activates the account that a platform's signature names, and stores its credentials in place of any others. Goes on when
+    /// the caller's task is cancelled: the provider has opened a session by then.
+    /// - Parameters:
+    ///   - platformSignature: the signature of a platform, such as the receipt of an application store.
+    ///   - source: the name of the platform; nil for the one of the provider's preset.
+    /// - Throws: what `AccountEndpoint.grant` does; `token_response_error` where a token is not believed, and `network_error` where
+    ///   the provider's keys do not answer: the credentials are stored then, and served once they are verified; `not_found` where the tenant is gone; `storage_unavailable` where the broker
+    ///   is stopped before the store answers.
+    package func activate(
+        _ id: CredentialsID, of tenant: Tenant, platformSignature: SecretBytes, source: WireText?
+    ) async throws(BrokerError) -> CredentialsSnapshot {
+        let refreshID = RefreshID()
+        // A caller waits where the work runs, unless it prefers another executor.
+        let run = await withDefaultTaskExecutor(providers.endpoint.executor) {
+            await flights.run(refreshID, within: nil) {
+                do throws(BrokerError) {
+                    let login = AccountEndpoint.Login.activation(signature: platformSignature, source: source)
+                    return .success(try await self.logIn(by: login, id, of: tenant, as: refreshID))
+                } catch {
+                    self.log.warning(
+                        "account_activation_failed",
+                        LogField.credentials(id) + [.refresh(refreshID)] + LogField.reason(of: error))
+                    return .failure(error)
+                }
+            }
+        }
+        guard let run else {
+            throw BrokerError(.retryableError, "The request ended before the account was activated.", retryAfter: 1)
+        }
+        return try run.value.get()
+    }
+
+    private func logIn(
+        by login: AccountEndpoint.Login, _ id: CredentialsID, of tenant: Tenant, as refreshID: RefreshID
+    ) async throws(BrokerError) -> CredentialsSnapshot {
+        let client = tenant.configuration.client
+        let server = try await providers.servers.server(for: tenant)
+        let response = try await providers.accounts.grant(
+            by: login, for: client, of: tenant.name, at: server, as: refreshID)
+        let grant = GrantIntake.Grant(
+            response, origin: .activation, to: tenant.configuration, by: server, now: time.now)
+        let outcome = try await intake.take(grant, for: id) { _ async throws(StoreError) in
+            try await self.records.tenantExists(id) ? ([], []) : nil
+        }
+        let stored: CredentialsSnapshot
+        switch outcome {
+        case .stored(let snapshot): stored = snapshot
+        // The credentials are stored, and served once the provider's keys are there.
+        case .waits(let error), .refused(let error): throw error
+        case .dropped: throw BrokerError.noSuchTenant
+        }
+        log.info("account_activated", LogField.credentials(id) + [.refresh(refreshID), .version(stored.version)])
+        return stored
+    }
+
+    /// Suspends until no account is being activated.
+    func finish() async {
+        await flights.finish()
+    }
+
+    /// Cancels the activations in flight.
+    /// - Returns: how many activations were in flight.
+    func cancelAll() -> Int {
+        defer { flights.cancelAll() }
+        return flights.count
+    }
+}

@@ -1,0 +1,202 @@
+internal import CredentialStore
+internal import Cryptography
+package import OAuth
+internal import Reactor
+internal import Waiting
+
+/// Ends the sessions of users who have logged out at their providers: at once, and again for a day where that fails.
+///
+/// What is needed for that is in a record of its own, which the commit of the logout writes. Its due mark says when the next try
+/// is made; the replica that moves the mark by compare-and-set makes it. A process that ends meanwhile leaves the record to
+/// another replica, or to the next process.
+///
+/// Safe to use from any task.
+package final class RevocationJob: Sendable {
+    /// A logout whose revocation has its record.
+    package struct Logout: Sendable {
+        fileprivate let pending: PendingRevocation
+        fileprivate let record: OpenRecord
+    }
+
+    private static let batch = 100
+    /// How many revocations are made at once.
+    private static let atOnce = 8
+    /// The longest pause between two searches: marks that other replicas write are not announced.
+    private static let interval: Duration = .seconds(30)
+    /// When a record that this process cannot read is handled again: another replica may be able to read it.
+    private static let unreadablePause: Duration = .seconds(3600)
+
+    private let records: CredentialsRecords
+    private let providers: ProviderAccess
+    private let time: any Time
+    private let log: Log
+    /// Signalled when this process has written an earlier mark.
+    private let marks = KeyedSignal<Int>()
+
+    private var vault: Vault { records.vault }
+
+    init(records: CredentialsRecords, providers: ProviderAccess) {
+        self.records = records
+        self.providers = providers
+        (time, log) = (records.time, records.log)
+    }
+
+    /// How long one try takes at most: the provider's metadata may have to be fetched first.
+    private var longestTry: Duration { providers.callLimit + .seconds(10) }
+
+    // MARK: At the logout
+
+    /// Whether the tenant's provider may have an endpoint that ends sessions.
+    private func mayRevoke(_ tenant: Tenant) -> Bool {
+        providers.servers.knownServer(for: tenant.configuration)?.canRevoke ?? true
+    }
+
+    /// The record that the commit of a logout writes; nil where the provider cannot end sessions.
+    func logout(of held: HeldCredentials, _ id: CredentialsID, of tenant: Tenant) -> Logout? {
+        guard mayRevoke(tenant) else { return nil }
+        let now = time.now
+        let pending = PendingRevocation(storageKey: id.storageKey, credentials: held, loggedOut: now)
+        // Another replica makes the next try if this process ends during the first one. A broker that does not run until the
+        // tries should have ended makes a last one, and the record expires if none can read it.
+        return Logout(
+            pending: pending,
+            record: OpenRecord(
+                id: RecordID(.revocation, id.tenant, key: RefreshID().text), version: records.nextVersion(after: 0),
+                content: SecretBytes(pending.encoded), expires: now.advanced(by: PendingRevocation.span * 2),
+                due: now.advanced(by: longestTry)))
+    }
+
+    /// Logs a user out: removes the credentials, then makes the first try to end the session at the provider. A try that fails
+    /// is repeated in the background.
+    /// - Returns: the outcome of the revocation; nil where there were no credentials to remove.
+    /// - Throws: `storage_unavailable` where the store does not answer; then nothing was revoked.
+    package func logOut(
+        _ id: CredentialsID, of tenant: Tenant, by writer: CredentialsWriter
+    ) async throws(BrokerError) -> ProviderAccess.Revocation? {
+        var logout: Logout?
+        let purged = try await writer.purge(id) { held in
+            logout = self.logout(of: held, id, of: tenant)
+            return logout.map { [.insert($0.record)] } ?? []
+        }
+        guard let purged else { return nil }
+        guard let logout else { return .unsupported }
+        let outcome = await providers.revoke(purged, of: tenant)
+        do throws(StoreError) {
+            switch outcome {
+            case .revoked, .unsupported:
+                try await vault.commit([.remove(logout.record.id, version: logout.record.version)])
+            case .failed:
+                log.warning("revocation_failed", LogField.credentials(id))
+                let next = logout.pending.firstTry(after: time.now)
+                try await settle(logout.record.id, logout.record.version, from: logout.record.due, next: next)
+                marks.signal(0)
+            }
+        } catch {
+            // The mark stays as the logout has set it, and the revocation is tried again then.
+            records.report(error, id)
+        }
+        return outcome
+    }
+
+    // MARK: In the background
+
+    /// Works until its task is cancelled. To be called once at most.
+    package func run() async {
+        while !Task.isCancelled {
+            // A mark that is written from here on is found by the search, or signals.
+            let ticket = marks.ticket(0)
+            let pause = await handleAllDue()
+            await marks.wait(for: 0, since: ticket) { _ = try? await self.time.sleep(for: pause) }
+        }
+    }
+
+    /// Makes every try that is due now.
+    /// - Returns: after how long to search again.
+    package func handleAllDue() async -> Duration {
+        do throws(StoreError) {
+            while !Task.isCancelled {
+                let due = try await vault.due(.revocation, before: time.now, limit: Self.batch)
+                try await handle(due)
+                if due.count < Self.batch { break }
+            }
+            guard let next = try await vault.nextDue(.revocation) else { return Self.interval }
+            // A mark is due once its time has passed, so one millisecond later.
+            return max(.milliseconds(1), min(Self.interval, time.now.duration(to: next) + .milliseconds(1)))
+        } catch {
+            log.storeFailed(error)
+            return Self.interval
+        }
+    }
+
+    private func handle(_ due: [DueRecord]) async throws(StoreError) {
+        let failure = await withTaskGroup(of: StoreError?.self) { group in
+            var (begun, failure) = (0, StoreError?.none)
+            for record in due {
+                if failure != nil || Task.isCancelled { break }
+                if begun >= Self.atOnce, let ended = await group.next() { failure = failure ?? ended }
+                group.addTask { await self.attempt(record) }
+                begun += 1
+            }
+            for await ended in group { failure = failure ?? ended }
+            return failure
+        }
+        if let failure { throw failure }
+    }
+
+    /// Makes one try, unless another replica makes it.
+    /// - Returns: the error of the store; nil where it answered.
+    private func attempt(_ due: DueRecord) async -> StoreError? {
+        do throws(StoreError) {
+            guard let pending = due.record.flatMap({ PendingRevocation(decoding: $0.content.revealedBytes) }) else {
+                log.error("revocation_unreadable", [.tenant(due.id.tenant), .version(due.version)])
+                try await settle(due.id, due.version, from: due.mark, next: time.now.advanced(by: Self.unreadablePause))
+                return nil
+            }
+            let claimed = time.now.advanced(by: longestTry)
+            guard try await settle(due.id, due.version, from: due.mark, next: claimed) else { return nil }
+            let id = CredentialsID(tenant: due.id.tenant, storageKey: pending.storageKey)
+            let removal = VaultChange.remove(due.id, version: due.version)
+            var (outcome, next) = (ProviderAccess.Revocation.failed, pending.nextTry(after: time.now))
+            do throws(BrokerError) {
+                // The tenant's records are gone with it.
+                guard let tenant = try await records.tenants.currentTenant(due.id.tenant) else { return nil }
+                outcome = await providers.revoke(pending.credentials, of: tenant)
+                next = pending.nextTry(after: time.now)
+            } catch {
+                log.warning("revocation_failed", LogField.credentials(id) + [.code(error.code)])
+            }
+            switch (outcome, next) {
+            case (.revoked, _):
+                try await vault.commit([removal])
+                log.info("revoked", LogField.credentials(id))
+            case (.failed, let next?):
+                log.warning("revocation_failed", LogField.credentials(id))
+                try await settle(due.id, due.version, from: claimed, next: next)
+            case (.failed, nil), (.unsupported, _):
+                try await records.commit(
+                    [removal], events: [.revocationFailed(id, since: pending.loggedOut, at: time.now)], of: id)
+                log.error("revocation_given_up", LogField.credentials(id))
+            }
+        } catch .conflict {
+            // The tenant was removed.
+            return nil
+        } catch {
+            return error
+        }
+        return nil
+    }
+
+    /// Moves a mark.
+    /// - Returns: false where another replica was faster, or the record is gone.
+    @discardableResult
+    private func settle(
+        _ id: RecordID, _ version: Int64, from mark: Timestamp?, next: Timestamp?
+    ) async throws(StoreError) -> Bool {
+        do throws(StoreError) {
+            try await vault.commit([.settleDue(id, version: version, due: mark, next: next)])
+            return true
+        } catch .conflict {
+            return false
+        }
+    }
+}

@@ -1,0 +1,21 @@
+internal import ExternalText
+internal import OAuth
+
+extension BrokerError {
+    /// The error for a refusal that the provider's preset has callers get by name; nil for other refusals.
+    static func named(by answer: TokenErrorResponse, at preset: ProviderPreset) -> BrokerError? {
+        guard let error = answer.error, let name = preset.namedRefusals[WireText(error)] else { return nil }
+        let shown = preset.shownCode(of: answer)
+        return switch name {
+        case .invalidTokenRequest:
+            BrokerError(
+                .invalidTokenRequest,
+                "The provider does not accept the refresh token any more. The session has ended: activate the account "
+                    + "again, or create one.", errorCode: shown)
+        case .unknownAccount:
+            BrokerError(
+                .unknownAccount, "The provider does not know the account: it was removed, or never existed.",
+                errorCode: shown)
+        }
+    }
+}

@@ -1,0 +1,32 @@
+internal import ExternalText
+internal import HTTPCodec
+internal import HTTPSClient
+internal import OAuth
+
+extension ClientRequest {
+    /// A request to an endpoint of a provider, with the tenant's pins.
+    /// - Parameter query: parameters that follow the query which the endpoint has already (RFC 6749 §3.1); empty for none.
+    /// - Throws: `illegal_configuration` where the endpoint or the pins are not usable.
+    init(
+        provider server: AuthorizationServer, _ method: Method, _ endpoint: String, query: [FormEncoding.Pair] = []
+    ) throws(BrokerError) {
+        let separator = WireText(endpoint).contains("?") ? "&" : "?"
+        guard let url = URLTarget(query.isEmpty ? endpoint : endpoint + separator + FormEncoding.encode(query)) else {
+            throw BrokerError(
+                .illegalConfiguration,
+                URLTarget(endpoint) == nil
+                    ? "The provider's endpoint is not a usable URL."
+                    : "The provider takes the parameters of this request in its address, which is too short for them.")
+        }
+        self.init(
+            method: method, url: url, fields: ["Accept": "application/json", "User-Agent": "token-broker"],
+            pins: try PinSet.inForce(server.pinnedCertificates, at: url))
+    }
+
+    /// The parameters in the form of an HTML form: the body, or the query of a request without a body.
+    var parameters: [UInt8] {
+        guard body.isEmpty else { return body }
+        let parts = WireText(url.pathAndQuery).split(at: "?", limit: 2)
+        return parts.count == 2 ? Array(parts[1].utf8) : []
+    }
+}
