@@ -29,6 +29,7 @@ let package = Package(
         .executable(name: "token-broker", targets: ["token-broker"]),
         .executable(name: "token-broker-provider", targets: ["token-broker-provider"]),
         .library(name: "Auth", targets: ["Auth"]),
+        .library(name: "AuthTesting", targets: ["AuthTesting"]),
     ],
     targets: [
         // System libraries and the few Linux calls that Swift's Glibc module leaves out.
@@ -80,7 +81,7 @@ let package = Package(
             "Auth",
             [
                 "BrokerCore", "CredentialStore", "OAuth", "Cryptography", "ExternalText", "HTTPCodec", "HTTPSClient",
-                "JSON", "Postgres", "Reactor", "Waiting",
+                "JOSE", "JSON", "Postgres", "Reactor", "Waiting",
             ]),
         .executableTarget(name: "auth-example", dependencies: ["Auth"], swiftSettings: strict),
 
@@ -96,6 +97,13 @@ let package = Package(
             [
                 "Containers", "HTTPServer", "HTTPCodec", "JOSE", "Cryptography", "ExternalText", "JSON", "Reactor",
                 "Waiting",
+            ]),
+        // What tests of a program that uses the library need in place of a provider, of the network and of the time.
+        library(
+            "AuthTesting",
+            [
+                "Auth", "BrokerCore", "Cryptography", "DevelopmentProvider", "ExternalText", "HTTPCodec", "HTTPServer",
+                "HTTPSClient", "JOSE", "JSON", "OAuth", "Reactor",
             ]),
         .executableTarget(
             name: "token-broker",
@@ -113,7 +121,7 @@ let package = Package(
         .target(
             name: "BrokerTesting",
             dependencies: [
-                "TokenBroker", "BrokerCore", "DevelopmentProvider", "CredentialStore", "HTTPServer", "HTTPSClient",
+                "AuthTesting", "TokenBroker", "BrokerCore", "DevelopmentProvider", "CredentialStore", "HTTPServer", "HTTPSClient",
                 "ExternalText", "HTTPCodec", "JOSE", "OAuth", "Postgres", "Reactor", "Cryptography", "JSON",
             ],
             path: "Tests/Support",
@@ -174,7 +182,10 @@ let package = Package(
             ]),
         tests(
             "AuthTests",
-            ["Auth", "BrokerCore", "OAuth", "DevelopmentProvider", "HTTPCodec", "HTTPSClient", "JSON", "Reactor"]),
+            [
+                "Auth", "AuthTesting", "BrokerCore", "OAuth", "DevelopmentProvider", "HTTPCodec", "HTTPSClient", "JSON",
+                "Reactor",
+            ]),
         tests(
             "IntegrationTests",
             ["DevelopmentProvider", "HTTPCodec", "HTTPSClient", "JSON", "Reactor", "Cryptography", "Postgres"]),

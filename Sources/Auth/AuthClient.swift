@@ -24,16 +24,18 @@ internal import Synchronization
 /// Every operation can throw `illegalArgument` for a configuration that cannot be used, `storageUnavailable` and
 /// `storageUnusable`, in addition to the errors that its own documentation lists.
 public final class AuthClient: Sendable {
-    private let configuration: AuthConfiguration
-    private let environment: AuthEnvironment
-    private let state = Mutex(State())
+    let configuration: AuthConfiguration
+    let environment: AuthEnvironment
+    let state = Mutex(State())
 
-    private struct State {
+    struct State {
         /// Event listeners that are being started. An operation waits for them, so that `bus` reports its changes.
         var openings: [UInt64: Task<Listener?, Never>] = [:]
         var lastOpening: UInt64 = 0
         /// The handle of the device login that `finalizeDeviceLogin` waits for.
         var deviceLogin: SecretBytes?
+        /// The streams of refresh events, which also get the events that only this process knows of.
+        var refreshEvents: [UInt64: AsyncStream<OAuthClientRefreshEvent>.Continuation] = [:]
     }
 
     /// Keeps the parameters; opens nothing.
@@ -47,6 +49,24 @@ public final class AuthClient: Sendable {
 
     /// The `CredentialsProvider` role of this instance, for code that needs credentials and does not log users in.
     public var credentialsProvider: any CredentialsProvider { self }
+
+    /// The `OAuthClient` role of this instance, for a provider whose access tokens and refresh tokens are JWTs. It shares
+    /// the stored credentials with the other roles.
+    public var oAuthClient: any OAuthClient { OAuthRole(auth: self) }
+
+    /// A stream of notices that a token is about to expire, from now on. `AuthConfiguration.proactiveRefresh` renews such
+    /// tokens without a notice, unless the renewal fails.
+    ///
+    /// A notice comes 5 minutes before the token expires, once for each token over all processes that share the store.
+    /// Each call creates a separate stream, which ends like `bus` and buffers as many messages.
+    public var expirations: AsyncStream<CredentialsExpiringMessage> {
+        stream { piece, listener in
+            guard piece.kinds.contains(.credentialsExpiring), let stored = await self.stored(for: listener),
+                let held = stored.record.held
+            else { return [] }
+            return [CredentialsExpiringMessage(credentials: Credentials(held, version: stored.version))]
+        }
+    }
 
     // MARK: Standard login
 
@@ -168,7 +188,8 @@ public final class AuthClient: Sendable {
     ///   - credentials: must have the level `user` or `client` and a token.
     ///   - refreshToken: nil if there is none; a user is then logged in until the token expires.
     /// - Throws: `illegalArgument` if the client, its unique key or the scopes differ from the configuration, or if a
-    ///   value cannot be used.
+    ///   value cannot be used; with `AuthConfiguration.tokenVerification` also if a token is not believed, and `networkError`
+    ///   if the provider's keys do not answer.
     public func setCredentials(_ credentials: Credentials, refreshToken: String?) async throws(AuthError) {
         var members: [WireText: JSONValue] = [
             "level": .string(WireText(credentials.level.rawValue)),
@@ -193,66 +214,20 @@ public final class AuthClient: Sendable {
             var reader = ObjectReader(given)
             let credentials = GivenCredentials(&reader)
             try reader.finish()
-            let held = try credentials.held(
+            let brought = try credentials.held(
                 refreshToken: refreshToken.map(SecretBytes.init(utf8:)), for: tenant,
                 of: opened.broker.providers.servers.acceptedProviders(of: tenant).present, now: opened.broker.time.now)
+            let held = try await opened.broker.providers.adopt(brought, of: tenant)
             _ = try await opened.broker.writer.set(self.id(of: tenant), to: held)
         }
     }
 
     /// Deletes the stored credentials, including the client's own. Does nothing if none are stored. The provider is not
-    /// informed. A refresh that is running cannot restore the deleted credentials.
+    /// informed; `OAuthClient.logout` informs it. A refresh that is running cannot restore the deleted credentials.
     public func logout() async throws(AuthError) {
         try await run { opened, tenant throws(BrokerError) in
             _ = try await opened.broker.writer.purge(self.id(of: tenant))
         }
-    }
-
-    // MARK: Access to the environment
-
-    /// Runs `body` with the open environment, after storing this instance's configuration if it has changed.
-    private func run<R: Sendable>(
-        _ body: (AuthEnvironment.Opened, Tenant) async throws(BrokerError) -> R
-    ) async throws(AuthError) -> R {
-        for (number, opening) in state.withLock({ $0.openings }) {
-            _ = await opening.value
-            state.withLock { _ = $0.openings.removeValue(forKey: number) }
-        }
-        return try await runWithoutWaiting(body)
-    }
-
-    private func runWithoutWaiting<R: Sendable>(
-        _ body: (AuthEnvironment.Opened, Tenant) async throws(BrokerError) -> R
-    ) async throws(AuthError) -> R {
-        let configuration = try configuration.checked(for: environment.providerTargets)
-        let opened = try await environment.enter()
-        defer { environment.leave() }
-        do throws(BrokerError) {
-            return try await body(opened, try await tenant(for: configuration, in: opened))
-        } catch {
-            throw AuthError(error)
-        }
-    }
-
-    private func tenant(
-        for configuration: TenantConfiguration, in opened: AuthEnvironment.Opened
-    ) async throws(BrokerError) -> Tenant {
-        let tenants = opened.broker.tenants
-        if let tenant = try await tenants.tenant(name), tenant.configuration == configuration { return tenant }
-        return try await tenants.put(name, configuration).tenant
-    }
-
-    /// A storage key may be any text, a tenant name may not. The name is therefore derived from a digest.
-    private var name: TenantName {
-        let digest = SHA256.digest(Array(configuration.credentialsStorageKey.utf8))
-        guard let name = TenantName("k" + Hex.encode(Array(digest.prefix(24)))) else {
-            preconditionFailure("hexadecimal digits are a tenant's name")
-        }
-        return name
-    }
-
-    private func id(of tenant: Tenant) -> CredentialsID {
-        CredentialsID(tenant: tenant.name, storageKey: .default)
     }
 }
 
@@ -283,82 +258,21 @@ extension AuthClient: CredentialsProvider {
     }
 
     public var bus: AsyncStream<CredentialsUpdatedMessage> {
-        let (stream, continuation) = AsyncStream.makeStream(
-            of: CredentialsUpdatedMessage.self, bufferingPolicy: .bufferingNewest(1000))
-        let opening = Task { await self.beginListening() }
-        state.withLock { state in
-            state.lastOpening += 1
-            state.openings[state.lastOpening] = opening
-        }
-        let task = Task {
-            if let listener = await opening.value {
-                await self.forwardChanges(from: listener, to: continuation)
-                self.environment.leave()
-            }
-            continuation.finish()
-        }
-        continuation.onTermination = { _ in task.cancel() }
-        return stream
-    }
-
-    /// A listener keeps the environment open. Its owner must call `leave` in the end.
-    fileprivate struct Listener: Sendable {
-        let events: EventListener
-        let opened: AuthEnvironment.Opened
-        let tenant: Tenant
-    }
-
-    private func beginListening() async -> Listener? {
-        guard (try? await environment.enter()) != nil else { return nil }
-        let listener = try? await runWithoutWaiting { opened, tenant throws(BrokerError) in
-            Listener(
-                events: try await opened.broker.events.listener(
-                    .init(tenant: tenant.name, storageKeys: nil), after: nil),
-                opened: opened, tenant: tenant)
-        }
-        if listener == nil { environment.leave() }
-        return listener
-    }
-
-    private func forwardChanges(
-        from listener: Listener, to continuation: AsyncStream<CredentialsUpdatedMessage>.Continuation
-    ) async {
-        await listener.events.run(
-            while: { true },
-            send: { piece in
-                for kind in piece.kinds {
-                    switch kind {
-                    case .credentialsUpdated:
-                        // A change that later changes have replaced is skipped: the later event reports the state.
-                        guard let stored = await self.stored(for: listener), let held = stored.record.held else {
-                            continue
-                        }
-                        continuation.yield(.init(credentials: Credentials(held, version: stored.version)))
-                    case .credentialsDeauthorized:
-                        let client = listener.tenant.configuration.client
-                        continuation.yield(.init(credentials: Credentials(basic: client)))
-                    default: continue
-                    }
+        stream { piece, listener in
+            var messages: [CredentialsUpdatedMessage] = []
+            for kind in piece.kinds {
+                switch kind {
+                case .credentialsUpdated:
+                    // A change that later changes have replaced is skipped: the later event reports the state.
+                    guard let stored = await self.stored(for: listener), let held = stored.record.held else { continue }
+                    messages.append(.init(credentials: Credentials(held, version: stored.version)))
+                case .credentialsDeauthorized:
+                    let client = listener.tenant.configuration.client
+                    messages.append(.init(credentials: Credentials(basic: client)))
+                default: continue
                 }
-                return true
-            })
-    }
-
-    /// The stored record. While the store does not answer, this repeats the request; nil when the record cannot be
-    /// decrypted.
-    private func stored(for listener: Listener) async -> CredentialsSnapshot? {
-        let broker = listener.opened.broker
-        while true {
-            do throws(BrokerError) {
-                return try await broker.credentials.stored(id(of: listener.tenant))
-            } catch {
-                guard error.code == .storageUnavailable, !environment.isClosed else { return nil }
             }
-            do {
-                try await broker.time.sleep(for: .seconds(1))
-            } catch {
-                return nil
-            }
+            return messages
         }
     }
 }

@@ -17,13 +17,17 @@ public struct AuthConfiguration: Sendable, Equatable {
     public var clientSecret: String?
     /// Identifies this installation of the client, for TIDAL. Default: none.
     public var clientUniqueKey: String?
-    /// The base address of TIDAL's login service. Nil, the default, means TIDAL's production environment.
+    /// The base address of the login service, for `tidal`. Nil, the default, means TIDAL's production environment.
     public var tidalLoginServiceBaseURI: URL?
-    /// The base address of TIDAL's auth service. Nil, the default, means TIDAL's production environment.
+    /// The base address of the auth service, for `tidal`. Nil, the default, means TIDAL's production environment.
     public var tidalAuthServiceBaseURI: URL?
-    /// Whether the provider's certificates are checked against known keys, for `tidal`. Default true. Set it to false
-    /// only for debugging.
+    /// Whether the provider's certificates are checked against `pinnedCertificates`, or for `tidal` against TIDAL's known
+    /// keys. Default true. Set it to false only for debugging.
     public var certificatePinning: Bool
+    /// The keys of which the provider's certificate chain must have one: `sha256/` and the base64 of the SHA-256 of a
+    /// SubjectPublicKeyInfo each, 1 to 32. Nil, the default, means the known keys of the kind of provider, which only
+    /// `tidal` has.
+    public var pinnedCertificates: [String]?
     /// The kind of provider: `tidal` (the default), `oidc`, `spotify` or `authgear`.
     public var provider: String
     /// The issuer of an OpenID or OAuth 2.0 provider, whose metadata names its endpoints. Must be nil for `tidal`.
@@ -31,6 +35,31 @@ public struct AuthConfiguration: Sendable, Equatable {
     /// The lifetime of a token whose response has no lifetime and which is not a JWT. Nil, the default, means the
     /// provider's usual lifetime, which is an hour unless another one is known.
     public var defaultLifetime: TokenLifetime?
+    /// The provider's endpoints. Default: those of the kind of provider, or of the issuer's metadata.
+    public var endpoints: Endpoints
+    /// How the client authenticates at the token endpoint. Nil, the default, means the method of the kind of provider, or
+    /// one that the issuer's metadata names.
+    public var clientAuthentication: ClientAuthentication?
+    /// How signed tokens are verified before they are stored and returned. Nil, the default, means that access tokens and
+    /// refresh tokens are opaque texts; an ID token is verified in any case.
+    public var tokenVerification: TokenVerification?
+    /// How long before its expiry a token is refreshed when credentials are requested: 0 to 86,400 s, whole seconds. Nil,
+    /// the default, means that of the kind of provider, which is 0 unless another one is known. If the refresh fails, the
+    /// present token is returned while it is valid.
+    public var refreshLeadTime: Duration?
+    /// How long before its expiry a user's token is refreshed without a request: 60 to 86,400 s, whole seconds. It is not
+    /// refreshed in the first half of its lifetime. Nil, the default, means never; `AuthClient.expirations` then tells of
+    /// tokens that are about to expire.
+    public var proactiveRefresh: Duration?
+    /// For how long after its first use the provider accepts a refresh token again: 0 to 86,400 s, whole seconds. During
+    /// this time a refresh whose answer was lost is repeated with the same refresh token. Nil, the default, means that of
+    /// the kind of provider, or 10 s where that is not known.
+    public var reuseGrace: Duration?
+    /// Answers to a refresh with which the provider ends the user's session, in addition to those that the kind of
+    /// provider is known for. Default: none. At most 32.
+    public var sessionEndingAnswers: [SessionEndingAnswer]
+    /// How long before its expiry `OAuthClient.getTokens` refreshes an access token: 0 to 86,400 s. Default 45 s.
+    public var tokenExpiryBufferInterval: Duration
 
     /// The assumed lifetime of a token.
     public enum TokenLifetime: Sendable, Equatable {
@@ -44,8 +73,11 @@ public struct AuthConfiguration: Sendable, Equatable {
     public init(
         credentialsStorageKey: String, clientID: String, scopes: Set<String> = [], clientSecret: String? = nil,
         clientUniqueKey: String? = nil, tidalLoginServiceBaseURI: URL? = nil, tidalAuthServiceBaseURI: URL? = nil,
-        certificatePinning: Bool = true, provider: String = "tidal", issuer: URL? = nil,
-        defaultLifetime: TokenLifetime? = nil
+        certificatePinning: Bool = true, pinnedCertificates: [String]? = nil, provider: String = "tidal",
+        issuer: URL? = nil, defaultLifetime: TokenLifetime? = nil, endpoints: Endpoints = Endpoints(),
+        clientAuthentication: ClientAuthentication? = nil, tokenVerification: TokenVerification? = nil,
+        refreshLeadTime: Duration? = nil, proactiveRefresh: Duration? = nil, reuseGrace: Duration? = nil,
+        sessionEndingAnswers: [SessionEndingAnswer] = [], tokenExpiryBufferInterval: Duration = .seconds(45)
     ) {
         self.credentialsStorageKey = credentialsStorageKey
         self.clientID = clientID
@@ -58,6 +90,15 @@ public struct AuthConfiguration: Sendable, Equatable {
         self.provider = provider
         self.issuer = issuer
         self.defaultLifetime = defaultLifetime
+        self.pinnedCertificates = pinnedCertificates
+        self.endpoints = endpoints
+        self.clientAuthentication = clientAuthentication
+        self.tokenVerification = tokenVerification
+        self.refreshLeadTime = refreshLeadTime
+        self.proactiveRefresh = proactiveRefresh
+        self.reuseGrace = reuseGrace
+        self.sessionEndingAnswers = sessionEndingAnswers
+        self.tokenExpiryBufferInterval = tokenExpiryBufferInterval
     }
 }
 
@@ -95,6 +136,23 @@ extension AuthConfiguration {
         case nil: break
         }
         if !certificatePinning { members["certificate_pinning"] = .bool(false) }
+        members["pinned_certificates"] = pinnedCertificates.map { .array($0.map { .string(WireText($0)) }) }
+        if !endpoints.members.isEmpty { members["endpoints"] = .object(endpoints.members) }
+        members["token_endpoint_auth_method"] = clientAuthentication.map { .string(WireText($0.rawValue)) }
+        members["token_verification"] = try tokenVerification.map { verification throws(AuthError) in
+            .object(try verification.members)
+        }
+        for (name, duration) in [
+            ("refresh_lead_time", refreshLeadTime), ("proactive_refresh", proactiveRefresh),
+            ("reuse_grace", reuseGrace),
+        ] {
+            members[WireText(name)] = try duration.map { duration throws(AuthError) in
+                .integer(try duration.wholeSeconds(name))
+            }
+        }
+        if !sessionEndingAnswers.isEmpty {
+            members["session_ending_answers"] = .array(sessionEndingAnswers.map { .object($0.members) })
+        }
         do throws(BrokerError) {
             return try TenantConfiguration(.object(members), rules: targets)
         } catch {

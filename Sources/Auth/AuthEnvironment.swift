@@ -48,6 +48,8 @@ public final class AuthEnvironment: Sendable {
     let providerTargets: TargetPolicy
     private let log: Log
     private let time: any Time
+    /// What requests to providers go through instead of the HTTPS client; nil for that.
+    private let transport: (any ProviderTransport)?
     private let state = Mutex(State())
 
     private struct State {
@@ -75,12 +77,15 @@ public final class AuthEnvironment: Sendable {
             time: SystemTime(), logger: logger)
     }
 
-    /// - Parameter time: the clocks to use; tests pass their own.
+    /// - Parameters:
+    ///   - time: the clocks to use; tests pass their own.
+    ///   - transport: what sends the requests to providers; nil for the HTTPS client.
     package init(
         storage: Storage, trustedCAFile: String? = nil, allowsInsecureProviders: Bool = false, time: any Time,
-        logger: Logger? = nil
+        transport: (any ProviderTransport)? = nil, logger: Logger? = nil
     ) {
         self.time = time
+        self.transport = transport
         self.storage = storage
         self.trustedCAFile = trustedCAFile
         providerTargets = allowsInsecureProviders ? .development : TargetPolicy()
@@ -201,7 +206,8 @@ public final class AuthEnvironment: Sendable {
             throw AuthError(error)
         }
         let broker = CredentialsBroker(
-            settings: settings, vault: resources.vault, transport: resources.client, time: resources.time, log: log)
+            settings: settings, vault: resources.vault, transport: transport ?? resources.client, time: resources.time,
+            log: log)
         do throws(BrokerError) {
             try await broker.takeUpJournal()
         } catch {

@@ -29,6 +29,13 @@ public struct AuthError: Error, Sendable, Equatable {
         public static let illegalConfiguration = Code("illegalConfiguration")
         /// A parameter cannot be used, or the call refers to a login that does not exist. Only a different call helps.
         public static let illegalArgument = Code("illegalArgument")
+        /// No credentials of a user are stored, and the provider has no lower level; or a forced refresh has no refresh token.
+        /// Only a login helps.
+        public static let missingTokenContainer = Code("missingTokenContainer")
+        /// The provider does not accept the refresh token any more; the user's session has ended. Only a login helps.
+        public static let invalidTokenRequest = Code("invalidTokenRequest")
+        /// The provider does not know the account; the user's session has ended. Only another account helps.
+        public static let unknownAccount = Code("unknownAccount")
         /// The provider's certificate, host name, key or TLS version was not accepted. Nothing was sent to the provider.
         /// Retrying helps only if the cause is in the network, such as a proxy that intercepts TLS.
         public static let providerUntrusted = Code("providerUntrusted")
@@ -74,6 +81,7 @@ public struct AuthError: Error, Sendable, Equatable {
         case .networkError: .networkError
         case .illegalConfiguration: .illegalConfiguration
         case .providerUntrusted: .providerUntrusted
+        case .missingTokenContainer, .levelNotAvailable: .missingTokenContainer
         case .storageUnavailable: .storageUnavailable
         case .internalError: .storageUnusable
         default: error.code.status.code >= 500 ? .unexpectedError : .illegalArgument

@@ -126,6 +126,17 @@ public struct CredentialsUpdatedMessage: Sendable, Equatable {
     }
 }
 
+/// A notice that a token is about to expire.
+public struct CredentialsExpiringMessage: Sendable, Equatable {
+    /// The stored credentials when the message was sent.
+    public let credentials: Credentials
+
+    /// Creates a message, for tests of code that uses the library.
+    public init(credentials: Credentials) {
+        self.credentials = credentials
+    }
+}
+
 /// What a user needs for logging in on another device (RFC 8628 §3.2).
 public struct DeviceAuthorizationResponse: Sendable, Equatable {
     /// The library's identifier for this login. It is not the provider's device code, which is never shown.

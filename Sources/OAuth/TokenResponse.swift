@@ -98,10 +98,16 @@ package enum JSONWebToken {
 
     /// The claims of a JWT, verified or not; nil for other tokens.
     package static func payload(of token: WireText) -> [WireText: JSONValue]? {
+        guard let bytes = payloadBytes(of: token) else { return nil }
+        return (try? JSONValue(parsing: bytes))?.object
+    }
+
+    /// The JSON text of a JWT's claims, of which nothing is known; nil for other tokens.
+    package static func payloadBytes(of token: WireText) -> [UInt8]? {
         // A fourth part shows that the token is not a JWT.
         let parts = token.split(at: ".", limit: 4)
-        guard parts.count == 3, let bytes = Base64URL.decode(parts[1].text) else { return nil }
-        return (try? JSONValue(parsing: bytes))?.object
+        guard parts.count == 3 else { return nil }
+        return Base64URL.decode(parts[1].text)
     }
 }
 

@@ -190,6 +190,7 @@ internal import Testing
         }
     }
 
+    // D28
     @Test func `a refused token is refreshed once for all complaints about it`() async throws {
         try await run { fixture async throws in
             let auth = fixture.auth()

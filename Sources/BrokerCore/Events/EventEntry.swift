@@ -1,6 +1,7 @@
 internal import CredentialStore
 internal import Cryptography
 internal import ExternalText
+package import JSON
 internal import OAuth
 
 /// An entry of the log in the form in which listeners get it (WHATWG HTML, "Server-sent events"): encoded once for all listeners.
@@ -37,5 +38,16 @@ final class EventEntry: Sendable {
         bytes += event.data
         bytes += [UInt8(ascii: "\n"), UInt8(ascii: "\n")]
         return bytes
+    }
+}
+
+extension EventListener.Piece {
+    /// The events in it, in order, with their data, for a listener in this process.
+    package var events: [(kind: BrokerEvent.Kind, data: JSONValue)] {
+        let field = Array("data: ".utf8)
+        let lines = bytes.split(separator: UInt8(ascii: "\n")).filter { $0.starts(with: field) }
+        return zip(kinds, lines).compactMap { kind, line in
+            (try? JSONValue(parsing: Array(line.dropFirst(field.count)))).map { (kind, $0) }
+        }
     }
 }

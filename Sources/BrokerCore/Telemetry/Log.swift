@@ -192,7 +192,7 @@ package struct APIKeyID: Sendable, Hashable {
 
 /// The identifier of one attempt to renew credentials, in all its events and log lines: a UUID (RFC 9562).
 package struct RefreshID: Sendable, Hashable {
-    let text: String
+    package let text: String
 
     package init() {
         // An identifier is not a secret, so the system's default generator is enough.

@@ -278,7 +278,7 @@ internal import TokenBroker
         #expect(broker.time.slept == Array(Self.waits.prefix(3)))
     }
 
-    // S21
+    // S21 D27
     @Test(arguments: [(5, nil), (6, "retryable_error")] as [(Int, String?)])
     func `five retries are the limit`(failures: Int, code: String?) async throws {
         let broker = try await Self.expired()
@@ -304,7 +304,7 @@ internal import TokenBroker
         #expect(broker.transport.seen.count == waits + 1)
     }
 
-    // S23
+    // S23 D27
     @Test(arguments: [400, 401, 403, 404])
     func `a refusal is not asked for twice`(status: Int) async throws {
         let broker = try await Self.expired()

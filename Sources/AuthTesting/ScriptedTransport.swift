@@ -1,19 +1,21 @@
-internal import BrokerCore
+package import BrokerCore
 internal import ExternalText
 package import HTTPCodec
 package import HTTPSClient
 internal import Synchronization
-internal import TokenBroker
 
-/// A provider that is a script: each request takes the next step. A request that the script does not foresee is noted
-/// and answered as a connection that cannot be made.
-package final class ScriptedTransport: ProviderTransport {
+/// A provider that is a script: each request gets the next answer, and is recorded. A request that the script does not
+/// foresee is noted, and fails like a connection that cannot be made. `AuthEnvironment.scripted` uses it in place of the
+/// network.
+///
+/// Any task may use it.
+public final class ScriptedTransport: Sendable {
     package enum Step: Sendable {
         /// An answer with a JSON body.
         case json(Int, String, fields: Fields = [:])
         case failure(TransportError)
         /// No answer comes: the request ends when its own limit is over, or else after 10 s, by the clock given.
-        case hang(ManualTime)
+        case hang(any Time)
         /// Waits for the gate, then goes on with the step.
         indirect case after(Gate, Step)
         /// Decides by what was sent.
@@ -28,6 +30,8 @@ package final class ScriptedTransport: ProviderTransport {
         package let method: Method
         package let fields: Fields
         package let form: [String: String]
+        /// The parameters of the form, or of the URL's query where there is no form, in their order.
+        package let parameters: [(name: String, value: String)]
         package let isPinned: Bool
         package let timeLimit: Duration?
     }
@@ -43,7 +47,8 @@ package final class ScriptedTransport: ProviderTransport {
 
     private let state = Mutex(State())
 
-    package init() {}
+    /// A script without answers.
+    public init() {}
 
     package func enqueue(_ steps: Step...) { state.withLock { $0.steps += steps } }
 
@@ -62,12 +67,17 @@ package final class ScriptedTransport: ProviderTransport {
     package var unforeseen: Int { state.withLock { $0.unforeseen } }
 
     package var remaining: Int { state.withLock { $0.steps.count } }
+}
 
+extension ScriptedTransport: ProviderTransport {
     package func send(_ request: ClientRequest) async throws(TransportError) -> ClientResponse {
-        let pairs = (try? FormEncoding.decode(String(decoding: request.body, as: UTF8.self))) ?? []
+        let pairs = (try? FormEncoding.decode(WireText(request.body))) ?? []
+        let query = WireText(request.url.pathAndQuery).split(at: "?", limit: 2).dropFirst().first ?? ""
+        let parameters = request.body.isEmpty ? (try? FormEncoding.decode(query)) ?? [] : pairs
         let seen = Seen(
             url: request.url.description, method: request.method, fields: request.fields,
-            form: Dictionary(pairs.map { ($0.name.text, $0.value.text) }) { $1 }, isPinned: request.pins != nil,
+            form: Dictionary(pairs.map { ($0.name.text, $0.value.text) }) { $1 },
+            parameters: parameters.map { ($0.name.text, $0.value.text) }, isPinned: request.pins != nil,
             timeLimit: request.timeLimit)
         let step = state.withLock { state -> Step? in
             if let standing = state.standing[seen.url] {
@@ -107,58 +117,56 @@ package final class ScriptedTransport: ProviderTransport {
     }
 }
 
-/// Holds tasks until it is opened, and lets a test wait until one has arrived.
-package final class Gate: Sendable {
-    private struct State {
-        var isOpen = false
-        var arrived = 0
-        var held: [CheckedContinuation<Void, Never>] = []
-        var watchers: [(count: Int, continuation: CheckedContinuation<Void, Never>)] = []
+// MARK: - For programs that use the library
+
+extension ScriptedTransport {
+    /// Appends answers to the script: each is for one request.
+    public func enqueue(_ answers: ScriptedAnswer...) {
+        state.withLock { $0.steps += answers.map(\.step) }
     }
 
-    private let state = Mutex(State())
+    /// The answer to every request once the script is used up; nil ends that.
+    public func answerAlways(_ answer: ScriptedAnswer?) { always(answer?.step) }
 
-    package init() {}
+    /// The answer to every request to this address, whatever the script says; nil leaves the address to the script again.
+    /// - Parameter address: the whole URL without a query, such as that of a JWK set.
+    public func answer(at address: String, with answer: ScriptedAnswer?) { standing(at: address, answer?.step) }
 
-    package func open() {
-        let held = state.withLock { state in
-            state.isOpen = true
-            defer { state.held = [] }
-            return state.held
-        }
-        for continuation in held { continuation.resume() }
+    /// The requests that took an answer of the script, oldest first.
+    public var requests: [ScriptedRequest] { seen.map(ScriptedRequest.init) }
+
+    /// The requests to the addresses of `answer(at:with:)`, oldest first.
+    public var requestsAtAddresses: [ScriptedRequest] { standingSeen.map(ScriptedRequest.init) }
+
+    /// How many requests came for which there was no answer.
+    public var unforeseenRequests: Int { unforeseen }
+
+    /// How many answers of the script are left.
+    public var remainingAnswers: Int { remaining }
+}
+
+/// A request as the provider saw it. It has the secrets that were sent; do not print it in logs that others read.
+public struct ScriptedRequest: Sendable {
+    /// The whole URL.
+    public let url: String
+    /// The method, in capitals.
+    public let method: String
+    /// The parameters of the form, or of the URL's query where there is no form, in their order.
+    public let parameters: [(name: String, value: String)]
+    private let fields: Fields
+
+    init(_ seen: ScriptedTransport.Seen) {
+        url = seen.url
+        method = seen.method.name
+        parameters = seen.parameters
+        fields = seen.fields
     }
 
-    package func arrive() {
-        let watchers = state.withLock { state in
-            state.arrived += 1
-            let due = state.watchers.filter { $0.count <= state.arrived }
-            state.watchers.removeAll { $0.count <= state.arrived }
-            return due
-        }
-        for watcher in watchers { watcher.continuation.resume() }
+    /// The value of the last parameter of that name; nil where there is none.
+    public func parameter(_ name: String) -> String? {
+        parameters.last { WireText($0.name) == WireText(name) }?.value
     }
 
-    package func opened() async {
-        await withCheckedContinuation { continuation in
-            let isOpen = state.withLock { state in
-                if state.isOpen { return true }
-                state.held.append(continuation)
-                return false
-            }
-            if isOpen { continuation.resume() }
-        }
-    }
-
-    /// Suspends until `count` tasks have come to the gate.
-    package func arrivals(_ count: Int = 1) async {
-        await withCheckedContinuation { continuation in
-            let areThere = state.withLock { state in
-                if state.arrived >= count { return true }
-                state.watchers.append((count, continuation))
-                return false
-            }
-            if areThere { continuation.resume() }
-        }
-    }
+    /// The value of the first header field of that name in any case; nil where there is none.
+    public func field(_ name: String) -> String? { fields.values(name).first?.text }
 }

@@ -1,0 +1,212 @@
+internal import Auth
+internal import AuthTesting
+internal import BrokerTesting
+internal import FoundationEssentials
+internal import Testing
+
+/// Each parameter of a configuration has an effect.
+@Suite(.timeLimit(.minutes(1))) struct `Effects of a configuration` {
+    @Test(arguments: [
+        (nil, true, false), (["sha256/AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="], true, true),
+        (["sha256/AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="], false, false),
+    ])
+    func `requests are pinned to the named keys`(pins: [String]?, isOn: Bool, isPinned: Bool) async throws {
+        try await ScriptedClient.run {
+            $0.pinnedCertificates = pins
+            $0.certificatePinning = isOn
+        } _: { scripted async throws in
+            try await scripted.adopt()
+            scripted.transport.enqueue(.tokens(scripted.tokens.container()))
+            _ = try await scripted.client.getTokens(policy: .localForceRefresh)
+            #expect(scripted.transport.seen.map(\.isPinned) == [isPinned])
+        }
+    }
+
+    @Test func `requests go to the named endpoints`() async throws {
+        try await ScriptedClient.run {
+            $0.endpoints.token = URL(string: "https://tokens.example/grant")
+            $0.endpoints.authorization = URL(string: "https://login.example/begin")
+            $0.endpoints.deviceAuthorization = URL(string: "https://login.example/device")
+            $0.endpoints.revocation = URL(string: "https://tokens.example/end")
+        } _: { scripted async throws in
+            try await scripted.adopt()
+            scripted.transport.enqueue(.tokens(scripted.tokens.container()), .ok, .refusal("unauthorized_client"))
+            _ = try await scripted.client.getTokens(policy: .localForceRefresh)
+            try await scripted.client.logout()
+            await #expect(throws: AuthError.self) { try await scripted.auth.initializeDeviceLogin() }
+            #expect(
+                scripted.transport.requests.map(\.url) == [
+                    "https://tokens.example/grant", "https://tokens.example/end", "https://login.example/device",
+                ])
+            let login = try await scripted.auth.initializeLogin(redirectURI: URL(string: "my-app:/callback")!)
+            #expect(login.absoluteString.hasPrefix("https://login.example/begin?"))
+            #expect(scripted.transport.requestsAtAddresses.allSatisfy { $0.url == ScriptedClient.keys })
+            #expect(!scripted.transport.requestsAtAddresses.isEmpty)
+        }
+    }
+
+    @Test(arguments: AuthConfiguration.ClientAuthentication.allCases)
+    func `the client authenticates as configured`(method: AuthConfiguration.ClientAuthentication) async throws {
+        try await ScriptedClient.run {
+            $0.clientSecret = "s3cret"
+            $0.clientAuthentication = method
+        } _: { scripted async throws in
+            try await scripted.adopt()
+            scripted.transport.enqueue(.tokens(scripted.tokens.container()))
+            _ = try await scripted.client.getTokens(policy: .localForceRefresh)
+            let request = scripted.transport.requests[0]
+            let basic = "Basic " + Data("the-app:s3cret".utf8).base64EncodedString()
+            #expect(request.field("Authorization") == (method == .clientSecretBasic ? basic : nil))
+            #expect(request.parameter("client_secret") == (method == .clientSecretPost ? "s3cret" : nil))
+        }
+    }
+
+    /// What is expected of an access token, and whether the factory's token fits.
+    private static let expectations: [(AuthConfiguration.TokenVerification.Expectations, Bool)] = [
+        (.init(), true), (.init(issuer: ScriptedClient.issuer), true), (.init(issuer: "https://other.example"), false),
+        (.init(audience: "PrivacyPro"), true), (.init(audience: "Other"), false), (.init(scope: "privacypro"), true),
+        (.init(scope: "privacypro other"), false), (.init(algorithms: ["ES256", "RS256"]), true),
+        (.init(algorithms: ["RS256"]), false),
+    ]
+
+    @Test(arguments: expectations)
+    func `a token must say what is expected`(
+        expectations: AuthConfiguration.TokenVerification.Expectations, isAccepted: Bool
+    ) async throws {
+        try await ScriptedClient.run {
+            $0.tokenVerification = .init(accessToken: expectations)
+        } _: {
+            scripted async throws in
+            let container = scripted.tokens.container()
+            if isAccepted {
+                try await scripted.client.adopt(tokenContainer: container)
+            } else {
+                await #expect(throws: OAuthClientError.self) {
+                    try await scripted.client.adopt(tokenContainer: container)
+                }
+            }
+            #expect(try await scripted.client.isUserAuthenticated == isAccepted)
+        }
+    }
+
+    // The refresh token of the container expired a minute ago.
+    @Test(arguments: [(nil, false), (0, false), (59, false), (60, false), (61, true), (300, true)])
+    func `clocks may differ by the tolerance`(leeway: Int?, isAccepted: Bool) async throws {
+        try await ScriptedClient.run {
+            $0.tokenVerification?.refreshToken?.leeway = leeway.map { .seconds($0) }
+        } _: { scripted async throws in
+            let container = scripted.tokens.container(.refreshTokenExpired)
+            do throws(OAuthClientError) {
+                try await scripted.client.adopt(tokenContainer: container)
+                #expect(isAccepted)
+            } catch {
+                #expect(!isAccepted)
+            }
+        }
+    }
+
+    @Test func `keys are fetched at the address of the verification`() async throws {
+        try await ScriptedClient.run { configuration in
+            configuration.tokenVerification?.jwks = URL(string: "https://keys.example/set")
+        } _: { scripted async throws in
+            scripted.transport.answer(at: "https://keys.example/set", with: .json(200, scripted.tokens.keySet))
+            try await scripted.adopt()
+            #expect(scripted.transport.requestsAtAddresses.map(\.url) == ["https://keys.example/set"])
+        }
+    }
+
+    @Test(arguments: [(nil, false), (99, false), (101, true)])
+    func `a token is refreshed earlier by the lead time`(lead: Int?, refreshes: Bool) async throws {
+        try await ScriptedClient.run {
+            $0.refreshLeadTime = lead.map { .seconds($0) }
+        } _: { scripted async throws in
+            let stored = try await scripted.adopt()
+            scripted.clock.advance(by: .seconds(14_300))
+            var changes = scripted.auth.bus.makeAsyncIterator()
+            let granted = scripted.tokens.container()
+            if refreshes { scripted.transport.enqueue(.tokens(granted)) }
+            let found = try await scripted.auth.getCredentials()
+            if refreshes {
+                #expect(await changes.next()?.credentials.token == granted.accessToken)
+            } else {
+                #expect(found.token == stored.accessToken)
+            }
+        }
+    }
+
+    @Test func `a token is refreshed without a request, when its time has come`() async throws {
+        try await ScriptedClient.run {
+            $0.proactiveRefresh = .seconds(3600)
+        } _: { scripted async throws in
+            try await scripted.adopt()
+            let changes = scripted.auth.bus
+            #expect(try await scripted.client.isUserAuthenticated)
+            let granted = scripted.tokens.at(scripted.clock.date.addingTimeInterval(13_000)).container()
+            scripted.transport.enqueue(.tokens(granted))
+            scripted.clock.advance(by: .seconds(13_000))
+            let change = try await scripted.whileTimePasses { await changes.first { _ in true } }
+            #expect(change?.credentials.token == granted.accessToken)
+        }
+    }
+
+    @Test func `a notice comes before a token expires`() async throws {
+        try await ScriptedClient.run { scripted async throws in
+            let stored = try await scripted.adopt()
+            let notices = scripted.auth.expirations
+            #expect(try await scripted.client.isUserAuthenticated)
+            scripted.clock.advance(by: .seconds(14_400 - 300))
+            let notice = try await scripted.whileTimePasses { await notices.first { _ in true } }
+            #expect(notice?.credentials.token == stored.accessToken)
+        }
+    }
+
+    @Test func `a refresh whose answer is lost is repeated with its refresh token within the grace`() async throws {
+        try await ScriptedClient.run {
+            $0.reuseGrace = .seconds(3600)
+        } _: { scripted async throws in
+            let stored = try await scripted.adoptExpired()
+            let granted = scripted.tokens.container()
+            scripted.transport.enqueue(.connectionLost, .tokens(granted))
+            let client = scripted.client
+            let found = try await scripted.whileTimePasses { try await client.getTokens(policy: .localForceRefresh) }
+            #expect(found == granted)
+            #expect(scripted.transport.requests.count == 2)
+            for request in scripted.transport.requests {
+                #expect(request.parameter("refresh_token") == stored.refreshToken)
+            }
+        }
+    }
+
+    @Test(arguments: [(nil, true), ("gone", false), ("other", true)])
+    func `the named answers end a session`(ending: String?, isKept: Bool) async throws {
+        try await ScriptedClient.run { configuration in
+            configuration.sessionEndingAnswers = ending.map { [.init(status: 403, error: $0)] } ?? []
+        } _: { scripted async throws in
+            try await scripted.adopt()
+            scripted.transport.enqueue(.refusal("gone", status: 403))
+            await #expect(throws: OAuthClientError.self) {
+                try await scripted.client.getTokens(policy: .localForceRefresh)
+            }
+            #expect(try await scripted.client.isUserAuthenticated == isKept)
+        }
+    }
+
+    @Test(
+        arguments: [
+            { $0.refreshLeadTime = .milliseconds(1500) }, { $0.refreshLeadTime = .seconds(86_401) },
+            { $0.refreshLeadTime = .seconds(-1) }, { $0.proactiveRefresh = .seconds(59) },
+            { $0.reuseGrace = .seconds(86_401) }, { $0.pinnedCertificates = [] }, { $0.pinnedCertificates = ["key"] },
+            { $0.sessionEndingAnswers = [.init(status: 429, error: nil)] },
+            { $0.tokenVerification?.accessToken?.leeway = .seconds(301) },
+            { $0.tokenVerification?.accessToken?.algorithms = ["HS256"] },
+            { $0.endpoints.token = URL(string: "ftp://provider.example") },
+        ] as [@Sendable (inout AuthConfiguration) -> Void])
+    func `a value out of its range is an illegal argument`(
+        change: @Sendable (inout AuthConfiguration) -> Void
+    ) async throws {
+        try await ScriptedClient.run(change) { scripted async throws in
+            let error = await #expect(throws: AuthError.self) { try await scripted.auth.getCredentials() }
+            #expect(error?.code == .illegalArgument)
+        }
+    }
+}
