@@ -26,7 +26,9 @@ internal import TokenBroker
         #expect(answer.json["granted_scopes"] == .array([.string("privacypro")]))
         #expect(provider.introspect(accessToken: answer.token ?? "") != nil)
 
-        let seen = broker.transport.seen
+        // Then the keys with which its tokens are verified.
+        let seen = broker.transport.seen.dropLast()
+        #expect(broker.transport.seen.last?.url.hasSuffix("/.well-known/jwks.json") == true)
         let paths = seen.map {
             "\($0.method) " + $0.url.prefix { $0 != "?" }.dropFirst(BrokerHarness.accountBase.count)
         }
@@ -283,7 +285,8 @@ internal import TokenBroker
         async throws
     {
         let (broker, provider) = try await BrokerHarness.accounts()
-        await broker.set("opaque", lifetime: .seconds(60), clientID: "app")
+        let session = try #require(provider.openSessions(users: ["ada"], clientID: "app")?.first)
+        await broker.set(session.accessToken, lifetime: .seconds(60), clientID: "app")
         broker.time.advance(by: .seconds(61))
         #expect(await broker.get(Self.create).code == "missing_token_container")
         #expect(provider.counters.requests(.createAccount) == 0)

@@ -73,6 +73,15 @@ internal import TokenBroker
         return (broker, await broker.get())
     }
 
+    /// The same at a provider that names the end of a session.
+    private static func accountRefresh(_ members: String) async throws -> (BrokerHarness, BrokerHarness.Answer) {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant("t1", BrokerHarness.accountTenant())
+        await broker.set("\(canary)-access", refresh: "\(canary)-refresh", lifetime: .zero, clientID: "app")
+        broker.transport.always(.json(400, refusal(members)))
+        return (broker, await broker.get())
+    }
+
     /// A read where only the client itself can have a token, to whose request the provider answers so.
     private static func client(_ step: ScriptedTransport.Step) async throws -> (BrokerHarness, BrokerHarness.Answer) {
         let broker = try await made()
@@ -216,6 +225,13 @@ internal import TokenBroker
         Situation(
             code: .missingTokenContainer, status: 404, how: "nothing is stored",
             bring: { try await call(.get, "/credentials?policy=local") }),
+        Situation(
+            code: .invalidTokenRequest, status: 424, how: "the provider refuses the refresh token by name",
+            errorCode: "reused"
+        ) { try await accountRefresh(#""error": "invalid_token_request", "error_code": 2"#) },
+        Situation(
+            code: .unknownAccount, status: 424, how: "the account is gone", errorCode: "unknown_account"
+        ) { try await accountRefresh(#""error": "unknown_account""#) },
         Situation(
             code: .levelNotAvailable, status: 424, how: "nobody is logged in",
             bring: { try await call(.get, "/credentials?level=user") }),
