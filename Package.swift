@@ -58,10 +58,11 @@ let package = Package(
 
         // Bytes in and out.
         library("Reactor", ["CLinux", "Containers", "Waiting"]),
-        library("HTTPServer", ["Reactor", "HTTPCodec", "CLinux"]),
+        library("TLS", ["Cryptography", "COpenSSL"]),
+        library("HTTPServer", ["Reactor", "HTTPCodec", "CLinux", "TLS"]),
         library(
             "HTTPSClient",
-            ["Containers", "ExternalText", "Reactor", "HTTPCodec", "Cryptography", "COpenSSL", "Waiting"]),
+            ["Containers", "ExternalText", "Reactor", "HTTPCodec", "Cryptography", "COpenSSL", "TLS", "Waiting"]),
         library("Postgres", ["Reactor", "CPostgres", "Waiting"]),
         library(
             "CredentialStore",
@@ -95,7 +96,7 @@ let package = Package(
             "DevelopmentProvider",
             [
                 "Containers", "HTTPServer", "HTTPCodec", "JOSE", "Cryptography", "ExternalText", "JSON", "Reactor",
-                "Waiting",
+                "TLS", "Waiting",
             ]),
         .executableTarget(
             name: "token-broker",
@@ -114,7 +115,7 @@ let package = Package(
             name: "BrokerTesting",
             dependencies: [
                 "TokenBroker", "BrokerCore", "DevelopmentProvider", "CredentialStore", "HTTPServer", "HTTPSClient",
-                "ExternalText", "HTTPCodec", "OAuth", "Postgres", "Reactor", "Cryptography", "JSON",
+                "ExternalText", "HTTPCodec", "OAuth", "Postgres", "Reactor", "Cryptography", "JSON", "TLS",
             ],
             path: "Tests/Support",
             exclude: [
@@ -151,7 +152,7 @@ let package = Package(
         .executableTarget(
             name: "exploration", dependencies: ["RenewalWorld"], path: "Tests/Exploration/Tool", swiftSettings: strict),
         tests("RenewalTests", ["Reactor", "RenewalWorld"]),
-        tests("HTTPServerTests", ["HTTPServer", "HTTPCodec", "Reactor"]),
+        tests("HTTPServerTests", ["HTTPServer", "HTTPSClient", "HTTPCodec", "Reactor", "TLS"]),
         tests("HTTPSClientTests", ["HTTPSClient", "HTTPCodec", "Reactor"]),
         tests("PostgresTests", ["Postgres", "Reactor"]),
         tests(
@@ -159,7 +160,10 @@ let package = Package(
             ["CredentialStore", "DevelopmentProvider", "Postgres", "OAuth", "Cryptography", "Reactor", "JSON"]),
         tests(
             "DevelopmentProviderTests",
-            ["DevelopmentProvider", "HTTPServer", "HTTPCodec", "JOSE", "JSON", "Reactor", "Cryptography"]),
+            [
+                "DevelopmentProvider", "HTTPServer", "HTTPSClient", "HTTPCodec", "JOSE", "JSON", "Reactor",
+                "Cryptography", "TLS",
+            ]),
         tests(
             "BrokerCoreTests",
             [
