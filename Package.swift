@@ -102,8 +102,7 @@ let package = Package(
             name: "token-broker",
             dependencies: [
                 "TokenBroker", "BrokerCore", "CredentialStore", "HTTPServer", "HTTPSClient", "Postgres", "OAuth",
-                "Cryptography", "CWipe",
-                "Reactor", "JSON",
+                "Cryptography", "CWipe", "ExternalText", "Reactor", "JSON",
             ],
             swiftSettings: strict),
         .executableTarget(
