@@ -64,6 +64,7 @@ final class Connection {
         let exchange: Exchange
         var writes = 0
         /// Writers that wait until fewer bytes are unsent. A resumed writer checks that again.
+        /// Not a `WaitList`: only the loop's thread touches it, and each writer looks again whatever has woken it.
         private var waiting: [CheckedContinuation<Void, Never>] = []
 
         init(serial: UInt64, framing: ResponseEncoder.Framing, closes: Bool, exchange: Exchange) {

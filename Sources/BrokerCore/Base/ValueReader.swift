@@ -63,7 +63,13 @@ extension TextReader {
     }
 
     package mutating func bool(_ name: Name) -> Bool? {
-        value(name, rule: ValueRule.bool) { $0 == "true" ? true : $0 == "false" ? false : nil }
+        value(name, rule: ValueRule.bool) { text in
+            switch text {
+            case "true": true
+            case "false": false
+            default: nil
+            }
+        }
     }
 }
 
