@@ -59,10 +59,11 @@ let package = Package(
 
         // Bytes in and out.
         library("Reactor", ["CLinux", "Containers", "Waiting"]),
-        library("HTTPServer", ["Reactor", "HTTPCodec", "CLinux"]),
+        library("TLS", ["Cryptography", "COpenSSL"]),
+        library("HTTPServer", ["Reactor", "HTTPCodec", "CLinux", "TLS"]),
         library(
             "HTTPSClient",
-            ["Containers", "ExternalText", "Reactor", "HTTPCodec", "Cryptography", "COpenSSL", "Waiting"]),
+            ["Containers", "ExternalText", "Reactor", "HTTPCodec", "Cryptography", "COpenSSL", "TLS", "Waiting"]),
         library("Postgres", ["Reactor", "CPostgres", "Waiting"]),
         library(
             "CredentialStore",
@@ -96,21 +97,20 @@ let package = Package(
             "DevelopmentProvider",
             [
                 "Containers", "HTTPServer", "HTTPCodec", "JOSE", "Cryptography", "ExternalText", "JSON", "Reactor",
-                "Waiting",
+                "TLS", "Waiting",
             ]),
         // What tests of a program that uses the library need in place of a provider, of the network and of the time.
         library(
             "AuthTesting",
             [
                 "Auth", "BrokerCore", "Cryptography", "DevelopmentProvider", "ExternalText", "HTTPCodec", "HTTPServer",
-                "HTTPSClient", "JOSE", "JSON", "OAuth", "Reactor",
+                "HTTPSClient", "JOSE", "JSON", "OAuth", "Reactor", "TLS",
             ]),
         .executableTarget(
             name: "token-broker",
             dependencies: [
                 "TokenBroker", "BrokerCore", "CredentialStore", "HTTPServer", "HTTPSClient", "Postgres", "OAuth",
-                "Cryptography", "CWipe",
-                "Reactor", "JSON",
+                "Cryptography", "CWipe", "ExternalText", "Reactor", "JSON",
             ],
             swiftSettings: strict),
         .executableTarget(
@@ -122,8 +122,8 @@ let package = Package(
             name: "BrokerTesting",
             dependencies: [
                 "AuthTesting", "TokenBroker", "BrokerCore", "DevelopmentProvider", "CredentialStore", "HTTPServer",
-                "HTTPSClient",
-                "ExternalText", "HTTPCodec", "JOSE", "OAuth", "Postgres", "Reactor", "Cryptography", "JSON",
+                "HTTPSClient", "ExternalText", "HTTPCodec", "JOSE", "OAuth", "Postgres", "Reactor", "Cryptography",
+                "JSON", "TLS",
             ],
             path: "Tests/Support",
             exclude: [
@@ -160,7 +160,7 @@ let package = Package(
         .executableTarget(
             name: "exploration", dependencies: ["RenewalWorld"], path: "Tests/Exploration/Tool", swiftSettings: strict),
         tests("RenewalTests", ["Reactor", "RenewalWorld"]),
-        tests("HTTPServerTests", ["HTTPServer", "HTTPCodec", "Reactor"]),
+        tests("HTTPServerTests", ["HTTPServer", "HTTPSClient", "HTTPCodec", "Reactor", "TLS"]),
         tests("HTTPSClientTests", ["HTTPSClient", "HTTPCodec", "Reactor"]),
         tests("PostgresTests", ["Postgres", "Reactor"]),
         tests(
@@ -168,7 +168,10 @@ let package = Package(
             ["CredentialStore", "DevelopmentProvider", "Postgres", "OAuth", "Cryptography", "Reactor", "JSON"]),
         tests(
             "DevelopmentProviderTests",
-            ["DevelopmentProvider", "HTTPServer", "HTTPCodec", "JOSE", "JSON", "Reactor", "Cryptography"]),
+            [
+                "DevelopmentProvider", "HTTPServer", "HTTPSClient", "HTTPCodec", "JOSE", "JSON", "Reactor",
+                "Cryptography", "TLS",
+            ]),
         tests(
             "BrokerCoreTests",
             [

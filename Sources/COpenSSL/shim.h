@@ -37,6 +37,46 @@ static inline const OPENSSL_STACK *copenssl_verified_chain(const SSL *ssl) {
     return (const OPENSSL_STACK *)SSL_get0_verified_chain(ssl);
 }
 
+/// Of the ciphers that both sides permit, the server's order decides, and a client that prefers ChaCha20 gets it.
+static inline void copenssl_ctx_prefer_own_ciphers(SSL_CTX *context) {
+    SSL_CTX_set_options(context, SSL_OP_CIPHER_SERVER_PREFERENCE | SSL_OP_PRIORITIZE_CHACHA);
+}
+
+/// Sessions are in the tickets that clients keep, and not in the server's memory.
+static inline void copenssl_ctx_keep_no_sessions(SSL_CTX *context) {
+    SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
+}
+
+static inline int copenssl_select_http11(
+    SSL *ssl, const unsigned char **chosen, unsigned char *chosen_count, const unsigned char *offered,
+    unsigned int offered_count, void *unused) {
+    static const unsigned char name[] = "\x08http/1.1";
+    (void)ssl;
+    (void)unused;
+    int found = SSL_select_next_proto(
+        (unsigned char **)chosen, chosen_count, name, sizeof name - 1, offered, offered_count);
+    // RFC 7301 3.2: no_application_protocol, where the client offers only others.
+    return found == OPENSSL_NPN_NEGOTIATED ? SSL_TLSEXT_ERR_OK : SSL_TLSEXT_ERR_ALERT_FATAL;
+}
+
+/// Of the protocols that a client offers, the server chooses HTTP/1.1.
+static inline void copenssl_ctx_select_http11(SSL_CTX *context) {
+    SSL_CTX_set_alpn_select_cb(context, copenssl_select_http11, NULL);
+}
+
+/// Adds an extension to a certificate. The value is in the notation of OpenSSL's configuration.
+static inline int copenssl_add_extension(X509 *certificate, X509 *issuer, int number, const char *value) {
+    X509V3_CTX context;
+    X509V3_set_ctx_nodb(&context);
+    X509V3_set_ctx(&context, issuer, certificate, NULL, NULL, 0);
+    X509_EXTENSION *extension = X509V3_EXT_conf_nid(NULL, &context, number, value);
+    if (extension == NULL) return 0;
+    // The certificate takes a copy.
+    int is_added = X509_add_ext(certificate, extension, -1);
+    X509_EXTENSION_free(extension);
+    return is_added;
+}
+
 static inline void copenssl_ctx_set_mode(SSL_CTX *context, long mode) { SSL_CTX_set_mode(context, mode); }
 
 /// HKDF with SHA-256. In C, because each OSSL_PARAM keeps the pointer to its name, and Swift lends a string to C for the

@@ -33,6 +33,15 @@ package struct BaseURL: Sendable, Equatable, CustomStringConvertible {
         self.init(scheme: scheme, authority: String(authority), path: String(path))
     }
 
+    /// The host without a port, and without the brackets of an IPv6 address.
+    package var host: String {
+        let bytes = authority.utf8
+        let host =
+            bytes.first == UInt8(ascii: "[")
+            ? bytes.dropFirst().prefix { $0 != UInt8(ascii: "]") } : bytes.prefix { $0 != UInt8(ascii: ":") }
+        return String(decoding: host, as: UTF8.self)
+    }
+
     private init(scheme: String, authority: String, path: String) {
         description = scheme + "://" + authority + path
         self.scheme = scheme

@@ -224,13 +224,14 @@ package final class DevelopmentProvider: RequestHandler {
     }
 
     /// The line that the executable prints when it is ready: a JSON object with the address that it listens on, the
-    /// base URL and the profile.
-    package func announcement(address: String) -> String {
+    /// base URL, the profile and, with a certificate of its own, the file with the authority that clients have to trust.
+    package func announcement(address: String, authorityFile: String? = nil) -> String {
         let configuration = configuration
         let line = JSONWriter.object { writer in
             writer.member("address", address)
             writer.member("base_url", configuration.baseURL.description)
             writer.member("profile", configuration.profile.rawValue)
+            writer.memberIfPresent("ca_file", authorityFile)
         }
         return String(decoding: line, as: UTF8.self)
     }

@@ -12,7 +12,17 @@ package struct ProviderOptions: Sendable {
     package var configuration = ProviderConfiguration(profile: .tidal, clients: [])
     /// Nil means `http` and the address that the server listens on.
     package var publicBaseURL: BaseURL?
+    /// How connections are encrypted; nil for plain HTTP.
+    package var https: HTTPS?
     package var showsHelp = false
+
+    package enum HTTPS: Sendable, Equatable {
+        /// PEM files: the certificate with those that lead to its root, and its key.
+        case files(certificate: String, key: String)
+        /// A certificate that is issued at the start. Its authority is written to `authorityFile`; nil for a new file among
+        /// the temporary ones.
+        case issued(authorityFile: String?)
+    }
 
     package static let help = """
         Usage: token-broker-provider [options]
@@ -22,7 +32,16 @@ package struct ProviderOptions: Sendable {
 
           --listen ADDRESS:PORT            where to listen; port 0 means a free port (127.0.0.1:8181)
           --public-base-url URL            the URL for clients and browsers, and the issuer's name
-                                           (http:// and the listen address)
+                                           (http:// or https:// and the listen address)
+          --https                          encrypt connections, by a certificate for localhost,
+                                           127.0.0.1, ::1 and the hosts of the two options above
+                                           that is issued at each start. Clients have to trust its
+                                           authority, whose file the first line names (ca_file)
+          --ca-file FILE                   where --https writes the authority, replacing the file (a new
+                                           file in TMPDIR or /tmp, removed at the end)
+          --certificate FILE               with --https: use this certificate, followed by those that
+                                           lead to its root (PEM)
+          --key FILE                       the certificate's key (PEM)
           --profile tidal|rfc|duckduckgo   paths, names and errors of TIDAL, of the RFCs or of
                                            DuckDuckGo's Auth v2 (tidal)
           --client ID[:SECRET]             a client; may be repeated (development, without a secret)
@@ -76,12 +95,13 @@ package struct ProviderOptions: Sendable {
         try apply(given)
     }
 
-    private static let switches: Set<String> = ["--no-refresh-tokens", "--no-issuer-announcement"]
+    private static let switches: Set<String> = ["--no-refresh-tokens", "--no-issuer-announcement", "--https"]
     private static let repeatable: Set<String> = ["--client", "--redirect-uri"]
     private static let valued: Set<String> = repeatable.union([
         "--listen", "--public-base-url", "--profile", "--rotation", "--grace", "--access-token-lifetime",
         "--refresh-token-lifetime", "--code-lifetime", "--device-code-lifetime", "--device-interval",
-        "--dead-refresh-token-status", "--capacity", "--access-tokens", "--signing-algorithm",
+        "--ca-file", "--certificate", "--key", "--dead-refresh-token-status", "--capacity", "--access-tokens",
+        "--signing-algorithm",
     ])
 
     private mutating func apply(_ given: [String: [String]]) throws(Mistake) {
@@ -114,6 +134,7 @@ package struct ProviderOptions: Sendable {
             }
             publicBaseURL = url
         }
+        https = try Self.https(given)
         let profile = try choice("--profile", ProviderProfile.allCases.map(\.rawValue))
         let redirectURIs = given["--redirect-uri"] ?? []
         var clients: [ProviderClient] = []
@@ -162,6 +183,27 @@ package struct ProviderOptions: Sendable {
         configuration.issuesRefreshTokens = given["--no-refresh-tokens"] == nil
         configuration.announcesResponseIssuer = given["--no-issuer-announcement"] == nil
         self.configuration = configuration
+    }
+
+    private static func https(_ given: [String: [String]]) throws(Mistake) -> HTTPS? {
+        let files = [given["--certificate"]?.first, given["--key"]?.first]
+        let authorityFile = given["--ca-file"]?.first
+        guard given["--https"] != nil else {
+            if files != [nil, nil] || authorityFile != nil {
+                throw Mistake(description: "--certificate, --key and --ca-file require --https.")
+            }
+            return nil
+        }
+        switch (files[0], files[1]) {
+        case (nil, nil): return .issued(authorityFile: authorityFile)
+        case (let certificate?, let key?):
+            if authorityFile != nil {
+                throw Mistake(
+                    description: "--ca-file is for a certificate of the program's own, without --certificate.")
+            }
+            return .files(certificate: certificate, key: key)
+        default: throw Mistake(description: "--certificate and --key require each other.")
+        }
     }
 
     /// Reads `127.0.0.1:8181` or `[::1]:8181`.

@@ -1,4 +1,5 @@
 internal import Reactor
+internal import TLS
 
 /// One connection to a server, with or without TLS: a descriptor, OpenSSL's state for it, and one read buffer.
 ///

@@ -99,9 +99,12 @@ final class Acceptor: ReadinessHandler {
         let peer = accepted.peerAddress
         let isFromTrustedProxy = configuration.trustedProxies.contains(peer)
         let refusal = refusal(ofConnectionFrom: isFromTrustedProxy ? nil : NetworkSource(peer))
-        if refusal != nil, server.refusedConnections >= maximumRefusals { return }
+        let isAnswered = configuration.tls == nil && server.refusedConnections < maximumRefusals
+        if refusal != nil, !isAnswered { return }
         let connection = server.begin(
             accepted.takeDescriptor(), peer: peer, isFromTrustedProxy: isFromTrustedProxy, isRefused: refusal != nil)
+        // Memory is short.
+        if configuration.tls != nil, connection.tls == nil { return server.close(connection) }
         connection.beginWait(.firstRequest, at: loop.turnTime, for: server.timeouts.head)
         sweep.begin()
         if let refusal {

@@ -64,7 +64,7 @@ final class AnswerSender {
 
     /// Sends the buffer's bytes, and queues what the socket does not take.
     func send(to connection: Connection) {
-        guard connection.unsentBytes == 0, connection.mayWrite else {
+        guard connection.unsentBytes == 0, connection.mayWrite, connection.tls == nil else {
             queue(to: connection)
             return flush(connection)
         }

@@ -64,6 +64,7 @@ final class Connection {
         let exchange: Exchange
         var writes = 0
         /// Writers that wait until fewer bytes are unsent. A resumed writer checks that again.
+        /// Not a `WaitList`: only the loop's thread touches it, and each writer looks again whatever has woken it.
         private var waiting: [CheckedContinuation<Void, Never>] = []
 
         init(serial: UInt64, framing: ResponseEncoder.Framing, closes: Bool, exchange: Exchange) {
@@ -107,6 +108,8 @@ final class Connection {
     let peer: NetworkAddress
     let id: ConnectionID
     let descriptor: CInt
+    /// Nil for a connection without TLS.
+    let tls: SecureTransport?
     var registration: Registration?
     private let isFromTrustedProxy: Bool
     /// Whether the connection is beyond the server's limit: it is answered 503 and closed.
@@ -160,10 +163,11 @@ final class Connection {
     private(set) var unreadBytes = 0
 
     init(
-        id: ConnectionID, descriptor: consuming OwnedDescriptor, peer: NetworkAddress, isFromTrustedProxy: Bool,
-        isRefused: Bool
+        id: ConnectionID, descriptor: consuming OwnedDescriptor, tls: SecureTransport?, peer: NetworkAddress,
+        isFromTrustedProxy: Bool, isRefused: Bool
     ) {
         self.id = id
+        self.tls = tls
         self.peer = peer
         self.isFromTrustedProxy = isFromTrustedProxy
         self.descriptor = descriptor.rawValue
@@ -192,6 +196,12 @@ final class Connection {
     var isIdle: Bool {
         phase == .receiving && !isInsideRequest && unsentBytes == 0
     }
+
+    /// Whether the TLS handshake is not complete.
+    var isShakingHands: Bool { tls.map { !$0.isEstablished } ?? false }
+
+    /// Whether there may be something to read: in the socket, or in records that have arrived.
+    var mayHaveMore: Bool { mayHaveInput || tls?.hasInput == true }
 
     /// Whether a request was begun and not completed.
     var isInsideRequest: Bool { partialHead != nil || partialContent != nil || unreadBytes > 0 }
@@ -222,7 +232,10 @@ final class Connection {
     var currentWait: Wait {
         switch phase {
         case .receiving:
-            if unsentBytes > 0, !mayWrite {
+            if isShakingHands {
+                // One time-out bounds the handshake and the first byte of the first request together.
+                .firstRequest
+            } else if unsentBytes > 0, !mayWrite {
                 // Further requests are not read meanwhile, and `writeDeadline` bounds the sending.
                 .nothing
             } else if partialContent != nil {
@@ -249,8 +262,16 @@ final class Connection {
         readDeadline = .distantFuture
     }
 
-    /// Appends to the unsent bytes.
+    /// Appends to the unsent bytes, encrypted where the connection has TLS.
     func queue(_ write: (inout [UInt8]) -> Void) {
+        guard let tls else { return queueRecords(write) }
+        var plaintext: [UInt8] = []
+        write(&plaintext)
+        queueRecords { tls.encrypt(plaintext.span, into: &$0) }
+    }
+
+    /// Appends to the unsent bytes as they are.
+    func queueRecords(_ write: (inout [UInt8]) -> Void) {
         write(&output)
         unsentBytes = output.count - outputStart
     }

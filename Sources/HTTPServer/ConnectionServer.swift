@@ -1,6 +1,7 @@
 internal import HTTPCodec
 internal import Reactor
 internal import Synchronization
+internal import TLS
 
 /// Serves a worker's connections: reads requests, has them answered, sends the answers, and closes.
 ///
@@ -21,9 +22,11 @@ final class ConnectionServer {
     weak var worker: Worker?
 
     var connections = ConnectionTable()
+    /// The connections whose TLS handshakes are not complete.
+    var handshakes = HandshakeQueue()
 
     /// The buffer for every read. A connection copies only what cannot be used at once.
-    private let input = InputBuffer(capacity: 16_384)
+    let input = InputBuffer(capacity: 16_384)
     private let output: OutputBuffer
     private let answer: NowAnswer
     /// What `take` has stopped at.
@@ -123,8 +126,10 @@ final class ConnectionServer {
     ) -> Connection {
         let id = connections.nextID()
         let connection = Connection(
-            id: id, descriptor: descriptor, peer: peer, isFromTrustedProxy: isFromTrustedProxy, isRefused: isRefused)
+            id: id, descriptor: descriptor, tls: configuration.tls?.makeChannel().map(SecureTransport.init), peer: peer,
+            isFromTrustedProxy: isFromTrustedProxy, isRefused: isRefused)
         connections.insert(connection, at: loop.turnTime)
+        if connection.tls != nil { beginHandshake(connection) }
         turns.begin(id.slot)
         if isRefused { refusedConnections += 1 }
         return connection
@@ -143,6 +148,7 @@ final class ConnectionServer {
             case .receiving:
                 guard read(connection, &slice) else { break serving }
             case .closing:
+                if let tls = connection.tls { connection.queueRecords { tls.finish(into: &$0) } }
                 sender.flush(connection)
                 if connection.phase == .closed || connection.unsentBytes > 0 { break serving }
                 guard connection.mustLinger else {
@@ -160,6 +166,7 @@ final class ConnectionServer {
         }
         connection.isBeingServed = false
         if connection.phase == .closed { return }
+        if connection.tls?.hasLostOutput == true { return close(connection) }
         // A connection that has used up its time slice is served again soon, and sends all its answers then.
         if connection.unsentBytes > 0, connection.mayWrite, !connection.isQueued { sender.flush(connection) }
         if connection.phase == .closed { return }
@@ -176,7 +183,7 @@ final class ConnectionServer {
     /// Reads, and answers what was read. False when the connection has to wait for its client or for its turn.
     private func read(_ connection: Connection, _ slice: inout TimeSlice) -> Bool {
         let hasKept = connection.unreadBytes > 0 && !connection.needsMore
-        guard hasKept || connection.mayHaveInput else { return false }
+        guard hasKept || connection.mayHaveMore else { return false }
         if slice.isSpent(on: loop) {
             serveLater(connection)
             return false
@@ -190,10 +197,8 @@ final class ConnectionServer {
             return true
         }
         slice.reads += 1
-        switch Kernel.receive(connection.descriptor, into: input) {
+        switch receive(connection) {
         case .bytes(let count):
-            // A short read has emptied the socket. epoll reports the next byte.
-            if count < input.capacity, !connection.peerFinished { connection.mayHaveInput = false }
             connection.needsMore = false
             if connection.unreadBytes > 0 {
                 input.withBytes(0..<count) { connection.keep($0) }
@@ -217,8 +222,12 @@ final class ConnectionServer {
             endOfInput(connection)
             return true
         case .failed:
-            close(connection)
-            return false
+            guard connection.tls?.hasFailed == true else {
+                close(connection)
+                return false
+            }
+            endBehindAlert(connection)
+            return true
         }
     }
 
@@ -355,34 +364,6 @@ final class ConnectionServer {
         }
     }
 
-    private func endOfInput(_ connection: Connection) {
-        if connection.isInsideRequest {
-            // RFC 9112 §8: the request stays incomplete. The client may still read the answer.
-            fail(connection, .badRequest, "The connection ended inside the request.")
-        } else {
-            connection.phase = .closing
-        }
-        // Nothing more can arrive, so nothing has to be read and dropped.
-        connection.mustLinger = false
-    }
-
-    /// Reads and drops input until the peer closes. Closing with unread input would reset the connection, and the reset
-    /// could destroy the last answer.
-    private func linger(_ connection: Connection) {
-        while connection.mayHaveInput {
-            switch Kernel.receive(connection.descriptor, into: input) {
-            case .bytes(let count):
-                connection.lingeringBytes += count
-                if connection.lingeringBytes > configuration.lingerBytes { return close(connection) }
-                if count < input.capacity, !connection.peerFinished { connection.mayHaveInput = false }
-            case .wouldBlock:
-                connection.mayHaveInput = false
-            case .finished, .failed:
-                return close(connection)
-            }
-        }
-    }
-
     // MARK: Ending
 
     /// Closes the connection at once. Cancels its handler if that is running, and drops the answer.
@@ -393,6 +374,8 @@ final class ConnectionServer {
         connection.registration = nil
         connection.dropInput()
         exchanges.account(connection)
+        if connection.tls != nil { sendCloseNotify(connection) }
+        if connection.isShakingHands { handshakes.end() }
         connection.closeDescriptor()
         sender.forget(connection)
         connection.stream?.wakeWriters()

@@ -25,6 +25,13 @@ internal import HTTPCodec
             start: (base + range.lowerBound).assumingMemoryBound(to: UInt8.self), count: range.count)
         return body(unsafe bytes.span)
     }
+
+    /// Lends the whole buffer to `body`, which writes to it.
+    func fill<R, E: Error>(_ body: (inout MutableSpan<UInt8>) throws(E) -> R) throws(E) -> R {
+        let bytes = unsafe UnsafeMutableBufferPointer(start: base.assumingMemoryBound(to: UInt8.self), count: capacity)
+        var span = unsafe bytes.mutableSpan
+        return try body(&span)
+    }
 }
 
 extension [UInt8] {

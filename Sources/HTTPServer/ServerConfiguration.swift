@@ -1,5 +1,6 @@
 package import HTTPCodec
 package import Reactor
+package import TLS
 
 /// What a server listens on, and its limits. Every limit is inclusive. Every time-out is total: it counts from the
 /// beginning of what it bounds, so a peer gains nothing by sending a byte now and then.
@@ -59,6 +60,15 @@ package struct ServerConfiguration: Sendable {
     package var maximumQueueingDelay: Duration = .milliseconds(20)
     /// Default 100 ms, so that a burst is not an overload.
     package var overloadTime: Duration = .milliseconds(100)
+
+    /// The certificate with which every connection is accepted by TLS. Default nil: connections are not encrypted.
+    ///
+    /// `headTimeout` bounds the handshake and the first byte of the first request together. A refused connection is closed
+    /// without an answer, because an answer would cost a handshake.
+    package var tls: TLSServerContext?
+    /// The most connections of one loop whose TLS handshakes are not complete. Default 1000. Beyond it, the one of them
+    /// which was accepted first is closed.
+    package var maximumHandshakes = 1000
 
     /// The proxies whose `Forwarded` and `X-Forwarded-For` are believed. Their connections count for no source, because
     /// the client is not known before a head is read. Default none.

@@ -16,6 +16,7 @@ actor Worker {
     private let server: ConnectionServer
     private let acceptor: Acceptor
     private let unsentBytes: Int
+    /// Not a `WaitList`: only the loop's thread touches it, and a wait cannot be cancelled.
     private var waitingForQuiet: [CheckedContinuation<Void, Never>] = []
 
     private static let streamWritesPerTurn = 64

@@ -26,6 +26,31 @@ package enum SmallFile {
     /// A process that ends during the call can leave behind a file whose name is the path and a random suffix.
     /// - Throws: `EEXIST` when the path exists already.
     package static func create(_ path: String, _ bytes: [UInt8]) throws(SystemError) {
+        let draft = try writeDraft(of: path, bytes)
+        // After the link was made, the draft's name is no longer needed. If making it failed, neither is the draft.
+        defer { remove(draft) }
+        // Unlike rename(2), link(2) never replaces a file.
+        try retryingInterrupts("link") { unsafe link(draft, path) }
+        try synchronizeDirectory(of: path)
+    }
+
+    /// Like `create`, and replaces the file if the path exists already.
+    package static func replace(_ path: String, _ bytes: [UInt8]) throws(SystemError) {
+        let draft = try writeDraft(of: path, bytes)
+        do throws(SystemError) {
+            try retryingInterrupts("rename") { unsafe rename(draft, path) }
+        } catch {
+            remove(draft)
+            throw error
+        }
+        try synchronizeDirectory(of: path)
+    }
+
+    /// Removes the file, if it exists.
+    package static func remove(_ path: String) { _ = unsafe unlink(path) }
+
+    /// Writes a durable file beside `path` that only this user may read. Returns its path. It is removed if writing fails.
+    private static func writeDraft(of path: String, _ bytes: [UInt8]) throws(SystemError) -> String {
         var suffix = UInt64.random(in: .min ... .max)
         var draft = path + "."
         for _ in 0..<16 {
@@ -36,9 +61,16 @@ package enum SmallFile {
             adopting: try retryingInterrupts("open") {
                 unsafe Glibc.open(draft, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0o600)
             })
-        // After the link was made, the draft's name is no longer needed. If making it failed, neither is the draft.
-        defer { _ = unsafe unlink(draft) }
-        let number = file.rawValue
+        do throws(SystemError) {
+            try write(bytes, to: file.rawValue)
+        } catch {
+            remove(draft)
+            throw error
+        }
+        return draft
+    }
+
+    private static func write(_ bytes: [UInt8], to number: CInt) throws(SystemError) {
         var written = 0
         while written < bytes.count {
             written += try retryingInterrupts("write") {
@@ -48,9 +80,6 @@ package enum SmallFile {
             }
         }
         try retryingInterrupts("fsync") { fsync(number) }
-        // Unlike rename(2), link(2) never replaces a file.
-        try retryingInterrupts("link") { unsafe link(draft, path) }
-        try synchronizeDirectory(of: path)
     }
 
     /// Makes the directory entry of `path` durable.

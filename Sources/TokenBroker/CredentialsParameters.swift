@@ -40,9 +40,9 @@ struct CredentialsParameters {
         var rule: String {
             switch self {
             case .storageKey: StorageKey.rule
-            case .policy: QueryReader.rule(CredentialsQuery.Policy.self)
-            case .level: QueryReader.rule(CredentialsLevel.self)
-            case .minimumLifetime: QueryReader.rule(CredentialsQuery.minimumLifetimeSeconds)
+            case .policy: ValueRule.choice(CredentialsQuery.Policy.self)
+            case .level: ValueRule.choice(CredentialsLevel.self)
+            case .minimumLifetime: ValueRule.integer(in: CredentialsQuery.minimumLifetimeSeconds)
             case .apiErrorSubStatus: ""
             }
         }
@@ -148,7 +148,7 @@ struct CredentialsParameters {
             guard let level: CredentialsLevel = Self.choice(value) else { return false }
             query.lowestLevel = level
         case .minimumLifetime:
-            guard let seconds = QueryReader.number(value),
+            guard let seconds = WholeNumber.read(value),
                 CredentialsQuery.minimumLifetimeSeconds.contains(seconds)
             else { return false }
             query.minimumLifetime = .seconds(seconds)

@@ -4,9 +4,9 @@ internal import HTTPCodec
 internal import OAuth
 
 /// Reads the parameters of a query. Refuses repeated parameters, unknown parameters and broken escapes.
-struct QueryReader {
+struct QueryReader: TextReader {
     private var values: [WireText: WireText] = [:]
-    private var faults: [BrokerError.Fault] = []
+    private var faults = FaultList()
 
     /// A reader for a request without a query.
     init() {}
@@ -28,96 +28,31 @@ struct QueryReader {
 
     mutating func string(_ name: WireText) -> WireText? { values.removeValue(forKey: name) }
 
-    mutating func integer(_ name: WireText, in range: ClosedRange<Int64>) -> Int64? {
-        guard let text = string(name) else { return nil }
-        guard let number = Self.number(text.utf8.span), range.contains(number) else {
-            note(name, Self.rule(range))
-            return nil
-        }
-        return number
-    }
-
-    /// The number that 1 to 18 decimal digits stand for; nil for any other text.
-    static func number(_ text: Span<UInt8>) -> Int64? {
-        guard (1...18).contains(text.count) else { return nil }
-        var number: Int64 = 0
-        for index in text.indices {
-            guard text[index].isDigit else { return nil }
-            number = number * 10 + Int64(text[index] - UInt8(ascii: "0"))
-        }
-        return number
-    }
-
-    static func rule(_ range: ClosedRange<Int64>) -> String {
-        "must be a whole number from \(range.lowerBound) to \(range.upperBound)"
-    }
-
-    static func rule<T: RawRepresentable & CaseIterable>(_ type: T.Type) -> String where T.RawValue == String {
-        "must be one of " + T.allCases.map(\.rawValue).joined(separator: ", ")
-    }
-
-    mutating func bool(_ name: WireText) -> Bool? {
-        switch string(name) {
-        case nil: return nil
-        case "true": return true
-        case "false": return false
-        default:
-            note(name, "must be true or false")
-            return nil
-        }
-    }
-
-    mutating func timestamp(_ name: WireText) -> Timestamp? {
-        guard let text = string(name) else { return nil }
-        if let time = Timestamp(rfc3339: text.text) { return time }
-        note(name, "must be a time such as 2026-11-21T09:00:00Z")
-        return nil
-    }
-
-    mutating func choice<T: RawRepresentable & CaseIterable>(_ name: WireText, _ type: T.Type) -> T?
-    where T.RawValue == String {
-        guard let text = string(name) else { return nil }
-        if let value = T(text) { return value }
-        note(name, Self.rule(type))
-        return nil
-    }
-
     /// The parameter `storage_key`; `default` if it is not given.
     mutating func storageKey() -> StorageKey {
-        guard let text = string("storage_key") else { return .default }
-        if let key = StorageKey(text) { return key }
-        note("storage_key", StorageKey.rule)
-        return .default
+        value("storage_key", rule: StorageKey.rule) { StorageKey($0) } ?? .default
     }
 
     /// The parameter `wait`: the seconds that a long poll waits. More than 60 counts as 60. Text that is not a whole
     /// number is a fault.
     mutating func wait() -> Duration {
-        guard let text = string("wait") else { return .zero }
-        guard !text.isEmpty, text.utf8.allSatisfy(\.isDigit) else {
-            note("wait", "must be a whole number of seconds")
-            return .zero
-        }
-        return .seconds(text.count <= 18 ? min(Int64(text.text) ?? 60, 60) : 60)
+        value("wait", rule: "must be a whole number of seconds") { text in
+            guard !text.isEmpty, text.utf8.allSatisfy(\.isDigit) else { return nil }
+            return .seconds(min(WholeNumber.read(text.utf8.span) ?? 60, 60))
+        } ?? .zero
     }
 
     mutating func noteUnknown(_ name: WireText) { note(name, "is not a known parameter") }
 
     mutating func note(_ name: WireText, _ detail: String) {
         // A person reads the answer, and an unknown name can be long.
-        faults.append(.init(name.prefix(64).text, detail))
+        faults.add(.init(name.prefix(64).text, detail))
     }
 
     /// Throws `invalid_request` with every fault found. A parameter that was not read is a fault.
     mutating func finish() throws(BrokerError) {
         for name in values.keys.sorted() { noteUnknown(name) }
-        if faults.isEmpty { return }
-        throw BrokerError(
-            .invalidRequest,
-            faults.count == 1
-                ? "The query parameter \(faults[0].pointer) \(faults[0].detail)."
-                : "The query has \(faults.count) faults; see errors.",
-            faults: faults)
+        try faults.check(in: "The query") { "The query parameter \($0.pointer)" }
     }
 }
 

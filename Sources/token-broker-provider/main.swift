@@ -22,18 +22,28 @@ if options.showsHelp {
 // Must run before any thread is started, since threads inherit the signal mask.
 TerminationSignal.block()
 let provider = DevelopmentProvider(options.configuration)
+var configuration = DevelopmentProvider.serverConfiguration(address: options.listen)
+let certificate: ProviderCertificate?
+do {
+    certificate = try options.makeCertificate()
+} catch {
+    fail(error.description, status: 1)
+}
+configuration.tls = certificate?.context
 let server: Server
 do {
-    server = try Server(
-        configuration: DevelopmentProvider.serverConfiguration(address: options.listen), handler: provider)
+    server = try Server(configuration: configuration, handler: provider)
 } catch {
+    certificate?.removeTemporaryFile()
     fail("Cannot listen on \(options.listen): \(error)", status: 1)
 }
-let baseURL = options.publicBaseURL ?? BaseURL("http://\(server.address)")
+let baseURL = options.publicBaseURL ?? BaseURL("\(certificate == nil ? "http" : "https")://\(server.address)")
 if let baseURL { provider.configure { $0.baseURL = baseURL } }
-Console.print(provider.announcement(address: server.address.description))
+Console.print(
+    provider.announcement(address: server.address.description, authorityFile: certificate?.authorityFile))
 
 TerminationSignal.wait()
+certificate?.removeTemporaryFile()
 stop(server)
 TerminationSignal.wait()
 Console.exit(130)

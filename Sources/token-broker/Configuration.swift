@@ -1,6 +1,7 @@
 internal import BrokerCore
 internal import CredentialStore
 internal import Cryptography
+internal import ExternalText
 internal import HTTPSClient
 internal import OAuth
 internal import Postgres
@@ -74,7 +75,7 @@ struct Configuration: Sendable {
         let listen =
             reader.value("LISTEN").map { Self.address($0) } ?? SocketAddress(numericHost: "127.0.0.1", port: 8080)
         if listen == nil {
-            reader.fault("LISTEN", "must be a numeric address and a port, such as 127.0.0.1:8080 or [::]:8080")
+            reader.note("LISTEN", "must be a numeric address and a port, such as 127.0.0.1:8080 or [::]:8080")
         }
         self.listen = listen ?? SocketAddress(ip: .v4([127, 0, 0, 1]), port: 8080)
 
@@ -82,22 +83,22 @@ struct Configuration: Sendable {
         if let text = reader.value("OPERATIONS_LISTEN") {
             operationsListen = Self.address(text)
             if operationsListen == nil {
-                reader.fault("OPERATIONS_LISTEN", "must be a numeric address and a port, such as 0.0.0.0:8081")
+                reader.note("OPERATIONS_LISTEN", "must be a numeric address and a port, such as 0.0.0.0:8081")
             } else if operationsListen == self.listen {
-                reader.fault("OPERATIONS_LISTEN", "must differ from TOKEN_BROKER_LISTEN")
+                reader.note("OPERATIONS_LISTEN", "must differ from TOKEN_BROKER_LISTEN")
             }
         }
 
         let base = reader.value("PUBLIC_BASE_URL")
         if let base, let port = URLTarget.refusedPort(of: base) {
-            reader.fault(
+            reader.note(
                 "PUBLIC_BASE_URL", "must not have the port \(port): of the ports below 1024 only 80 and 443 are allowed"
             )
         } else if let base, Self.isBaseURL(base) == false {
-            reader.fault("PUBLIC_BASE_URL", "must be an http or https URL without query and fragment")
+            reader.note("PUBLIC_BASE_URL", "must be an http or https URL without query and fragment")
         }
         if base == nil, self.listen.ip.isUnspecified, command == .serve || command == .checkConfiguration {
-            reader.fault(
+            reader.note(
                 "PUBLIC_BASE_URL",
                 "is required when TOKEN_BROKER_LISTEN is \(self.listen), which means all addresses of this machine and is no "
                     + "address for a browser: set the URL at which browsers reach the broker, such as "
@@ -121,7 +122,7 @@ struct Configuration: Sendable {
             do {
                 _ = try Keyring(parsing: masterKeys.revealedText)
             } catch {
-                reader.fault("MASTER_KEYS", "\(error)")
+                reader.note("MASTER_KEYS", "\(error)")
             }
         }
         adminKeys = nil
@@ -129,11 +130,11 @@ struct Configuration: Sendable {
             do throws(AdminKeys.Fault) {
                 adminKeys = try AdminKeys(parsing: adminKey)
             } catch {
-                reader.fault("ADMIN_KEY", "\(error)")
+                reader.note("ADMIN_KEY", "\(error)")
             }
         }
         if let databaseURL {
-            let connections = reader.integer("DATABASE_CONNECTIONS", 1...64) ?? 4
+            let connections = reader.integer("DATABASE_CONNECTIONS", in: 1...64) ?? 4
             let usesPooler = reader.bool("DATABASE_POOLER") ?? false
             let listening = Self.listening(&reader)
             do {
@@ -142,56 +143,56 @@ struct Configuration: Sendable {
                 configuration.usesPooler = usesPooler
                 store = .postgres(configuration, listening)
             } catch {
-                reader.fault("DATABASE_URL", "\(error)")
+                reader.note("DATABASE_URL", "\(error)")
                 store = .files(directory: "")
             }
-            if directory != nil { reader.fault("DATA_DIR", "is not used together with TOKEN_BROKER_DATABASE_URL") }
+            if directory != nil { reader.note("DATA_DIR", "is not used together with TOKEN_BROKER_DATABASE_URL") }
             if masterKeys == nil, command != .migrate {
-                reader.fault(
+                reader.note(
                     "MASTER_KEYS", "is required with TOKEN_BROKER_DATABASE_URL; token-broker keys generate prints one")
             }
             if case .examineStore = command {
                 if journalDirectory == nil {
-                    reader.fault(
+                    reader.note(
                         "JOURNAL_DIR",
                         "is required with TOKEN_BROKER_DATABASE_URL, because only the journal can be examined")
                 }
             } else if adminKey == nil, command != .migrate {
-                reader.fault("ADMIN_KEY", "is required with TOKEN_BROKER_DATABASE_URL")
+                reader.note("ADMIN_KEY", "is required with TOKEN_BROKER_DATABASE_URL")
             }
         } else {
             store = .files(directory: directory ?? "/var/lib/token-broker")
             if journalDirectory != nil {
-                reader.fault("JOURNAL_DIR", "requires TOKEN_BROKER_DATABASE_URL; the embedded store has no journal")
+                reader.note("JOURNAL_DIR", "requires TOKEN_BROKER_DATABASE_URL; the embedded store has no journal")
             }
             if command == .migrate {
-                reader.fault("DATABASE_URL", "is required to migrate; the embedded store has no schema")
+                reader.note("DATABASE_URL", "is required to migrate; the embedded store has no schema")
             }
         }
 
         migratesSchema = reader.bool("MIGRATE") ?? true
         trustedCAFile = reader.value("TRUSTED_CA_FILE")
         if let trustedCAFile, !SmallFile.isReadable(trustedCAFile) {
-            reader.fault("TRUSTED_CA_FILE", "cannot be read")
+            reader.note("TRUSTED_CA_FILE", "cannot be read")
         }
         providerTargets = Self.providerTargets(&reader)
         logLevel = reader.choice("LOG_LEVEL", LogLevel.self) ?? .info
         logsReads = reader.bool("LOG_READS") ?? false
-        eventLoops = reader.integer("EVENT_LOOPS", 1...256)
-        maximumConnections = reader.integer("MAX_CONNECTIONS", 1...1_000_000) ?? 10_000
-        maximumConnectionsPerSource = reader.integer("MAX_CONNECTIONS_PER_SOURCE", 1...1_000_000)
+        eventLoops = reader.integer("EVENT_LOOPS", in: 1...256)
+        maximumConnections = reader.integer("MAX_CONNECTIONS", in: 1...1_000_000) ?? 10_000
+        maximumConnectionsPerSource = reader.integer("MAX_CONNECTIONS_PER_SOURCE", in: 1...1_000_000)
         trustedProxies = Self.networks("TRUSTED_PROXIES", &reader)
-        providerTimeout = .seconds(Int64(reader.integer("PROVIDER_TIMEOUT", 1...20) ?? 10))
-        renewalPatience = .seconds(Int64(reader.integer("RENEWAL_PATIENCE", 0...60) ?? 2))
-        providerConcurrency = reader.integer("PROVIDER_CONCURRENCY", 1...1024) ?? ProviderBudget.Limits().places
-        quarantine = .seconds(Int64(reader.integer("QUARANTINE_DAYS", 0...3650) ?? 7) * 86_400)
-        expiryNotice = .seconds(Int64(reader.integer("EXPIRY_NOTICE", 0...86_400) ?? 300))
-        eventRetention = .seconds(Int64(reader.integer("EVENT_DAYS", 1...365) ?? 7) * 86_400)
-        eventLimit = reader.integer("EVENT_LIMIT", 1000...1_000_000_000) ?? 1_000_000
-        grantMemory = .seconds(Int64(reader.integer("GRANT_MEMORY", 0...86_400) ?? 900))
-        cacheBytes = (reader.integer("CACHE_MEGABYTES", 1...1_048_576) ?? 256) << 20
-        cacheValidity = .seconds(Int64(reader.integer("CACHE_SECONDS", 0...3600) ?? 5))
-        shutdownGrace = .seconds(Int64(reader.integer("SHUTDOWN_GRACE", 1...3600) ?? 25))
+        providerTimeout = .seconds(Int64(reader.integer("PROVIDER_TIMEOUT", in: 1...20) ?? 10))
+        renewalPatience = .seconds(Int64(reader.integer("RENEWAL_PATIENCE", in: 0...60) ?? 2))
+        providerConcurrency = reader.integer("PROVIDER_CONCURRENCY", in: 1...1024) ?? ProviderBudget.Limits().places
+        quarantine = .seconds(Int64(reader.integer("QUARANTINE_DAYS", in: 0...3650) ?? 7) * 86_400)
+        expiryNotice = .seconds(Int64(reader.integer("EXPIRY_NOTICE", in: 0...86_400) ?? 300))
+        eventRetention = .seconds(Int64(reader.integer("EVENT_DAYS", in: 1...365) ?? 7) * 86_400)
+        eventLimit = reader.integer("EVENT_LIMIT", in: 1000...1_000_000_000) ?? 1_000_000
+        grantMemory = .seconds(Int64(reader.integer("GRANT_MEMORY", in: 0...86_400) ?? 900))
+        cacheBytes = (reader.integer("CACHE_MEGABYTES", in: 1...1_048_576) ?? 256) << 20
+        cacheValidity = .seconds(Int64(reader.integer("CACHE_SECONDS", in: 0...3600) ?? 5))
+        shutdownGrace = .seconds(Int64(reader.integer("SHUTDOWN_GRACE", in: 1...3600) ?? 25))
         limits = Limits(&reader)
         exposedFiles = reader.exposedFiles
         unknownVariables = reader.unknownVariables
@@ -209,7 +210,7 @@ struct Configuration: Sendable {
             do {
                 return .through(try PostgresConfiguration(url))
             } catch {
-                reader.fault("DATABASE_LISTEN_URL", "\(error)")
+                reader.note("DATABASE_LISTEN_URL", "\(error)")
                 return .automatic
             }
         }
@@ -221,7 +222,7 @@ struct Configuration: Sendable {
         let items = text.split(separator: ",", omittingEmptySubsequences: false)
         let ranges = items.map { item in NetworkRange(parsing: String(item.filter { $0 != " " })) }
         if ranges.contains(nil) {
-            reader.fault(
+            reader.note(
                 name,
                 "must be a comma-separated list of addresses and CIDR ranges, such as 10.0.0.0/8,2001:db8::1; "
                     + "a range must not have bits set after its prefix")
@@ -235,13 +236,13 @@ struct Configuration: Sendable {
         if reader.bool("ALLOW_HTTP_PROVIDERS") ?? false { targets.allowsHTTP = true }
         let networks = Self.networks("PROVIDER_NETWORKS", &reader)
         if isInsecure, !networks.allSatisfy(\.isLinkLocalOrMetadataService) {
-            reader.fault(
+            reader.note(
                 "PROVIDER_NETWORKS",
                 "has no effect with TOKEN_BROKER_ALLOW_INSECURE_PROVIDERS=true, except for link-local addresses and the "
                     + "metadata services of clouds")
         }
         if networks.contains(where: { !$0.isSingleAddress && $0.contains(NetworkAddress(Self.metadataService)) }) {
-            reader.fault(
+            reader.note(
                 "PROVIDER_NETWORKS",
                 "must not contain a network with 169.254.169.254, at which clouds provide credentials; list single "
                     + "addresses instead")
@@ -281,7 +282,7 @@ extension Configuration {
             rates.deviceLogins = reader.rate("DEVICE_LOGIN_RATE", rates.deviceLogins)
             rates.writes = reader.rate("WRITE_RATE", rates.writes)
             rates.requests = reader.rate("REQUEST_RATE", rates.requests)
-            if let rate = reader.integer("AUTHENTICATION_FAILURE_RATE", 0...1_000_000) {
+            if let rate = reader.integer("AUTHENTICATION_FAILURE_RATE", in: 0...1_000_000) {
                 rates.authenticationFailures = rate == 0 ? nil : Rate(perSecond: rate, burst: rate)
             }
             let usual = CredentialsBroker.Settings()
@@ -294,7 +295,7 @@ extension Configuration {
 }
 
 /// Reads the variables with the prefix TOKEN_BROKER_ and collects their faults.
-private struct EnvironmentReader {
+private struct EnvironmentReader: TextReader {
     private static let prefix = "TOKEN_BROKER_"
 
     private let environment: [String: String]
@@ -307,8 +308,8 @@ private struct EnvironmentReader {
         self.environment = environment
     }
 
-    mutating func fault(_ name: String, _ text: String) {
-        faults.append("\(Self.prefix)\(name) \(text)")
+    mutating func note(_ name: String, _ detail: String) {
+        faults.append("\(Self.prefix)\(name) \(detail)")
     }
 
     /// The value of a variable. An empty value counts as not set, because compose files and charts write unset
@@ -318,6 +319,8 @@ private struct EnvironmentReader {
         return environment[Self.prefix + name].flatMap { $0.isEmpty ? nil : $0 }
     }
 
+    mutating func string(_ name: String) -> WireText? { value(name).map { WireText($0) } }
+
     /// The value of a variable, or the content of the file that its `_FILE` form names, without trailing newlines.
     /// - Parameters:
     ///   - fileVariable: the full name of the `_FILE` form.
@@ -326,64 +329,38 @@ private struct EnvironmentReader {
         let direct = value(name)
         guard let path = value(name + "_FILE") else { return direct }
         if direct != nil {
-            fault(name, "and \(Self.prefix)\(name)_FILE are both set; set one of them")
+            note(name, "and \(Self.prefix)\(name)_FILE are both set; set one of them")
             return nil
         }
         if mayBeMissing, !SmallFile.exists(path) { return nil }
         guard let (bytes, access) = try? SmallFile.readWithAccess(path, limit: 65_536),
             let text = String(validating: bytes, as: UTF8.self)
         else {
-            fault(name + "_FILE", "names a file that cannot be read")
+            note(name + "_FILE", "names a file that cannot be read")
             return nil
         }
         if access.belongsToAnother {
-            fault(name + "_FILE", "names a file that belongs to another user; it must be this user's or root's")
+            note(name + "_FILE", "names a file that belongs to another user; it must be this user's or root's")
         }
         if access.isWritableByOthers {
-            fault(name + "_FILE", "names a file that other users can write to; allow its owner only (chmod 600)")
+            note(name + "_FILE", "names a file that other users can write to; allow its owner only (chmod 600)")
         }
         if access.isReadableByOthers { exposedFiles.append(fileVariable) }
         let trimmed = text.trimmingNewlines
-        if trimmed.isEmpty { fault(name + "_FILE", "names an empty file") }
+        if trimmed.isEmpty { note(name + "_FILE", "names an empty file") }
         return trimmed.isEmpty ? nil : trimmed
     }
 
     /// A rate per second, with a burst of four seconds' worth; nil when the variable is 0.
     mutating func rate(_ name: String, _ usual: Rate?) -> Rate? {
-        guard let perSecond = integer(name, 0...1_000_000) else { return usual }
+        guard let perSecond = integer(name, in: 0...1_000_000) else { return usual }
         return perSecond == 0 ? nil : Rate(perSecond: perSecond)
     }
 
     /// A maximum count; nil when the variable is 0.
     mutating func limit(_ name: String, _ usual: Int?) -> Int? {
-        guard let count = integer(name, 0...10_000_000) else { return usual }
+        guard let count = integer(name, in: 0...10_000_000) else { return usual }
         return count == 0 ? nil : count
-    }
-
-    mutating func integer(_ name: String, _ range: ClosedRange<Int>) -> Int? {
-        guard let text = value(name) else { return nil }
-        if let number = Int(text), range.contains(number) { return number }
-        fault(name, "must be a whole number from \(range.lowerBound) to \(range.upperBound)")
-        return nil
-    }
-
-    mutating func bool(_ name: String) -> Bool? {
-        switch value(name) {
-        case nil: return nil
-        case "true": return true
-        case "false": return false
-        default:
-            fault(name, "must be true or false")
-            return nil
-        }
-    }
-
-    mutating func choice<T: RawRepresentable & CaseIterable>(_ name: String, _ type: T.Type) -> T?
-    where T.RawValue == String {
-        guard let text = value(name) else { return nil }
-        if let choice = T(rawValue: text) { return choice }
-        fault(name, "must be one of " + T.allCases.map(\.rawValue).joined(separator: ", "))
-        return nil
     }
 
     mutating func fault(unknown variable: UnknownVariable) { faults.append(variable.text) }

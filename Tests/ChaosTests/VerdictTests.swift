@@ -103,7 +103,7 @@ import Testing
         #expect(Self.rules(Self.records(reads)) == [.sameVersion])
     }
 
-    @Test func `a user whom nobody logged out`() {
+    @Test func `a user who was not logged out`() {
         #expect(Self.rules(Self.records([Self.lower(1000), Self.lower(3000)])) == [.lost])
     }
 

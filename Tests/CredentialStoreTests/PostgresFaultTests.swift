@@ -238,7 +238,7 @@ internal import Testing
         await relay.close()
     }
 
-    @Test func `whoever waits too long for a row's lock is refused in time, and nobody else`() async throws {
+    @Test func `a writer that waits too long for a row's lock is refused in time, and no other call is`() async throws {
         let server = try PostgresServer.shared.get()
         let database = try await server.makeDatabase()
         let store = try await Self.open(Self.configuration(server.uri(database: database)))

@@ -70,7 +70,7 @@ internal import Testing
         "w 1 credentials ALPHA k", "w 1 credentials alpha k k", "r credentials alpha", "l", "l ALPHA", "t alpha beta",
         "l alpha\n", "l alpha\nx", "w  1 credentials alpha k",
     ])
-    func `that nobody of this build made may mean anything`(text: String) {
+    func `that another build made may mean anything`(text: String) {
         #expect(CommitNotice.notification(in: text) == .unknown)
     }
 }

@@ -284,7 +284,7 @@ internal import Testing
         for store in stores { await store.close() }
     }
 
-    @Test func `writers do not wait for whoever gives the sequences`() async throws {
+    @Test func `writers do not wait for the replica that gives the sequences`() async throws {
         let server = try PostgresServer.shared.get()
         let database = try await server.makeDatabase()
         let store = try await Self.open(database)
@@ -318,7 +318,7 @@ internal import Testing
         await store.close()
     }
 
-    @Test func `a log that nobody reads is trimmed, but for what is not committed`() async throws {
+    @Test func `a log without readers is trimmed, but for what is not committed`() async throws {
         let server = try PostgresServer.shared.get()
         let database = try await server.makeDatabase()
         let store = try await Self.open(database)
@@ -397,7 +397,7 @@ internal import Testing
         await store.close()
     }
 
-    @Test func `a record that is being written is not expired, and nobody waits`() async throws {
+    @Test func `a record that is being written is not expired, and no call waits`() async throws {
         let server = try PostgresServer.shared.get()
         let database = try await server.makeDatabase()
         let store = try await Self.open(database)

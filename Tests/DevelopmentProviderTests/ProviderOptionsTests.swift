@@ -8,6 +8,7 @@ import Testing
         let options = try ProviderOptions(arguments: [])
         #expect(options.listen.description == "127.0.0.1:8181")
         #expect(options.publicBaseURL == nil)
+        #expect(options.https == nil)
         #expect(!options.showsHelp)
         #expect(options.configuration.profile == .tidal)
         #expect(options.configuration.clients == [ProviderClient("development")])
@@ -69,6 +70,15 @@ import Testing
         #expect(configuration.signingAlgorithm.rawValue == "PS256")
     }
 
+    @Test(
+        arguments: [
+            (["--https"], .issued(authorityFile: nil)), (["--https", "--ca-file", "a"], .issued(authorityFile: "a")),
+            (["--key", "k", "--https", "--certificate", "c"], .files(certificate: "c", key: "k")), ([], nil),
+        ] as [([String], ProviderOptions.HTTPS?)])
+    func `the options say how connections are encrypted`(arguments: [String], https: ProviderOptions.HTTPS?) throws {
+        #expect(try ProviderOptions(arguments: arguments).https == https)
+    }
+
     @Test(arguments: ["--help", "-h"])
     func `help can be requested`(option: String) throws {
         #expect(try ProviderOptions(arguments: [option]).showsHelp)
@@ -87,6 +97,9 @@ import Testing
         ["--access-token-lifetime", "0"], ["--access-token-lifetime", "1.5"], ["--code-lifetime", "1000000001"],
         ["--dead-refresh-token-status", "403"], ["--profile", "rfc", "--profile", "rfc"],
         ["--no-refresh-tokens", "--no-refresh-tokens"],
+        ["--ca-file", "a"], ["--ca-file"], ["--certificate", "c", "--key", "k"], ["--certificate", "c", "--https"],
+        ["--key", "k", "--https"], ["--ca-file", "a", "--https", "--certificate", "c", "--key", "k"],
+        ["--https", "--https"],
         ["--access-tokens", "JWT"], ["--signing-algorithm", "none"], ["--signing-algorithm", "HS256"],
         ["--rotation", "none", "--grace", "1", "--profile", "duckduckgo"],
     ])

@@ -194,7 +194,7 @@ private let ok = "HTTP/1.1 200 OK\r\n"
         }
     }
 
-    @Test func `names the bytes that nobody asked for`() throws {
+    @Test func `names the bytes that no request asked for`() throws {
         let parsed = try #require(try parse(ok + "Content-Length: 1\r\n\r\nxHTTP/1.1 200 OK\r\n"))
         #expect(parsed.rest == 17)
     }

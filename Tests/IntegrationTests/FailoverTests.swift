@@ -150,7 +150,7 @@ struct `The program and a standby that is behind` {
         #expect(took < .seconds(1))
     }
 
-    @Test func `one replica loses nobody, and logs nobody in who was logged out`() async throws {
+    @Test func `one replica loses no session, and logs no user in who was logged out`() async throws {
         let setting = try await Setting(replicas: 1)
         try await setting.work()
         try setting.failOver()
@@ -176,7 +176,7 @@ struct `The program and a standby that is behind` {
         try await setting.close()
     }
 
-    @Test func `two replicas lose nobody, whichever of them is asked`() async throws {
+    @Test func `two replicas lose no session, whichever of them is asked`() async throws {
         let setting = try await Setting(replicas: 2)
         try await setting.work()
         try setting.failOver()
@@ -189,7 +189,7 @@ struct `The program and a standby that is behind` {
         try await setting.close()
     }
 
-    @Test func `a replica that is killed at the same time loses nobody with a journal`() async throws {
+    @Test func `a replica that is killed at the same time loses no session with a journal`() async throws {
         let setting = try await Setting(replicas: 2, hasJournal: true)
         try await setting.work()
         await setting.processes[0].kill()
@@ -201,7 +201,7 @@ struct `The program and a standby that is behind` {
         try await setting.close()
     }
 
-    @Test func `a replica that is killed at the same time without a journal says so where it loses anybody`()
+    @Test func `a replica that is killed at the same time without a journal says so where it loses a session`()
         async throws
     {
         let setting = try await Setting(replicas: 2)

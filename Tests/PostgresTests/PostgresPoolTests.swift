@@ -73,7 +73,7 @@ internal import Testing
         await pool.close()
     }
 
-    @Test func `a connection that died while idle is replaced before anybody gets it`() async throws {
+    @Test func `a connection that died while idle is replaced before it is lent`() async throws {
         let pool = PostgresServer.pool(try Self.configuration())
         let other = PostgresServer.pool(try Self.configuration())
         let victim = try #require(try await Self.sessionID(pool))
@@ -159,7 +159,7 @@ internal import Testing
         await pool.close()
     }
 
-    @Test func `closing waits for borrowers and refuses everybody else`() async throws {
+    @Test func `closing waits for borrowers and refuses all other callers`() async throws {
         let pool = PostgresServer.pool(try Self.configuration())
         let borrowed = AsyncStream.makeStream(of: Void.self)
         let holder = Task {

@@ -275,7 +275,7 @@ internal import Testing
         }
     }
 
-    @Test func `a batch that nobody waits for any more ends, with its connection where it is under way`() async throws {
+    @Test func `a batch without waiting callers ends, with its connection where it is under way`() async throws {
         try await Self.withPool { caller, relay in
             let session = try await Self.session(caller)
             // Cancelled before the batch has a connection.

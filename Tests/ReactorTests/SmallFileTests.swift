@@ -64,6 +64,24 @@ import Testing
         }
     }
 
+    @Test func `a file that takes another's place is complete, private to its owner, and leaves no draft`() throws {
+        try Self.withDirectory { directory in
+            let path = directory + "/a"
+            for text in ["one", "two"] {
+                try SmallFile.replace(path, Array(text.utf8))
+                let (bytes, access) = try SmallFile.readWithAccess(path, limit: 9)
+                #expect(bytes == Array(text.utf8))
+                #expect(!access.belongsToAnother && !access.isWritableByOthers && !access.isReadableByOthers)
+            }
+            // A directory is not replaced, and the draft is removed.
+            #expect(throws: SystemError("rename", number: EISDIR)) { try SmallFile.replace(directory, []) }
+            SmallFile.remove(path)
+            #expect(!SmallFile.exists(path))
+            let isEmpty = unsafe rmdir(directory) == 0
+            #expect(isEmpty)
+        }
+    }
+
     @Test func `the mode of a link's target counts`() throws {
         try Self.withDirectory { directory in
             let (path, link) = (directory + "/a", directory + "/link")

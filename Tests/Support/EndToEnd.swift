@@ -1,6 +1,8 @@
 package import DevelopmentProvider
 internal import HTTPCodec
+internal import HTTPSClient
 internal import JSON
+internal import TLS
 
 /// A provider, a broker on files and the sockets between them.
 package struct EndToEnd: Sendable {
@@ -14,23 +16,32 @@ package struct EndToEnd: Sendable {
     package static let user = ProviderUser("alice")
 
     /// Runs `body` with a provider of that profile and a broker whose tenant `t1` is registered there.
-    /// - Parameter secret: the client's; nil makes a public client.
+    /// - Parameters:
+    ///   - secret: the client's; nil makes a public client.
+    ///   - pins: the pins of a tenant at a provider over HTTPS, which has the test certificate `good`, and none where the
+    ///     list is empty; nil for a provider over HTTP.
     package static func run(
         _ profile: ProviderProfile, secret: String? = "the secret:%", rotation: RefreshTokenRotation = .none,
-        _ body: (EndToEnd) async throws -> Void
+        pins: [String]? = nil, _ body: (EndToEnd) async throws -> Void
     ) async throws {
         var configuration = ProviderConfiguration(
             profile: profile, clients: [ProviderClient("the app", secret: secret, scopes: ["r_usr", "w_usr"])])
         configuration.rotation = rotation
-        let provider = try RunningProvider(configuration)
+        let certificates = TLSTestCertificates.shared
+        let tls = try pins.map { _ in
+            try TLSServerContext(certificateFile: certificates.chain(.good), keyFile: certificates.key(.good))
+        }
+        let provider = try RunningProvider(configuration, tls: tls)
         let time = ManualTime()
         let directory = StoreFixtureDirectory()
-        let broker = try await RunningBroker(directory: directory.path, time: time)
+        let broker = try await RunningBroker(directory: directory.path, time: time) {
+            $0.trustedCAFile = certificates.root
+        }
         let all = EndToEnd(
             broker: broker, time: time, directory: directory, provider: provider, profile: profile)
         let result: Result<Void, any Error>
         do {
-            try await all.register(secret: secret)
+            try await all.register(secret: secret, pins: pins)
             result = .success(try await body(all))
         } catch {
             result = .failure(error)
@@ -43,7 +54,7 @@ package struct EndToEnd: Sendable {
     package var controls: DevelopmentProvider { provider.provider }
 
     /// TIDAL by its base URIs, the other by its issuer alone.
-    private func register(secret: String?) async throws {
+    private func register(secret: String?, pins: [String]?) async throws {
         let places =
             switch profile {
             case .tidal:
@@ -52,10 +63,13 @@ package struct EndToEnd: Sendable {
             case .duckduckgo: preconditionFailure("this profile has no login page")
             }
         let secret = secret.map { #""client_secret": "\#($0)", "# } ?? ""
+        let pinned =
+            pins.flatMap { $0.isEmpty ? nil : #""pinned_certificates": ["\#($0.joined(separator: "\", \""))"], "# }
+            ?? ""
         let answer = try await broker.call(
             .put, "/tenants/t1",
             body: #"""
-                {"client_id": "the app", \#(secret)"scopes": ["w_usr", "r_usr"], \#(places),
+                {"client_id": "the app", \#(secret)\#(pinned)"scopes": ["w_usr", "r_usr"], \#(places),
                  "allowed_return_uris": ["https://app.example/done"],
                  "allowed_redirect_uris": ["https://app.example/cb"]}
                 """#)

@@ -63,6 +63,7 @@ package final class RunningBroker: Sendable {
         transport = try HTTPSClient(configuration: configuration, loop: loop, resolver: resolver)
         var callers = HTTPSClientConfiguration()
         callers.targets = .everything
+        callers.trustedCAFile = configuration.trustedCAFile
         callers.maximumConnectionsPerOrigin = 200
         // Generous, so that a busy machine does not trip what no test is about.
         callers.connectTimeout = .seconds(30)

@@ -17,7 +17,11 @@ internal import Waiting
         }
     }
 
-    @Test func `whoever comes while it is under way is answered by the next one, with all others that do`() async {
+    @Test
+    func
+        `a caller that comes while it is under way is answered by the next call, together with all others that come then`()
+        async
+    {
         let (gate, asked) = (Gate(), Counter())
         let question = Self.question(gate, asked)
         async let first = question.value()
@@ -64,7 +68,7 @@ internal import Waiting
         #expect(await cancelled.value == nil)
     }
 
-    @Test func `one that nobody waits for any more is not asked again`() async {
+    @Test func `a call without waiting callers is not made again`() async {
         let (gate, asked) = (Gate(), Counter())
         let question = Self.question(gate, asked)
         let first = Task.immediate { await question.value() }

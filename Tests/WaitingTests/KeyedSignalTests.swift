@@ -20,7 +20,7 @@ internal import Waiting
         await signals.wait(for: "a", since: ticket, within: Self.never)
     }
 
-    @Test func `a signal wakes everybody who waits for its key`() async {
+    @Test func `a signal wakes every task that waits for its key`() async {
         let signals = KeyedSignal<String>()
         let ticket = signals.ticket("a")
         let gate = Gate()
@@ -39,7 +39,7 @@ internal import Waiting
         }
     }
 
-    @Test func `another key's signal wakes nobody`() async {
+    @Test func `another key's signal wakes no task`() async {
         let signals = KeyedSignal<String>()
         let limit = Gate()
         let isOver = Atomic(false)

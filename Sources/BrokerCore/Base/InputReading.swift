@@ -19,6 +19,13 @@ package enum InputReading {
         bytes count: Int, _ read: @Sendable () throws(Failure) -> Value
     ) async throws(Failure) -> Value {
         if count <= largestInPlace { return try read() }
+        return try await runOnGlobalPool(read)
+    }
+
+    /// Runs `read` on the global pool however small its input is, because it takes longer than reading does.
+    package static func runOnGlobalPool<Value: Sendable, Failure: Error>(
+        _ read: @Sendable () throws(Failure) -> Value
+    ) async throws(Failure) -> Value {
         await places.take()
         defer { places.leave() }
         return try await onGlobalPool(read)

@@ -1,17 +1,14 @@
 package import ExternalText
 package import JSON
-package import OAuth
 
 /// Reads the members of a JSON object and remembers what is wrong with them, unknown ones included, so that a caller
 /// hears of all faults at once.
-package struct ObjectReader {
+package struct ObjectReader: ValueReader {
     private let members: [WireText: JSONValue]
     private let pointer: String
     private var known: Set<WireText> = []
-    /// The first hundred.
-    package private(set) var faults: [BrokerError.Fault] = []
-    /// How many faults there are, those beyond the first hundred included.
-    private(set) var faultCount = 0
+    private var faults = FaultList()
+    var faultCount: Int { faults.count }
 
     package init(_ value: JSONValue, at pointer: String = "") {
         self.pointer = pointer
@@ -19,13 +16,15 @@ package struct ObjectReader {
             self.members = members
         } else {
             members = [:]
-            add(.init(pointer, "must be an object"))
+            faults.add(.init(pointer, "must be an object"))
         }
     }
 
     // MARK: Members. Each returns nil for a missing or null member and for one that is wrong.
 
-    package mutating func string(_ name: WireText, limit: Int = 2048) -> WireText? {
+    package mutating func string(_ name: WireText) -> WireText? { string(name, limit: 2048) }
+
+    package mutating func string(_ name: WireText, limit: Int) -> WireText? {
         guard let value = take(name) else { return nil }
         guard case .string(let text) = value else { return fail(name, "must be a string") }
         if text.isEmpty { return fail(name, "must not be empty") }
@@ -43,14 +42,14 @@ package struct ObjectReader {
 
     package mutating func bool(_ name: WireText) -> Bool? {
         guard let value = take(name) else { return nil }
-        guard case .bool(let flag) = value else { return fail(name, "must be true or false") }
+        guard case .bool(let flag) = value else { return fail(name, ValueRule.bool) }
         return flag
     }
 
     package mutating func integer(_ name: WireText, in range: ClosedRange<Int64>) -> Int64? {
         guard let value = take(name) else { return nil }
         guard case .integer(let number) = value, range.contains(number) else {
-            return fail(name, "must be a whole number from \(range.lowerBound) to \(range.upperBound)")
+            return fail(name, ValueRule.integer(in: range))
         }
         return number
     }
@@ -69,23 +68,13 @@ package struct ObjectReader {
         case .integer(let number) where range.contains(number): return .integer(number)
         case .string(let text) where text == word: return .word
         default:
-            return fail(
-                name, "must be a whole number from \(range.lowerBound) to \(range.upperBound), or \"\(word.text)\"")
+            return fail(name, ValueRule.integer(in: range) + ", or \"\(word.text)\"")
         }
     }
 
     package mutating func requiredInteger(_ name: WireText, in range: ClosedRange<Int64>) -> Int64? {
         if isAbsent(name) { return fail(name, "is required") }
         return integer(name, in: range)
-    }
-
-    /// A time in the form of RFC 3339.
-    package mutating func timestamp(_ name: WireText) -> Timestamp? {
-        guard let text = string(name) else { return nil }
-        guard let time = Timestamp(rfc3339: text.text) else {
-            return fail(name, "must be a time such as 2026-11-21T09:00:00Z")
-        }
-        return time
     }
 
     /// A member that may not be there beside others.
@@ -128,22 +117,13 @@ package struct ObjectReader {
         return strings(name, allowsEmpty: false, check: check)
     }
 
-    package mutating func choice<T: RawRepresentable & CaseIterable>(_ name: WireText, _ type: T.Type) -> T?
-    where T.RawValue == String {
-        guard let text = string(name) else { return nil }
-        guard let value = T(text) else {
-            return fail(name, "must be one of " + T.allCases.map(\.rawValue).joined(separator: ", "))
-        }
-        return value
-    }
-
     /// A nested object, read by `body`; its faults are added to these.
     package mutating func object<T>(_ name: WireText, _ body: (inout ObjectReader) -> T) -> T? {
         guard let value = take(name) else { return nil }
         var inner = ObjectReader(value, at: path(name))
         let result = body(&inner)
         inner.refuseUnknown()
-        add(inner)
+        faults.add(inner.faults)
         return result
     }
 
@@ -164,7 +144,7 @@ package struct ObjectReader {
             var inner = ObjectReader(element, at: path(name) + "/\(index)")
             if let result = body(&inner) { results.append(result) }
             inner.refuseUnknown()
-            add(inner)
+            faults.add(inner.faults)
         }
         return results
     }
@@ -193,32 +173,14 @@ package struct ObjectReader {
     }
 
     private mutating func note(at pointer: String, _ detail: String) {
-        add(.init(pointer, detail))
-    }
-
-    private mutating func add(_ fault: BrokerError.Fault) {
-        faultCount += 1
-        if faults.count < Self.mostFaultsTold { faults.append(fault) }
-    }
-
-    private mutating func add(_ inner: ObjectReader) {
-        faults += inner.faults.prefix(Self.mostFaultsTold - faults.count)
-        faultCount += inner.faultCount
+        faults.add(.init(pointer, detail))
     }
 
     /// Throws `invalid_request` with every fault found, unknown members among them.
     package mutating func finish() throws(BrokerError) {
         refuseUnknown()
-        if faultCount == 0 { return }
-        throw BrokerError(
-            .invalidRequest,
-            faultCount == 1
-                ? "\(faults[0].pointer.isEmpty ? "The body" : faults[0].pointer) \(faults[0].detail)."
-                : "The body has \(faultCount) faults; see errors.", faults: faults)
+        try faults.check(in: "The body") { $0.pointer.isEmpty ? "The body" : $0.pointer }
     }
-
-    /// More would make a long answer of any long body.
-    private static let mostFaultsTold = 100
 
     private mutating func refuseUnknown() {
         for name in members.keys.filter({ !known.contains($0) }).sorted() {

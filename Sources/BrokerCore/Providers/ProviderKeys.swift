@@ -215,9 +215,9 @@ package final class ProviderKeys: Sendable {
             throw unusable(response, at: source.address, for: configuration)
         }
         do throws(JSONWebKeySet.Fault) {
-            // On the global pool whatever the size: to make a key of its numbers takes longer than to read them.
-            let keys = try await InputReading.run(bytes: InputReading.largestInPlace + 1) {
-                () throws(JSONWebKeySet.Fault) in try JSONWebKeySet(parsing: response.body)
+            // To make a key of its numbers takes longer than to read them.
+            let keys = try await InputReading.runOnGlobalPool { () throws(JSONWebKeySet.Fault) in
+                try JSONWebKeySet(parsing: response.body)
             }
             return Held(keys: keys, freshness: KeyFreshness(response.fields), confirmed: begun)
         } catch {

@@ -64,7 +64,7 @@ extension Int: Cacheable {}
         }
     }
 
-    @Test func `of two writes whose order nobody knows neither is kept`() {
+    @Test func `of two writes whose order is not known neither is kept`() {
         let cache = Self.make()
         let (first, second) = (cache.ticket("a", now: Self.at(0)), cache.ticket("a", now: Self.at(0)))
         cache.put("a", 2, second)

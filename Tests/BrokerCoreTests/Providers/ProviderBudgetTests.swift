@@ -191,7 +191,7 @@ internal import Testing
 
     // MARK: Patience
 
-    @Test func `nobody takes a place while the provider has asked for patience`() async {
+    @Test func `no call takes a place while the provider has asked for patience`() async {
         let users = Users()
         let client = Users.client("c1")
         users.budget.pauses.pause(
@@ -258,7 +258,7 @@ internal import Testing
         #expect(users.begun == ["z"] + served)
     }
 
-    @Test func `one in the background gets the place that nobody wants any more`() async {
+    @Test func `a background call gets the place that no other call wants any more`() async {
         let users = Users(places: 2)
         var tasks = [await users.ask("a-1"), await users.ask("a-2")]
         tasks.append(await users.ask("b-1", .background))

@@ -108,7 +108,7 @@ extension CredentialsSnapshot {
         }
     }
 
-    @Test func `is whole, whoever replaces it or takes it away meanwhile`() async throws {
+    @Test func `is whole, although another thread replaces or removes it meanwhile`() async throws {
         let bus = EventBus(cacheValidity: CacheValidity(lifetime: nil))
         // Room for some of them in each shard.
         let cache = RevalidatingCache<CredentialsID, CredentialsSnapshot>.credentials(

@@ -184,7 +184,7 @@ internal import TokenBroker
     }
 
     // T38
-    @Test func `a caller who leaves takes the renewal from nobody`() async throws {
+    @Test func `a caller who leaves takes the renewal from no other caller`() async throws {
         let broker = try await Self.user(.zero)
         let gate = Gate()
         broker.transport.enqueue(.after(gate, .json(200, BrokerHarness.token("a2"))))
@@ -339,7 +339,7 @@ internal import TokenBroker
 
     // X05
     @Test(arguments: [(#"{"client_id": "c1"}"#, "basic", 1), (withSecret, "client", 2)])
-    func `after the provider ended a session nobody asks with its refresh token again`(
+    func `after the provider ended a session its refresh token is not presented again`(
         tenant: String, level: String, calls: Int
     ) async throws {
         let broker = try await Self.user(.seconds(1), tenant: tenant)

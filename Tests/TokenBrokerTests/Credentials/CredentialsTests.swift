@@ -238,7 +238,7 @@ internal import TokenBroker
     }
 
     @Test(arguments: [#""expires_in": 0"#, #""expires_in": -1"#, #""expires_in": "0""#])
-    func `a new token that has expired already is given to nobody`(member: String) async throws {
+    func `a new token that has expired already is given to no caller`(member: String) async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant("t1", Self.withSecret)
         broker.transport.enqueue(.json(200, #"{"access_token": "a1", \#(member)}"#))

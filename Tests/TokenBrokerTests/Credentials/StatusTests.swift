@@ -42,7 +42,7 @@ internal import TokenBroker
     }
 
     // T22
-    @Test func `client credentials are nobody's login`() async throws {
+    @Test func `client credentials are no user's login`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant()
         await broker.set("a1", members: #""level": "client", "#)

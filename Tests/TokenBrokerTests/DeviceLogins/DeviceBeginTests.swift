@@ -189,7 +189,7 @@ internal import TokenBroker
     // MARK: The store and the tenant
 
     @Test(arguments: [BrokerFaultyStore.Fault.refuse, .loseAnswer])
-    func `nothing is polled for a login that nobody was told of`(fault: BrokerFaultyStore.Fault) async throws {
+    func `nothing is polled for a login that no client was told of`(fault: BrokerFaultyStore.Fault) async throws {
         let store = BrokerFaultyStore()
         let (broker, script) = try await BrokerHarness.devices(store: store)
         store.disturb([fault]) { $0.writes(.device) }

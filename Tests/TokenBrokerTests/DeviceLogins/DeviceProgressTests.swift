@@ -80,7 +80,7 @@ internal import TokenBroker
         #expect(await broker.deviceEnd(handle) == #"{"status":"completed"}"#)
     }
 
-    @Test func `whoever waits is answered when the broker begins to stop`() async throws {
+    @Test func `waiting callers are answered when the broker begins to stop`() async throws {
         let (broker, _) = try await BrokerHarness.devices()
         let handle = await broker.beginDevice()
         await broker.time.sleepers(of: .seconds(5))
@@ -101,7 +101,7 @@ internal import TokenBroker
         #expect(await broker.call(.head, "/device/\(String(repeating: "A", count: 43))", tenant: "t1").status == 404)
     }
 
-    @Test func `nobody else's login can be told from one that never was, nor ended`() async throws {
+    @Test func `another caller's login cannot be told from a login that never was, nor ended`() async throws {
         let (broker, _) = try await BrokerHarness.devices()
         await broker.makeTenant("t2", BrokerHarness.deviceTenant)
         let handle = await broker.beginDevice(storageKey: "b")

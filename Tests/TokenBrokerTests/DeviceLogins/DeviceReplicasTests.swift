@@ -66,7 +66,7 @@ internal import TokenBroker
     }
 
     // T64
-    @Test func `wait longer for good after slow_down, whoever hears it`() async throws {
+    @Test func `wait longer for good after slow_down, whichever replica hears it`() async throws {
         let replicas = try await Replicas(codes: DeviceScript.codes(interval: 5, expiresIn: 3600))
         _ = await replicas.first.beginDevice()
         replicas.script.enqueue(DeviceScript.slowDown)
@@ -189,7 +189,7 @@ internal import TokenBroker
         #expect(replicas.script.polls.count == 6)
     }
 
-    @Test func `end a login that nobody polls any more, a while after its time`() async throws {
+    @Test func `end a login that no client polls any more, a while after its time`() async throws {
         let replicas = try await Replicas(codes: DeviceScript.codes(interval: 600, expiresIn: 60))
         let handle = await replicas.first.beginDevice()
         let second = try await replicas.another()

@@ -114,7 +114,7 @@ internal import TokenBroker
         #expect(login.script.revoked == ["refresh-of-access-1"])
     }
 
-    @Test func `a deletion ends the polling and answers whoever waits`() async throws {
+    @Test func `a deletion ends the polling and answers waiting callers`() async throws {
         let (broker, script) = try await BrokerHarness.devices()
         let handle = await broker.beginDevice()
         await broker.time.sleepers(of: .seconds(5))

@@ -162,7 +162,7 @@ internal import TokenBroker
         }
     }
 
-    @Test func `a slow provider holds nobody up longer than wished, and its answer is not lost`() async throws {
+    @Test func `a slow provider holds no caller up longer than wished, and its answer is not lost`() async throws {
         try await EndToEnd.run(.rfc, rotation: Self.strict) { all async throws in
             #expect(try await all.broker.logIn().status == 200)
             Self.expire(all)

@@ -177,7 +177,7 @@ internal import TokenBroker
         await listener.close()
     }
 
-    @Test func `nothing is lost, sent twice or out of order, whoever comes and goes`() async throws {
+    @Test func `nothing is lost, sent twice or out of order, although listeners come and go`() async throws {
         let broker = try await Self.broker()
         await broker.makeTenant("t2")
         let narrowed = await broker.makeKey(

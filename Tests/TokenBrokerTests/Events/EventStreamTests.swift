@@ -114,7 +114,8 @@ internal import TokenBroker
         await listener.close()
     }
 
-    @Test func `one who comes back late has the one writer's store read a page at a time, whoever's it is`()
+    @Test
+    func `a listener that comes back late has the one writer's store read a page at a time, whichever tenant's it is`()
         async throws
     {
         let store = PageRecordingStore()

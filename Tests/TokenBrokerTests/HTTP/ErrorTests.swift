@@ -109,7 +109,7 @@ internal import TokenBroker
         }
     }
 
-    @Test func `every answer but the operational ones may be kept by nobody`() async throws {
+    @Test func `every answer but the operational ones may be kept by no cache`() async throws {
         let broker = try await BrokerHarness()
         broker.time.holdSleeps()
         await broker.makeTenant()

@@ -241,7 +241,7 @@ import TokenBroker
         }
     }
 
-    @Test func `goes by the time of day when somebody moves the clock`() async throws {
+    @Test func `goes by the time of day when the clock is moved`() async throws {
         try await withWarmServer { server async throws in
             let brief = await server.harness.makeKey(
                 "t1", #"{"name": "b", "permissions": ["credentials:read"], "expires_in": 60}"#)

@@ -56,7 +56,7 @@ internal import TokenBroker
     }
 
     @Test(arguments: [(599_999, "pending"), (600_000, "expired"), (4_199_999, "expired")])
-    func `a login that nobody finished expires`(milliseconds: Int64, status: String) async throws {
+    func `a login that was not finished expires`(milliseconds: Int64, status: String) async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant()
         let login = await broker.beginLogin()
@@ -78,7 +78,7 @@ internal import TokenBroker
         #expect(await broker.progress(login.id).status == 404)
     }
 
-    @Test func `nobody else's login can be told from one that never was`() async throws {
+    @Test func `another caller's login cannot be told from a login that never was`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant("t1")
         await broker.makeTenant("t2")
@@ -167,7 +167,9 @@ internal import TokenBroker
         for waiter in waiters { #expect(await waiter.value != #"{"status":"pending"}"#) }
     }
 
-    @Test func `whoever waits is answered when the broker begins to stop, and nobody waits after that`() async throws {
+    @Test func `waiting callers are answered when the broker begins to stop, and no caller waits after that`()
+        async throws
+    {
         let broker = try await BrokerHarness()
         await broker.makeTenant()
         let login = await broker.beginLogin()

@@ -373,7 +373,7 @@ internal import TokenBroker
             ])
     }
 
-    @Test func `a declaration of another address helps nobody`() async throws {
+    @Test func `a declaration of another address helps no caller`() async throws {
         let broker = try await Self.loggedIn(Self.endpoint.before)
         await Self.configure(
             broker, Self.endpoint.after,

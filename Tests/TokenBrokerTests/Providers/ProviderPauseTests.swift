@@ -158,7 +158,7 @@ internal import TokenBroker
         #expect(broker.transport.seen.count == 2)
     }
 
-    @Test func `a 429 with a Retry-After of nought spares nobody`() async throws {
+    @Test func `a 429 with a Retry-After of 0 spares no call`() async throws {
         let broker = try await BrokerHarness.expired()
         broker.transport.enqueue(
             .json(429, "", fields: ["Retry-After": "0"]), .json(200, BrokerHarness.token("a2")))

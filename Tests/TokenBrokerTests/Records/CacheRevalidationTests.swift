@@ -252,7 +252,7 @@ internal import Waiting
         #expect(pair.store.questions == questions)
     }
 
-    @Test func `is not done where nobody else writes to the store`() async throws {
+    @Test func `is not done where no other process writes to the store`() async throws {
         let time = ManualTime(skipsSleeps: false)
         let store = QuestionStore(MemoryRecordStore())
         let broker = try await BrokerHarness(store: store, time: time)

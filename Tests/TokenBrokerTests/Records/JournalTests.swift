@@ -209,7 +209,7 @@ internal import TokenBroker
         await setting.broker.broker.finish()
     }
 
-    @Test func `a next process serves nobody what has come to an end since`() async throws {
+    @Test func `a next process serves no credentials that have ended since`() async throws {
         let setting = try await Setting()
         #expect(await setting.refreshWithoutStore().token == "a2")
         let other = try await setting.another()
@@ -354,7 +354,7 @@ internal import TokenBroker
         await setting.broker.broker.finish()
     }
 
-    @Test func `what a damaged store does not take stays in the journal until somebody has looked`() async throws {
+    @Test func `what a damaged store does not take stays in the journal until an operator has looked`() async throws {
         let setting = try await Setting()
         setting.store.disturb([.damage, .damage]) { $0.replaces(.credentials) }
         setting.broker.transport.enqueue(.json(200, BrokerHarness.token("a2", refresh: "r2")))

@@ -172,7 +172,7 @@ internal import TokenBroker
         #expect(pair.store.reads == reads)
     }
 
-    @Test func `is not used after a change that nobody can name`() async throws {
+    @Test func `is not used after a change that cannot be named`() async throws {
         let pair = try await Pair()
         await pair.one.set("a1", refresh: "r1")
         #expect(await pair.two.get().token == "a1")

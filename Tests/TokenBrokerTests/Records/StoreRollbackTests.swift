@@ -190,7 +190,7 @@ internal import TokenBroker
         #expect(took >= .seconds(2) && took <= StoreRollback.hold + .milliseconds(250), "\(took)")
     }
 
-    @Test func `loses no logout, at whichever replica it was and whoever read of it`() async throws {
+    @Test func `loses no logout, at whichever replica it was and whichever replica read of it`() async throws {
         for reader in [0, 1] {
             let setting = try await Setting()
             #expect(await setting.one.logOut().status == 204)
@@ -275,7 +275,7 @@ internal import TokenBroker
         #expect(await setting.one.get().token == "b1")
     }
 
-    @Test func `is told of as a loss where nobody has what it lacks`() async throws {
+    @Test func `is reported as a loss where no replica has what it lacks`() async throws {
         let setting = try await Setting()
         _ = await setting.refresh(setting.one)
         // The other one has heard of the version, and has not read it.

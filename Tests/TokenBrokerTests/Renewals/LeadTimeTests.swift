@@ -164,7 +164,7 @@ internal import TokenBroker
         #expect(await Self.next(broker).token == "b2")
     }
 
-    @Test func `the pause stops nobody who demands a refresh`() async throws {
+    @Test func `the pause stops no caller who demands a refresh`() async throws {
         let broker = try await Self.make()
         broker.time.advance(by: .seconds(3100))
         broker.transport.enqueue(.json(403, ""), .json(403, ""), .json(200, BrokerHarness.token("a2")))
@@ -173,7 +173,7 @@ internal import TokenBroker
         #expect(await broker.get("min_ttl=501").token == "a2")
     }
 
-    @Test func `keeps nobody waiting for a provider that does not answer`() async throws {
+    @Test func `keeps no caller waiting for a provider that does not answer`() async throws {
         let broker = try await Self.make()
         broker.time.advance(by: .seconds(3100))
         let gate = Gate()
@@ -220,7 +220,7 @@ internal import TokenBroker
         #expect(try await broker.quarantined() != nil)
     }
 
-    @Test func `asks nobody while the store is away, and serves what is good`() async throws {
+    @Test func `asks no provider while the store is away, and serves what is good`() async throws {
         let store = FaultyStore()
         let broker = try await Self.make(store: store)
         #expect(await broker.get().token == "a1")

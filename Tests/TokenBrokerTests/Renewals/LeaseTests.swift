@@ -107,7 +107,9 @@ internal import TokenBroker
 
     /// Beyond the grace, the holder may have a successor and is waited for for 30 s.
     @Test(arguments: [(3, 1), (4, 0), (9, 0), (10, 24), (33, 1), (34, 0), (60, 0)])
-    func `whoever finds a lease that has run out tries the refresh token at once`(age: Int, waits: Int) async throws {
+    func `a replica that finds a lease that has run out tries the refresh token at once`(age: Int, waits: Int)
+        async throws
+    {
         let (time, _, two) = try await Self.expired()
         try await Self.abandon(two, after: .seconds(age))
         time.forgetSleeps()
@@ -167,7 +169,7 @@ internal import TokenBroker
         (.failure(.connectFailed), 6, false), (.json(400, #"{"error": "invalid_scope"}"#), 1, false),
         (.json(429, "{}"), 1, false),
     ])
-    func `a renewal that failed leaves a mark where nobody knows what became of the refresh token`(
+    func `a renewal that failed leaves a mark where it is not known what became of the refresh token`(
         step: ScriptedTransport.Step, calls: Int, isUncertain: Bool
     ) async throws {
         let (time, one, two) = try await Self.expired()
@@ -201,7 +203,7 @@ internal import TokenBroker
         #expect(await first.token == "a2")
     }
 
-    @Test func `a holder that was held up and has lost its lease calls nobody`() async throws {
+    @Test func `a holder that was held up and has lost its lease calls no provider`() async throws {
         let (time, one, two) = try await Self.expired()
         let gate = Gate()
         one.transport.enqueue(.after(gate, .json(503, "{}")), .json(200, BrokerHarness.token("late")))
@@ -273,7 +275,7 @@ internal import TokenBroker
         #expect(broker.transport.seen.map { $0.form["refresh_token"] } == ["r1", "r1"])
     }
 
-    @Test func `its own process sees to it as soon as the store is back, although nobody asks`() async throws {
+    @Test func `its own process renews as soon as the store is back, without a request`() async throws {
         let time = ManualTime()
         let (store, broker) = try await Self.leftAlone(after: .seconds(12), time: time)
         #expect(await broker.get().code == "storage_unavailable")
@@ -371,7 +373,7 @@ internal import TokenBroker
     }
 
     @Test(arguments: [true, false])
-    func `what a stop cuts short is seen to at once by others where nobody knows its outcome`(
+    func `a renewal that a stop cuts short is repeated at once by others where its outcome is not known`(
         isUncertain: Bool
     ) async throws {
         let (_, one, two) = try await Self.expired()
@@ -387,7 +389,7 @@ internal import TokenBroker
     }
 
     @Test(arguments: [true, false])
-    func `a grant that comes late waits for whoever has taken over, and yields to a newer one`(
+    func `a grant that comes late waits for the replica that has taken over, and yields to a newer grant`(
         succeeds: Bool
     ) async throws {
         let (time, one, two) = try await Self.expired(skipsSleeps: false)
@@ -456,7 +458,9 @@ internal import TokenBroker
         #expect(try await two.quarantined()?.credentials.refreshToken == SecretBytes(utf8: "r2"))
     }
 
-    @Test func `what a dead replica left is seen to although nobody asks and the token is good`() async throws {
+    @Test func `a renewal that a dead replica left is finished without a request, although the token is good`()
+        async throws
+    {
         let time = ManualTime(skipsSleeps: false)
         let (one, two) = try await BrokerHarness.replicas(cacheValidity: .seconds(5), time: time)
         await one.makeTenant()

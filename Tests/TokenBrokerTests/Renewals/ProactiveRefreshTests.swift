@@ -7,7 +7,7 @@ internal import OAuth
 internal import Testing
 internal import TokenBroker
 
-@Suite(.timeLimit(.minutes(2))) struct `Refreshing although nobody asks` {
+@Suite(.timeLimit(.minutes(2))) struct `Refreshing without a request` {
     private static func tenant(_ lead: Int?) -> String {
         #"{"client_id": "c1"\#(lead.map { #", "proactive_refresh": \#($0)"# } ?? "")}"#
     }
@@ -152,7 +152,7 @@ internal import TokenBroker
 
     // MARK: Success
 
-    @Test func `is done once, and nobody is told of an expiry`() async throws {
+    @Test func `is done once, and no listener is told of an expiry`() async throws {
         let broker = try await Self.make()
         await broker.set("a1", refresh: "r1")
         let mark = try #require(try await Self.mark(broker))
@@ -191,7 +191,7 @@ internal import TokenBroker
         await listener.close()
     }
 
-    @Test func `joins a renewal that somebody waits for`() async throws {
+    @Test func `joins a renewal that a caller waits for`() async throws {
         let broker = try await Self.make()
         await broker.set("a1", refresh: "r1")
         Self.advance(broker, to: .seconds(1801))
@@ -436,7 +436,7 @@ internal import TokenBroker
         #expect(broker.transport.seen.count == 20)
     }
 
-    @Test func `a provider that does not answer holds up nobody's notice`() async throws {
+    @Test func `a provider that does not answer holds up no other user's notice`() async throws {
         let broker = try await Self.make()
         await broker.makeTenant("t2")
         let gate = Gate()

@@ -88,7 +88,7 @@ internal import TokenBroker
         #expect(TraceContext(Fields()) == nil)
     }
 
-    @Test func `a device login's polls are nobody's request`() async throws {
+    @Test func `a device login's polls belong to no caller's request`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant()
         broker.time.holdSleeps()

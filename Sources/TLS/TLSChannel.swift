@@ -1,0 +1,167 @@
+internal import COpenSSL
+internal import Cryptography
+
+/// Owns one `SSL` between two memory BIOs. It encrypts and decrypts bytes and does no I/O.
+///
+/// OpenSSL's own socket BIO uses write(2), which raises SIGPIPE when the peer is gone. With memory BIOs the connection
+/// sends the bytes itself, without the signal, and in the same way with and without TLS.
+///
+/// It is not `Sendable`: the actor or the loop that owns the connection uses it.
+@safe package final class TLSChannel {
+    package enum Role {
+        case client, server
+    }
+
+    /// The peer violated the protocol, or the library failed. The channel cannot be used again.
+    package struct Fault: Error, Equatable {
+        package init() {}
+    }
+
+    package enum HandshakeStep: Equatable {
+        case complete
+        /// The next message of the peer is incomplete.
+        case needsInput
+        /// The channel cannot be used again. `takeOutput` may return an alert for the peer.
+        /// - Parameter reason: OpenSSL's reason for a violation of the protocol; nil for a failure of another kind.
+        case failed(reason: CInt?)
+    }
+
+    package enum Decrypted: Equatable {
+        /// This many bytes were written to the start of the buffer.
+        case bytes(Int)
+        /// The next record is incomplete.
+        case needsInput
+        /// The peer sent close_notify, so no data was cut off.
+        case closed
+    }
+
+    /// The most bytes of the plaintext of one record (RFC 8446 §5.1).
+    package static let recordBytes = 16_384
+
+    private let ssl: OpaquePointer
+    // `ssl` owns both BIOs.
+    private let input: OpaquePointer
+    private let output: OpaquePointer
+    /// Whether the handshake is complete.
+    package private(set) var isEstablished = false
+    private var isBroken = false
+    private var hasFinished = false
+
+    /// - Parameter context: an `SSL_CTX`. The channel takes its own reference to it.
+    /// - Returns: nil when memory is short.
+    @unsafe package init?(context: OpaquePointer, role: Role) {
+        guard let ssl = unsafe SSL_new(context) else { return nil }
+        guard let input = unsafe BIO_new(BIO_s_mem()) else {
+            unsafe SSL_free(ssl)
+            return nil
+        }
+        guard let output = unsafe BIO_new(BIO_s_mem()) else {
+            unsafe BIO_free(input)
+            unsafe SSL_free(ssl)
+            return nil
+        }
+        // From here on SSL_free also frees the BIOs.
+        unsafe SSL_set_bio(ssl, input, output)
+        switch role {
+        case .client: unsafe SSL_set_connect_state(ssl)
+        case .server: unsafe SSL_set_accept_state(ssl)
+        }
+        unsafe (self.ssl, self.input, self.output) = unsafe (ssl, input, output)
+    }
+
+    deinit {
+        unsafe SSL_free(ssl)
+    }
+
+    /// Lends the `SSL` to `body`, which must not keep it.
+    @unsafe package func withSSL<R>(_ body: (OpaquePointer) -> R) -> R {
+        defer { extendLifetime(self) }
+        return unsafe body(ssl)
+    }
+
+    /// Whether the channel can still be used.
+    package var isUsable: Bool { isEstablished && !isBroken }
+
+    /// Continues the handshake.
+    package func handshake() -> HandshakeStep {
+        let (status, reason) = withCleanErrorQueue {
+            let result = unsafe SSL_do_handshake(ssl)
+            // The first entry of the error queue is the cause; later entries are its consequences.
+            return unsafe (SSL_get_error(ssl, result), ERR_GET_REASON(ERR_peek_error()))
+        }
+        switch status {
+        case SSL_ERROR_NONE:
+            isEstablished = true
+            return .complete
+        case SSL_ERROR_WANT_READ:
+            return .needsInput
+        default:
+            isBroken = true
+            return .failed(reason: status == SSL_ERROR_SSL ? reason : nil)
+        }
+    }
+
+    /// Takes bytes from the network. Call this only when a step has asked for input, so that at most one buffer of
+    /// bytes is held.
+    package func receive(_ bytes: Span<UInt8>) throws(Fault) {
+        let written = withCleanErrorQueue {
+            unsafe bytes.withUnsafeBufferPointer { unsafe BIO_write(input, $0.baseAddress, CInt($0.count)) }
+        }
+        if written != bytes.count {
+            isBroken = true
+            throw Fault()
+        }
+    }
+
+    /// Writes the next plaintext to `buffer`.
+    package func decrypt(into buffer: inout MutableSpan<UInt8>) throws(Fault) -> Decrypted {
+        let (result, status) = withCleanErrorQueue {
+            let result = unsafe buffer.withUnsafeMutableBufferPointer {
+                unsafe SSL_read(ssl, $0.baseAddress, CInt(clamping: $0.count))
+            }
+            return unsafe (result, SSL_get_error(ssl, result))
+        }
+        switch status {
+        case SSL_ERROR_NONE: return .bytes(Int(result))
+        case SSL_ERROR_WANT_READ: return .needsInput
+        case SSL_ERROR_ZERO_RETURN: return .closed
+        default:
+            isBroken = true
+            throw Fault()
+        }
+    }
+
+    /// Encrypts all of `bytes`. `takeOutput` then returns the records.
+    package func encrypt(_ bytes: Span<UInt8>) throws(Fault) {
+        let written = withCleanErrorQueue {
+            unsafe bytes.withUnsafeBufferPointer { unsafe SSL_write(ssl, $0.baseAddress, CInt($0.count)) }
+        }
+        if written != bytes.count {
+            isBroken = true
+            throw Fault()
+        }
+    }
+
+    /// Queues close_notify, if the connection's state permits it. A second call does nothing.
+    package func finish() {
+        // SSL_shutdown(3): not during a handshake and not after a fatal error.
+        guard isUsable, !hasFinished else { return }
+        hasFinished = true
+        _ = withCleanErrorQueue { unsafe SSL_shutdown(ssl) }
+    }
+
+    /// Appends the bytes to send now, in order.
+    package func takeOutput(into bytes: inout [UInt8]) {
+        withCleanErrorQueue {
+            let count = unsafe BIO_ctrl_pending(output)
+            if count == 0 { return }
+            let start = bytes.count
+            bytes.append(contentsOf: repeatElement(0, count: count))
+            let read = unsafe bytes.withUnsafeMutableBytes { buffer in
+                let rest = unsafe UnsafeMutableRawBufferPointer(rebasing: buffer[start...])
+                return Int(unsafe BIO_read(output, rest.baseAddress, CInt(clamping: count)))
+            }
+            if read < count { bytes.removeLast(count - max(0, read)) }
+        }
+    }
+}
