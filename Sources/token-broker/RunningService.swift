@@ -160,8 +160,8 @@ struct RunningService {
 
     /// Reports the service as not ready at once, waits for running requests within the grace period, and closes everything.
     func close() async {
-        log.info("draining", [])
         broker.beginDraining()
+        log.info("draining", [])
         let end = MonotonicInstant.after(configuration.shutdownGrace)
         await server.drain(within: configuration.shutdownGrace)
         // A provider may have granted tokens that are not stored yet. They must be stored before anything else is

@@ -75,9 +75,9 @@ internal import TokenBroker
 
     /// The same at a provider that names the end of a session.
     private static func accountRefresh(_ members: String) async throws -> (BrokerHarness, BrokerHarness.Answer) {
-        let broker = try await BrokerHarness()
-        await broker.makeTenant("t1", BrokerHarness.accountTenant())
-        await broker.set("\(canary)-access", refresh: "\(canary)-refresh", lifetime: .zero, clientID: "app")
+        let (broker, _) = try await BrokerHarness.accounts()
+        _ = await broker.get("policy=create_if_needed")
+        broker.time.advance(by: .seconds(14_400))
         broker.transport.always(.json(400, refusal(members)))
         return (broker, await broker.get())
     }

@@ -1,5 +1,6 @@
-package import HTTPCodec
-package import Reactor
+internal import BrokerTesting
+internal import HTTPCodec
+internal import Reactor
 internal import TLS
 
 @testable internal import HTTPSClient
@@ -7,15 +8,15 @@ internal import TLS
 /// A TLS client whose records a test sends as it wishes: whole, in pieces, or spoilt. It trusts the test root.
 ///
 /// It is not `Sendable`: a test uses it from its own task.
-package final class TLSRawClient {
-    package let socket: HTTPRawClient
+final class TLSRawClient {
+    let socket: HTTPRawClient
     private let session: TLSSession
     private var buffer = [UInt8](repeating: 0, count: 16_384)
     private var plaintext: [UInt8] = []
     /// Whether the server has said by close_notify that nothing is cut off.
-    package private(set) var hasReceivedCloseNotify = false
+    private(set) var hasReceivedCloseNotify = false
 
-    package enum Failure: Error {
+    enum Failure: Error {
         /// The session cannot be made.
         case noSession
         /// The server closed during the handshake, or without close_notify.
@@ -24,7 +25,7 @@ package final class TLSRawClient {
 
     /// Connects, and begins no handshake.
     /// - Parameter earlier: a client whose session is to be resumed.
-    package init(_ address: SocketAddress, resuming earlier: TLSRawClient? = nil) throws {
+    init(_ address: SocketAddress, resuming earlier: TLSRawClient? = nil) throws {
         socket = try HTTPRawClient(address)
         let context = try TLSContext(roots: TrustedRoots(file: TLSTestCertificates.shared.root))
         let session = context.makeSession(
@@ -33,17 +34,17 @@ package final class TLSRawClient {
         self.session = session
     }
 
-    package var isResumed: Bool { session.isResumed }
+    var isResumed: Bool { session.isResumed }
 
     /// The first message of the handshake.
-    package func hello() throws -> [UInt8] {
+    func hello() throws -> [UInt8] {
         _ = try session.handshake(pins: nil)
         return session.takeOutput()
     }
 
     /// Completes the handshake.
     /// - Parameter pieces: how many bytes are sent at a time.
-    package func handshake(inPiecesOf pieces: Int = .max) async throws {
+    func handshake(inPiecesOf pieces: Int = .max) async throws {
         while true {
             let isComplete = try session.handshake(pins: nil)
             try await send(records: session.takeOutput(), inPiecesOf: pieces)
@@ -55,16 +56,16 @@ package final class TLSRawClient {
     }
 
     /// The records of a text.
-    package func records(_ text: String) throws -> [UInt8] {
+    func records(_ text: String) throws -> [UInt8] {
         try session.encrypt(Array(text.utf8).span)
         return session.takeOutput()
     }
 
-    package func send(_ text: String, inPiecesOf pieces: Int = .max) async throws {
+    func send(_ text: String, inPiecesOf pieces: Int = .max) async throws {
         try await send(records: try records(text), inPiecesOf: pieces)
     }
 
-    package func send(records: [UInt8], inPiecesOf pieces: Int = .max) async throws {
+    func send(records: [UInt8], inPiecesOf pieces: Int = .max) async throws {
         var rest = records[...]
         while !rest.isEmpty {
             try await socket.send(Array(rest.prefix(pieces)))
@@ -73,13 +74,13 @@ package final class TLSRawClient {
     }
 
     /// Sends close_notify.
-    package func finish() async throws {
+    func finish() async throws {
         session.finish()
         try await send(records: session.takeOutput())
     }
 
     /// Reads one whole response; what follows it is kept for the next call.
-    package func response() async throws -> ParsedResponse {
+    func response() async throws -> ParsedResponse {
         var parser = ResponseParser(requestMethod: .get)
         while true {
             if plaintext.isEmpty, try await !receive() { return try parser.peerClosed() }
@@ -93,7 +94,7 @@ package final class TLSRawClient {
     }
 
     /// Reads until close_notify and then to the end of the connection. Returns the plaintext.
-    package func rest() async throws -> String {
+    func rest() async throws -> String {
         while try await receive() {}
         defer { plaintext = [] }
         _ = try await socket.rest()
