@@ -53,8 +53,9 @@ public final class ManualClock: Sendable {
         for sleeper in due { sleeper.continuation.resume(returning: true) }
     }
 
-    /// Suspends until something sleeps on this clock for that long, such as the pause before a request is repeated (0.5,
-    /// 1, 2, 4 and 8 s), or until the task is cancelled.
+    /// Suspends until something sleeps on this clock for that long, or until the task is cancelled. The pause before a
+    /// request is repeated for the first time is 0.5 s. The library's work in the background sleeps as well, for a second
+    /// and longer, so that a longer sleep may be another one than the test means.
     public func waitForSleep(of length: Duration) async {
         let number = state.withLock { state in
             state.lastWatcher += 1

@@ -5,7 +5,7 @@ internal import JSON
 
 /// An answer of a `ScriptedTransport` to one request.
 public struct ScriptedAnswer: Sendable {
-    let step: ScriptedTransport.Step
+    package let step: ScriptedTransport.Step
 
     /// Status 200 and an empty JSON object.
     public static let ok = json(200, "{}")
