@@ -184,7 +184,8 @@ package struct GrantVerifier: Sendable {
         }
         let verified = try await signed(token, kind, expectations.policy, at: address, source)
         do throws(ClaimsRejection) {
-            let claims = try expectations.claims(of: source.configuration.tokenIssuer(at: source.server)).check(verified, now: source.now)
+            let issuer = source.configuration.tokenIssuer(at: source.server)
+            let claims = try expectations.claims(of: issuer).check(verified, now: source.now)
             return Verified(token: verified, claims: claims)
         } catch {
             throw Self.refused(kind, error.description)

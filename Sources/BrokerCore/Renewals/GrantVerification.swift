@@ -46,9 +46,11 @@ final class GrantVerification: Sendable {
     ///
     /// Where the keys do not answer, the record stays as it is. A set that fails leaves the credentials before it in place. The
     /// refresh token of a refresh that failed is kept with them, since the provider has spent the one before it.
-    /// - Parameter snapshot: the record, whose set waits.
+    /// - Parameters:
+    ///   - snapshot: the record, whose set waits.
+    ///   - refresh: the refresh that has just brought the set, whose last events are told; nil for a later verification.
     func verify(
-        _ id: CredentialsID, of tenant: Tenant, _ snapshot: CredentialsSnapshot
+        _ id: CredentialsID, of tenant: Tenant, _ snapshot: CredentialsSnapshot, in refresh: BrokerEvent.Refresh? = nil
     ) async -> Result<Renewed, BrokerError> {
         guard let waiting = snapshot.record.waiting, let grant = GrantVerifier.Grant.waiting(snapshot.record) else {
             return .success(.overtaken)
@@ -84,7 +86,13 @@ final class GrantVerification: Sendable {
             let now = time.now
             let stored = await store(snapshot.record.settled(to: held), id, over: snapshot, waiting, refusal: nil) {
                 version in
-                [.updated(id, to: held, version: version, by: waiting.origin.cause, nil, at: now)]
+                let updated = BrokerEvent.updated(
+                    id, to: held, version: version, by: waiting.origin.cause, refresh?.refreshID, at: now)
+                guard let refresh else { return [updated] }
+                let kinds = [.refreshFetchedKeys] + BrokerEvent.Kind.verifying(by: tenant.configuration)
+                var events = BrokerEvent.steps(kinds + [.refreshSavingTokens, .refreshSucceeded], of: refresh, at: now)
+                events.insert(updated, at: events.endIndex - 1)
+                return events
             }
             // A token that has expired while it waited is refreshed like any other.
             return held.expires > now ? stored : stored.map { _ in .overtaken }
@@ -161,6 +169,15 @@ final class GrantVerification: Sendable {
         .illegalConfiguration,
         "The credentials wait for their verification, and belong to another provider address than the one that is "
             + "configured. Configure that address again, or have the user log in anew.")
+}
+
+extension BrokerEvent.Kind {
+    /// The steps of a refresh in which a tenant's tokens are verified, once the provider's keys are there.
+    static func verifying(by configuration: TenantConfiguration) -> [BrokerEvent.Kind] {
+        let verification = configuration.effectiveTokenVerification
+        return (verification?.accessToken == nil ? [] : [.refreshVerifyingAccessToken])
+            + (verification?.refreshToken == nil ? [] : [.refreshVerifyingRefreshToken])
+    }
 }
 
 extension CredentialsRenewer.Renewed {

@@ -174,7 +174,9 @@ final class RenewalRun {
 
     /// Verifies a grant that is stored and waits for the provider's keys.
     private func verify(_ snapshot: CredentialsSnapshot) async -> Result<Renewed, BrokerError> {
-        let result = await renewer.verification.verify(request.id, of: request.tenant, snapshot)
+        let result = await renewer.verification.verify(
+            request.id, of: request.tenant, snapshot,
+            in: basis.spendsRefreshToken ? basis.grant.map(request.eventContext) : nil)
         if case .failure(let error) = result { await report.announceUnverified(error, basis) }
         return result
     }

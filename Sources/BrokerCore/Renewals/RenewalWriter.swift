@@ -156,15 +156,14 @@ struct RenewalWriter {
         let (id, refreshID, context, now) = (
             id, request.refreshID, basis.grant.map(request.eventContext), renewer.time.now
         )
-        let verification = tenant.configuration.effectiveTokenVerification
+        let verifies = tenant.configuration.effectiveTokenVerification?.verifiesTokens == true
+        let verifying = BrokerEvent.Kind.verifying(by: tenant.configuration)
         return { version in
             var kinds: [BrokerEvent.Kind] = [.refreshRefreshedAccessToken]
-            if verification?.verifiesTokens == true { kinds.append(.refreshFetchingKeys) }
+            if verifies || record.waiting != nil { kinds.append(.refreshFetchingKeys) }
             var updated: BrokerEvent?
             if record.waiting == nil {
-                if verification?.verifiesTokens == true { kinds.append(.refreshFetchedKeys) }
-                if verification?.accessToken != nil { kinds.append(.refreshVerifyingAccessToken) }
-                if verification?.refreshToken != nil { kinds.append(.refreshVerifyingRefreshToken) }
+                if verifies { kinds += [.refreshFetchedKeys] + verifying }
                 if refusal == nil {
                     kinds += [.refreshSavingTokens, .refreshSucceeded]
                     updated = record.held.map {

@@ -52,21 +52,26 @@ internal import TokenBroker
         if query.isEmpty { broker.time.advance(by: .seconds(14_400)) }
         let answer = await broker.get(query)
         #expect(answer.status == 200 && answer.token != token)
-        let request = try #require(broker.transport.seen.last)
+        func refreshes() -> [ScriptedTransport.Seen] {
+            broker.transport.seen.filter { $0.url.contains("grant_type=refresh_token") }
+        }
+        let request = try #require(refreshes().last)
         #expect(request.method == .get && request.timeLimit == .seconds(20))
         #expect(request.url.contains("/api/auth/v2/token?grant_type=refresh_token&client_id=app&refresh_token="))
         let used = BrokerHarness.parameters(of: request.url)["refresh_token"]
         _ = await broker.get("policy=local_force_refresh")
-        let next = BrokerHarness.parameters(of: broker.transport.seen.last?.url ?? "")["refresh_token"]
+        let next = BrokerHarness.parameters(of: refreshes().last?.url ?? "")["refresh_token"]
         #expect(next != nil && next != used)
         #expect(provider.counters.requests(.refreshToken) == 2)
+        // Whether the keys are in memory, or have to be fetched anew after four hours.
         let steps = [
             "refresh.started", "refresh.refreshing_access_token", "refresh.refreshed_access_token",
-            "refresh.saving_tokens", "refresh.succeeded",
+            "refresh.fetching_jwks", "refresh.fetched_jwks", "refresh.verifying_access_token",
+            "refresh.verifying_refresh_token", "refresh.saving_tokens", "refresh.succeeded",
         ]
         #expect(try await Self.steps(broker) == steps + steps)
         let told = try await broker.events().filter { $0.kind.rawValue.hasPrefix("refresh.") }
-        #expect(Set(told.prefix(5).map { $0.data["refresh_id"]?.text }).count == 1)
+        #expect(Set(told.prefix(steps.count).map { $0.data["refresh_id"]?.text }).count == 1)
         #expect(Set(told.map { $0.data["refresh_id"]?.text }).count == 2)
     }
 

@@ -124,7 +124,8 @@ internal import TokenBroker
     }
 
     private static let usable = [SigningProvider(), SigningProvider(keys: ["a", "b"])].map(\.keySet)
-    private static let withOthers = usable[0].replacing("]}", with: #", {"kty": "EC"}, {"kty": "oct", "k": "c2VjcmV0"}]}"#)
+    private static let withOthers = usable[0].replacing(
+        "]}", with: #", {"kty": "EC"}, {"kty": "oct", "k": "c2VjcmV0"}]}"#)
 
     @Test(arguments: [
         (usable[0], "One key is at https://op.example/k."), (usable[1], "2 keys are at https://op.example/k."),
