@@ -40,11 +40,15 @@ struct RenewalWriter {
         _ calls: RenewalCalls, _ attempt: inout RenewalAttempt, _ step: RenewalAttempt.Step,
         since beginning: MonotonicInstant
     ) async -> (Result<Renewed, BrokerError>, isHandedOver: Bool) {
-        guard let (granted, origin) = grantedRecord(calls, delay: attempt.successorDelay),
-            let judged = await judge(granted, origin, calls)
-        else { return (.success(.overtaken), false) }
-        if case .otherUser = judged { return (await publishEnd(.otherUser, isDoubtful: false), false) }
-        guard case .stored(let record, let refusal) = judged else { return (.success(.overtaken), false) }
+        guard let (granted, origin) = grantedRecord(calls, delay: attempt.successorDelay) else {
+            return (.success(.overtaken), false)
+        }
+        let (record, refusal): (CredentialRecord, BrokerError?)
+        switch await judge(granted, origin, calls) {
+        case .stored(let judged, let reason): (record, refusal) = (judged, reason)
+        case .otherUser: return (await publishEnd(.otherUser, isDoubtful: false), false)
+        case nil: return (.success(.overtaken), false)
+        }
         let life = renewer.time.now.duration(to: record.granted?.expires ?? renewer.time.now)
         var publication = Publication(
             id: id, record: record, base: basis.snapshot.version, events: events(record, origin, refusal))
@@ -69,8 +73,8 @@ struct RenewalWriter {
         case .overtaken:
             await report.announceOvertaken(basis)
             return (.success(.overtaken), false)
-        case .journaled(_?) where refusal != nil: return (.failure(refusal!), true)
-        case .journaled(let snapshot?): return (.success(.new(snapshot, life: life)), true)
+        case .journaled(let snapshot?):
+            return (refusal.map { .failure($0) } ?? .success(.new(snapshot, life: life)), true)
         case .journaled(nil): return (.success(.overtaken), true)
         case .failed(let error): return (.failure(error), false)
         }
