@@ -185,13 +185,18 @@ struct CredentialsRoutes {
 
     // MARK: GET /credentials/status
 
-    private func status(_ call: Call) async throws(BrokerError) -> Response {
+    /// The credentials that a call with no parameter but `storage_key` is about, and their tenant.
+    private func subject(of call: Call) async throws(BrokerError) -> (id: CredentialsID, tenant: Tenant) {
         var query = try call.query()
         let storageKey = query.storageKey()
         try query.finish()
         let tenant = try await broker.tenant(of: call)
         try call.authorize(storageKey)
-        let id = CredentialsID(tenant: tenant.name, storageKey: storageKey)
+        return (CredentialsID(tenant: tenant.name, storageKey: storageKey), tenant)
+    }
+
+    private func status(_ call: Call) async throws(BrokerError) -> Response {
+        let (id, tenant) = try await subject(of: call)
         let snapshot = try await broker.credentials.lastKnown(id)
         let (held, state) = (snapshot.record.held, await broker.credentials.state(of: snapshot, id, tenant))
         let differences = held.map { broker.core.providers.servers.differences(of: $0, from: tenant) } ?? []
@@ -210,12 +215,7 @@ struct CredentialsRoutes {
     // MARK: GET /credentials/claims
 
     private func claims(_ call: Call) async throws(BrokerError) -> Response {
-        var query = try call.query()
-        let storageKey = query.storageKey()
-        try query.finish()
-        let tenant = try await broker.tenant(of: call)
-        try call.authorize(storageKey)
-        let id = CredentialsID(tenant: tenant.name, storageKey: storageKey)
+        let (id, _) = try await subject(of: call)
         let snapshot = try await broker.credentials.lastKnown(id)
         guard let held = snapshot.record.held else {
             throw BrokerError(.missingTokenContainer, "Nothing is stored under this storage key.")

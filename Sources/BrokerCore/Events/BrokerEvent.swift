@@ -205,6 +205,14 @@ package struct BrokerEvent: Sendable, Equatable {
         }
     }
 
+    /// The event of a login that is completed or, with a refusal, has failed.
+    static func loginEnded(
+        _ id: CredentialsID, _ kind: LoginKind, loginID: String?, refusal: BrokerError?, at time: Timestamp
+    ) -> BrokerEvent {
+        refusal.map { .loginFailed(id, kind, loginID: loginID, $0, at: time) }
+            ?? .loginCompleted(id, kind, loginID: loginID, at: time)
+    }
+
     /// - Parameter error: nil for a login that has expired.
     package static func loginFailed(
         _ id: CredentialsID, _ kind: LoginKind, loginID: String?, _ error: BrokerError?, at time: Timestamp

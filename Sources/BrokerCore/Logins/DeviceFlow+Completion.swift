@@ -79,14 +79,8 @@ extension DeviceFlow {
         var login = try PendingDeviceLogin(record)
         guard login.status == .pending else { return login.status == .completed ? .ended : .cancelled }
         login.isVerifying = false
-        let event: BrokerEvent
-        if let refusal {
-            login.status = .failed(LoginFailure(refusal))
-            event = .loginFailed(credentials, .device, loginID: nil, refusal, at: now)
-        } else {
-            login.status = .completed
-            event = .loginCompleted(credentials, .device, loginID: nil, at: now)
-        }
+        login.status = LoginProgress(endedBy: refusal)
+        let event = BrokerEvent.loginEnded(credentials, .device, loginID: nil, refusal: refusal, at: now)
         return .ends(
             .replace(login.record(replacing: record), version: record.version), event, signal: signal)
     }

@@ -27,6 +27,12 @@ package enum LoginProgress: Sendable, Equatable {
         }
     }
 
+    /// The end of a login.
+    /// - Parameter refusal: why its tokens are not believed; nil where they are stored.
+    init(endedBy refusal: BrokerError?) {
+        self = refusal.map { .failed(LoginFailure($0)) } ?? .completed
+    }
+
     /// Reads what `encode` wrote; nil for a status that this build does not know. An error that it does not know counts as
     /// `unexpected_error`.
     init?(_ json: JSONValue) {

@@ -172,14 +172,8 @@ final class LoginRedemption: Sendable {
         var login = try PendingLogin(record)
         guard login.status == .pending else { return .ended }
         login.isVerifying = false
-        let event: BrokerEvent
-        if let refusal {
-            login.status = .failed(LoginFailure(refusal))
-            event = .loginFailed(credentials, .standard, loginID: login.id, refusal, at: now)
-        } else {
-            login.status = .completed
-            event = .loginCompleted(credentials, .standard, loginID: login.id, at: now)
-        }
+        login.status = LoginProgress(endedBy: refusal)
+        let event = BrokerEvent.loginEnded(credentials, .standard, loginID: login.id, refusal: refusal, at: now)
         return .ends(
             .replace(login.record(replacing: record), version: record.version), event, signal: signal)
     }
