@@ -184,7 +184,7 @@ struct BrowserLoginRoutes {
                 case .success: [.init("login", "completed")]
                 case .failure(let error): [.init("login", "failed"), .init("error", error.code.rawValue)]
                 }
-            let address = Self.adding(pairs, to: returnTo)
+            let address = RedirectURI.adding(pairs, to: returnTo)
             return isForm && reader == .browser
                 ? LoginPage.goOn(to: address, context) : LoginPage.redirect(to: address)
         }
@@ -283,10 +283,5 @@ struct BrowserLoginRoutes {
             "Set-Cookie",
             "\(cookie.name)=\(cookie.value.revealedText); Path=/; Max-Age=\(age); HttpOnly; SameSite=Lax\(secure)")
         return response
-    }
-
-    private static func adding(_ pairs: [FormEncoding.Pair], to uri: String) -> String {
-        let separator = WireText(uri).contains("?") ? (WireText(uri).ends(with: "?") ? "" : "&") : "?"
-        return uri + separator + FormEncoding.encode(pairs)
     }
 }

@@ -37,6 +37,7 @@ ROOMS = {
     "Renewals": "credentials are renewed: leases, attempts, what becomes of their results",
     "Credentials": "credentials are handed out, set, removed and listed",
     "Accounts": "accounts are activated at providers without a login page",
+    "Apps": "apps whose token endpoint the broker is: clients, sessions, codes, and their grants",
     "Logins": "logins of users",
     "Assembly": "the parts, put together",
 }

@@ -23,6 +23,12 @@ package struct BrokerEvent: Sendable, Equatable {
         case revocationFailed = "revocation.failed"
         case loginCompleted = "login.completed"
         case loginFailed = "login.failed"
+        /// An app has begun a session of the broker.
+        case sessionStarted = "session.started"
+        case sessionEnded = "session.ended"
+        /// An app let another app of the same device in.
+        case appToAppApproved = "app2app.approved"
+        case appToAppRejected = "app2app.rejected"
         case refreshStarted = "refresh.started"
         case refreshRefreshingAccessToken = "refresh.refreshing_access_token"
         case refreshRefreshedAccessToken = "refresh.refreshed_access_token"
@@ -85,6 +91,22 @@ package struct BrokerEvent: Sendable, Equatable {
 
     /// Why credentials were removed.
     package typealias End = EndedSession.Cause
+
+    /// Why an app's session has ended.
+    package enum SessionEnd: String, Sendable, CaseIterable {
+        /// The app or an operator ended it.
+        case revoked
+        /// A code or a refresh token was used again that only a thief of it would use again.
+        case replay
+        case expired
+        /// The user has logged out.
+        case logout
+        /// Another user has logged in under the storage key.
+        case replaced
+        case clientRemoved = "client_removed"
+        /// A later login with the session's biometric key has taken its place.
+        case superseded
+    }
 
     /// Why a session has ended although neither the user nor the provider may have wanted that.
     package enum EndReason: String, Sendable, CaseIterable {
@@ -222,6 +244,25 @@ package struct BrokerEvent: Sendable, Equatable {
             json.memberIfPresent("login_id", loginID)
             json.member("error", error?.code.rawValue ?? "expired")
             json.memberIfPresent("error_code", error?.errorCode)
+        }
+    }
+
+    package static func sessionStarted(
+        _ id: CredentialsID, session: String, client: String, at time: Timestamp
+    ) -> BrokerEvent {
+        BrokerEvent(.sessionStarted, id, at: time) { json in
+            json.member("session_id", session)
+            json.member("client_id", client)
+        }
+    }
+
+    package static func sessionEnded(
+        _ id: CredentialsID, session: String, client: String, by end: SessionEnd, at time: Timestamp
+    ) -> BrokerEvent {
+        BrokerEvent(.sessionEnded, id, at: time) { json in
+            json.member("session_id", session)
+            json.member("client_id", client)
+            json.member("cause", end.rawValue)
         }
     }
 

@@ -78,7 +78,7 @@ extension TenantConfiguration {
         }
         clientAuthentication = reader.choice(
             "token_endpoint_auth_method", ProviderPreset.ClientAuthentication.self)
-        allowedRedirectURIs = reader.strings("allowed_redirect_uris", check: Self.redirectURIFault)?.map(\.text) ?? []
+        allowedRedirectURIs = reader.strings("allowed_redirect_uris", check: RedirectURI.fault)?.map(\.text) ?? []
         allowedReturnURIs = reader.strings("allowed_return_uris", check: Self.returnURIFault)?.map(\.text) ?? []
         browserBinding = reader.choice("browser_binding", BrowserBinding.self) ?? .whenStartedHere
         callbackURI = reader.choice("callback_uri", CallbackURI.self) ?? .shared
@@ -220,20 +220,6 @@ extension TenantConfiguration {
     }
 
     /// A redirect URI may have an application's own scheme. It is compared as text and never called.
-    private static func redirectURIFault(_ text: WireText) -> String? {
-        let scheme = text.split(at: ":", limit: 2)[0]
-        let isAbsolute =
-            scheme.count < text.count && scheme.utf8.first.map { $0.isLowercaseLetter || $0.isUppercaseLetter } ?? false
-            && scheme.utf8.allSatisfy {
-                $0.isLowercaseLetter || $0.isUppercaseLetter || $0.isDigit || "+.-".utf8.contains($0)
-            }
-        let isScript = ["javascript", "data", "vbscript", "file"].contains(scheme.lowercased)
-        let isVisible = text.utf8.allSatisfy { $0 > 0x20 && $0 < 0x7f }
-        // RFC 6749 §3.1.2: absolute, without a fragment.
-        return isAbsolute && !isScript && isVisible && !text.contains("#") && text.count <= 2048
-            ? nil : "must be an absolute URI without fragment"
-    }
-
     private static func returnURIFault(_ text: WireText) -> String? {
         URLTarget(text.text) == nil
             ? portFault(text) ?? "must be an absolute http or https URL without user information and fragment" : nil
