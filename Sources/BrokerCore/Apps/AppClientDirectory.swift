@@ -4,6 +4,7 @@ package import ExternalText
 internal import JSON
 package import OAuth
 internal import Reactor
+internal import Waiting
 
 /// The apps' registrations: read from a cache while its entry is valid, and written to store and cache.
 ///
@@ -12,17 +13,12 @@ package final class AppClientDirectory: Sendable {
     private let vault: Vault
     private let time: any Time
     private let bus: EventBus
-    private let versions = VersionSource()
     private let cache: RevalidatingCache<WireText, AppClient>
-    /// Called with a client that is removed, for the changes of the same commit.
-    private let onRemoval: @Sendable (AppClient) -> [VaultChange]
+    private let records: CredentialsRecords
 
-    /// - Parameter onRemoval: makes further changes of the commit that removes a client.
-    init(
-        vault: Vault, bus: EventBus, time: any Time,
-        onRemoval: @escaping @Sendable (AppClient) -> [VaultChange]
-    ) {
-        (self.vault, self.bus, self.time, self.onRemoval) = (vault, bus, time, onRemoval)
+    init(records: CredentialsRecords) {
+        self.records = records
+        (vault, bus, time) = (records.vault, records.bus, records.time)
         cache = RevalidatingCache(bytes: 8 << 20, validity: bus.cacheValidity) { clientID, client in
             2 * clientID.count + 2 * client.settings.encoded.count
         } version: {
@@ -75,9 +71,7 @@ package final class AppClientDirectory: Sendable {
                         return .failure(BrokerError.noSuchTenant)
                     }
                 }
-                let version =
-                    current.map { self.versions.next(after: $0.version, at: self.time.now) }
-                    ?? self.versions.first(at: self.time.now)
+                let version = self.records.nextVersion(after: current?.version ?? 0)
                 let record = OpenRecord(
                     id: id, version: version, content: SecretBytes(settings.encoded), lookup: lookup)
                 let ticket = self.cache.ticket(clientID, now: self.time.monotonic)
@@ -101,7 +95,7 @@ package final class AppClientDirectory: Sendable {
     private static let taken = BrokerError(
         .conflict, "Another tenant has a client of this identifier: choose another identifier.")
 
-    /// Removes the client. Its sessions and codes cannot be used from then on.
+    /// Removes the client. Its sessions and codes cannot be used from then on, and `SessionEndings` ends the sessions.
     /// - Returns: whether there was one.
     package func delete(_ clientID: WireText, of tenant: TenantName) async throws(BrokerError) -> Bool {
         let id = AppClient.recordID(tenant, clientID.text)
@@ -109,8 +103,13 @@ package final class AppClientDirectory: Sendable {
         do throws(StoreError) {
             return try await retryingConflicts { () async throws(StoreError) in
                 guard let record = try await self.vault.read(id) else { return false }
-                let client = try Self.decode(record)
-                try await self.vault.commit([.remove(id, version: record.version)] + self.onRemoval(client))
+                let ending = PendingSessionEnding(
+                    .ofClient(id.key), cause: .clientRemoved, before: self.time.now)
+                try await self.vault.commit([
+                    .remove(id, version: record.version),
+                    ending.insertion(in: tenant, version: self.records.nextVersion(after: 0)),
+                ])
+                self.records.sessionEndings.signal(0)
                 return true
             }
         } catch {

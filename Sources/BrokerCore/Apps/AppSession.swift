@@ -37,9 +37,6 @@ package struct AppSession: Cacheable, Equatable {
         let replaced: Timestamp
         /// The answer that had the present one, which a repeated request gets again.
         let answer: SecretBytes
-        /// Whether the app may not have got the answer, because it was told of a failure: then the previous token is good until
-        /// the app uses the present one.
-        var isUnanswered = false
     }
 
     package let tenant: TenantName
@@ -68,7 +65,9 @@ package struct AppSession: Cacheable, Equatable {
     package var credentialsID: CredentialsID { CredentialsID(tenant: tenant, storageKey: storageKey) }
 
     /// Whether these credentials are those of the session's user, as far as both are known.
-    package func isOf(_ held: HeldCredentials) -> Bool {
+    package func isOf(_ held: HeldCredentials) -> Bool { Self.isOf(held, userID: userID) }
+
+    static func isOf(_ held: HeldCredentials, userID: WireText?) -> Bool {
         guard let userID else { return true }
         let known = [held.userID, held.identity.userID, held.identity.subject].compactMap(\.self)
         return known.isEmpty || known.contains(userID)
@@ -118,7 +117,6 @@ extension AppSession {
                     json.member("secret_digest", Base64URL.encode(previous.secretDigest))
                     json.member("replaced", previous.replaced.milliseconds)
                     json.member("answer", previous.answer.revealedText)
-                    if previous.isUnanswered { json.member("unanswered", true) }
                 }
             }
             json.memberIfPresent("given_token", givenToken.map { Base64URL.encode($0) })
@@ -164,8 +162,7 @@ extension AppSession {
         {
             previous = Previous(
                 secretDigest: digest, replaced: Timestamp(milliseconds: replaced),
-                answer: SecretBytes(utf8: answer.text),
-                isUnanswered: kept["unanswered"]?.bool ?? false)
+                answer: SecretBytes(utf8: answer.text))
         }
         givenToken = json["given_token"]?.string.flatMap { Base64URL.decode($0.text) }
         if let key = json["device_key"], let jwk = key["jwk"]?.string, let thumbprint = key["thumbprint"]?.string {

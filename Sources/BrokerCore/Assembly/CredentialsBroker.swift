@@ -68,6 +68,9 @@ package final class CredentialsBroker: Sendable {
     package let renewer: CredentialsRenewer
     package let revocations: RevocationJob
     package let accounts: AccountFlow
+    /// The token endpoint of apps.
+    package let apps: AppGrants
+    package let sessionEndings: SessionEndings
     package let logins: LoginFlow
     package let deviceLogins: DeviceFlow
     package let events: EventFeed
@@ -145,6 +148,10 @@ package final class CredentialsBroker: Sendable {
         let intake = GrantIntake(verifier: providers.verifier, writer: writer, renewer: renewer)
         revocations = RevocationJob(records: records, providers: providers)
         accounts = AccountFlow(records: records, providers: providers, intake: intake)
+        let clients = AppClientDirectory(records: records)
+        let sessions = AppSessions(records: records, clients: clients)
+        apps = AppGrants(clients: clients, sessions: sessions, credentials: credentials)
+        sessionEndings = SessionEndings(sessions: sessions)
         list = CredentialsList(records: records, clientFaults: renewer.clientFaults)
         logins = LoginFlow(
             vault: vault, providers: providers, intake: intake, bus: bus,
@@ -164,6 +171,8 @@ package final class CredentialsBroker: Sendable {
         }
         cacheRevalidation.include(records.revalidatedCache)
         cacheRevalidation.include(tenants.revalidatedCache)
+        cacheRevalidation.include(clients.revalidatedCache)
+        cacheRevalidation.include(sessions.revalidatedCache)
         housekeeping = Housekeeping(
             vault: vault, memory: memory, events: (settings.eventRetention, settings.eventLimit), time: time, log: log)
         ChangeFeed(bus: bus, time: time, log: log).subscribe(to: vault)
@@ -178,16 +187,20 @@ package final class CredentialsBroker: Sendable {
     }
 
     /// Starts the background jobs: removing expired records, polling for device logins, renewing tokens before they expire,
-    /// finishing renewals whose process has died, repeating revocations that failed, revalidating cache entries, storing again what the store has lost. Each job is
+    /// finishing renewals whose process has died, repeating revocations that failed, ending sessions of apps, revalidating cache entries, storing again what the store has lost. Each job is
     /// one `run()`, which ends when its task is cancelled.
     package func start() {
         jobs.withLock {
-            [deviceLogins, storeRecovery, leaseRecovery, cacheRevalidation, expiryJob, revocations, housekeeping] jobs
+            [
+                deviceLogins, storeRecovery, leaseRecovery, cacheRevalidation, expiryJob, revocations, sessionEndings,
+                housekeeping
+            ] jobs
             in
             jobs.tasks = [
                 Task { await deviceLogins.run() }, Task { await leaseRecovery.run() },
                 Task { await cacheRevalidation.run() }, Task { await expiryJob.run() },
-                Task { await revocations.run() }, Task { await housekeeping.run() },
+                Task { await revocations.run() }, Task { await sessionEndings.run() },
+                Task { await housekeeping.run() },
             ]
             jobs.recovery = Task { await storeRecovery.run() }
         }
