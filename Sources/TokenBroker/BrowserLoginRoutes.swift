@@ -172,6 +172,11 @@ struct BrowserLoginRoutes {
     private func outcome(_ ended: LoginFlow.Ended, _ call: Call, isForm: Bool = false) -> Response {
         let reader = call.reader
         let context = LoginPage.Context(ended.login, call)
+        if let app = ended.appReturn {
+            let address = app.uri(issuer: broker.logins.publicBaseURL)
+            return isForm && reader == .browser
+                ? LoginPage.goOn(to: address, context) : LoginPage.redirect(to: address)
+        }
         if reader == .program {
             switch ended.result {
             case .success(let held): return Response.summary(of: ended, held)

@@ -25,11 +25,12 @@ package struct AppCode: Sendable, Equatable {
     var session: String?
 
     package init(
-        for client: AppClient, redirectURI: String, mustNameRedirectURI: Bool, codeChallenge: WireText,
+        for client: (tenant: TenantName, id: String), redirectURI: String, mustNameRedirectURI: Bool,
+        codeChallenge: WireText,
         of id: CredentialsID, userID: WireText?, now: Timestamp
     ) {
         tenant = client.tenant
-        clientID = client.clientID
+        clientID = client.id
         self.redirectURI = redirectURI
         self.mustNameRedirectURI = mustNameRedirectURI
         self.codeChallenge = codeChallenge

@@ -131,7 +131,8 @@ package final class AppGrants: Sendable {
         do throws(BrokerError) {
             let secret = try AppCode.secret()
             let code = AppCode(
-                for: target, redirectURI: redirectURI, mustNameRedirectURI: true, codeChallenge: codeChallenge,
+                for: (target.tenant, target.clientID), redirectURI: redirectURI, mustNameRedirectURI: true,
+                codeChallenge: codeChallenge,
                 of: session.credentialsID, userID: session.userID, now: time.now)
             do throws(StoreError) {
                 try await vault.commit([code.insertion(as: secret)] + others)
@@ -141,6 +142,51 @@ package final class AppGrants: Sendable {
             return secret
         } catch {
             throw AppError(error)
+        }
+    }
+
+    // MARK: For operators
+
+    /// Sessions of the tenant with their ends, in the order of their identifiers.
+    /// - Parameters:
+    ///   - storageKey: nil for the sessions of all storage keys.
+    ///   - clientID: nil for the sessions of all clients.
+    ///   - most: how many sessions are read at most.
+    /// - Returns: up to `limit` sessions, and the identifier behind which to go on; nil where there are no more.
+    package func list(
+        of tenant: TenantName, storageKey: StorageKey?, clientID: WireText?, after: String?, limit: Int,
+        reading most: Int
+    ) async throws(BrokerError) -> (found: [(AppSession, end: Timestamp)], next: String?) {
+        var (found, place, read): ([(AppSession, end: Timestamp)], String?, Int) = ([], after, 0)
+        while read < most {
+            let page: [AppSession]
+            do throws(StoreError) {
+                page = try await sessions.list(of: tenant, storageKey: storageKey, after: place, limit: Self.page)
+            } catch {
+                throw BrokerError(error)
+            }
+            for session in page {
+                if found.count == limit { return (found, place) }
+                place = session.id
+                if let clientID, clientID != WireText(session.clientID) { continue }
+                guard let client = try await clients.client(WireText(session.clientID), of: tenant) else { continue }
+                found.append((session, sessions.end(of: session, client)))
+            }
+            if page.count < Self.page { return (found, nil) }
+            read += page.count
+        }
+        return (found, place)
+    }
+
+    private static let page = 500
+
+    /// Ends a session for an operator.
+    /// - Returns: false where there is none.
+    package func end(session id: String, of tenant: TenantName) async throws(BrokerError) -> Bool {
+        do throws(StoreError) {
+            return try await sessions.end(RecordID(.session, tenant, key: id), by: .revoked)
+        } catch {
+            throw BrokerError(error)
         }
     }
 

@@ -1,6 +1,6 @@
 internal import CredentialStore
 internal import ExternalText
-internal import OAuth
+package import OAuth
 internal import Reactor
 internal import Waiting
 
@@ -51,6 +51,15 @@ package final class SessionEndings: Sendable {
         }
     }
 
+    /// Ends the sessions of credentials that were removed just now. If the store does not answer, the job ends them later.
+    package func end(of id: CredentialsID, by cause: BrokerEvent.SessionEnd) async {
+        do throws(StoreError) {
+            try await end(.of(id.storageKey), of: id.tenant, by: cause, before: time.now)
+        } catch {
+            log.storeFailed(error, LogField.credentials(id))
+        }
+    }
+
     private func handleAllDue(
         _ kind: RecordKind, _ handle: (DueRecord) async throws(StoreError) -> Void
     ) async throws(StoreError) {
@@ -71,27 +80,30 @@ package final class SessionEndings: Sendable {
             log.error("session_ending_unreadable", [.tenant(due.id.tenant), .version(due.version)])
             return try await postpone(due, to: time.now.advanced(by: Self.unreadablePause))
         }
-        let storageKey: StorageKey? =
-            if case .of(let storageKey) = pending.sessions { storageKey } else { nil }
-        var after: String?
-        while !Task.isCancelled {
-            let found = try await sessions.list(
-                of: due.id.tenant, storageKey: storageKey, after: after, limit: Self.batch)
-            for session in found where session.created <= pending.before {
-                if case .ofClient(let clientID) = pending.sessions, WireText(session.clientID) != WireText(clientID) {
-                    continue
-                }
-                _ = try await sessions.end(session.recordID, by: pending.cause)
-            }
-            guard found.count == Self.batch, let last = found.last else { break }
-            after = last.id
-        }
+        try await end(pending.sessions, of: due.id.tenant, by: pending.cause, before: pending.before)
         if Task.isCancelled { return }
         do throws(StoreError) {
             try await vault.commit([.remove(due.id, version: due.version)])
         } catch .conflict {
             // Another replica has done the same work.
             return
+        }
+    }
+
+    private func end(
+        _ which: PendingSessionEnding.Sessions, of tenant: TenantName, by cause: BrokerEvent.SessionEnd,
+        before: Timestamp
+    ) async throws(StoreError) {
+        let storageKey: StorageKey? = if case .of(let storageKey) = which { storageKey } else { nil }
+        var after: String?
+        while !Task.isCancelled {
+            let found = try await sessions.list(of: tenant, storageKey: storageKey, after: after, limit: Self.batch)
+            for session in found where session.created <= before {
+                if case .ofClient(let clientID) = which, WireText(session.clientID) != WireText(clientID) { continue }
+                _ = try await sessions.end(session.recordID, by: cause)
+            }
+            guard found.count == Self.batch, let last = found.last else { return }
+            after = last.id
         }
     }
 

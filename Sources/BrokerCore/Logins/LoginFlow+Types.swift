@@ -11,11 +11,14 @@ extension LoginFlow {
         package var language: WireText?
         package var email: WireText?
         package var customParameters: [WireText: WireText]
+        /// The app that the login is for; nil for a login that a caller of the API begins.
+        package var app: AppLogin?
 
         package init(
             storageKey: StorageKey, redirectURI: WireText?, returnTo: WireText?, language: WireText?,
-            email: WireText?, customParameters: [WireText: WireText]
+            email: WireText?, customParameters: [WireText: WireText], app: AppLogin? = nil
         ) {
+            self.app = app
             self.storageKey = storageKey
             self.redirectURI = redirectURI
             self.returnTo = returnTo
@@ -38,6 +41,8 @@ extension LoginFlow {
         package var loginID: String { login.loginID }
         package let credentialsID: CredentialsID
         package let returnTo: String?
+        /// Where the app gets the outcome; nil for a login that is for no app.
+        package var appReturn: AppLogin.Return?
         package let result: Result<HeldCredentials, BrokerError>
     }
 
