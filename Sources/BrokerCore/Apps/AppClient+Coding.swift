@@ -1,3 +1,4 @@
+internal import CredentialStore
 internal import Cryptography
 internal import ExternalText
 package import JSON
@@ -73,14 +74,14 @@ extension AppClient.Settings {
             }
     }
 
-    /// Writes the members: for the sealed record with the secret's digest, for answers without.
-    package func encode(to json: inout JSONWriter, forRecord isRecord: Bool) {
+    /// Writes the members of an answer, which has not the secret.
+    package func encode(to json: inout JSONWriter) {
         json.memberIfPresent("name", name)
-        if isRecord {
-            json.memberIfPresent("client_secret_digest", secretDigest.map { Base64URL.encode($0) })
-        } else {
-            json.member("client_secret_set", secretDigest != nil)
-        }
+        json.member("client_secret_set", secretDigest != nil)
+        encodeRest(to: &json)
+    }
+
+    private func encodeRest(to json: inout JSONWriter) {
         json.member("redirect_uris", redirectURIs)
         json.memberIfPresent("storage_key", storageKey?.description)
         json.member("refresh_token_rotation", rotatesRefreshTokens)
@@ -101,11 +102,16 @@ extension AppClient.Settings {
         json.member("apple_apps", appleApps)
     }
 
-    var encoded: [UInt8] { JSONWriter.object { encode(to: &$0, forRecord: true) } }
+    /// Writes the members of a record.
+    fileprivate func encodeStored(to json: inout JSONWriter) {
+        json.memberIfPresent("name", name)
+        json.memberIfPresent("client_secret_digest", secretDigest.map { Base64URL.encode($0) })
+        encodeRest(to: &json)
+    }
 
     /// Reads a record; nil where this build cannot read it.
-    init?(decoding bytes: [UInt8]) {
-        guard let json = try? JSONValue(parsing: bytes), let uris = json["redirect_uris"]?.array,
+    fileprivate init?(stored json: JSONValue) {
+        guard let uris = json["redirect_uris"]?.array,
             let rotates = json["refresh_token_rotation"]?.bool, let sessionDays = json["session_days"]?.integer,
             let idleDays = json["session_idle_days"]?.integer
         else { return nil }
@@ -128,6 +134,28 @@ extension AppClient.Settings {
             return .init(packageName: name, fingerprints: fingerprints)
         }
         appleApps = json["apple_apps"]?.array?.compactMap { $0.string?.text } ?? []
+    }
+}
+
+extension AppClient {
+    /// The sealed content of the record, as JSON.
+    var encoded: [UInt8] {
+        JSONWriter.object { json in
+            json.member("created", created.milliseconds)
+            settings.encodeStored(to: &json)
+        }
+    }
+
+    /// Throws `.damaged` where this build cannot read the record.
+    convenience init(_ record: OpenRecord) throws(StoreError) {
+        guard let json = try? JSONValue(parsing: record.content.revealedBytes), let created = json["created"]?.integer,
+            let settings = Settings(stored: json)
+        else {
+            throw .damaged("client \(record.id.key) of tenant \(record.id.tenant) cannot be read by this version")
+        }
+        self.init(
+            tenant: record.id.tenant, clientID: record.id.key, version: record.version,
+            created: Timestamp(milliseconds: created), settings: settings)
     }
 }
 

@@ -50,9 +50,12 @@ package final class AppClient: Cacheable, Equatable {
     /// 1 to 200 characters of `[A-Za-z0-9._~-]`; unique in the broker.
     package let clientID: String
     package let version: Int64
+    /// When the identifier was registered. What was issued before that was issued to another client of the same identifier.
+    package let created: Timestamp
     package let settings: Settings
 
-    package init(tenant: TenantName, clientID: String, version: Int64, settings: Settings) {
+    package init(tenant: TenantName, clientID: String, version: Int64, created: Timestamp, settings: Settings) {
+        self.created = created
         self.tenant = tenant
         self.clientID = clientID
         self.version = version
@@ -61,7 +64,7 @@ package final class AppClient: Cacheable, Equatable {
 
     package static func == (left: AppClient, right: AppClient) -> Bool {
         left.tenant == right.tenant && WireText(left.clientID) == WireText(right.clientID)
-            && left.version == right.version && left.settings == right.settings
+            && left.version == right.version && left.created == right.created && left.settings == right.settings
     }
 
     package var recordID: RecordID { Self.recordID(tenant, clientID) }

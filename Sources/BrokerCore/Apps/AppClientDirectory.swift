@@ -20,7 +20,7 @@ package final class AppClientDirectory: Sendable {
         self.records = records
         (vault, bus, time) = (records.vault, records.bus, records.time)
         cache = RevalidatingCache(bytes: 8 << 20, validity: bus.cacheValidity) { clientID, client in
-            2 * clientID.count + 2 * client.settings.encoded.count
+            2 * clientID.count + 2 * client.encoded.count
         } version: {
             $0.version
         }
@@ -39,7 +39,7 @@ package final class AppClientDirectory: Sendable {
         let ticket = cache.ticket(clientID, now: time.monotonic)
         do throws(StoreError) {
             let record = try await vault.find(.client, lookup: AppClient.lookup(clientID.text))
-            let client = try record.map(Self.decode)
+            let client = try record.map(AppClient.init)
             cache.fill(clientID, client, ticket)
             return client
         } catch {
@@ -72,15 +72,18 @@ package final class AppClientDirectory: Sendable {
                     }
                 }
                 let version = self.records.nextVersion(after: current?.version ?? 0)
+                let client = AppClient(
+                    tenant: tenant, clientID: clientID.text, version: version,
+                    created: try current.map { record throws(StoreError) in try AppClient(record).created }
+                        ?? self.time.now, settings: settings)
                 let record = OpenRecord(
-                    id: id, version: version, content: SecretBytes(settings.encoded), lookup: lookup)
+                    id: id, version: version, content: SecretBytes(client.encoded), lookup: lookup)
                 let ticket = self.cache.ticket(clientID, now: self.time.monotonic)
                 if let current {
                     try await self.vault.commit([.replace(record, version: current.version)])
                 } else {
                     try await self.vault.commit([.require(RecordID(.tenant, tenant)), .insert(record)])
                 }
-                let client = AppClient(tenant: tenant, clientID: clientID.text, version: version, settings: settings)
                 self.cache.put(clientID, client, ticket)
                 return .success((client, current == nil))
             }
@@ -130,19 +133,11 @@ package final class AppClientDirectory: Sendable {
             let size = records.reduce(0) { $0 + $1.content.count }
             return try await InputReading.run(bytes: size) { () throws(StoreError) in
                 var clients: [AppClient] = []
-                for record in records { clients.append(try Self.decode(record)) }
+                for record in records { clients.append(try AppClient(record)) }
                 return clients
             }
         } catch {
             throw BrokerError(error)
         }
-    }
-
-    private static func decode(_ record: OpenRecord) throws(StoreError) -> AppClient {
-        guard let settings = AppClient.Settings(decoding: record.content.revealedBytes) else {
-            throw .damaged("client \(record.id.key) of tenant \(record.id.tenant) cannot be read by this version")
-        }
-        return AppClient(
-            tenant: record.id.tenant, clientID: record.id.key, version: record.version, settings: settings)
     }
 }

@@ -206,7 +206,9 @@ package final class AppGrants: Sendable {
         } catch {
             throw AppError(BrokerError(error))
         }
-        guard WireText(code.clientID) == WireText(client.clientID) else { throw .invalidCode }
+        guard WireText(code.clientID) == WireText(client.clientID), code.issued >= client.created else {
+            throw .invalidCode
+        }
         if let session = code.session {
             if sessions.unanswered.answer(to: digest) != nil { return (record, nil) }
             log.warning("code_replayed", LogField.credentials(code.credentialsID))
@@ -286,11 +288,9 @@ package final class AppGrants: Sendable {
                     content.granted?.level == .user
                 else { return false }
                 let guarding = VaultChange.settleDue(login.id, version: login.version, due: login.due, next: login.due)
-                try await vault.commit(
-                    sessions.beginning(session, client) + [
-                        sessions.tokenRecord(Self.digest(of: held), of: session, expires: held.expires), guarding,
-                    ] + others)
-                sessions.begun(session)
+                let record = sessions.tokenRecord(Self.digest(of: held), of: session, expires: held.expires)
+                try await sessions.begin(
+                    session, by: sessions.beginning(session, client) + [record, guarding] + others)
                 sessions.unanswered.forget(digest)
                 return true
             } catch .conflict {

@@ -83,9 +83,8 @@ package final class AppSessions: Sendable {
         } catch {
             throw AppError(BrokerError(error))
         }
-        guard let session, WireText(session.clientID) == WireText(client.clientID) else {
-            throw AppError.invalidRefreshToken
-        }
+        guard let session, WireText(session.clientID) == WireText(client.clientID), session.created >= client.created
+        else { throw AppError.invalidRefreshToken }
         let now = time.now
         guard end(of: session, client) > now else {
             try await end(session, by: .expired)
@@ -170,8 +169,11 @@ package final class AppSessions: Sendable {
         ]
     }
 
-    /// A session was begun by a commit of this process.
-    func begun(_ session: AppSession) {
+    /// Makes the commit that begins a session, and has the session in memory from then on.
+    func begin(_ session: AppSession, by changes: [VaultChange]) async throws(StoreError) {
+        let ticket = cache.ticket(session.recordID, now: time.monotonic)
+        try await vault.commit(changes)
+        cache.put(session.recordID, session, ticket)
         bus.announce(session.tenant)
     }
 

@@ -78,7 +78,7 @@ struct AppClientRoutes {
 
     private static func encode(_ client: AppClient, to json: inout JSONWriter) {
         json.member("client_id", client.clientID)
-        client.settings.encode(to: &json, forRecord: false)
+        client.settings.encode(to: &json)
     }
 }
 
