@@ -276,23 +276,22 @@ package final class AppGrants: Sendable {
         var tries = 0
         while true {
             do throws(StoreError) {
-                if tries > 0, try await sessions.reread(session.recordID)?.secretDigest == session.secretDigest {
-                    sessions.unanswered.forget(digest)
-                    return true
+                // An earlier try may have been carried out although its answer was lost.
+                var isStored = false
+                if tries > 0 {
+                    isStored = try await sessions.reread(session.recordID)?.secretDigest == session.secretDigest
                 }
-                // A logout that comes first changes the version, and one that comes later finds the session.
-                guard
-                    let login = try await vault.read(
-                        RecordID(.credentials, session.tenant, key: session.storageKey.description)),
-                    let content = CredentialRecord(decoding: login.content.revealedBytes),
-                    content.granted?.level == .user
-                else { return false }
-                let guarding = VaultChange.settleDue(login.id, version: login.version, due: login.due, next: login.due)
-                let record = sessions.tokenRecord(Self.digest(of: held), of: session, expires: held.expires)
-                try await sessions.begin(
-                    session, by: sessions.beginning(session, client) + [record, guarding] + others)
+                if !isStored {
+                    let record = sessions.tokenRecord(Self.digest(of: held), of: session, expires: held.expires)
+                    try await sessions.begin(session, by: sessions.beginning(session, client) + [record] + others)
+                }
+                // A logout that came first has not found the session, and one that comes from now on does. The app does not
+                // know the session yet, so nothing is lost if this process ends here.
+                let isLoggedIn =
+                    try await sessions.records.reread(session.credentialsID).record.granted?.level == .user
+                if !isLoggedIn { _ = try await sessions.end(session.recordID, by: .logout) }
                 sessions.unanswered.forget(digest)
-                return true
+                return isLoggedIn
             } catch .conflict {
                 return false
             } catch {

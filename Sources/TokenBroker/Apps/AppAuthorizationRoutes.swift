@@ -34,7 +34,9 @@ struct AppAuthorizationRoutes {
         } catch {
             // A redirect to an address that is not the client's would make the broker an open redirector (RFC 9700 §4.11).
             var page = LoginPage.refusedApp(error.description, LoginPage.Context(nil, call))
-            if error.status == .serviceUnavailable { page.status = error.status }
+            if error.status == .serviceUnavailable || error.status == .internalServerError {
+                page.status = error.status
+            }
             page.fields.set("Retry-After", error.retryAfter.map { String($0) })
             return page
         }

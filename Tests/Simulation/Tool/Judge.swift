@@ -256,7 +256,7 @@ final class Judge: @unchecked Sendable {
                 }
                 for holder in holders {
                     let replica = index(of: holder)
-                    if let proof = cutOff(holder.name, replica, since: firstUse)
+                    if let proof = cutOff(holder.name, replica, since: presented.firstSent ?? firstUse)
                         ?? awayAfterGoingBack(holder.name, replica, user, since: firstUse)
                     {
                         excuse(user, proof)
@@ -270,7 +270,7 @@ final class Judge: @unchecked Sendable {
                 let successors = good.map { SimulatedProvider.refreshToken(session, $0) }
                 for replica in world.replicas where await replica.journalHolds(successors, of: id) {
                     let name = "the journal of replica \(replica.index + 1)"
-                    if let proof = cutOff(name, replica.index, since: firstUse)
+                    if let proof = cutOff(name, replica.index, since: presented.firstSent ?? firstUse)
                         ?? awayAfterGoingBack(name, replica.index, user, since: firstUse)
                     {
                         excuse(user, proof)
@@ -291,6 +291,8 @@ final class Judge: @unchecked Sendable {
     }
 
     /// Whether what has the successor was away from the database for so long that it is taken for dead.
+    /// - Parameter firstUse: when the refresh token was sent first. Replicas count from then: they do not know how long the
+    ///   call took to arrive.
     /// - Returns: the proof; nil where it was not.
     private func cutOff(_ name: String, _ replica: Int?, since firstUse: Int64) -> String? {
         let now = world.executor.now

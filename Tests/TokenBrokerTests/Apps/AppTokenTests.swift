@@ -448,6 +448,27 @@ internal import TokenBroker
         #expect(answer.json["authorization_response_iss_parameter_supported"]?.bool == true)
     }
 
+    @Test func `a logout during the exchange of a code leaves no session`() async throws {
+        let records = MemoryRecordStore()
+        let (exchanging, ending) = (
+            FaultyStore(records, revalidateAfter: .seconds(60)), FaultyStore(records, revalidateAfter: .seconds(60))
+        )
+        let time = ManualTime()
+        let one = try await BrokerHarness(store: exchanging, time: time)
+        let two = try await BrokerHarness(store: ending, time: time)
+        await one.makeTenant()
+        await one.makeClient()
+        let code = await one.appCode()
+        let gate = Gate()
+        exchanging.onCommit(of: .session, .hold(gate))
+        let exchange = Task { await one.exchange(code) }
+        await gate.arrivals()
+        #expect(await two.call(.delete, "/credentials", tenant: "t1").status == 204)
+        gate.open()
+        #expect(Self.error(await exchange.value) == "invalid_grant")
+        #expect(await two.sessions().isEmpty)
+    }
+
     // MARK: Replicas and the store
 
     @Test func `two replicas that get the same refresh token at once give one answer`() async throws {
