@@ -253,7 +253,6 @@ extension BrokerEvent.SessionEnd {
         case .logout: "logout"
         case .replaced: "replaced"
         case .clientRemoved: "client_removed"
-        case .superseded: "superseded"
         }
     }
 }

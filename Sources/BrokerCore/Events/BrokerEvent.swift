@@ -104,8 +104,6 @@ package struct BrokerEvent: Sendable, Equatable {
         /// Another user has logged in under the storage key.
         case replaced
         case clientRemoved = "client_removed"
-        /// A later login with the session's biometric key has taken its place.
-        case superseded
     }
 
     /// Why a session has ended although neither the user nor the provider may have wanted that.
@@ -263,6 +261,19 @@ package struct BrokerEvent: Sendable, Equatable {
             json.member("session_id", session)
             json.member("client_id", client)
             json.member("cause", end.rawValue)
+        }
+    }
+
+    /// An app has let another app in, or did not.
+    /// - Parameters:
+    ///   - client: the client identifier of the app that asked.
+    ///   - error: why the other app was not let in; nil where it was.
+    package static func appToApp(
+        _ id: CredentialsID, client: String, error: String?, at time: Timestamp
+    ) -> BrokerEvent {
+        BrokerEvent(error == nil ? .appToAppApproved : .appToAppRejected, id, at: time) { json in
+            json.member("client_id", client)
+            json.memberIfPresent("error", error)
         }
     }
 

@@ -15,6 +15,9 @@ struct AppAuthorizationRoutes {
 
     var all: [Route] { [Route(.get, "/oauth2/authorize", .open, allowsHead: false, authorize)] }
 
+    private static let code: WireText = "code"
+    private static let query: WireText = "query"
+    private static let challengeMethod: WireText = "S256"
     /// The longest values that a login gets of a request, in bytes.
     private static let longestLocale = 100
     private static let longestHint = 320
@@ -74,14 +77,14 @@ struct AppAuthorizationRoutes {
     private func begin(_ form: AppForm, _ client: AppClient, _ redirectURI: String) async throws(AppError) -> String {
         try form.refuseRepeated()
         guard let type = form["response_type"] else { throw AppError(.invalidRequest, "response_type is required") }
-        guard type == "code" else { throw AppError(.unsupportedResponseType, "response_type must be code") }
-        if let mode = form["response_mode"], mode != "query" {
+        guard type == Self.code else { throw AppError(.unsupportedResponseType, "response_type must be code") }
+        if let mode = form["response_mode"], mode != Self.query {
             throw AppError(.invalidRequest, "response_mode must be query")
         }
         guard let challenge = form["code_challenge"] else {
             throw AppError(.invalidRequest, "code_challenge is required (RFC 7636)")
         }
-        guard form["code_challenge_method"] == "S256" else {
+        guard form["code_challenge_method"] == Self.challengeMethod else {
             throw AppError(.invalidRequest, "code_challenge_method must be S256")
         }
         guard challenge.count == 43, Base64URL.decode(challenge.text)?.count == 32 else {
