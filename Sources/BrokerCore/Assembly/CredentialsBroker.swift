@@ -70,6 +70,8 @@ package final class CredentialsBroker: Sendable {
     package let accounts: AccountFlow
     /// The token endpoint of apps.
     package let apps: AppGrants
+    package let appToApp: AppToAppGrants
+    package let challenges: AppChallenges
     package let sessionEndings: SessionEndings
     package let logins: LoginFlow
     package let deviceLogins: DeviceFlow
@@ -151,6 +153,8 @@ package final class CredentialsBroker: Sendable {
         let clients = AppClientDirectory(records: records)
         let sessions = AppSessions(records: records, clients: clients)
         apps = AppGrants(clients: clients, sessions: sessions, credentials: credentials)
+        challenges = AppChallenges(vault: vault, time: time)
+        appToApp = AppToAppGrants(grants: apps, challenges: challenges)
         sessionEndings = SessionEndings(sessions: sessions)
         list = CredentialsList(records: records, clientFaults: renewer.clientFaults)
         logins = LoginFlow(
