@@ -69,6 +69,12 @@ package final class AppSessions: Sendable {
         case present(AppSession)
         /// The token was replaced a moment ago: the same answer is due.
         case repeated(AppSession, answer: SecretBytes)
+
+        package var session: AppSession {
+            switch self {
+            case .present(let session), .repeated(let session, _): session
+            }
+        }
     }
 
     /// The session of a refresh token. A token that was replaced before ends its session (RFC 9700 §4.14.2).

@@ -30,7 +30,7 @@ struct AppTokenRoutes {
     }
 
     private func token(_ call: Call) async throws(BrokerError) -> Response {
-        await answer(call) { form, authentication throws(AppError) in
+        await answer(call, isCounted: true) { form, authentication throws(AppError) in
             let client = try await authentication.client(in: apps.clients)
             guard let name = form["grant_type"] else { throw AppError(.invalidRequest, "grant_type is required") }
             guard let type = GrantType(name) else {
@@ -66,11 +66,13 @@ struct AppTokenRoutes {
         }
     }
 
+    /// - Parameter isCounted: whether the limits of the token endpoint count the request.
     private func answer(
-        _ call: Call, _ body: (AppForm, AppAuthentication) async throws(AppError) -> Response
+        _ call: Call, isCounted: Bool = false, _ body: (AppForm, AppAuthentication) async throws(AppError) -> Response
     ) async -> Response {
         let isChallenged = call.request.fields.contains("Authorization")
         do throws(AppError) {
+            if isCounted { try await apps.limits.admit(call.request.source) }
             let form = try await AppForm.content(of: call)
             return try await body(form, try AppAuthentication(form, call.request.fields))
         } catch {
