@@ -56,8 +56,8 @@ package final class TokenEndpointLimits: Sendable {
         /// The sum over all replicas, as this one knows it.
         var sum = 0
 
-        /// How many requests the other replicas are known to have counted.
-        var elsewhere: Int { sum - reported }
+        /// How many requests the other replicas are known to have counted. A write that was lost may lack in the sum.
+        var elsewhere: Int { max(0, sum - reported) }
     }
 
     private struct State {
