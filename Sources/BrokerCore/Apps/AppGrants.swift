@@ -45,6 +45,7 @@ package final class AppGrants: Sendable {
 
     package let clients: AppClientDirectory
     package let sessions: AppSessions
+    package let limits: TokenEndpointLimits
     private let tenants: TenantDirectory
     private let credentials: CredentialsProvider
     private let vault: Vault
@@ -56,9 +57,13 @@ package final class AppGrants: Sendable {
     /// RFC 7636 §4.1.
     private static let verifierLengths = 43...128
 
-    init(clients: AppClientDirectory, sessions: AppSessions, credentials: CredentialsProvider) {
+    init(
+        clients: AppClientDirectory, sessions: AppSessions, credentials: CredentialsProvider,
+        limits: TokenEndpointLimits
+    ) {
         self.clients = clients
         self.sessions = sessions
+        self.limits = limits
         self.credentials = credentials
         (tenants, vault) = (sessions.records.tenants, sessions.vault)
         (time, log) = (sessions.time, sessions.log)
@@ -85,7 +90,10 @@ package final class AppGrants: Sendable {
             }
             let (held, tokenType) = try await held(code.credentialsID, of: client)
             guard AppSession.isOf(held, userID: code.userID) else { throw .invalidCode }
-            if deviceKey == nil { deviceKey = .some(try await binding()) }
+            if deviceKey == nil {
+                try await limits.admit(code.credentialsID)
+                deviceKey = .some(try await binding())
+            }
             var used = code
             let begun = try begin(
                 code.credentialsID, client, held, tokenType,
@@ -101,8 +109,14 @@ package final class AppGrants: Sendable {
     /// - Returns: the answer's body.
     package func refresh(_ text: WireText, for client: AppClient) async throws(AppError) -> SecretBytes {
         guard let token = AppSessionToken(text) else { throw .invalidRefreshToken }
+        var isCounted = false
         for _ in 0..<16 {
-            switch try await sessions.find(token, of: client) {
+            let found = try await sessions.find(token, of: client)
+            if !isCounted {
+                try await limits.admit(found.session.credentialsID)
+                isCounted = true
+            }
+            switch found {
             case .repeated(_, let answer): return answer
             case .present(let session):
                 let (held, tokenType) = try await held(of: session, client)

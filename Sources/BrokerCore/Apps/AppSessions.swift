@@ -73,11 +73,26 @@ package final class AppSessions: Sendable {
         }
     }
 
+    /// Whether a refresh token names a session of any tenant.
+    func isKnown(_ token: AppSessionToken) async throws(AppError) -> Bool {
+        do throws(StoreError) {
+            return try await vault.find(.session, lookup: AppSession.lookup(token.sessionID)) != nil
+        } catch {
+            throw AppError(BrokerError(error))
+        }
+    }
+
     /// What a refresh token is good for.
     package enum Found: Sendable {
         case present(AppSession)
         /// The token was replaced a moment ago: the same answer is due.
         case repeated(AppSession, answer: SecretBytes)
+
+        package var session: AppSession {
+            switch self {
+            case .present(let session), .repeated(let session, _): session
+            }
+        }
     }
 
     /// The session of a refresh token. A token that was replaced before ends its session (RFC 9700 §4.14.2).

@@ -28,6 +28,8 @@ package final class CredentialsBroker: Sendable {
         package var pendingLogins: Int? = 10_000
         /// The same for device logins, each of which is polled at its provider. Default 2000.
         package var pendingDeviceLogins: Int? = 2000
+        /// How many requests the token endpoint of apps takes in a minute.
+        package var appRequests = TokenEndpointLimits.Limits()
         /// For how long later events are collected, to be sent together; see `EventFeed.Limits`. Zero, the default, collects
         /// none.
         package var eventSpan: Duration = .zero
@@ -72,6 +74,8 @@ package final class CredentialsBroker: Sendable {
     package let apps: AppGrants
     package let appToApp: AppToAppGrants
     package let challenges: AppChallenges
+    /// The files by which devices know which apps open the broker's links.
+    package let appLinks: AppLinkFiles
     package let sessionEndings: SessionEndings
     package let logins: LoginFlow
     package let deviceLogins: DeviceFlow
@@ -152,7 +156,10 @@ package final class CredentialsBroker: Sendable {
         accounts = AccountFlow(records: records, providers: providers, intake: intake)
         let clients = AppClientDirectory(records: records)
         let sessions = AppSessions(records: records, clients: clients)
-        apps = AppGrants(clients: clients, sessions: sessions, credentials: credentials)
+        apps = AppGrants(
+            clients: clients, sessions: sessions, credentials: credentials,
+            limits: TokenEndpointLimits(settings.appRequests, vault: vault, instruments: instruments))
+        appLinks = AppLinkFiles(clients: clients, base: settings.publicBaseURL, instruments: instruments)
         challenges = AppChallenges(vault: vault, time: time)
         appToApp = AppToAppGrants(grants: apps, challenges: challenges)
         sessionEndings = SessionEndings(sessions: sessions)
@@ -245,6 +252,8 @@ package final class CredentialsBroker: Sendable {
         await deviceLogins.finish()
         await logins.finish()
         await accounts.finish()
+        await apps.limits.finish()
+        await appLinks.finish()
         await renewer.finish()
         // If the store has lost commits meanwhile, only this process may have their content.
         if let recovery = jobs.recovery {

@@ -34,7 +34,7 @@ struct AppTokenRoutes {
     }
 
     private func token(_ call: Call) async throws(BrokerError) -> Response {
-        await answer(call) { form, authentication throws(AppError) in
+        await answer(call, isCounted: true) { form, authentication throws(AppError) in
             let name = form["grant_type"]
             let type = name.flatMap { GrantType($0) }
             if type == .appToApp || type == .appToAppRequest { return try await approve(form) }
@@ -60,16 +60,14 @@ struct AppTokenRoutes {
             throw AppError(error)
         }
         guard let target else { throw AppError.unknownTarget }
-        let code = try await broker.core.appToApp.approve(request(form), for: target) { _ in }
+        let code = try await broker.core.appToApp.approve(request(form), for: target)
         return .oauth(.ok, JSONWriter.object { $0.member("code", code.revealedText) })
     }
 
     private func biometric(
         _ form: AppForm, _ client: AppClient, _ authentication: AppAuthentication
     ) async throws(AppError) -> Response {
-        switch try await broker.core.appToApp.biometric(
-            request(form, authentication.bearer), for: client, admit: { _ in })
-        {
+        switch try await broker.core.appToApp.biometric(request(form, authentication.bearer), for: client) {
         case .isSetUp: .oauth(.ok, [])
         case .tokens(let body): .oauth(.ok, body.revealedBytes)
         }
@@ -105,11 +103,13 @@ struct AppTokenRoutes {
         }
     }
 
+    /// - Parameter isCounted: whether the limits of the token endpoint count the request.
     private func answer(
-        _ call: Call, _ body: (AppForm, AppAuthentication) async throws(AppError) -> Response
+        _ call: Call, isCounted: Bool = false, _ body: (AppForm, AppAuthentication) async throws(AppError) -> Response
     ) async -> Response {
         let isChallenged = call.request.fields.contains("Authorization")
         do throws(AppError) {
+            if isCounted { try await apps.limits.admit(call.request.source) }
             let form = try await AppForm.content(of: call)
             return try await body(form, try AppAuthentication(form, call.request.fields))
         } catch {

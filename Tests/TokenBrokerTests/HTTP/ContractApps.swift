@@ -1,3 +1,4 @@
+internal import BrokerCore
 internal import BrokerTesting
 internal import CredentialStore
 internal import ExternalText
@@ -15,6 +16,8 @@ struct ContractApps {
     func run() async throws {
         try await registrations()
         try await logins()
+        try await linkFiles()
+        try await limits()
         try await failingStore()
     }
 
@@ -85,12 +88,41 @@ struct ContractApps {
         await recorder.call(broker, .get, "/.well-known/oauth-authorization-server?x=1", key: nil)
     }
 
+    private func linkFiles() async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant()
+        for path in Self.linkFiles {
+            await recorder.call(broker, .get, path + "?x=1", key: nil)
+            await recorder.call(broker, .get, path, key: nil)
+        }
+        let fingerprint = Array(repeating: "0A", count: 32).joined(separator: ":")
+        await broker.makeClient(
+            "app", of: "t1",
+            #"""
+            {"redirect_uris": ["https://app.example/cb"], "apple_apps": ["ABCDE12345.com.example.app"],
+             "android_apps": [{"package_name": "com.example.app", "sha256_cert_fingerprints": ["\#(fingerprint)"]}]}
+            """#)
+        broker.time.advance(by: .seconds(60))
+        for path in Self.linkFiles { await recorder.call(broker, .get, path, key: nil) }
+    }
+
+    private func limits() async throws {
+        let broker = try await BrokerHarness { $0.appRequests.perUser = 1 }
+        await broker.makeTenant()
+        await broker.makeClient()
+        let token = await broker.appSession()
+        await post(broker, "/oauth2/token", "grant_type=refresh_token&client_id=app&refresh_token=\(token)")
+    }
+
+    private static let linkFiles = ["/.well-known/assetlinks.json", "/.well-known/apple-app-site-association"]
+
     private func failingStore() async throws {
         for error in [StoreError.unavailable, .damaged("a record")] {
             let store = FailingRecordStore()
             let broker = try await BrokerHarness(store: store)
             store.fail(error)
             await recorder.call(broker, .get, BrokerHarness.authorization(), key: nil)
+            for path in Self.linkFiles { await recorder.call(broker, .get, path, key: nil) }
             for path in ["/oauth2/token", "/oauth2/revoke"] {
                 await post(broker, path, "grant_type=refresh_token&client_id=app&refresh_token=x&token=x")
             }
