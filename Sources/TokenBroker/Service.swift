@@ -78,7 +78,8 @@ package struct Service: RequestHandler {
     }
 
     private static func response(to problem: BrokerError, _ request: Request) -> Response {
-        Route.isForApps(request.path) ? AppError(problem).response : problem.response
+        // What is not there is no endpoint for apps.
+        Route.isForApps(request.path) && problem.code != .notFound ? AppError(problem).response : problem.response
     }
 
     package func respond(to request: Request) async -> Response {

@@ -65,7 +65,7 @@ struct AppChallengeRoutes {
     }
 
     private func preflight(_ call: Call) async throws(BrokerError) -> Response {
-        var response = Self.open(Response(.noContent))
+        var response = Self.open(.empty(.noContent))
         response.fields.append("Access-Control-Allow-Methods", "POST")
         response.fields.append("Access-Control-Allow-Headers", "Content-Type")
         response.fields.append("Access-Control-Max-Age", "7200")

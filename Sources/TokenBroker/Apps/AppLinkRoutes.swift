@@ -27,9 +27,7 @@ struct AppLinkRoutes {
     ) async throws(BrokerError) -> Response {
         try call.refuseQuery()
         let files = try await broker.core.appLinks.files()
-        let seconds = AppLinkFiles.validity.components.seconds
         return Response(
-            .ok, fields: ["Content-Type": "application/json", "Cache-Control": "public, max-age=\(seconds)"],
-            body: file(files))
+            .ok, fields: ["Content-Type": "application/json", "Cache-Control": "no-store"], body: file(files))
     }
 }

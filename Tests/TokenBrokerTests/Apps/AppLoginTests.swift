@@ -154,6 +154,7 @@ internal import Testing
         #expect(answered.status == 200, "\(answered.text)")
     }
 
+    // A04
     @Test func `without a redirect URI the only one is meant, and the exchange need not name it`() async throws {
         let broker = try await Self.broker()
         let (parameters, _) = await broker.logIn(

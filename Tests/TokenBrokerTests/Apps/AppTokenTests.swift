@@ -420,16 +420,13 @@ internal import TokenBroker
         #expect(get.status == 405)
         #expect(Self.error(get) == "invalid_request")
         #expect(get.fields["Allow"] == "POST")
-        let unknown = await broker.call(.post, "/oauth2/nothing", key: nil)
-        #expect(unknown.status == 404)
-        #expect(Self.error(unknown) == "invalid_request")
         let json = await broker.call(.post, "/oauth2/token", key: nil, body: "{}")
         #expect(json.status == 415)
         #expect(Self.error(json) == "invalid_request")
         let twice = await broker.app("/oauth2/token", [("client_id", "app"), ("client_id", "app")])
         #expect(twice.status == 400)
         #expect(twice.json["error_description"]?.text == "client_id occurs more than once")
-        for answer in [get, unknown, json, twice] {
+        for answer in [get, json, twice] {
             #expect(answer.fields["Content-Type"] == "application/json")
             #expect(answer.fields["Cache-Control"] == "no-store")
             #expect(answer.fields["Pragma"] == "no-cache")
