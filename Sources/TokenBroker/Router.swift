@@ -113,13 +113,14 @@ struct Route: Sendable {
     let access: Access
     /// Whether HEAD is answered like GET. False if the GET has side effects.
     let allowsHead: Bool
-    /// The content that the route reads; nil if it reads none.
+    /// The content that the route reads; nil if it reads none, or checks it itself.
     private let contentType: ContentType?
     let handle: @Sendable (Call) async throws(BrokerError) -> Response
 
-    /// - Parameter content: the content that POST and PUT read; nil for a form on open routes, else JSON.
+    /// - Parameter checksContent: whether the type of the content is checked before the route reads it: a form on open routes, else
+    ///   JSON.
     init(
-        _ method: Method, _ path: StaticString, _ access: Access, allowsHead: Bool = true, content: ContentType? = nil,
+        _ method: Method, _ path: StaticString, _ access: Access, allowsHead: Bool = true, checksContent: Bool = true,
         _ handle: @escaping @Sendable (Call) async throws(BrokerError) -> Response
     ) {
         self.method = method
@@ -127,7 +128,8 @@ struct Route: Sendable {
         self.access = access
         self.allowsHead = allowsHead
         self.handle = handle
-        contentType = method == .post || method == .put ? content ?? (access == .open ? .form : .json) : nil
+        let readsContent = checksContent && (method == .post || method == .put)
+        contentType = readsContent ? access == .open ? .form : .json : nil
     }
 
     /// The longest content of a request, in bytes; nil for the server's limit.

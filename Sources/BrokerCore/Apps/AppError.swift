@@ -76,7 +76,7 @@ package struct AppError: Error, Sendable, Equatable {
     }
 
     /// RFC 6749 §5.2: printable ASCII without quotation mark and backslash.
-    private static func plain(_ text: String) -> String {
+    static func plain(_ text: String) -> String {
         String(
             decoding: text.utf8.map { byte in
                 byte < 0x20 || byte > 0x7e || byte == UInt8(ascii: "\"") || byte == UInt8(ascii: "\\")
@@ -85,6 +85,8 @@ package struct AppError: Error, Sendable, Equatable {
     }
 
     package static let unknownClient = AppError(.invalidClient, "The client is unknown, or its secret is wrong.")
+    /// The client that an app asks to let in.
+    package static let unknownTarget = AppError(.invalidClient, "invalid client ID", status: .badRequest)
     package static let invalidCode = AppError(.invalidGrant, "invalid authorization code")
     package static let invalidRefreshToken = AppError(.invalidGrant, "invalid refresh token")
 }

@@ -27,13 +27,15 @@ package final class AppGrants: Sendable {
     package struct Beginning: Sendable {
         package var userID: WireText?
         package var deviceKey: AppSession.DeviceKey?
+        package var biometricKey: AppSession.BiometricKey?
         package var begunWith: String?
         package var deviceInfo: [UInt8]?
 
         package init(
-            userID: WireText?, deviceKey: AppSession.DeviceKey? = nil, begunWith: String? = nil,
-            deviceInfo: [UInt8]? = nil
+            userID: WireText?, deviceKey: AppSession.DeviceKey? = nil, biometricKey: AppSession.BiometricKey? = nil,
+            begunWith: String? = nil, deviceInfo: [UInt8]? = nil
         ) {
+            self.biometricKey = biometricKey
             self.userID = userID
             self.deviceKey = deviceKey
             self.begunWith = begunWith
@@ -136,24 +138,42 @@ package final class AppGrants: Sendable {
         }
     }
 
-    /// Issues a code for a client to whose user another app's session belongs.
-    /// - Parameter others: changes of the same commit.
-    package func issueCode(
-        for target: AppClient, redirectURI: String, codeChallenge: WireText, of session: AppSession,
-        alongside others: [VaultChange]
-    ) async throws(AppError) -> SecretBytes {
+    /// A code for another app of a session's user, and the change that issues it.
+    func codeToIssue(
+        for target: AppClient, redirectURI: String, codeChallenge: WireText, of session: AppSession
+    ) throws(AppError) -> (code: SecretBytes, change: VaultChange) {
         do throws(BrokerError) {
             let secret = try AppCode.secret()
             let code = AppCode(
                 for: (target.tenant, target.clientID), redirectURI: redirectURI, mustNameRedirectURI: true,
-                codeChallenge: codeChallenge,
-                of: session.credentialsID, userID: session.userID, now: time.now)
-            do throws(StoreError) {
-                try await vault.commit([code.insertion(as: secret)] + others)
-            } catch {
-                throw BrokerError(error)
-            }
-            return secret
+                codeChallenge: codeChallenge, of: session.credentialsID, userID: session.userID, now: time.now)
+            return (secret, code.insertion(as: secret))
+        } catch {
+            throw AppError(error)
+        }
+    }
+
+    /// Issues a code for another app of a session's user.
+    /// - Parameter others: changes of the same commit.
+    func issueCode(
+        for target: AppClient, redirectURI: String, codeChallenge: WireText, of session: AppSession,
+        alongside others: [VaultChange]
+    ) async throws(AppError) -> SecretBytes {
+        let (code, change) = try codeToIssue(
+            for: target, redirectURI: redirectURI, codeChallenge: codeChallenge, of: session)
+        do throws(StoreError) {
+            try await vault.commit([change] + others)
+        } catch {
+            throw AppError(BrokerError(error))
+        }
+        return code
+    }
+
+    /// Whether that user is logged in, as far as this is known without asking the provider.
+    func isLoggedIn(_ id: CredentialsID, as userID: WireText?) async throws(AppError) -> Bool {
+        do throws(BrokerError) {
+            let held = try await credentials.lastKnown(id).record.held
+            return held.map { $0.isLoggedIn(at: time.now) && AppSession.isOf($0, userID: userID) } ?? false
         } catch {
             throw AppError(error)
         }
@@ -194,11 +214,16 @@ package final class AppGrants: Sendable {
 
     private static let page = 500
 
-    /// Ends a session for an operator.
+    /// Ends a session for an operator, and the biometric key that it has.
     /// - Returns: false where there is none.
     package func end(session id: String, of tenant: TenantName) async throws(BrokerError) -> Bool {
         do throws(StoreError) {
-            return try await sessions.end(RecordID(.session, tenant, key: id), by: .revoked)
+            let id = RecordID(.session, tenant, key: id)
+            if let session = try await sessions.reread(id), let key = session.biometricKey {
+                try await sessions.remove(
+                    BiometricKey.recordID(session.credentialsID, WireText(key.keyID)))
+            }
+            return try await sessions.end(id, by: .revoked)
         } catch {
             throw BrokerError(error)
         }
@@ -271,6 +296,7 @@ package final class AppGrants: Sendable {
                 version: sessions.records.nextVersion(after: 0), deviceKey: beginning.deviceKey,
                 begunWith: beginning.begunWith, deviceInfo: beginning.deviceInfo)
             session.givenToken = Self.digest(of: held)
+            session.biometricKey = beginning.biometricKey
             return Begun(
                 session: session, answer: answer(held, tokenType, token), refreshToken: token.text, held: held)
         } catch {
@@ -417,6 +443,16 @@ package final class AppGrants: Sendable {
 
     private static func digest(of held: HeldCredentials) -> [UInt8] {
         held.accessToken.withRevealed { SHA256.digest($0) }
+    }
+
+    /// The body of the answer to an app that has begun a session.
+    /// - Parameter code: for the app that it lets in; nil for none.
+    func answer(_ begun: Begun, code: SecretBytes?) -> SecretBytes {
+        guard let code else { return begun.answer }
+        var body = begun.answer.revealedBytes
+        body.removeLast()
+        body.append(UInt8(ascii: ","))
+        return SecretBytes(body + JSONWriter.object { $0.member("code", code.revealedText) }.dropFirst())
     }
 
     /// RFC 6749 §5.1.

@@ -1,3 +1,4 @@
+internal import ExternalText
 internal import HTTPSClient
 internal import OAuth
 internal import Reactor
@@ -32,8 +33,8 @@ package final class AppLinkFiles: Sendable {
     /// - Parameter base: the broker's public base URL. Its login pages are not opened by apps.
     init(clients: AppClientDirectory, base: String, instruments: Instruments) {
         self.clients = clients
-        let path = URLTarget(base)?.pathAndQuery ?? "/"
-        let prefix = path == "/" ? "" : path
+        let path = WireText(URLTarget(base)?.pathAndQuery ?? "/")
+        let prefix = path == "/" ? "" : path.text
         browserPaths = ["\(prefix)/login/*", "\(prefix)/oauth2/*"]
         (time, log) = (instruments.time, instruments.log)
     }

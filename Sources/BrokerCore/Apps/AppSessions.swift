@@ -64,6 +64,15 @@ package final class AppSessions: Sendable {
         return session
     }
 
+    /// The session that a refresh token names, whatever else is in the token; nil where there is none.
+    func known(_ token: AppSessionToken, of tenant: TenantName) async throws(AppError) -> AppSession? {
+        do throws(StoreError) {
+            return try await session(RecordID(.session, tenant, key: token.sessionID))
+        } catch {
+            throw AppError(BrokerError(error))
+        }
+    }
+
     /// What a refresh token is good for.
     package enum Found: Sendable {
         case present(AppSession)
@@ -214,6 +223,14 @@ package final class AppSessions: Sendable {
     }
 
     // MARK: Ends
+
+    /// Removes a record, whatever became of it since it was read.
+    func remove(_ id: RecordID) async throws(StoreError) {
+        try await retryingConflicts { () async throws(StoreError) in
+            guard let version = try await self.vault.version(of: id) else { return }
+            try await self.vault.commit([.remove(id, version: version)])
+        }
+    }
 
     /// Ends a session, whatever it became since it was read.
     /// - Throws: `temporarily_unavailable` where the store does not answer.

@@ -102,6 +102,27 @@ package final class SessionEndings: Sendable {
                 if case .ofClient(let clientID) = which, WireText(session.clientID) != WireText(clientID) { continue }
                 _ = try await sessions.end(session.recordID, by: cause)
             }
+            guard found.count == Self.batch, let last = found.last else { break }
+            after = last.id
+        }
+        try await removeKeys(which, of: tenant, before: before)
+    }
+
+    /// Removes the biometric keys whose user or client has ended with the sessions.
+    private func removeKeys(
+        _ which: PendingSessionEnding.Sessions, of tenant: TenantName, before: Timestamp
+    ) async throws(StoreError) {
+        let prefix: String? =
+            if case .of(let storageKey) = which { PendingSessionEnding.keyPrefix(of: storageKey) } else { nil }
+        var after = prefix.map { RecordID(.biometricKey, tenant, key: $0) }
+        while !Task.isCancelled {
+            let found = try await vault.list(.biometricKey, tenant: tenant, after: after, limit: Self.batch)
+            for record in found {
+                if let prefix, !WireText(record.id.key).starts(with: WireText(prefix)) { return }
+                let key = try BiometricKey(record)
+                if case .ofClient(let clientID) = which, WireText(key.clientID) != WireText(clientID) { continue }
+                if key.created <= before { try await sessions.remove(record.id) }
+            }
             guard found.count == Self.batch, let last = found.last else { return }
             after = last.id
         }

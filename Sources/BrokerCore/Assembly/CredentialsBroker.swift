@@ -74,6 +74,8 @@ package final class CredentialsBroker: Sendable {
     package let apps: AppGrants
     /// The files by which devices know which apps open the broker's links.
     package let appLinks: AppLinkFiles
+    package let appToApp: AppToAppGrants
+    package let challenges: AppChallenges
     package let sessionEndings: SessionEndings
     package let logins: LoginFlow
     package let deviceLogins: DeviceFlow
@@ -158,6 +160,8 @@ package final class CredentialsBroker: Sendable {
             clients: clients, sessions: sessions, credentials: credentials,
             limits: TokenEndpointLimits(settings.appRequests, vault: vault, instruments: instruments))
         appLinks = AppLinkFiles(clients: clients, base: settings.publicBaseURL, instruments: instruments)
+        challenges = AppChallenges(vault: vault, time: time)
+        appToApp = AppToAppGrants(grants: apps, challenges: challenges)
         sessionEndings = SessionEndings(sessions: sessions)
         list = CredentialsList(records: records, clientFaults: renewer.clientFaults)
         logins = LoginFlow(

@@ -99,14 +99,19 @@ package final class CredentialsWriter: Sendable {
         }
     }
 
-    /// The changes that have sessions of apps ended whose user's login ends with the same commit; none where there are none.
+    /// The changes that have sessions and biometric keys of apps ended whose user's login ends with the same commit; none where
+    /// there are none.
     private func sessionEndings(
         _ id: CredentialsID, by cause: BrokerEvent.SessionEnd, _ now: Timestamp
     ) async throws(StoreError) -> [VaultChange] {
         let prefix = PendingSessionEnding.keyPrefix(of: id.storageKey)
-        let next = try await records.vault.listSealed(
-            .session, tenant: id.tenant, after: RecordID(.session, id.tenant, key: prefix), limit: 1)
-        guard let first = next.first, WireText(first.id.key).starts(with: WireText(prefix)) else { return [] }
+        var isAny = false
+        for kind in [RecordKind.session, .biometricKey] where !isAny {
+            let next = try await records.vault.listSealed(
+                kind, tenant: id.tenant, after: RecordID(kind, id.tenant, key: prefix), limit: 1)
+            isAny = next.first.map { WireText($0.id.key).starts(with: WireText(prefix)) } ?? false
+        }
+        guard isAny else { return [] }
         let ending = PendingSessionEnding(.of(id.storageKey), cause: cause, before: now)
         return [ending.insertion(in: id.tenant, version: records.nextVersion(after: 0))]
     }

@@ -27,28 +27,69 @@ struct AppTokenRoutes {
     private enum GrantType: String, CaseIterable {
         case authorizationCode = "authorization_code"
         case refreshToken = "refresh_token"
+        /// The name in Authgear's design, and the one that its server and its SDKs use.
+        case appToApp = "urn:authgear:params:oauth:grant-type:app2app"
+        case appToAppRequest = "urn:authgear:params:oauth:grant-type:app2app-request"
+        case biometric = "urn:authgear:params:oauth:grant-type:biometric-request"
     }
 
     private func token(_ call: Call) async throws(BrokerError) -> Response {
         await answer(call, isCounted: true) { form, authentication throws(AppError) in
+            let name = form["grant_type"]
+            let type = name.flatMap { GrantType($0) }
+            if type == .appToApp || type == .appToAppRequest { return try await approve(form) }
             let client = try await authentication.client(in: apps.clients)
-            guard let name = form["grant_type"] else { throw AppError(.invalidRequest, "grant_type is required") }
-            guard let type = GrantType(name) else {
+            guard name != nil else { throw AppError(.invalidRequest, "grant_type is required") }
+            switch type {
+            case .authorizationCode: return .oauth(.ok, try await exchange(form, client).revealedBytes)
+            case .refreshToken: return .oauth(.ok, try await refresh(form, client).revealedBytes)
+            case .biometric: return try await biometric(form, client, authentication)
+            case .appToApp, .appToAppRequest, nil:
                 throw AppError(.unsupportedGrantType, "grant type is not supported")
             }
-            let body =
-                switch type {
-                case .authorizationCode: try await exchange(form, client)
-                case .refreshToken: try await refresh(form, client)
-                }
-            return .oauth(.ok, body.revealedBytes)
         }
+    }
+
+    /// The app that holds the session asks for another app, whose secret it does not have: the other app proves itself when it
+    /// exchanges the code.
+    private func approve(_ form: AppForm) async throws(AppError) -> Response {
+        let target: AppClient?
+        do throws(BrokerError) {
+            target = if let clientID = form["client_id"] { try await apps.clients.client(clientID) } else { nil }
+        } catch {
+            throw AppError(error)
+        }
+        guard let target else { throw AppError.unknownTarget }
+        let code = try await broker.core.appToApp.approve(request(form), for: target, admit: admit)
+        return .oauth(.ok, JSONWriter.object { $0.member("code", code.revealedText) })
+    }
+
+    private func biometric(
+        _ form: AppForm, _ client: AppClient, _ authentication: AppAuthentication
+    ) async throws(AppError) -> Response {
+        switch try await broker.core.appToApp.biometric(
+            request(form, authentication.bearer), for: client, admit: admit)
+        {
+        case .isSetUp: .oauth(.ok, [])
+        case .tokens(let body): .oauth(.ok, body.revealedBytes)
+        }
+    }
+
+    private func admit(_ user: CredentialsID) async throws(AppError) { try await apps.limits.admit(user) }
+
+    private func request(_ form: AppForm, _ bearer: WireText? = nil) -> AppToAppGrants.Request {
+        AppToAppGrants.Request(
+            jwt: form["jwt"], refreshToken: form["refresh_token"], redirectURI: form["redirect_uri"],
+            codeChallenge: form["code_challenge"], codeChallengeMethod: form["code_challenge_method"], bearer: bearer)
     }
 
     private func exchange(_ form: AppForm, _ client: AppClient) async throws(AppError) -> SecretBytes {
         guard let code = form["code"] else { throw AppError(.invalidRequest, "code is required") }
         return try await apps.exchange(
-            .init(code: code, redirectURI: form["redirect_uri"], codeVerifier: form["code_verifier"]), for: client)
+            .init(code: code, redirectURI: form["redirect_uri"], codeVerifier: form["code_verifier"]), for: client
+        ) { () async throws(AppError) in
+            try await broker.core.appToApp.binding(form["x_app2app_device_key_jwt"], of: client)
+        }
     }
 
     private func refresh(_ form: AppForm, _ client: AppClient) async throws(AppError) -> SecretBytes {
