@@ -126,6 +126,7 @@ internal import Testing
         #expect(await broker.authorize(BrokerHarness.authorization() + "&unknown=1&unknown=2").status == 303)
     }
 
+    // A04
     @Test(arguments: [
         ("http://127.0.0.1/callback", "http://127.0.0.1:51234/callback", true),
         ("http://127.0.0.1/callback", "http://127.0.0.1/callback", true),
@@ -154,6 +155,7 @@ internal import Testing
         #expect(answered.status == 200, "\(answered.text)")
     }
 
+    // A04
     @Test func `without a redirect URI the only one is meant, and the exchange need not name it`() async throws {
         let broker = try await Self.broker()
         let (parameters, _) = await broker.logIn(
