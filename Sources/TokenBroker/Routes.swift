@@ -20,7 +20,7 @@ struct Routes {
             + EndedLoginRoutes(broker).all + LoginRoutes(broker).all + DeviceRoutes(broker).all
             + CredentialsRoutes(broker).all + EventRoutes(broker).all + AppClientRoutes(broker).all
             + AppSessionRoutes(broker).all + AppAuthorizationRoutes(broker).all + AppTokenRoutes(broker).all
-            + AppLinkRoutes(broker).all + AppChallengeRoutes(broker).all
+            + AppChallengeRoutes(broker).all + AppLinkRoutes(broker).all
             + OperationRoutes(broker, isForOperators: isForOperators).all
     }
 }

@@ -95,9 +95,12 @@ package struct AppSession: Cacheable, Equatable {
     func record(end: Timestamp) -> OpenRecord {
         // The record outlives the session, so that `SessionEndings` tells of the end.
         OpenRecord(
-            id: recordID, version: version, content: SecretBytes(encoded), expires: end.advanced(by: .seconds(86_400)),
-            due: end)
+            id: recordID, version: version, content: SecretBytes(encoded), lookup: Self.lookup(id),
+            expires: end.advanced(by: .seconds(86_400)), due: end)
     }
+
+    /// By what the session is found whose tenant is not known.
+    static func lookup(_ id: String) -> [UInt8] { SHA256.digest(Array(id.utf8)) }
 }
 
 // MARK: - Stored

@@ -73,6 +73,15 @@ package final class AppSessions: Sendable {
         }
     }
 
+    /// Whether a refresh token names a session of any tenant.
+    func isKnown(_ token: AppSessionToken) async throws(AppError) -> Bool {
+        do throws(StoreError) {
+            return try await vault.find(.session, lookup: AppSession.lookup(token.sessionID)) != nil
+        } catch {
+            throw AppError(BrokerError(error))
+        }
+    }
+
     /// What a refresh token is good for.
     package enum Found: Sendable {
         case present(AppSession)

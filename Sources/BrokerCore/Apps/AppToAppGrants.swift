@@ -3,7 +3,7 @@ package import Cryptography
 package import ExternalText
 internal import HTTPCodec
 internal import JOSE
-package import OAuth
+internal import OAuth
 
 /// The grants by which one app of a device lets another one in, and by which a biometric key logs its user in (Authgear's
 /// design of app-to-app authentication).
@@ -57,13 +57,8 @@ package struct AppToAppGrants: Sendable {
     // MARK: The grant app2app
 
     /// Issues a code for another app, of the session that the refresh token names.
-    /// - Parameters:
-    ///   - target: the client that is let in.
-    ///   - admit: counts a request of the user; throws `x_rate_limited`.
-    package func approve(
-        _ request: Request, for target: AppClient,
-        admit: (CredentialsID) async throws(AppError) -> Void
-    ) async throws(AppError) -> SecretBytes {
+    /// - Parameter target: the client that is let in.
+    package func approve(_ request: Request, for target: AppClient) async throws(AppError) -> SecretBytes {
         guard let jwt = request.jwt else { throw AppError(.invalidRequest, "jwt is required") }
         guard let refreshToken = request.refreshToken else {
             throw AppError(.invalidRequest, "refresh token is required")
@@ -71,7 +66,7 @@ package struct AppToAppGrants: Sendable {
         guard request.redirectURI != nil else { throw AppError(.invalidRequest, "redirect uri is required") }
         let destination = try Self.destination(request, target)
         let session = try await liveSession(refreshToken, of: target.tenant)
-        try await admit(session.credentialsID)
+        try await grants.limits.admit(session.credentialsID)
         let original = try await original(of: session)
         do throws(AppError) {
             guard original.settings.allowsAppToApp else { throw Self.notAllowed }
@@ -145,7 +140,9 @@ package struct AppToAppGrants: Sendable {
     /// The session of a refresh token, of whichever client of the tenant, while its user is logged in.
     private func liveSession(_ text: WireText, of tenant: TenantName) async throws(AppError) -> AppSession {
         guard let token = AppSessionToken(text) else { throw .invalidRefreshToken }
-        guard let known = try await sessions.known(token, of: tenant) else { throw .invalidRefreshToken }
+        guard let known = try await sessions.known(token, of: tenant) else {
+            throw try await sessions.isKnown(token) ? AppError.unknownTarget : AppError.invalidRefreshToken
+        }
         let client = try await original(of: known)
         let session: AppSession
         switch try await sessions.find(token, of: client) {
@@ -208,7 +205,7 @@ package struct AppToAppGrants: Sendable {
 
     /// Sets up a biometric key, logs its user in, or lets another app in besides.
     package func biometric(
-        _ request: Request, for client: AppClient, admit: (CredentialsID) async throws(AppError) -> Void
+        _ request: Request, for client: AppClient
     ) async throws(AppError) -> Biometric {
         guard let jwt = request.jwt else { throw AppError(.invalidRequest, "jwt is required") }
         guard let proof = KeyProof(jwt, .biometric, now: time.now) else { throw Self.credentials }
@@ -217,11 +214,11 @@ package struct AppToAppGrants: Sendable {
         }
         switch action {
         case .setUp:
-            try await setUp(request, proof, client, admit)
+            try await setUp(request, proof, client)
             return .isSetUp
-        case .authenticate: return .tokens(try await authenticate(proof, client, nil, admit))
+        case .authenticate: return .tokens(try await authenticate(proof, client, nil))
         case .authenticateAppToApp:
-            return .tokens(try await authenticate(proof, client, try await target(request, proof, client), admit))
+            return .tokens(try await authenticate(proof, client, try await target(request, proof, client)))
         }
     }
 
@@ -243,11 +240,10 @@ package struct AppToAppGrants: Sendable {
     }
 
     private func setUp(
-        _ request: Request, _ proof: KeyProof, _ client: AppClient,
-        _ admit: (CredentialsID) async throws(AppError) -> Void
+        _ request: Request, _ proof: KeyProof, _ client: AppClient
     ) async throws(AppError) {
         var session = try await sessionToSetUp(request, client)
-        try await admit(session.credentialsID)
+        try await grants.limits.admit(session.credentialsID)
         guard let key = proof.key, let keyID = key.keyID else { throw Self.credentials }
         guard try await challenges.use(proof.challenge, for: .biometric), proof.isSigned(with: key) else {
             throw Self.credentials
@@ -321,8 +317,7 @@ package struct AppToAppGrants: Sendable {
 
     /// Begins a session for the user of a biometric key, and ends those that were begun with it before.
     private func authenticate(
-        _ proof: KeyProof, _ client: AppClient, _ target: (client: AppClient, destination: Destination)?,
-        _ admit: (CredentialsID) async throws(AppError) -> Void
+        _ proof: KeyProof, _ client: AppClient, _ target: (client: AppClient, destination: Destination)?
     ) async throws(AppError) -> SecretBytes {
         let key: BiometricKey
         do throws(StoreError) {
@@ -340,7 +335,7 @@ package struct AppToAppGrants: Sendable {
             throw Self.credentials
         }
         let id = CredentialsID(tenant: client.tenant, storageKey: key.storageKey)
-        try await admit(id)
+        try await grants.limits.admit(id)
         guard try await challenges.use(proof.challenge, for: .biometric),
             proof.isSigned(with: AppSession.DeviceKey(jwk: key.jwk, thumbprint: key.thumbprint))
         else { throw Self.credentials }

@@ -72,10 +72,10 @@ package final class CredentialsBroker: Sendable {
     package let accounts: AccountFlow
     /// The token endpoint of apps.
     package let apps: AppGrants
-    /// The files by which devices know which apps open the broker's links.
-    package let appLinks: AppLinkFiles
     package let appToApp: AppToAppGrants
     package let challenges: AppChallenges
+    /// The files by which devices know which apps open the broker's links.
+    package let appLinks: AppLinkFiles
     package let sessionEndings: SessionEndings
     package let logins: LoginFlow
     package let deviceLogins: DeviceFlow

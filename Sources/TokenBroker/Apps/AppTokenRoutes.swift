@@ -60,22 +60,18 @@ struct AppTokenRoutes {
             throw AppError(error)
         }
         guard let target else { throw AppError.unknownTarget }
-        let code = try await broker.core.appToApp.approve(request(form), for: target, admit: admit)
+        let code = try await broker.core.appToApp.approve(request(form), for: target)
         return .oauth(.ok, JSONWriter.object { $0.member("code", code.revealedText) })
     }
 
     private func biometric(
         _ form: AppForm, _ client: AppClient, _ authentication: AppAuthentication
     ) async throws(AppError) -> Response {
-        switch try await broker.core.appToApp.biometric(
-            request(form, authentication.bearer), for: client, admit: admit)
-        {
+        switch try await broker.core.appToApp.biometric(request(form, authentication.bearer), for: client) {
         case .isSetUp: .oauth(.ok, [])
         case .tokens(let body): .oauth(.ok, body.revealedBytes)
         }
     }
-
-    private func admit(_ user: CredentialsID) async throws(AppError) { try await apps.limits.admit(user) }
 
     private func request(_ form: AppForm, _ bearer: WireText? = nil) -> AppToAppGrants.Request {
         AppToAppGrants.Request(

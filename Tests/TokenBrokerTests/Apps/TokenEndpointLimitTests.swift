@@ -5,6 +5,7 @@ internal import ExternalText
 internal import HTTPCodec
 internal import JSON
 internal import OAuth
+internal import Postgres
 internal import Reactor
 internal import Testing
 internal import TokenBroker
@@ -321,6 +322,26 @@ internal import TokenBroker
         #expect(await Self.admitted(one, tries) + Self.admitted(two, tries) == 0)
         time.advance(by: .milliseconds(Self.rest(time)))
         #expect(await Self.admitted(one, 1) + Self.admitted(two, 1) == 2)
+    }
+
+    @Test func `replicas on PostgreSQL hold the limit together`() async throws {
+        let server = try PostgresServer.shared.get()
+        let configuration = try PostgresConfiguration(server.uri(database: try await server.makeDatabase()))
+        let time = ManualTime()
+        var replicas: [BrokerHarness] = []
+        for _ in 0..<2 {
+            let store = try await PostgresRecordStore.open(
+                configuration, on: PostgresServer.loop, resolver: PostgresServer.resolver)
+            replicas.append(try await BrokerHarness(store: store, time: time))
+        }
+        for replica in replicas { #expect(await Self.admitted(replica, 31) == 31) }
+        let admitted = await withTaskGroup(of: Bool.self) { [replicas] group in
+            for number in 0..<200 { group.addTask { await Self.isAdmitted(replicas[number % 2]) } }
+            return await group.reduce(0) { $1 ? $0 + 1 : $0 }
+        }
+        // All are in the sum, so the rest is exact whatever meets whatever.
+        #expect(admitted == 58)
+        for replica in replicas { await replica.vault.close() }
     }
 
     @Test(arguments: [(30, 150), (31, 120)])

@@ -54,6 +54,7 @@ internal import TokenBroker
             switch "\(operation.method) \(operation.path)" {
             case "PUT /tenants/{tenant}/clients/{client_id}":
                 sample.body = #"{"redirect_uris": ["https://app.example/"]}"#
+            case "POST /oauth2/challenge": sample.body = #"{"purpose": "app2app_request"}"#
             case "POST /oauth2/token", "POST /oauth2/revoke":
                 sample.body = "grant_type=refresh_token&token=t"
                 sample.fields = ["Content-Type": "application/x-www-form-urlencoded"]
