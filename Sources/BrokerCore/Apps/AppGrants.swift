@@ -153,22 +153,6 @@ package final class AppGrants: Sendable {
         }
     }
 
-    /// Issues a code for another app of a session's user.
-    /// - Parameter others: changes of the same commit.
-    func issueCode(
-        for target: AppClient, redirectURI: String, codeChallenge: WireText, of session: AppSession,
-        alongside others: [VaultChange]
-    ) async throws(AppError) -> SecretBytes {
-        let (code, change) = try codeToIssue(
-            for: target, redirectURI: redirectURI, codeChallenge: codeChallenge, of: session)
-        do throws(StoreError) {
-            try await vault.commit([change] + others)
-        } catch {
-            throw AppError(BrokerError(error))
-        }
-        return code
-    }
-
     /// Whether that user is logged in, as far as this is known without asking the provider.
     func isLoggedIn(_ id: CredentialsID, as userID: WireText?) async throws(AppError) -> Bool {
         do throws(BrokerError) {

@@ -1,4 +1,3 @@
-internal import ExternalText
 internal import HTTPSClient
 internal import OAuth
 internal import Reactor
@@ -33,8 +32,9 @@ package final class AppLinkFiles: Sendable {
     /// - Parameter base: the broker's public base URL. Its login pages are not opened by apps.
     init(clients: AppClientDirectory, base: String, instruments: Instruments) {
         self.clients = clients
-        let path = WireText(URLTarget(base)?.pathAndQuery ?? "/")
-        let prefix = path.count == 1 ? "" : path.text
+        // The base has no slash at its end, so a path of one byte is the root.
+        let path = URLTarget(base)?.pathAndQuery ?? "/"
+        let prefix = path.utf8.count == 1 ? "" : path
         browserPaths = ["\(prefix)/login/*", "\(prefix)/oauth2/*"]
         (time, log) = (instruments.time, instruments.log)
     }

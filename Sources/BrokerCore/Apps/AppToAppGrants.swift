@@ -65,9 +65,7 @@ package struct AppToAppGrants: Sendable {
         }
         guard request.redirectURI != nil else { throw AppError(.invalidRequest, "redirect uri is required") }
         let destination = try Self.destination(request, target)
-        let session = try await liveSession(refreshToken, of: target.tenant)
-        try await grants.limits.admit(session.credentialsID)
-        let original = try await original(of: session)
+        let (session, original) = try await liveSession(refreshToken, of: target.tenant)
         do throws(AppError) {
             guard original.settings.allowsAppToApp else { throw Self.notAllowed }
             if original.settings.requiresBiometricProtection {
@@ -75,33 +73,48 @@ package struct AppToAppGrants: Sendable {
             }
             guard let proof = KeyProof(jwt, .device, now: time.now), let key = proof.key else { throw Self.payload }
             guard try await challenges.use(proof.challenge, for: .appToApp) else { throw Self.challenge }
-            let bound = try await bind(key, proof, to: session, original)
-            let code = try await issue(for: target, destination, of: bound)
-            return code
+            return try await issue(for: target, destination, of: session, original, proof, key)
         } catch {
             await tell(session.credentialsID, target, error)
             throw error
         }
     }
 
-    /// The session, bound to the key that has signed the proof.
-    private func bind(
-        _ key: JSONWebKey, _ proof: KeyProof, to session: AppSession, _ original: AppClient
-    ) async throws(AppError) -> AppSession {
-        var session = session
+    /// Issues a code, and binds the session to the key that has signed the proof, where its client binds insecurely: in one commit,
+    /// so that no failure leaves a key bound.
+    private func issue(
+        for target: AppClient, _ destination: Destination, of found: AppSession, _ original: AppClient,
+        _ proof: KeyProof,
+        _ key: JSONWebKey
+    ) async throws(AppError) -> SecretBytes {
+        var session = found
+        let id = session.credentialsID
         for _ in 0..<8 {
+            let issued = try grants.codeToIssue(
+                for: target, redirectURI: destination.redirectURI, codeChallenge: destination.codeChallenge, of: session
+            )
+            let event = BrokerEvent.appToApp(id, client: target.clientID, error: nil, at: time.now)
+            let changes = [
+                issued.change, .require(target.recordID), BrokerEvent.entry([event], of: id, at: time.now),
+            ]
             if let bound = session.deviceKey {
                 guard proof.isSigned(with: bound) else { throw Self.signature }
-                return session
+            } else {
+                guard original.settings.bindsInsecurely else {
+                    throw AppError(.invalidGrant, "app2app is not allowed in current session")
+                }
+                guard proof.isSigned(with: key) else { throw Self.signature }
             }
-            guard original.settings.bindsInsecurely else {
-                throw AppError(.invalidGrant, "app2app is not allowed in current session")
-            }
-            guard proof.isSigned(with: key) else { throw Self.signature }
-            var next = session
-            next.deviceKey = AppSession.DeviceKey(key)
             do throws(StoreError) {
-                return try await sessions.replace(next, original)
+                if session.deviceKey != nil {
+                    try await sessions.vault.commit(changes)
+                } else {
+                    var next = session
+                    next.deviceKey = AppSession.DeviceKey(key)
+                    try await sessions.replace(next, original, alongside: changes)
+                }
+                sessions.bus.announce(id.tenant)
+                return issued.code
             } catch .conflict {
                 guard let standing = try await reread(session) else { throw AppError.invalidRefreshToken }
                 session = standing
@@ -137,44 +150,34 @@ package struct AppToAppGrants: Sendable {
         return Destination(redirectURI: uri, codeChallenge: challenge)
     }
 
-    /// The session of a refresh token, of whichever client of the tenant, while its user is logged in.
-    private func liveSession(_ text: WireText, of tenant: TenantName) async throws(AppError) -> AppSession {
+    /// The session of a refresh token, of whichever client of the tenant, with that client, while its user is logged in. Counts a
+    /// request of the user.
+    private func liveSession(
+        _ text: WireText, of tenant: TenantName
+    ) async throws(AppError) -> (AppSession, AppClient) {
         guard let token = AppSessionToken(text) else { throw .invalidRefreshToken }
         guard let known = try await sessions.known(token, of: tenant) else {
             throw try await sessions.isKnown(token) ? AppError.unknownTarget : AppError.invalidRefreshToken
         }
-        let client = try await original(of: known)
-        let session: AppSession
-        switch try await sessions.find(token, of: client) {
-        case .present(let found), .repeated(let found, _): session = found
+        guard let client = try await original(of: known) else {
+            try await grants.limits.admit(known.credentialsID)
+            throw Self.noOriginal
         }
+        let session = try await sessions.find(token, of: client).session
         guard try await grants.isLoggedIn(session.credentialsID, as: session.userID) else {
             throw AppError.invalidRefreshToken
         }
-        return session
+        try await grants.limits.admit(session.credentialsID)
+        return (session, client)
     }
 
-    private func original(of session: AppSession) async throws(AppError) -> AppClient {
+    /// The client of a session; nil where it is not configured any more.
+    private func original(of session: AppSession) async throws(AppError) -> AppClient? {
         do throws(BrokerError) {
-            guard let client = try await grants.clients.client(WireText(session.clientID), of: session.tenant) else {
-                throw BrokerError(.notFound, "")
-            }
-            return client
+            return try await grants.clients.client(WireText(session.clientID), of: session.tenant)
         } catch {
-            throw error.code == .notFound ? Self.noOriginal : AppError(error)
+            throw AppError(error)
         }
-    }
-
-    private func issue(
-        for target: AppClient, _ destination: Destination, of session: AppSession
-    ) async throws(AppError) -> SecretBytes {
-        let id = session.credentialsID
-        let event = BrokerEvent.appToApp(id, client: target.clientID, error: nil, at: time.now)
-        let code = try await grants.issueCode(
-            for: target, redirectURI: destination.redirectURI, codeChallenge: destination.codeChallenge, of: session,
-            alongside: [.require(target.recordID), BrokerEvent.entry([event], of: id, at: time.now)])
-        sessions.bus.announce(id.tenant)
-        return code
     }
 
     /// Tells listeners that another app was not let in. The app is told whatever becomes of that.
@@ -335,10 +338,11 @@ package struct AppToAppGrants: Sendable {
             throw Self.credentials
         }
         let id = CredentialsID(tenant: client.tenant, storageKey: key.storageKey)
-        try await grants.limits.admit(id)
         guard try await challenges.use(proof.challenge, for: .biometric),
             proof.isSigned(with: AppSession.DeviceKey(jwk: key.jwk, thumbprint: key.thumbprint))
         else { throw Self.credentials }
+        // A request that proves nothing must not use up what its user may ask for.
+        try await grants.limits.admit(id)
         let (held, tokenType) = try await grants.held(id, of: client)
         guard AppSession.isOf(held, userID: key.userID) else { throw Self.credentials }
         let begun = try grants.begin(

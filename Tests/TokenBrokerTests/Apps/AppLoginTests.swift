@@ -126,6 +126,7 @@ internal import Testing
         #expect(await broker.authorize(BrokerHarness.authorization() + "&unknown=1&unknown=2").status == 303)
     }
 
+    // A04
     @Test(arguments: [
         ("http://127.0.0.1/callback", "http://127.0.0.1:51234/callback", true),
         ("http://127.0.0.1/callback", "http://127.0.0.1/callback", true),

@@ -86,9 +86,9 @@ internal import TokenBroker
         // Only the other app can redeem it, with its verifier.
         #expect(await broker.exchange(code).status == 400)
         #expect(await broker.exchange(code, client: "other", ["code_verifier": nil]).status == 400)
-        let let_in = await broker.exchange(code, client: "other")
-        #expect(let_in.status == 200)
-        #expect(let_in.json["access_token"]?.text == "access-1")
+        let letIn = await broker.exchange(code, client: "other")
+        #expect(letIn.status == 200)
+        #expect(letIn.json["access_token"]?.text == "access-1")
         // The refresh token of the first app is neither spent nor replaced.
         #expect(await broker.refresh(session).status == 200)
         #expect(

@@ -5,6 +5,7 @@ internal import ExternalText
 internal import HTTPCodec
 internal import JSON
 internal import OAuth
+internal import Postgres
 internal import Reactor
 internal import Testing
 internal import TokenBroker
@@ -152,6 +153,48 @@ internal import TokenBroker
         #expect(await broker.exchange(next).status == 200)
     }
 
+    // P13
+    @Test func `requests that let another app in count for the user, and a refusal costs no challenge`() async throws {
+        let broker = try await BrokerHarness { $0.appRequests.perUser = 2 }
+        await broker.makeTenant()
+        await broker.makeClient(
+            "app", of: "t1",
+            #"{"redirect_uris": ["https://app.example/cb"], "storage_key": "default", "x_app2app_enabled": true}"#)
+        await broker.makeClient("other")
+        let key = try AppKey()
+        let session = try await broker.appSession(with: key)
+        func proof() async throws -> String { try key.proof(await broker.challenge(), now: broker.time.now) }
+        #expect(await broker.approve(session, try await proof()).status == 200)
+        let late = try await proof()
+        let refused = await broker.approve(session, late)
+        #expect(refused.status == 429)
+        #expect(refused.json["error"]?.text == "x_rate_limited")
+        broker.time.advance(by: .milliseconds(Self.rest(broker.time)))
+        #expect(await broker.approve(session, late).status == 200)
+        // What is refused before the user is known does not count.
+        #expect(await broker.approve("x", try await proof()).status == 400)
+        #expect(await broker.refresh(session).status == 200)
+        #expect(await broker.refresh(session).status == 429)
+    }
+
+    // P13
+    @Test func `logins by a biometric key count for the user, and a refusal costs no challenge`() async throws {
+        let broker = try await Self.broker { $0.appRequests.perUser = 2 }
+        let key = try AppKey()
+        let session = await broker.appSession()
+        func proof(_ action: String) async throws -> String {
+            try key.proof(
+                await broker.challenge("biometric_request"), now: broker.time.now,
+                type: "vnd.authgear.biometric-request", action: action)
+        }
+        #expect(await broker.biometric(try await proof("setup"), ["refresh_token": session]).status == 200)
+        let late = try await proof("authenticate")
+        #expect(await broker.biometric(late).status == 429)
+        #expect(await broker.biometric(try await proof("setup"), ["refresh_token": session]).status == 429)
+        broker.time.advance(by: .milliseconds(Self.rest(broker.time)))
+        #expect(await broker.biometric(late).status == 200)
+    }
+
     @Test func `no limit is no limit, and costs no access to the store`() async throws {
         let store = FaultyStore()
         let broker = try await Self.broker(store: store) {
@@ -279,6 +322,26 @@ internal import TokenBroker
         #expect(await Self.admitted(one, tries) + Self.admitted(two, tries) == 0)
         time.advance(by: .milliseconds(Self.rest(time)))
         #expect(await Self.admitted(one, 1) + Self.admitted(two, 1) == 2)
+    }
+
+    @Test func `replicas on PostgreSQL hold the limit together`() async throws {
+        let server = try PostgresServer.shared.get()
+        let configuration = try PostgresConfiguration(server.uri(database: try await server.makeDatabase()))
+        let time = ManualTime()
+        var replicas: [BrokerHarness] = []
+        for _ in 0..<2 {
+            let store = try await PostgresRecordStore.open(
+                configuration, on: PostgresServer.loop, resolver: PostgresServer.resolver)
+            replicas.append(try await BrokerHarness(store: store, time: time))
+        }
+        for replica in replicas { #expect(await Self.admitted(replica, 31) == 31) }
+        let admitted = await withTaskGroup(of: Bool.self) { [replicas] group in
+            for number in 0..<200 { group.addTask { await Self.isAdmitted(replicas[number % 2]) } }
+            return await group.reduce(0) { $1 ? $0 + 1 : $0 }
+        }
+        // All are in the sum, so the rest is exact whatever meets whatever.
+        #expect(admitted == 58)
+        for replica in replicas { await replica.vault.close() }
     }
 
     @Test(arguments: [(30, 150), (31, 120)])
