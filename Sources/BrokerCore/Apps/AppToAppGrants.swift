@@ -338,11 +338,12 @@ package struct AppToAppGrants: Sendable {
             throw Self.credentials
         }
         let id = CredentialsID(tenant: client.tenant, storageKey: key.storageKey)
-        guard try await challenges.use(proof.challenge, for: .biometric),
-            proof.isSigned(with: AppSession.DeviceKey(jwk: key.jwk, thumbprint: key.thumbprint))
-        else { throw Self.credentials }
         // A request that proves nothing must not use up what its user may ask for.
+        guard proof.isSigned(with: AppSession.DeviceKey(jwk: key.jwk, thumbprint: key.thumbprint)) else {
+            throw Self.credentials
+        }
         try await grants.limits.admit(id)
+        guard try await challenges.use(proof.challenge, for: .biometric) else { throw Self.credentials }
         let (held, tokenType) = try await grants.held(id, of: client)
         guard AppSession.isOf(held, userID: key.userID) else { throw Self.credentials }
         let begun = try grants.begin(
