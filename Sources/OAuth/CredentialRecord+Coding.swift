@@ -146,6 +146,7 @@ extension HeldCredentials {
             json.memberIfPresent("issuer", grantedBy?.issuer?.text)
             json.memberIfPresent("token_endpoint", grantedBy?.tokenEndpoint?.text)
             if let refreshableFrom { json.member("refreshable_from", refreshableFrom.milliseconds) }
+            json.memberIfPresent("device_key", deviceKey?.revealedText)
             if proof.accessToken { json.member("verified_access_token", true) }
             if proof.refreshToken { json.member("verified_refresh_token", true) }
             json.memberIfPresent("verified_id_token", proof.idToken?.revealedText)
@@ -185,6 +186,7 @@ extension HeldCredentials {
                 clientSecretDigest: digest),
             grantedBy: GrantingProvider(issuer: json["issuer"]?.string, tokenEndpoint: json["token_endpoint"]?.string),
             refreshableFrom: (json["refreshable_from"]?.integer).map(Timestamp.init(milliseconds:)))
+        deviceKey = (json["device_key"]?.string?.text).map(SecretBytes.init(utf8:))
         identity = UserIdentity(userID: json["told_user_id"]?.string, subject: json["told_subject"]?.string)
         proof = TokenProof(
             accessToken: json["verified_access_token"]?.bool ?? false,

@@ -21,6 +21,9 @@ package struct HeldCredentials: Sendable, Equatable {
     package var refreshableFrom: Timestamp?
     /// Which of the tokens were verified.
     package var proof = TokenProof()
+    /// The private device key (PEM) that the login is bound to at the provider, by which the broker lets other apps in. Stays for
+    /// as long as the login. Nil where there is none.
+    package var deviceKey: SecretBytes?
 
     /// The expiry of the token; nil when it does not expire.
     package var expiry: Timestamp? { expires == .never ? nil : expires }
@@ -76,6 +79,7 @@ package struct HeldCredentials: Sendable, Equatable {
             identity = response.identity.completed(by: previous?.identity)
             // A refresh need not bring an ID token; the one of the login still tells who the user is.
             proof.idToken = previous?.proof.idToken
+            deviceKey = previous?.deviceKey
         }
     }
 }

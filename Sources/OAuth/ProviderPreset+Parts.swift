@@ -67,6 +67,22 @@ extension ProviderPreset {
         package let errors: Set<WireText>
     }
 
+    /// How apps of a provider let each other in (Authgear's design of app-to-app authentication).
+    package struct AppToAppRules: Sendable, Equatable {
+        /// The path of the endpoint that issues challenges, below the issuer.
+        package let challengePath: String
+        /// The purpose of a challenge for a device key.
+        package let purpose: String
+        /// `typ` of the JWT that a device key signs.
+        package let proofType: WireText
+        /// The parameter of a code exchange that binds a device key.
+        package let keyParameter: String
+        /// The grant by which a session issues a code for another app.
+        package let grantType: String
+        /// The error that an app gets whose request was rejected without a named reason.
+        package let rejection: String
+    }
+
     /// A refusal that callers get as an error of that name.
     package enum NamedRefusal: Sendable {
         /// The refresh token is not valid any more.

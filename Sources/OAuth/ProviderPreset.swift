@@ -79,6 +79,8 @@ package struct ProviderPreset: Sendable, Equatable {
     package let reuseGrace: Duration?
     /// How signed access tokens and refresh tokens are verified; nil when they are taken as opaque.
     package let tokenVerification: TokenVerification?
+    /// How apps let each other in; nil when the provider has no such grant.
+    package let appToApp: AppToAppRules?
 
     private init(
         name: String, title: String? = nil, loginServiceBaseURI: String? = nil, authServiceBaseURI: String? = nil,
@@ -93,8 +95,9 @@ package struct ProviderPreset: Sendable, Equatable {
         sessionEndingAnswers: [RefusalPattern] = deadGrants,
         namedRefusals: [WireText: NamedRefusal] = [:], refusalDetails: [Int64: String] = [:],
         configurationErrors: [String] = faultsOfClients, refreshLeadTime: Duration? = nil, reuseGrace: Duration? = nil,
-        tokenVerification: TokenVerification? = nil
+        tokenVerification: TokenVerification? = nil, appToApp: AppToAppRules? = nil
     ) {
+        self.appToApp = appToApp
         self.name = name
         self.title = title
         self.loginServiceBaseURI = loginServiceBaseURI
@@ -194,7 +197,11 @@ package struct ProviderPreset: Sendable, Equatable {
         clientAuthentication: .clientSecretPost,
         languageParameter: "ui_locales",
         emailParameter: "login_hint",
-        scopesClientCredentials: true)
+        scopesClientCredentials: true,
+        appToApp: AppToAppRules(
+            challengePath: "oauth2/challenge", purpose: "app2app_request", proofType: "vnd.authgear.app2app-request",
+            keyParameter: "x_app2app_device_key_jwt",
+            grantType: "urn:authgear:params:oauth:grant-type:app2app-request", rejection: "x_app2app_rejected"))
 
     /// DuckDuckGo's Auth v2: accounts of an application, without a login page. A session cookie connects the requests
     /// of a login, redirects carry the code, and the token endpoint is called by GET. The clients are public.

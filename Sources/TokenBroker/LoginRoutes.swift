@@ -35,9 +35,10 @@ struct LoginRoutes {
                     custom: body.stringMap("custom_parameters")
                 )
             }
+            let link = body.object("app2app") { $0.requiredString("authorization_endpoint") } ?? nil
             return LoginFlow.Parameters(
                 storageKey: storageKey, redirectURI: redirectURI, returnTo: returnTo, language: login?.language,
-                email: login?.email, customParameters: login?.custom ?? [:])
+                email: login?.email, customParameters: login?.custom ?? [:], appLink: link)
         }
         let tenant = try await broker.tenant(of: call)
         try call.authorize(parameters.storageKey)

@@ -21,6 +21,7 @@ struct Routes {
             + CredentialsRoutes(broker).all + EventRoutes(broker).all + AppClientRoutes(broker).all
             + AppSessionRoutes(broker).all + AppAuthorizationRoutes(broker).all + AppTokenRoutes(broker).all
             + AppChallengeRoutes(broker).all + AppLinkRoutes(broker).all
+            + AppToAppRoutes(broker).all
             + OperationRoutes(broker, isForOperators: isForOperators).all
     }
 }

@@ -54,7 +54,7 @@ package struct AppError: Error, Sendable, Equatable {
     /// provider, the store or the configuration, after which the app tries again.
     package init(_ error: BrokerError) {
         switch error.code {
-        case .levelNotAvailable, .missingTokenContainer, .invalidTokenRequest, .unknownAccount:
+        case .levelNotAvailable, .missingTokenContainer, .invalidTokenRequest, .unknownAccount, .unauthenticated:
             self.init(.invalidGrant, "The user is not logged in any more.")
         case .authorizationError: self.init(.accessDenied, "The login did not succeed.")
         case .internalError: self.init(.serverError, "The broker has failed.")

@@ -70,6 +70,8 @@ package final class CredentialsBroker: Sendable {
     package let renewer: CredentialsRenewer
     package let revocations: RevocationJob
     package let accounts: AccountFlow
+    /// Lets other apps in at providers whose app the broker is.
+    package let admissions: AppAdmission
     /// The token endpoint of apps.
     package let apps: AppGrants
     package let appToApp: AppToAppGrants
@@ -131,7 +133,9 @@ package final class CredentialsBroker: Sendable {
                 endpoint: endpoint, publicBaseURL: settings.publicBaseURL, callLimit: settings.providerTimeout,
                 time: time, log: log),
             verifier: GrantVerifier(transport: transport, instruments: instruments),
-            accounts: AccountEndpoint(endpoint: endpoint, log: log), callLimit: settings.providerTimeout)
+            accounts: AccountEndpoint(endpoint: endpoint, log: log),
+            deviceKeys: DeviceKeyEndpoint(endpoint: endpoint, time: time, log: log), callLimit: settings.providerTimeout
+        )
         tenants = TenantDirectory(vault: vault, bus: bus, time: time) { [pauses = budget.pauses] tenant in
             // The new configuration may have corrected what the provider asked to pause for.
             guard let server = servers.knownServer(for: tenant.configuration) else { return }
@@ -154,6 +158,9 @@ package final class CredentialsBroker: Sendable {
         let intake = GrantIntake(verifier: providers.verifier, writer: writer, renewer: renewer)
         revocations = RevocationJob(records: records, providers: providers)
         accounts = AccountFlow(records: records, providers: providers, intake: intake)
+        admissions = AppAdmission(
+            renewer: renewer, providers: providers,
+            links: AppLinkCheck(transport: transport, targets: settings.providerTargets, time: time, log: log))
         let clients = AppClientDirectory(records: records)
         let sessions = AppSessions(records: records, clients: clients)
         apps = AppGrants(

@@ -11,7 +11,7 @@ package import OAuth
 package struct GrantIntake: Sendable {
     /// What a login was granted.
     package struct Grant: Sendable {
-        let credentials: HeldCredentials
+        var credentials: HeldCredentials
         let idToken: SecretBytes?
         /// That of the authorization request; nil where it had none.
         let nonce: WireText?

@@ -1,6 +1,7 @@
 internal import CredentialStore
 internal import Cryptography
 package import ExternalText
+internal import HTTPCodec
 internal import JSON
 package import OAuth
 
@@ -23,6 +24,13 @@ extension LoginFlow {
             throw BrokerError(
                 .illegalArgument, "A custom parameter bears the name of a parameter of the protocol.")
         }
+        if let link = parameters.appLink,
+            !(configuration.appToApp?.authorizationEndpoints.contains { WireText($0) == link } ?? false)
+        {
+            throw BrokerError(
+                .illegalArgument,
+                "The authorization_endpoint is not one of the tenant's app2app.authorization_endpoints.")
+        }
         let server = try await servers.server(for: tenant)
         if server.preset.accounts != nil {
             throw BrokerError(
@@ -41,7 +49,8 @@ extension LoginFlow {
             pkce = try PKCE()
             loginID = Base64URL.encode(try SecureRandom.bytes(16))
             binding = SecretBytes(utf8: Base64URL.encode(try SecureRandom.bytes(32)))
-            if configuration.client.scopes.values.contains("openid") {
+            // A link to another app has no nonce.
+            if parameters.appLink == nil, configuration.client.scopes.values.contains("openid") {
                 nonce = Base64URL.encode(try SecureRandom.bytes(32))
             }
         } catch {
@@ -51,7 +60,15 @@ extension LoginFlow {
             redirectURI: redirectURI.text, state: state, codeChallenge: pkce.codeChallenge, nonce: nonce,
             language: parameters.language?.text, email: parameters.email?.text,
             customParameters: parameters.customParameters)
-        let loginURI = request.uri(for: configuration.client, at: server)
+        let loginURI =
+            parameters.appLink.map { link in
+                RedirectURI.adding(
+                    [
+                        .init("client_id", configuration.client.clientID), .init("redirect_uri", redirectURI),
+                        .init("code_challenge", pkce.codeChallenge), .init("code_challenge_method", "S256"),
+                        .init("state", state),
+                    ], to: link.text)
+            } ?? request.uri(for: configuration.client, at: server)
         let mustStartHere = configuration.browserBinding == .required || parameters.app != nil
         let login = PendingLogin(
             id: loginID, tenant: tenant.name, storageKey: parameters.storageKey, app: parameters.app,
@@ -61,7 +78,8 @@ extension LoginFlow {
             secrets: .init(
                 redirectURI: redirectURI.text, returnTo: parameters.returnTo?.text,
                 configuration: configuration.withoutListedURIs, server: server, loginURI: loginURI,
-                codeVerifier: pkce.codeVerifier, nonce: nonce.map { WireText($0) }, binding: binding),
+                codeVerifier: pkce.codeVerifier, nonce: nonce.map { WireText($0) }, binding: binding,
+                isThroughApp: parameters.appLink != nil),
             isBound: mustStartHere)
         let record = login.record(version: 1, stateDigest: SHA256.digest(Array(state.utf8)))
         let reserve = configuration.browserBinding == .confirm ? PendingLogin.confirmationReserve : 0

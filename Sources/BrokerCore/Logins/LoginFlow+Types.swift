@@ -11,13 +11,17 @@ extension LoginFlow {
         package var language: WireText?
         package var email: WireText?
         package var customParameters: [WireText: WireText]
+        /// The link to another app through which the login begins; nil for the provider's page.
+        package var appLink: WireText?
         /// The app that the login is for; nil for a login that a caller of the API begins.
         package var app: AppLogin?
 
         package init(
             storageKey: StorageKey, redirectURI: WireText?, returnTo: WireText?, language: WireText?,
-            email: WireText?, customParameters: [WireText: WireText], app: AppLogin? = nil
+            email: WireText?, customParameters: [WireText: WireText], appLink: WireText? = nil,
+            app: AppLogin? = nil
         ) {
+            self.appLink = appLink
             self.app = app
             self.storageKey = storageKey
             self.redirectURI = redirectURI

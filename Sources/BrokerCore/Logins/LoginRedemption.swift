@@ -17,6 +17,7 @@ final class LoginRedemption: Sendable {
 
     private let vault: Vault
     private let endpoint: TokenEndpoint
+    private let deviceKeys: DeviceKeyEndpoint
     private let intake: GrantIntake
     private let logins: LoginRecords
     private let endings: LoginEndings
@@ -30,12 +31,14 @@ final class LoginRedemption: Sendable {
     static let storeRetries = 5
 
     init(
-        vault: Vault, endpoint: TokenEndpoint, intake: GrantIntake, logins: LoginRecords, endings: LoginEndings,
+        vault: Vault, endpoint: TokenEndpoint, deviceKeys: DeviceKeyEndpoint, intake: GrantIntake, logins: LoginRecords,
+        endings: LoginEndings,
         instruments: Instruments
     ) {
         (time, log, metrics) = (instruments.time, instruments.log, instruments.metrics)
         self.vault = vault
         self.endpoint = endpoint
+        self.deviceKeys = deviceKeys
         self.intake = intake
         self.logins = logins
         self.endings = endings
@@ -107,12 +110,14 @@ final class LoginRedemption: Sendable {
         let client = secrets.configuration.client
         var login = login
         do throws(BrokerError) {
+            let key = try await deviceKeys.prove(for: secrets.configuration, at: secrets.server)
             let response = try await endpoint.redeem(
                 .authorizationCode(code: code, redirectURI: secrets.redirectURI, codeVerifier: secrets.codeVerifier),
-                for: client, of: login.tenant, at: secrets.server, as: id)
-            let grant = GrantIntake.Grant(
+                for: client, of: login.tenant, at: secrets.server, as: id, adding: key.map { [$0.parameter] } ?? [])
+            var grant = GrantIntake.Grant(
                 response, origin: .login, nonce: secrets.nonce, login: login.id, to: secrets.configuration,
                 by: secrets.server, now: time.now)
+            grant.credentials.deviceKey = key?.key
             if let app = login.app, app.storesByUser {
                 guard let userID = try await intake.verified(grant).userID,
                     let storageKey = AppLogin.storageKey(of: userID)

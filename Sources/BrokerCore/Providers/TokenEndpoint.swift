@@ -90,9 +90,10 @@ package struct TokenEndpoint: Sendable {
     /// - Throws: `illegal_configuration` where the tenant's addresses or pins are not usable.
     func prepare(
         _ request: TokenRequest, for client: ClientConfiguration, of tenant: TenantName,
-        at server: AuthorizationServer, as id: RefreshID
+        at server: AuthorizationServer, as id: RefreshID, adding more: [FormEncoding.Pair] = []
     ) throws(BrokerError) -> Call {
-        let (form, authorization) = request.form(for: client, at: server)
+        let (own, authorization) = request.form(for: client, at: server)
+        let form = own + more
         return Call(
             message: try Self.message(
                 server.preset.tokenRequestFormat, to: server.tokenEndpoint, form, authorization, server),
@@ -102,11 +103,12 @@ package struct TokenEndpoint: Sendable {
     }
 
     /// Exchanges a code for a token: one call, and up to five more where the schedule allows retries.
+    /// - Parameter more: further parameters.
     func redeem(
         _ request: TokenRequest, for client: ClientConfiguration, of tenant: TenantName,
-        at server: AuthorizationServer, as id: RefreshID
+        at server: AuthorizationServer, as id: RefreshID, adding more: [FormEncoding.Pair] = []
     ) async throws(BrokerError) -> TokenResponse {
-        let call = try prepare(request, for: client, of: tenant, at: server, as: id)
+        let call = try prepare(request, for: client, of: tenant, at: server, as: id, adding: more)
         var retry = 0
         while true {
             let answer = await send(call).answer
@@ -411,7 +413,7 @@ package struct TokenEndpoint: Sendable {
         return result
     }
 
-    private static func message(
+    static func message(
         _ format: ProviderPreset.TokenRequestFormat, to endpoint: String, _ form: [FormEncoding.Pair],
         _ authorization: String?, _ server: AuthorizationServer
     ) throws(BrokerError) -> ClientRequest {

@@ -53,6 +53,10 @@ extension TenantConfiguration {
                 endpoints.revocation = Self.providerURI(&reader, "revocation", rules)
                 endpoints.jwks = Self.providerURI(&reader, "jwks", rules)
                 endpoints.userInfo = Self.providerURI(&reader, "userinfo", rules)
+                endpoints.challenge = Self.providerURI(&reader, "challenge", rules)
+                if endpoints.challenge != nil, preset.appToApp == nil {
+                    reader.note("challenge", "is not used with this provider")
+                }
                 for (name, path) in Self.accountEndpoints {
                     endpoints[keyPath: path] = Self.providerURI(&reader, WireText(name), rules)
                     if endpoints[keyPath: path] != nil, preset.accounts == nil {
@@ -89,6 +93,16 @@ extension TenantConfiguration {
         reuseGrace = reader.integer("reuse_grace", in: 0...86_400).map { .seconds($0) }
         proactiveRefresh = reader.integer("proactive_refresh", in: 60...86_400).map { .seconds($0) }
         clientCredentials = reader.choice("client_credentials", ClientCredentials.self) ?? .on
+        appToApp = reader.object("app2app") { reader in
+            var settings = AppToApp()
+            settings.isEnabled = reader.bool("enabled") ?? false
+            settings.bindsInsecurely = reader.bool("insecure_device_key_binding") ?? false
+            settings.authorizationEndpoints =
+                reader.strings("authorization_endpoints", atMost: 20) { Self.appLinkFault($0, rules) }?.map(\.text)
+                ?? []
+            return settings
+        }
+        if appToApp != nil, preset.appToApp == nil { reader.note("app2app", "is not used with this provider") }
         tokenVerification = reader.object("token_verification") { reader in
             TokenVerification(
                 accessToken: reader.object("access_token", Self.expectations),
@@ -250,6 +264,7 @@ extension TenantConfiguration {
                 json.memberIfPresent("revocation", endpoints.revocation)
                 json.memberIfPresent("jwks", endpoints.jwks)
                 json.memberIfPresent("userinfo", endpoints.userInfo)
+                json.memberIfPresent("challenge", endpoints.challenge)
                 for (name, path) in Self.accountEndpoints { json.memberIfPresent(name, endpoints[keyPath: path]) }
             }
         }
@@ -290,6 +305,22 @@ extension TenantConfiguration {
             }
         }
         if clientCredentials != .on { json.member("client_credentials", clientCredentials.rawValue) }
+        if let appToApp {
+            json.name("app2app")
+            json.object { json in
+                json.member("enabled", appToApp.isEnabled)
+                json.member("insecure_device_key_binding", appToApp.bindsInsecurely)
+                json.member("authorization_endpoints", appToApp.authorizationEndpoints)
+            }
+        }
+    }
+
+    /// What is wrong with a link to another app, which is an https address that the app opens.
+    private static func appLinkFault(_ text: WireText, _ rules: TargetPolicy) -> String? {
+        guard let url = URLTarget(text.text) else {
+            return portFault(text) ?? "must be an absolute https URL without user information and fragment"
+        }
+        return url.scheme == .https || rules.allowsHTTP ? nil : "must be an https URL"
     }
 
     private static func encode(

@@ -38,6 +38,20 @@ package struct TenantConfiguration: Sendable, Equatable {
         package var accountCreation: String?
         package var activation: String?
         package var logout: String?
+        /// Issues the challenges that device keys sign.
+        package var challenge: String?
+
+        package init() {}
+    }
+
+    /// How the broker, as an app at the provider, takes part in app-to-app authentication.
+    package struct AppToApp: Sendable, Equatable {
+        /// Whether new logins get a device key.
+        package var isEnabled = false
+        /// Whether a login without a device key may be bound to a new one when it lets another app in.
+        package var bindsInsecurely = false
+        /// Links to other apps by which a login may begin. At most 20.
+        package var authorizationEndpoints: [String] = []
 
         package init() {}
     }
@@ -74,12 +88,21 @@ package struct TenantConfiguration: Sendable, Equatable {
     /// How long before its expiry a user's token is renewed without a caller's request, 60 s to a day; nil for never.
     package var proactiveRefresh: Duration?
     package var clientCredentials = ClientCredentials.on
+    /// Nil where other apps take no part.
+    package var appToApp: AppToApp?
     /// How signed tokens are verified; its members replace those of the preset. Nil for the preset's.
     package var tokenVerification: TokenVerification?
 
     package init(preset: ProviderPreset, client: ClientConfiguration) {
         self.preset = preset
         self.client = client
+    }
+
+    /// The address that issues challenges; nil where neither the configuration nor the provider's issuer tells it.
+    package func challengeEndpoint(at server: AuthorizationServer) -> String? {
+        if let address = endpoints.challenge { return address }
+        guard let path = preset.appToApp?.challengePath, let issuer = server.issuer ?? issuer else { return nil }
+        return WireText(issuer).ends(with: "/") ? issuer + path : "\(issuer)/\(path)"
     }
 
     /// The pins in force: one of them must be in the verified chain. Empty when certificates are not pinned.
