@@ -97,10 +97,10 @@ package struct DeviceKeyEndpoint: Sendable {
                 }
                 if response.status == .ok, let token, (1...Self.longestText).contains(token.count) { return token }
                 log.warning("challenge_refused", [.provider(server.preset), .status(response.status)])
-                failure = BrokerError(
-                    response.status.code >= 500 || response.status.code == 429 ? .retryableError : .unexpectedError,
-                    "The provider issues no challenge.", retryAfter: 5)
-                if failure.code == .unexpectedError { throw failure }
+                guard response.status.code >= 500 || response.status.code == 429 else {
+                    throw BrokerError(.unexpectedError, "The provider refuses to issue a challenge.")
+                }
+                failure = BrokerError(.retryableError, "The provider issues no challenges now.", retryAfter: 5)
             case .failure(let error):
                 log.warning("challenge_request_failed", [.provider(server.preset), .transport(error)])
                 if let final = BrokerError.permanentFailure(error, at: address) { throw final }

@@ -54,6 +54,8 @@ internal import TokenBroker
             switch "\(operation.method) \(operation.path)" {
             case "PUT /tenants/{tenant}/clients/{client_id}":
                 sample.body = #"{"redirect_uris": ["https://app.example/"]}"#
+            case "POST /app2app/requests", "POST /app2app/approve", "POST /app2app/reject":
+                sample.body = #"{"uri": "https://a.example/?client_id=a&redirect_uri=b%3A%2F&code_challenge=c"}"#
             case "POST /oauth2/challenge": sample.body = #"{"purpose": "app2app_request"}"#
             case "POST /oauth2/token", "POST /oauth2/revoke":
                 sample.body = "grant_type=refresh_token&token=t"

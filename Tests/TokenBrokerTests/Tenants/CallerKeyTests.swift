@@ -392,7 +392,9 @@ internal import TokenBroker
                 self = .nothing
             case (_, "/credentials/restore"): self = .admin
             case (_, let path) where path == "/tenants" || path.hasPrefix("/tenants/"): self = .admin
-            case (_, let path) where path.hasPrefix("/login/") || path.hasPrefix("/device"):
+            case (_, let path)
+            where path.hasPrefix("/login/") || path.hasPrefix("/device")
+                || path.hasPrefix("/app2app/"):
                 self = .permission(.login)
             case ("GET", "/credentials"), ("GET", "/credentials/status"), ("GET", "/credentials/claims"),
                 ("GET", "/credentials/list"):
