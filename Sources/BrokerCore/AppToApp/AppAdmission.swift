@@ -42,7 +42,8 @@ package struct AppAdmission: Sendable {
         guard let request = AppToAppRequest(uri) else {
             throw BrokerError(
                 .illegalArgument,
-                "The uri is no request to let an app in: it needs client_id, redirect_uri and code_challenge, each once.")
+                "The uri is no request to let an app in: it needs client_id, redirect_uri and code_challenge, each once."
+            )
         }
         return request
     }

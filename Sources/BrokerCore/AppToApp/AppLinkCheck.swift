@@ -37,7 +37,7 @@ package final class AppLinkCheck: Sendable {
     private let targets: TargetPolicy
     private let time: any Time
     private let log: Log
-    private let files = Mutex(BoundedTable<String, File>(capacity: capacity))
+    private let files = Mutex(BoundedTable<WireText, File>(capacity: capacity))
 
     init(transport: any ProviderTransport, targets: TargetPolicy, time: any Time, log: Log) {
         self.transport = transport
@@ -50,7 +50,8 @@ package final class AppLinkCheck: Sendable {
     func check(_ link: WireText, belongsTo app: App) async throws(BrokerError) {
         let base = link.split(at: "?", limit: 2)[0].text
         guard let url = URLTarget(base), url.scheme == .https || targets.allowsHTTP else {
-            throw BrokerError(.illegalArgument, "The redirect_uri of the request is no https link, so no app is known for it.")
+            throw BrokerError(
+                .illegalArgument, "The redirect_uri of the request is no https link, so no app is known for it.")
         }
         let isNamed: Bool
         switch app {
@@ -63,7 +64,8 @@ package final class AppLinkCheck: Sendable {
         }
         if isNamed { return }
         throw BrokerError(
-            .illegalArgument, "The host \(url.host) does not name this app for the link, so another app may get the code.")
+            .illegalArgument,
+            "The host \(url.host) does not name this app for the link, so another app may get the code.")
     }
 
     // MARK: Files
@@ -71,7 +73,7 @@ package final class AppLinkCheck: Sendable {
     private func file(_ path: String, of url: URLTarget) async throws(BrokerError) -> JSONValue {
         let address = "\(url.scheme.rawValue)://\(url.origin.authority)\(path)"
         let now = time.monotonic
-        if let file = files.withLock({ $0[address] }), file.end > now { return file.json }
+        if let file = files.withLock({ $0[WireText(address)] }), file.end > now { return file.json }
         guard let target = URLTarget(address) else { throw Self.unreadable(address, "has no usable address") }
         let response: ClientResponse
         do throws(TransportError) {
@@ -88,7 +90,9 @@ package final class AppLinkCheck: Sendable {
         let json = await InputReading.run(bytes: response.body.count) { try? JSONValue(parsing: response.body) }
         guard let json else { throw Self.unreadable(address, "is not JSON") }
         if let validity = Self.validity(response.fields) {
-            files.withLock { _ = $0.setNewest(File(json: json, end: now.advanced(by: validity)), forKey: address) }
+            files.withLock {
+                _ = $0.setNewest(File(json: json, end: now.advanced(by: validity)), forKey: WireText(address))
+            }
         }
         return json
     }
@@ -130,7 +134,8 @@ package final class AppLinkCheck: Sendable {
     /// The first component or path that matches decides.
     static func names(_ file: JSONValue, _ appID: WireText, path: WireText) -> Bool {
         for detail in file["applinks"]?["details"]?.array ?? [] {
-            let ids = (detail["appIDs"]?.array ?? []).compactMap(\.string) + [detail["appID"]?.string].compactMap(\.self)
+            let ids =
+                (detail["appIDs"]?.array ?? []).compactMap(\.string) + [detail["appID"]?.string].compactMap(\.self)
             guard ids.contains(appID) else { continue }
             if let components = detail["components"]?.array {
                 for component in components {

@@ -1,6 +1,5 @@
 package import ExternalText
 internal import HTTPCodec
-internal import HTTPSClient
 
 /// A link by which one app asks another app of the same device to let it in.
 package struct AppToAppRequest: Sendable, Equatable {
@@ -16,7 +15,9 @@ package struct AppToAppRequest: Sendable, Equatable {
     package init?(_ uri: WireText) {
         guard uri.count <= Self.longest, !uri.contains("#") else { return nil }
         let parts = uri.split(at: "?", limit: 2)
-        guard parts.count == 2, parts[0].contains(":"), let pairs = try? FormEncoding.decode(parts[1]) else { return nil }
+        guard parts.count == 2, parts[0].contains(":"), let pairs = try? FormEncoding.decode(parts[1]) else {
+            return nil
+        }
         var values: [WireText: WireText] = [:]
         for pair in pairs where values.updateValue(pair.value, forKey: pair.name) != nil { return nil }
         guard let clientID = values["client_id"], !clientID.isEmpty, let redirectURI = values["redirect_uri"],

@@ -83,7 +83,8 @@ package struct DeviceKeyEndpoint: Sendable {
     ) async throws(BrokerError) -> WireText {
         guard let address = configuration.challengeEndpoint(at: server) else {
             throw BrokerError(
-                .illegalConfiguration, "The address that issues challenges is not known: configure endpoints.challenge.")
+                .illegalConfiguration, "The address that issues challenges is not known: configure endpoints.challenge."
+            )
         }
         var message = try ClientRequest(provider: server, .post, address)
         message.fields.append("Content-Type", "application/json")
