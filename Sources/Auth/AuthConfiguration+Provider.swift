@@ -16,12 +16,15 @@ extension AuthConfiguration {
         public var revocation: URL?
         /// The provider's JWK set (RFC 7517 §5).
         public var jwks: URL?
+        /// The endpoint that issues challenges for device keys. Nil means `/oauth2/challenge` below the issuer.
+        public var challenge: URL?
 
         /// Sets the addresses.
         public init(
             authorization: URL? = nil, token: URL? = nil, deviceAuthorization: URL? = nil, revocation: URL? = nil,
-            jwks: URL? = nil
+            jwks: URL? = nil, challenge: URL? = nil
         ) {
+            self.challenge = challenge
             self.authorization = authorization
             self.token = token
             self.deviceAuthorization = deviceAuthorization
@@ -32,7 +35,7 @@ extension AuthConfiguration {
         var members: [WireText: JSONValue] {
             let addresses: [(WireText, URL?)] = [
                 ("authorization", authorization), ("token", token), ("device_authorization", deviceAuthorization),
-                ("revocation", revocation), ("jwks", jwks),
+                ("revocation", revocation), ("jwks", jwks), ("challenge", challenge),
             ]
             var members: [WireText: JSONValue] = [:]
             for (name, address) in addresses {

@@ -70,6 +70,10 @@ public struct AuthConfiguration: Sendable, Equatable {
         case never
     }
 
+    /// How the app takes part in app-to-app authentication. Nil, the default, means that it lets no other apps in. Only for the
+    /// provider `authgear`.
+    public var app2appOptions: App2AppOptions?
+
     /// Sets the parameters. They are checked by the calls that use them.
     public init(
         credentialsStorageKey: String, clientID: String, scopes: Set<String> = [], clientSecret: String? = nil,
@@ -78,8 +82,10 @@ public struct AuthConfiguration: Sendable, Equatable {
         issuer: URL? = nil, defaultLifetime: TokenLifetime? = nil, endpoints: Endpoints = Endpoints(),
         clientAuthentication: ClientAuthentication? = nil, tokenVerification: TokenVerification? = nil,
         refreshLeadTime: Duration? = nil, proactiveRefresh: Duration? = nil, reuseGrace: Duration? = nil,
-        sessionEndingAnswers: [SessionEndingAnswer] = [], tokenExpiryBufferInterval: Duration = .seconds(45)
+        sessionEndingAnswers: [SessionEndingAnswer] = [], tokenExpiryBufferInterval: Duration = .seconds(45),
+        app2appOptions: App2AppOptions? = nil
     ) {
+        self.app2appOptions = app2appOptions
         self.credentialsStorageKey = credentialsStorageKey
         self.clientID = clientID
         self.scopes = scopes
@@ -151,6 +157,7 @@ extension AuthConfiguration {
                 .integer(try duration.wholeSeconds(name))
             }
         }
+        if let app2appOptions { members["app2app"] = .object(app2appOptions.members) }
         if !sessionEndingAnswers.isEmpty {
             members["session_ending_answers"] = .array(sessionEndingAnswers.map { .object($0.members) })
         }

@@ -36,6 +36,11 @@ public struct AuthError: Error, Sendable, Equatable {
         public static let invalidTokenRequest = Code("invalidTokenRequest")
         /// The provider does not know the account; the user's session has ended. Only another account helps.
         public static let unknownAccount = Code("unknownAccount")
+        /// No user is logged in, or the login has no device key, so no other app can be let in. Only a login helps, with
+        /// `App2AppOptions.isEnabled`.
+        public static let unauthenticated = Code("unauthenticated")
+        /// The system did not open a link in the app that it belongs to. Nothing was told to that app.
+        public static let linkNotOpened = Code("linkNotOpened")
         /// The provider's certificate, host name, key or TLS version was not accepted. Nothing was sent to the provider.
         /// Retrying helps only if the cause is in the network, such as a proxy that intercepts TLS.
         public static let providerUntrusted = Code("providerUntrusted")
@@ -84,6 +89,7 @@ public struct AuthError: Error, Sendable, Equatable {
         case .missingTokenContainer, .levelNotAvailable: .missingTokenContainer
         case .invalidTokenRequest: .invalidTokenRequest
         case .unknownAccount: .unknownAccount
+        case .unauthenticated: .unauthenticated
         case .storageUnavailable: .storageUnavailable
         case .internalError: .storageUnusable
         default: error.code.status.code >= 500 ? .unexpectedError : .illegalArgument
