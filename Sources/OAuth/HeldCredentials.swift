@@ -21,6 +21,8 @@ package struct HeldCredentials: Sendable, Equatable {
     package var refreshableFrom: Timestamp?
     /// Which of the tokens were verified.
     package var proof = TokenProof()
+    /// The key by which the session lets other apps in; nil for a session that has none.
+    package var deviceKey: DeviceKey?
 
     /// The expiry of the token; nil when it does not expire.
     package var expiry: Timestamp? { expires == .never ? nil : expires }
@@ -76,6 +78,7 @@ package struct HeldCredentials: Sendable, Equatable {
             identity = response.identity.completed(by: previous?.identity)
             // A refresh need not bring an ID token; the one of the login still tells who the user is.
             proof.idToken = previous?.proof.idToken
+            deviceKey = previous?.deviceKey
         }
     }
 }

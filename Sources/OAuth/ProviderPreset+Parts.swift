@@ -67,6 +67,20 @@ extension ProviderPreset {
         package let errors: Set<WireText>
     }
 
+    /// How an app of a device, which a user is logged in to, gets a code for another app of the device.
+    package struct AppToAppRules: Sendable, Equatable {
+        /// The path of the challenge endpoint below the issuer, without a slash at its beginning.
+        package let challengePath: String
+        /// What a challenge is asked for.
+        package let challengePurpose: String
+        /// `typ` of the token by which an app proves that it has its device key.
+        package let proofType: WireText
+        /// The parameter of the code exchange that binds a device key to the session.
+        package let keyParameter: String
+        /// The grant that answers with a code for the other app.
+        package let grantType: String
+    }
+
     /// A refusal that callers get as an error of that name.
     package enum NamedRefusal: Sendable {
         /// The refresh token is not valid any more.

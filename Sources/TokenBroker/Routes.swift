@@ -18,7 +18,7 @@ struct Routes {
     var all: [Route] {
         TenantRoutes(broker).all + CallerKeyRoutes(broker).all + BrowserLoginRoutes(broker).all
             + EndedLoginRoutes(broker).all + LoginRoutes(broker).all + DeviceRoutes(broker).all
-            + CredentialsRoutes(broker).all + EventRoutes(broker).all
+            + AppToAppRoutes(broker).all + CredentialsRoutes(broker).all + EventRoutes(broker).all
             + OperationRoutes(broker, isForOperators: isForOperators).all
     }
 }

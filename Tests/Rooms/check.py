@@ -38,6 +38,7 @@ ROOMS = {
     "Credentials": "credentials are handed out, set, removed and listed",
     "Accounts": "accounts are activated at providers without a login page",
     "Logins": "logins of users",
+    "AppToApp": "apps of a device that the sessions of users let in, and the links between apps",
     "Assembly": "the parts, put together",
 }
 

@@ -70,6 +70,7 @@ package final class CredentialsBroker: Sendable {
     package let accounts: AccountFlow
     package let logins: LoginFlow
     package let deviceLogins: DeviceFlow
+    package let appToApp: AppToAppFlow
     package let events: EventFeed
     package let expiryJob: ExpiryJob
     package let bus: EventBus
@@ -154,6 +155,11 @@ package final class CredentialsBroker: Sendable {
             vault: vault, providers: providers, intake: intake, bus: bus, limit: settings.pendingDeviceLogins,
             instruments: instruments)
 
+        appToApp = AppToAppFlow(
+            renewer: renewer,
+            links: AppLinkCheck(
+                transport: transport, allowsHTTP: settings.providerTargets.allowsHTTP, time: time, log: log))
+
         storeRecovery = StoreRecovery(vault: vault, records: records, time: time, log: log)
         leaseRecovery = LeaseRecovery(vault: vault, renewer: renewer, time: time, log: log)
         expiryJob = ExpiryJob(
@@ -228,6 +234,7 @@ package final class CredentialsBroker: Sendable {
         await deviceLogins.finish()
         await logins.finish()
         await accounts.finish()
+        await appToApp.finish()
         await renewer.finish()
         // If the store has lost commits meanwhile, only this process may have their content.
         if let recovery = jobs.recovery {
@@ -241,6 +248,7 @@ package final class CredentialsBroker: Sendable {
 
     private func cancelAll() {
         let count = renewer.cancelAll() + logins.cancelAll() + accounts.cancelAll() + deviceLogins.cancelAll()
+            + appToApp.cancelAll()
         providers.servers.cancelAll()
         providers.verifier.keys.cancelAll()
         log.error("work_cut_short", [.count(count)])

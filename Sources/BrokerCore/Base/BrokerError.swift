@@ -17,6 +17,8 @@ package struct BrokerError: Error, Sendable, Equatable {
         case missingTokenContainer = "missing_token_container"
         case invalidTokenRequest = "invalid_token_request"
         case unknownAccount = "unknown_account"
+        /// There is no session with which the provider could be asked to let another app in.
+        case unauthenticated
         case levelNotAvailable = "level_not_available"
         case invalidRequest = "invalid_request"
         case unauthorized
@@ -46,7 +48,8 @@ package struct BrokerError: Error, Sendable, Equatable {
             case .unsupportedMediaType: .unsupportedMediaType
             case .tooManyRequests: .tooManyRequests
             case .illegalArgument: .unprocessableContent
-            case .illegalConfiguration, .levelNotAvailable, .invalidTokenRequest, .unknownAccount: .failedDependency
+            case .illegalConfiguration, .levelNotAvailable, .invalidTokenRequest, .unknownAccount, .unauthenticated:
+                .failedDependency
             case .tokenResponseError, .unexpectedError, .providerUntrusted: .badGateway
             case .retryableError, .networkError, .storageUnavailable: .serviceUnavailable
             case .internalError: .internalServerError
@@ -65,6 +68,7 @@ package struct BrokerError: Error, Sendable, Equatable {
             case .missingTokenContainer: "No credentials are stored"
             case .invalidTokenRequest: "The refresh token is not valid any more"
             case .unknownAccount: "The provider does not know the account"
+            case .unauthenticated: "No session that can let an app in"
             case .levelNotAvailable: "No credentials of that level"
             case .invalidRequest: "The request is not well-formed"
             case .unauthorized: "No valid API key"

@@ -1,6 +1,6 @@
 package import CredentialStore
 internal import Cryptography
-internal import ExternalText
+package import ExternalText
 internal import JSON
 package import OAuth
 
@@ -23,6 +23,10 @@ package struct BrokerEvent: Sendable, Equatable {
         case revocationFailed = "revocation.failed"
         case loginCompleted = "login.completed"
         case loginFailed = "login.failed"
+        /// The session of a storage key let another app in.
+        case appToAppApproved = "app2app.approved"
+        /// Another app was not let in: by a caller's decision, or because the provider refused.
+        case appToAppRejected = "app2app.rejected"
         case refreshStarted = "refresh.started"
         case refreshRefreshingAccessToken = "refresh.refreshing_access_token"
         case refreshRefreshedAccessToken = "refresh.refreshed_access_token"
@@ -202,6 +206,26 @@ package struct BrokerEvent: Sendable, Equatable {
         BrokerEvent(.loginCompleted, id, at: time) { json in
             json.member("flow", kind.rawValue)
             json.memberIfPresent("login_id", loginID)
+        }
+    }
+
+    /// Another app was let in by the session of a storage key.
+    /// - Parameter clientID: the other app.
+    package static func appToAppApproved(
+        _ id: CredentialsID, clientID: WireText, at time: Timestamp
+    ) -> BrokerEvent {
+        BrokerEvent(.appToAppApproved, id, at: time) { $0.member("client_id", clientID.text) }
+    }
+
+    /// - Parameters:
+    ///   - clientID: the other app.
+    ///   - error: what the other app is told.
+    package static func appToAppRejected(
+        _ id: CredentialsID, clientID: WireText, error: String, at time: Timestamp
+    ) -> BrokerEvent {
+        BrokerEvent(.appToAppRejected, id, at: time) { json in
+            json.member("client_id", clientID.text)
+            json.member("error", error)
         }
     }
 

@@ -22,7 +22,10 @@ extension LoginFlow {
             throw BrokerError(
                 .illegalArgument, "A custom parameter bears the name of a parameter of the protocol.")
         }
-        let server = try await servers.server(for: tenant)
+        var server = try await servers.server(for: tenant)
+        let app = try Self.otherApp(parameters, of: configuration)
+        // Another app brings the response, and it knows no issuer.
+        if app != nil { server.announcesIssuerInResponses = false }
         if server.preset.accounts != nil {
             throw BrokerError(
                 .illegalConfiguration,
@@ -35,12 +38,15 @@ extension LoginFlow {
         let loginID: String
         let binding: SecretBytes
         var nonce: String?
+        var deviceKey: DeviceKey?
         do {
             state = Base64URL.encode(try SecureRandom.bytes(32))
             pkce = try PKCE()
             loginID = Base64URL.encode(try SecureRandom.bytes(16))
             binding = SecretBytes(utf8: Base64URL.encode(try SecureRandom.bytes(32)))
-            if configuration.client.scopes.values.contains("openid") {
+            if configuration.bindsDeviceKeys { deviceKey = try DeviceKey.generate(isBound: true) }
+            // A code that another app brings belongs to no authorization request, so that its ID token has no nonce.
+            if configuration.client.scopes.values.contains("openid"), app == nil {
                 nonce = Base64URL.encode(try SecureRandom.bytes(32))
             }
         } catch {
@@ -50,7 +56,13 @@ extension LoginFlow {
             redirectURI: redirectURI.text, state: state, codeChallenge: pkce.codeChallenge, nonce: nonce,
             language: parameters.language?.text, email: parameters.email?.text,
             customParameters: parameters.customParameters)
-        let loginURI = request.uri(for: configuration.client, at: server)
+        let loginURI =
+            app.map {
+                AppToAppRequest(
+                    clientID: configuration.client.clientID, redirectURI: redirectURI,
+                    codeChallenge: WireText(pkce.codeChallenge), state: WireText(state)
+                ).link(to: $0)
+            } ?? request.uri(for: configuration.client, at: server)
         let mustStartHere = configuration.browserBinding == .required
         let login = PendingLogin(
             id: loginID, tenant: tenant.name, storageKey: parameters.storageKey,
@@ -60,7 +72,8 @@ extension LoginFlow {
             secrets: .init(
                 redirectURI: redirectURI.text, returnTo: parameters.returnTo?.text,
                 configuration: configuration.withoutListedURIs, server: server, loginURI: loginURI,
-                codeVerifier: pkce.codeVerifier, nonce: nonce.map { WireText($0) }, binding: binding),
+                codeVerifier: pkce.codeVerifier, nonce: nonce.map { WireText($0) }, binding: binding,
+                deviceKey: deviceKey),
             isBound: mustStartHere)
         let record = login.record(version: 1, stateDigest: SHA256.digest(Array(state.utf8)))
         let reserve = configuration.browserBinding == .confirm ? PendingLogin.confirmationReserve : 0
@@ -84,6 +97,24 @@ extension LoginFlow {
         return Begun(
             loginID: loginID, loginURI: mustStartHere ? startURI : loginURI, startURI: startURI,
             expiresIn: PendingLogin.validity)
+    }
+
+    /// The address of the app at which a login begins; nil for the provider's page.
+    private static func otherApp(
+        _ parameters: Parameters, of configuration: TenantConfiguration
+    ) throws(BrokerError) -> String? {
+        guard let given = parameters.authorizationEndpoint else { return nil }
+        let listed = configuration.appToApp?.authorizationEndpoints ?? []
+        guard let endpoint = listed.first(where: { WireText($0) == given }) else {
+            throw BrokerError(
+                .illegalArgument,
+                "The authorization_endpoint is not one of the authorization_endpoints of the tenant's app2app.")
+        }
+        if parameters.language != nil || parameters.email != nil || !parameters.customParameters.isEmpty {
+            throw BrokerError(
+                .illegalArgument, "Another app takes no login_config: leave it out, or leave app2app out.")
+        }
+        return endpoint
     }
 
     /// The redirect URI of a login, and which callback that is.

@@ -11,10 +11,12 @@ extension LoginFlow {
         package var language: WireText?
         package var email: WireText?
         package var customParameters: [WireText: WireText]
+        /// The address of another app of the device, at which the login begins; nil for the provider's page.
+        package var authorizationEndpoint: WireText?
 
         package init(
             storageKey: StorageKey, redirectURI: WireText?, returnTo: WireText?, language: WireText?,
-            email: WireText?, customParameters: [WireText: WireText]
+            email: WireText?, customParameters: [WireText: WireText], authorizationEndpoint: WireText? = nil
         ) {
             self.storageKey = storageKey
             self.redirectURI = redirectURI
@@ -22,6 +24,7 @@ extension LoginFlow {
             self.language = language
             self.email = email
             self.customParameters = customParameters
+            self.authorizationEndpoint = authorizationEndpoint
         }
     }
 

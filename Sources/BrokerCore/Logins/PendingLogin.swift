@@ -37,6 +37,8 @@ package struct PendingLogin: Sendable {
         /// The value of the cookie of the browser that may finish the login.
         var binding: SecretBytes
         var confirmation: Confirmation?
+        /// The key that the code exchange binds to the session; nil where it binds none.
+        var deviceKey: DeviceKey?
     }
 
     /// For how long a state is valid.
@@ -156,6 +158,7 @@ extension PendingLogin {
                 json.member("code_verifier", secrets.codeVerifier.revealedText)
                 json.memberIfPresent("nonce", secrets.nonce?.text)
                 json.member("binding", secrets.binding.revealedText)
+                json.memberIfPresent("device_key", secrets.deviceKey?.pem.revealedText)
                 if let confirmation = secrets.confirmation {
                     json.name("confirmation")
                     json.object { json in
@@ -218,7 +221,10 @@ extension PendingLogin {
             secrets = Secrets(
                 redirectURI: redirectURI, returnTo: json["return_to"]?.string?.text, configuration: configuration,
                 server: server, loginURI: loginURI, codeVerifier: SecretBytes(utf8: verifier),
-                nonce: json["nonce"]?.string, binding: SecretBytes(utf8: binding), confirmation: confirmation)
+                nonce: json["nonce"]?.string, binding: SecretBytes(utf8: binding), confirmation: confirmation,
+                deviceKey: (json["device_key"]?.string?.text).map {
+                    DeviceKey(pem: SecretBytes(utf8: $0), isBound: true)
+                })
         }
         self.status = status
     }

@@ -243,6 +243,7 @@ package final class Metrics: Sendable {
         case accountCreation = "account_creation"
         case activation
         case logout
+        case challenge
     }
 
     package func loginEnded(_ kind: LoginKind, _ outcome: String) {

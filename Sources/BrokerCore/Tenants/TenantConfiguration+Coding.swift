@@ -59,6 +59,10 @@ extension TenantConfiguration {
                         reader.note(WireText(name), "is not used with this provider")
                     }
                 }
+                endpoints.challenge = Self.providerURI(&reader, "challenge", rules)
+                if endpoints.challenge != nil, preset.appToApp == nil {
+                    reader.note("challenge", "is not used with this provider")
+                }
                 return endpoints
             } ?? Endpoints()
         let hasUnusableAddresses = reader.faultCount > faultsBefore
@@ -102,7 +106,22 @@ extension TenantConfiguration {
                 "token_verification",
                 "needs the address of the provider's keys: name it in its jwks or in endpoints.jwks")
         }
+        appToApp = reader.object("app2app") { Self.appToApp(&$0, rules) }
+        if appToApp != nil, preset.appToApp == nil { reader.note("app2app", "is not used with this provider") }
+        if bindsDeviceKeys || appToApp?.bindsKeysLater == true, configuredServer != nil,
+            challengeEndpoint(issuer: issuer) == nil, !hasUnusableAddresses
+        {
+            reader.note("app2app", "needs endpoints.challenge, or the issuer")
+        }
         try reader.finish()
+    }
+
+    private static func appToApp(_ reader: inout ObjectReader, _ rules: TargetPolicy) -> AppToApp {
+        var appToApp = AppToApp()
+        appToApp.isEnabled = reader.bool("enabled") ?? false
+        appToApp.bindsKeysLater = reader.bool("insecure_device_key_binding") ?? false
+        appToApp.authorizationEndpoints = providerURIs(&reader, "authorization_endpoints", rules)
+        return appToApp
     }
 
     private static func expectations(_ reader: inout ObjectReader) -> TokenVerification.Expectations {
@@ -221,17 +240,7 @@ extension TenantConfiguration {
 
     /// A redirect URI may have an application's own scheme. It is compared as text and never called.
     private static func redirectURIFault(_ text: WireText) -> String? {
-        let scheme = text.split(at: ":", limit: 2)[0]
-        let isAbsolute =
-            scheme.count < text.count && scheme.utf8.first.map { $0.isLowercaseLetter || $0.isUppercaseLetter } ?? false
-            && scheme.utf8.allSatisfy {
-                $0.isLowercaseLetter || $0.isUppercaseLetter || $0.isDigit || "+.-".utf8.contains($0)
-            }
-        let isScript = ["javascript", "data", "vbscript", "file"].contains(scheme.lowercased)
-        let isVisible = text.utf8.allSatisfy { $0 > 0x20 && $0 < 0x7f }
-        // RFC 6749 §3.1.2: absolute, without a fragment.
-        return isAbsolute && !isScript && isVisible && !text.contains("#") && text.count <= 2048
-            ? nil : "must be an absolute URI without fragment"
+        AbsoluteURI.isValid(text) ? nil : "must be an absolute URI without fragment"
     }
 
     private static func returnURIFault(_ text: WireText) -> String? {
@@ -265,6 +274,7 @@ extension TenantConfiguration {
                 json.memberIfPresent("jwks", endpoints.jwks)
                 json.memberIfPresent("userinfo", endpoints.userInfo)
                 for (name, path) in Self.accountEndpoints { json.memberIfPresent(name, endpoints[keyPath: path]) }
+                json.memberIfPresent("challenge", endpoints.challenge)
             }
         }
         json.memberIfPresent("token_endpoint_auth_method", clientAuthentication?.rawValue)
@@ -301,6 +311,14 @@ extension TenantConfiguration {
                 Self.encode(tokenVerification.accessToken, "access_token", to: &json)
                 Self.encode(tokenVerification.refreshToken, "refresh_token", to: &json)
                 json.memberIfPresent("jwks", tokenVerification.jwks)
+            }
+        }
+        if let appToApp {
+            json.name("app2app")
+            json.object { json in
+                json.member("enabled", appToApp.isEnabled)
+                json.member("insecure_device_key_binding", appToApp.bindsKeysLater)
+                json.member("authorization_endpoints", appToApp.authorizationEndpoints)
             }
         }
         if clientCredentials != .on { json.member("client_credentials", clientCredentials.rawValue) }

@@ -57,6 +57,9 @@ internal import TokenBroker
             case "PUT /credentials": sample.body = #"{"credentials": {"client_id": "c1", "token": "t"}}"#
             case "POST /credentials/restore": sample.body = "{}"
             case "POST /credentials/activate": sample.body = #"{"platform_signature": "s"}"#
+            case "POST /app2app/requests", "POST /app2app/approve", "POST /app2app/reject":
+                sample.body =
+                    #"{"uri": "https://a.example/x?client_id=b&redirect_uri=https%3A%2F%2Fb.example%2Fr&code_challenge=c"}"#
             case "POST /login/start/{tenant}/{login_id}", "POST /login/confirm/{tenant}/{login_id}":
                 sample.body = "decision=continue"
                 sample.fields = ContractLogins.button
