@@ -75,7 +75,8 @@ internal import Testing
             #expect(parts.claims["action"]?.string == "setup")
             #expect(parts.header["typ"]?.string == "vnd.authgear.app2app-request")
             #expect(parts.header["alg"]?.string == "ES256")
-            let jwk = try JSONWebKey(try #require(parts.header["jwk"]))
+            let member = try #require(parts.header["jwk"])
+            let jwk = try JSONWebKey(member)
             #expect(jwk.keyID == parts.header["kid"]?.string && jwk.keyID?.count == 43)
             #expect(jwk.keyID == WireText(Base64URL.encode(jwk.thumbprint)))
             let pieces = token.split(at: ".")
@@ -181,7 +182,8 @@ internal import Testing
         (#""components": [{"?": {"code": "d*"}}]"#, "/redirect?code=code&state=s", false),
         (#""components": [{"?": {"error": "*"}}]"#, "/redirect?code=code", false),
         (#""components": [{"?": "code=*"}]"#, "/redirect?code=code", true),
-        (#""components": [{"#": "top"}]"#, "/redirect", false), (#""components": [{"#": "*"}]"#, "/redirect", true),
+        (##""components": [{"#": "top"}]"##, "/redirect", false),
+        (##""components": [{"#": "*"}]"##, "/redirect", true),
         (#""components": [{"/": "/$(lang)"}]"#, "/en", false),
         (#""components": [{"/": "/$(lang)", "exclude": true}, {"/": "*"}]"#, "/en", false),
         (#""components": [{"/": "/en", "percentEncoded": false}]"#, "/en", false),

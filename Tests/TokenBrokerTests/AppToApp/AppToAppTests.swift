@@ -49,7 +49,8 @@ internal import TokenBroker
     }
 
     private static func claims(_ jwt: String?) throws -> JSONValue {
-        .object(try #require(JSONWebToken.payload(of: WireText(try #require(jwt)))))
+        let jwt = try #require(jwt)
+        return .object(try #require(JSONWebToken.payload(of: WireText(jwt))))
     }
 
     private static func key(_ jwt: String?) throws -> JSONValue {
@@ -423,7 +424,7 @@ internal import TokenBroker
         let broker = try await Self.broker()
         await broker.logIn(token: BrokerHarness.token("a", refresh: "r", expiresIn: 90_000))
         broker.transport.standing(
-            at: Self.assetLinks, .json(200, Self.statement, fields: ["Cache-Control": WireText(control)]))
+            at: Self.assetLinks, .json(200, Self.statement, fields: ["Cache-Control": control]))
         broker.transport.always(.json(200, #"{"code":"code-1"}"#))
         #expect(await Self.approve(broker, Self.android).status == 200)
         broker.time.advance(by: .seconds(later))
