@@ -12,13 +12,14 @@ package struct AndroidAppLinks: Sendable {
     }
 
     private static let relation: WireText = "delegate_permission/common.handle_all_urls"
+    private static let namespace: WireText = "android_app"
 
     /// Nil for a document that is no list of statements. A statement of another form says nothing of apps.
     package init?(_ json: JSONValue) {
         guard let statements = json.array else { return nil }
         var apps: Set<App> = []
         for statement in statements {
-            guard let target = statement["target"], target["namespace"]?.string == "android_app",
+            guard let target = statement["target"], target["namespace"]?.string == Self.namespace,
                 statement["relation"]?.array?.contains(where: { $0.string == Self.relation }) == true,
                 let package = target["package_name"]?.string
             else { continue }

@@ -1,7 +1,7 @@
 internal import Cryptography
 internal import ExternalText
-internal import JSON
 internal import JOSE
+internal import JSON
 internal import OAuth
 internal import Testing
 
@@ -26,7 +26,8 @@ internal import Testing
         ("client_id=%zz&redirect_uri=\(redirect)&code_challenge=c", false),
         ("", false),
     ])
-    func `a link is a request with a client, a redirect URI and a challenge, once each`(query: String, isRequest: Bool) {
+    func `a link is a request with a client, a redirect URI and a challenge, once each`(query: String, isRequest: Bool)
+    {
         for link in ["https://a.example/authorize?\(query)", "https://a.example/authorize?\(query)#top"] {
             #expect((AppToAppRequest(link: WireText(link)) != nil) == isRequest)
         }
@@ -104,6 +105,8 @@ internal import Testing
         #expect(CredentialRecord(decoding: CredentialRecord(held: held).encoded)?.held?.deviceKey == nil)
         held.deviceKey = key
         #expect(CredentialRecord(decoding: CredentialRecord(held: held).encoded)?.held == held)
+        let quarantined = QuarantinedCredentials(credentials: held, until: Timestamp(seconds: 2))
+        #expect(QuarantinedCredentials(decoding: quarantined.encoded)?.credentials == held)
         let server = AuthorizationServer(
             preset: .authgear, authorizationEndpoint: "https://op.example/a", tokenEndpoint: "https://op.example/t",
             revocationEndpoint: nil, issuer: nil, announcesIssuerInResponses: false, clientAuthentication: .none,
@@ -209,7 +212,8 @@ internal import Testing
         let text = String(repeating: "a", count: count)
         func isMatch(_ pattern: String, _ text: String) throws -> Bool {
             let details = #"{"applinks": {"details": [{"appID": "T.b", "paths": ["\#(pattern)"]}]}}"#
-            return try #require(AppleAppLinks(try Self.json(details))).allow(app: "T.b", path: WireText(text), query: nil)
+            return try #require(AppleAppLinks(try Self.json(details))).allow(
+                app: "T.b", path: WireText(text), query: nil)
         }
         #expect(try isMatch(text, text) && !isMatch(text, text + "a") && !isMatch(text + "a", text))
         #expect(try isMatch(text + "*", text) && isMatch("*" + text, text) && isMatch(text + "*b", text + "ccb"))

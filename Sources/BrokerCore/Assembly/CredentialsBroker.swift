@@ -247,7 +247,8 @@ package final class CredentialsBroker: Sendable {
     }
 
     private func cancelAll() {
-        let count = renewer.cancelAll() + logins.cancelAll() + accounts.cancelAll() + deviceLogins.cancelAll()
+        let count =
+            renewer.cancelAll() + logins.cancelAll() + accounts.cancelAll() + deviceLogins.cancelAll()
             + appToApp.cancelAll()
         providers.servers.cancelAll()
         providers.verifier.keys.cancelAll()

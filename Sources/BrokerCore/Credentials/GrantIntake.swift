@@ -25,7 +25,8 @@ package struct GrantIntake: Sendable {
 
         package init(
             _ response: TokenResponse, origin: WaitingVerification.Origin, nonce: WireText? = nil, login: String? = nil,
-            deviceKey: DeviceKey? = nil, to configuration: TenantConfiguration, by server: AuthorizationServer, now: Timestamp
+            deviceKey: DeviceKey? = nil, to configuration: TenantConfiguration, by server: AuthorizationServer,
+            now: Timestamp
         ) {
             var credentials = HeldCredentials(
                 granted: response, level: .user, to: configuration.client, by: server, now: now)

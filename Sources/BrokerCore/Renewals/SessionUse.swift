@@ -174,7 +174,8 @@ struct SessionUse {
     /// - Returns: whether it is stored.
     func end(_ held: Held, storing record: CredentialRecord, telling events: [BrokerEvent]) async -> Bool {
         let prepared = records.prepare(
-            record, id, over: held.snapshot.version, fencedFor: held.holder) { _ in events }
+            record, id, over: held.snapshot.version, fencedFor: held.holder
+        ) { _ in events }
         for attempt in 1...3 {
             do throws(StoreError) {
                 _ = try await records.write(prepared, id)

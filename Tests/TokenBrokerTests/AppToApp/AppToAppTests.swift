@@ -149,7 +149,8 @@ internal import TokenBroker
         let login = await broker.beginLogin(body: #"{"app2app": {"authorization_endpoint": "\#(other)"}}"#)
         #expect(login.uri.hasPrefix(other + "?"))
         let parameters = BrokerHarness.parameters(of: login.uri)
-        #expect(Set(parameters.keys) == ["client_id", "redirect_uri", "code_challenge", "code_challenge_method", "state"])
+        #expect(
+            Set(parameters.keys) == ["client_id", "redirect_uri", "code_challenge", "code_challenge_method", "state"])
         #expect(parameters["client_id"] == "c1" && parameters["code_challenge_method"] == "S256")
         #expect(parameters["redirect_uri"] == "https://broker.example/login/callback")
         broker.transport.enqueue(.json(200, BrokerHarness.token("access-1", refresh: "refresh-1")))
@@ -183,7 +184,10 @@ internal import TokenBroker
             #"{"provider": "authgear", "client_id": "c", "endpoints": {"authorization": "https://op.example/a", "token": "https://op.example/t"}, "app2app": {"enabled": true}}"#,
             ["/app2app"]
         ),
-        (#"{"provider": "authgear", "client_id": "c", "issuer": "https://op.example", "app2app": {"enabled": true}}"#, []),
+        (
+            #"{"provider": "authgear", "client_id": "c", "issuer": "https://op.example", "app2app": {"enabled": true}}"#,
+            []
+        ),
     ])
     func `app2app is for providers that have it, with addresses that can be used`(
         body: String, pointers: [String]
@@ -197,6 +201,26 @@ internal import TokenBroker
             #expect(shown["app2app"]?["enabled"]?.bool == true)
             #expect(shown["scopes"]?.array?.count == 3)
         }
+    }
+
+    @Test(arguments: ["https://op.example/realm", "https://op.example/realm/"])
+    func `the challenge comes from below the issuer unless an address is configured`(issuer: String) async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant(
+            "t1",
+            #"{"provider": "authgear", "client_id": "c1", "scopes": ["offline_access"], "issuer": "\#(issuer)", "app2app": {"enabled": true}}"#
+        )
+        broker.transport.always(
+            .json(
+                200,
+                #"{"issuer": "\#(issuer)", "authorization_endpoint": "https://op.example/a", "token_endpoint": "\#(Self.token)"}"#
+            ))
+        let login = await broker.beginLogin()
+        let address = "https://op.example/realm/oauth2/challenge"
+        broker.transport.standing(at: address, .json(200, #"{"result":{"token":"CH1"}}"#))
+        broker.transport.always(.json(200, BrokerHarness.token("access-1", refresh: "refresh-1")))
+        #expect(await broker.call(.get, "/login/callback?code=c-1&state=\(login.state)", key: nil).status == 200)
+        #expect(broker.transport.standingSeen.map(\.url) == [address])
     }
 
     // MARK: Requests of other apps
@@ -260,7 +284,10 @@ internal import TokenBroker
             "error=invalid_request&error_description=redirect%20URI%20is%20not%20allowed"
         ),
         (401, #"{"error":"invalid_client"}"#, "error=invalid_client"), (400, "<html>", "error=unknown_error"),
-        (400, #"{"error":"invalid_grant","error_description":"refresh-1 refresh-1 refresh-1"}"#, "error=invalid_grant&error_description=refresh-1%20refresh-1%20refresh-1"),
+        (
+            400, #"{"error":"invalid_grant","error_description":"refresh-1 refresh-1 refresh-1"}"#,
+            "error=invalid_grant&error_description=refresh-1%20refresh-1%20refresh-1"
+        ),
     ])
     func `a refusal goes to the other app, and the session stays`(
         status: Int, body: String, query: String
@@ -279,7 +306,10 @@ internal import TokenBroker
         let broker = try await Self.broker()
         await broker.logIn(token: BrokerHarness.token("access-1", refresh: "the-refresh-token-of-this-session"))
         broker.transport.enqueue(
-            .json(400, #"{"error":"the-refresh-token-of-this-session","error_description":"the-refresh-token-of-this-session"}"#))
+            .json(
+                400,
+                #"{"error":"the-refresh-token-of-this-session","error_description":"the-refresh-token-of-this-session"}"#
+            ))
         let answer = await Self.approve(broker)
         #expect(answer.json["redirect_uri"]?.text == "https://b.example/redirect?error=withheld&state=s1")
     }
@@ -340,7 +370,8 @@ internal import TokenBroker
     // MARK: Several replicas
 
     @Test func `a refresh at another replica waits for an approval, and an approval for a refresh`() async throws {
-        let (one, two) = try await BrokerHarness.replicas(cacheValidity: .seconds(5))
+        let (one, two) = try await BrokerHarness.replicas(
+            cacheValidity: .seconds(5), time: ManualTime(skipsSleeps: false))
         await Self.prepare(one)
         await Self.prepare(two)
         await one.logIn(token: BrokerHarness.token("access-1", refresh: "refresh-1"))
@@ -372,6 +403,49 @@ internal import TokenBroker
         one.time.advance(by: .seconds(1))
         #expect(await next.json["outcome"]?.text == "approved")
         #expect(one.transport.seen.last?.form["refresh_token"] == "refresh-3")
+    }
+
+    /// The replica that approves is held up, so that its lease runs out, as when it has died.
+    @Test func `a replica that ends during an approval holds up no refresh, and loses no key`() async throws {
+        let time = ManualTime(skipsSleeps: false)
+        let (one, two) = try await BrokerHarness.replicas(cacheValidity: .seconds(5), time: time)
+        let later = #"{"insecure_device_key_binding": true}"#
+        await Self.prepare(one, later)
+        await Self.prepare(two, later)
+        await one.logIn(token: BrokerHarness.token("access-1", refresh: "refresh-1"))
+        let gate = Gate()
+        one.transport.enqueue(.after(gate, .json(200, #"{"code":"code-1"}"#)))
+        async let approval = Self.approve(one)
+        await gate.arrivals()
+        let sent = try Self.key(one.transport.seen.last?.form["jwt"])
+        time.holdTicks()
+        time.advance(by: .seconds(60))
+
+        two.transport.enqueue(
+            .json(200, BrokerHarness.token("access-2", refresh: "refresh-2")), .json(200, #"{"code":"code-2"}"#))
+        #expect(await two.get("policy=local_force_refresh").token == "access-2")
+        #expect(await Self.approve(two).json["outcome"]?.text == "approved")
+        #expect(two.transport.seen.last?.form["refresh_token"] == "refresh-2")
+        // The provider may have bound the key that the first replica sent.
+        #expect(try Self.key(two.transport.seen.last?.form["jwt"]) == sent)
+
+        gate.open()
+        #expect(await approval.json["outcome"]?.text == "approved")
+        #expect(await two.token() == "access-2")
+        #expect(try await Self.events(two) == ["app2app.approved", "app2app.approved"])
+    }
+
+    @Test func `approvals in one process take turns`() async throws {
+        let broker = try await BrokerHarness(time: ManualTime(skipsSleeps: false))
+        await Self.prepare(broker)
+        await broker.logIn()
+        broker.transport.always(.json(200, #"{"code":"code-1"}"#))
+        let outcomes = await withTaskGroup(of: String?.self) { group in
+            for _ in 1...8 { group.addTask { await Self.approve(broker).json["outcome"]?.text } }
+            return await group.reduce(into: []) { $0.append($1) }
+        }
+        #expect(outcomes == Array(repeating: "approved", count: 8))
+        #expect(try await Self.events(broker).count == 8)
     }
 
     // MARK: Whose link it is
@@ -432,6 +506,18 @@ internal import TokenBroker
         #expect(broker.transport.standingSeen.filter { $0.url == Self.assetLinks }.count == reads)
     }
 
+    @Test func `where plain HTTP is allowed, a link may be of it, with its port`() async throws {
+        let broker = try await BrokerHarness { $0.providerTargets = .development }
+        await Self.prepare(broker)
+        await broker.logIn()
+        broker.transport.standing(at: "http://b.example:8088/.well-known/assetlinks.json", .json(200, Self.statement))
+        broker.transport.enqueue(.json(200, #"{"code":"code-1"}"#))
+        let answer = await Self.approve(
+            broker, Self.android,
+            link: "https://a.example/?client_id=b&redirect_uri=http%3A%2F%2Fb.example%3A8088%2Fr&code_challenge=ch")
+        #expect(answer.json["redirect_uri"]?.text == "http://b.example:8088/r?code=code-1")
+    }
+
     @Test func `a link of plain HTTP or of an own scheme belongs to no app`() async throws {
         let broker = try await Self.broker()
         await broker.logIn()
@@ -442,7 +528,8 @@ internal import TokenBroker
             #expect(answer.status == 422)
         }
         for members in [
-            #", "verify_app_link": {}"#, #", "verify_app_link": {"package_name": "p", "sha256_cert_fingerprint": "00"}"#,
+            #", "verify_app_link": {}"#,
+            #", "verify_app_link": {"package_name": "p", "sha256_cert_fingerprint": "00"}"#,
             #", "verify_app_link": {"apple_app_id": "T.b", "package_name": "p"}"#,
         ] {
             #expect(await Self.approve(broker, members).status == 400)

@@ -24,6 +24,7 @@ internal import TokenBroker
         try await ContractLogins(recorder: recorder).run()
         try await deviceLogins()
         try await ContractCredentials(recorder: recorder).run()
+        try await ContractAppToApp(recorder: recorder).run()
         try await events()
 
         let faults = try await recorder.faults()
