@@ -72,7 +72,7 @@ package final class AppToAppFlow: Sendable {
     ) async throws(BrokerError) -> Outcome {
         let (records, endpoint) = (renewer.records, renewer.providers.endpoint)
         // Without a session nothing else is asked for.
-        let known = try await records.reading(id) { _ in false }.snapshot
+        let known = try await stored(id)
         let held = try Self.session(in: known, tenant)
         if held.deviceKey == nil { _ = try Self.recordWithKey(known, tenant) }
         guard let server = try await renewer.providers.servers.server(for: tenant, holding: held) else {
@@ -94,6 +94,16 @@ package final class AppToAppFlow: Sendable {
             let answer = try await endpoint.code(
                 for: request, of: refreshToken, proving: proof, at: server, of: tenant)
             return await self.end(use, held, request, answer, id)
+        }
+    }
+
+    /// What the store has, since another replica may have logged the user in just now.
+    private func stored(_ id: CredentialsID) async throws(BrokerError) -> CredentialsSnapshot {
+        do throws(StoreError) {
+            return try await renewer.records.reread(id)
+        } catch {
+            renewer.records.report(error, id)
+            throw BrokerError(error)
         }
     }
 
