@@ -8,6 +8,7 @@ internal import Testing
 @Suite struct `App to app requests` {
     private static let redirect = "https%3A%2F%2Fb.example%2Fredirect"
 
+    // L05
     @Test(arguments: [
         ("client_id=b&redirect_uri=\(redirect)&code_challenge=c", true),
         ("client_id=b&redirect_uri=\(redirect)&code_challenge=c&state=s", true),
@@ -43,6 +44,7 @@ internal import Testing
         #expect(AppToAppRequest(link: link(AppToAppRequest.longest + 1)) == nil)
     }
 
+    // L06
     @Test func `an answer replaces the query of the redirect URI and repeats the state`() {
         let request = AppToAppRequest(
             clientID: "b", redirectURI: "https://b.example/r?old=1", codeChallenge: "c", state: "s t")
@@ -54,6 +56,7 @@ internal import Testing
         #expect(stateless.answer(error: "x", description: nil) == "app:/r?error=x")
     }
 
+    // L04
     @Test func `the link that begins a login is read as the same request`() {
         let request = AppToAppRequest(
             clientID: "b&c", redirectURI: "https://b.example/r", codeChallenge: "c", state: "s")
@@ -64,6 +67,7 @@ internal import Testing
         }
     }
 
+    // L02
     @Test func `a proof is signed by the key in its header and lives for a minute`() throws {
         let rules = try #require(ProviderPreset.authgear.appToApp)
         let key = try DeviceKey.generate(isBound: true)
@@ -94,6 +98,7 @@ internal import Testing
         #expect(!"\(key)".contains("PRIVATE"))
     }
 
+    // L01
     @Test(arguments: [true, false])
     func `a device key is stored with the credentials, and a refresh keeps it`(isBound: Bool) throws {
         let key = try DeviceKey.generate(isBound: isBound)
@@ -137,6 +142,7 @@ internal import Testing
         """
     }
 
+    // L15
     @Test(arguments: [
         (statement(), true), (statement(relation: "delegate_permission/common.get_login_creds"), false),
         (statement(namespace: "web"), false), (statement(package: "com.example.c"), false),
@@ -168,6 +174,7 @@ internal import Testing
     }
 
     /// The members of an entry beside its app, the path and query of a link, and whether the app may open it.
+    // L16
     @Test(arguments: [
         (#""paths": ["*"]"#, "/redirect", true), (#""paths": []"#, "/redirect", false),
         (#""paths": ["/redirect"]"#, "/redirect", true), (#""paths": ["/redirect"]"#, "/redirect/", false),
@@ -207,6 +214,7 @@ internal import Testing
     }
 
     /// 64 units are one word of the matcher; the stars stand at both sides of its edge.
+    // L17
     @Test(arguments: [62, 63, 64, 65, 127, 128, 129])
     func `patterns are matched across words`(count: Int) throws {
         let text = String(repeating: "a", count: count)
@@ -221,6 +229,7 @@ internal import Testing
         #expect(try !isMatch(text + "*b", text + "bc") && isMatch("*" + text + "*", "b" + text + "c"))
     }
 
+    // L17
     @Test func `a hostile pattern takes no longer than its length allows`() throws {
         let pattern = String(repeating: "*a", count: 2000) + "*b"
         let paths = Array(repeating: "\"\(pattern)\"", count: 200).joined(separator: ",")

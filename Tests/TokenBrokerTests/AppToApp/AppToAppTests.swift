@@ -60,6 +60,7 @@ internal import TokenBroker
 
     // MARK: Logging in
 
+    // L01
     @Test func `each login binds a key of its own, with which its session lets an app in`() async throws {
         let broker = try await Self.broker()
         var keys: [JSONValue] = []
@@ -89,6 +90,7 @@ internal import TokenBroker
         #expect(!broker.log.contains { $0.contains("PRIVATE") || $0.contains("refresh-2") || $0.contains("code-1") })
     }
 
+    // L07
     @Test func `a login without app2app sends no key, and its session lets no app in`() async throws {
         let broker = try await Self.broker(#"{"enabled": false}"#)
         await broker.logIn()
@@ -98,6 +100,7 @@ internal import TokenBroker
         #expect(broker.transport.standingSeen.isEmpty && broker.transport.seen.count == 1)
     }
 
+    // L07
     @Test func `where nothing is stored, or no refresh token, no app is let in`() async throws {
         let broker = try await Self.broker()
         #expect(await Self.approve(broker).code == "unauthenticated")
@@ -106,6 +109,7 @@ internal import TokenBroker
         #expect(await Self.approve(broker, #", "storage_key": "other""#).code == "unauthenticated")
     }
 
+    // L03
     @Test(arguments: [
         (ScriptedTransport.Step.failure(.connectFailed), "network_error"),
         (.json(503, ""), "retryable_error"), (.json(429, ""), "retryable_error"), (.json(200, "{}"), "network_error"),
@@ -131,6 +135,7 @@ internal import TokenBroker
         #expect(await broker.token() == "access-1")
     }
 
+    // L03
     @Test func `a code exchange that is tried again brings a new challenge`() async throws {
         let time = ManualTime(skipsSleeps: true)
         let broker = try await BrokerHarness(time: time)
@@ -143,6 +148,7 @@ internal import TokenBroker
 
     // MARK: Beginning at another app
 
+    // L04
     @Test func `a login begins at another app that is listed`() async throws {
         let other = "https://a.example/authorize"
         let broker = try await Self.broker(#"{"enabled": true, "authorization_endpoints": ["\#(other)"]}"#)
@@ -203,6 +209,7 @@ internal import TokenBroker
         }
     }
 
+    // L19
     @Test(arguments: ["https://op.example/realm", "https://op.example/realm/"])
     func `the challenge comes from below the issuer unless an address is configured`(issuer: String) async throws {
         let broker = try await BrokerHarness()
@@ -225,6 +232,7 @@ internal import TokenBroker
 
     // MARK: Requests of other apps
 
+    // L05
     @Test func `a request is shown, and what is none is refused everywhere`() async throws {
         let broker = try await Self.broker()
         let answer = await broker.call(.post, "/app2app/requests", tenant: "t1", body: #"{"uri": "\#(Self.link)"}"#)
@@ -239,6 +247,7 @@ internal import TokenBroker
         }
     }
 
+    // L10
     @Test func `a rejection is told in the link and in an event`() async throws {
         let broker = try await Self.broker()
         for (members, query) in [
@@ -278,6 +287,7 @@ internal import TokenBroker
 
     // MARK: The provider's answers
 
+    // L09
     @Test(arguments: [
         (
             400, #"{"error":"invalid_request","error_description":"redirect URI is not allowed"}"#,
@@ -314,6 +324,7 @@ internal import TokenBroker
         #expect(answer.json["redirect_uri"]?.text == "https://b.example/redirect?error=withheld&state=s1")
     }
 
+    // L11
     @Test(arguments: [
         (ScriptedTransport.Step.json(503, ""), 503, "retryable_error"),
         (.json(429, "", fields: ["Retry-After": "7"]), 503, "retryable_error"),
@@ -336,6 +347,7 @@ internal import TokenBroker
 
     // MARK: Binding a key later
 
+    // L12
     @Test func `a session without a key gets one where the tenant says so, and keeps it`() async throws {
         let broker = try await Self.broker(#"{"enabled": false, "insecure_device_key_binding": true}"#)
         await broker.logIn()
@@ -357,6 +369,7 @@ internal import TokenBroker
         #expect(try await Self.events(broker) == ["app2app.approved", "app2app.approved"])
     }
 
+    // L12
     @Test func `a key that the provider has not accepted is not used without the permission`() async throws {
         let broker = try await Self.broker(#"{"insecure_device_key_binding": true}"#)
         await broker.logIn()
@@ -369,6 +382,7 @@ internal import TokenBroker
 
     // MARK: Several replicas
 
+    // L13
     @Test func `a refresh at another replica waits for an approval, and an approval for a refresh`() async throws {
         let (one, two) = try await BrokerHarness.replicas(
             cacheValidity: .seconds(5), time: ManualTime(skipsSleeps: false))
@@ -406,6 +420,7 @@ internal import TokenBroker
     }
 
     /// The replica that approves is held up, so that its lease runs out, as when it has died.
+    // L14
     @Test func `a replica that ends during an approval holds up no refresh, and loses no key`() async throws {
         let time = ManualTime(skipsSleeps: false)
         let (one, two) = try await BrokerHarness.replicas(cacheValidity: .seconds(5), time: time)
@@ -435,6 +450,7 @@ internal import TokenBroker
         #expect(try await Self.events(two) == ["app2app.approved", "app2app.approved"])
     }
 
+    // L13
     @Test func `approvals in one process take turns`() async throws {
         let broker = try await BrokerHarness(time: ManualTime(skipsSleeps: false))
         await Self.prepare(broker)
@@ -461,6 +477,7 @@ internal import TokenBroker
         #", "verify_app_link": {"package_name": "com.example.b", "sha256_cert_fingerprint": "\#(fingerprint)"}"#
     private static let apple = #", "verify_app_link": {"apple_app_id": "T.b"}"#
 
+    // L08
     @Test(arguments: [
         (android, assetLinks, ScriptedTransport.Step.json(200, statement), true),
         (android, assetLinks, .json(200, "[]"), false), (android, assetLinks, .json(200, "{"), false),
@@ -487,6 +504,7 @@ internal import TokenBroker
         #expect(broker.transport.standingSeen.count == (isAllowed ? 3 : 2))
     }
 
+    // L18
     @Test(arguments: [
         ("max-age=60", 59, 1), ("max-age=60", 60, 2), ("public, MAX-AGE=86400", 3599, 1),
         ("max-age=86400", 3600, 2), ("no-store, max-age=60", 0, 2), ("no-cache", 0, 2), ("", 0, 2),
@@ -506,6 +524,7 @@ internal import TokenBroker
         #expect(broker.transport.standingSeen.filter { $0.url == Self.assetLinks }.count == reads)
     }
 
+    // L08
     @Test func `where plain HTTP is allowed, a link may be of it, with its port`() async throws {
         let broker = try await BrokerHarness { $0.providerTargets = .development }
         await Self.prepare(broker)
@@ -518,6 +537,7 @@ internal import TokenBroker
         #expect(answer.json["redirect_uri"]?.text == "http://b.example:8088/r?code=code-1")
     }
 
+    // L08
     @Test func `a link of plain HTTP or of an own scheme belongs to no app`() async throws {
         let broker = try await Self.broker()
         await broker.logIn()

@@ -17,7 +17,8 @@ internal import TokenBroker
     private static let statuses: [BrokerError.Code: Int] = [
         .authorizationError: 400, .tokenResponseError: 502, .unexpectedError: 502, .retryableError: 503,
         .networkError: 503, .illegalConfiguration: 424, .illegalArgument: 422, .missingTokenContainer: 404,
-        .levelNotAvailable: 424, .invalidTokenRequest: 424, .unknownAccount: 424, .invalidRequest: 400,
+        .levelNotAvailable: 424, .invalidTokenRequest: 424, .unknownAccount: 424, .unauthenticated: 424,
+        .invalidRequest: 400,
         .unauthorized: 401, .forbidden: 403, .notFound: 404,
         .methodNotAllowed: 405, .conflict: 409, .gone: 410, .payloadTooLarge: 413, .unsupportedMediaType: 415,
         .tooManyRequests: 429,

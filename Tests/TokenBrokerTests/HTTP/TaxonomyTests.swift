@@ -233,6 +233,13 @@ internal import TokenBroker
             code: .unknownAccount, status: 424, how: "the account is gone", errorCode: "unknown_account"
         ) { try await accountRefresh(#""error": "unknown_account""#) },
         Situation(
+            code: .unauthenticated, status: 424, how: "another app is to be let in, and nobody is logged in",
+            bring: {
+                let uri =
+                    "https://a.example/x?client_id=b&redirect_uri=https%3A%2F%2Fb.example%2Fr&code_challenge=\(canary)"
+                return try await call(.post, "/app2app/approve", body: #"{"uri": "\#(uri)"}"#)
+            }),
+        Situation(
             code: .levelNotAvailable, status: 424, how: "nobody is logged in",
             bring: { try await call(.get, "/credentials?level=user") }),
         Situation(
