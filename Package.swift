@@ -17,10 +17,10 @@ func library(_ name: String, _ dependencies: [Target.Dependency]) -> Target {
     .target(name: name, dependencies: dependencies, swiftSettings: strict)
 }
 
-func tests(_ name: String, _ dependencies: [Target.Dependency]) -> Target {
+func tests(_ name: String, _ dependencies: [Target.Dependency], exclude: [String] = []) -> Target {
     .testTarget(
         name: name, dependencies: dependencies + ["BrokerTesting", "ExternalText"], path: "Tests/\(name)",
-        swiftSettings: strict)
+        exclude: exclude, swiftSettings: strict)
 }
 
 let package = Package(
@@ -192,7 +192,8 @@ let package = Package(
             ]),
         tests(
             "IntegrationTests",
-            ["DevelopmentProvider", "HTTPCodec", "HTTPSClient", "JSON", "Reactor", "Cryptography", "Postgres"]),
+            ["DevelopmentProvider", "HTTPCodec", "HTTPSClient", "JSON", "Reactor", "Cryptography", "Postgres"],
+            exclude: ["oauth-libraries"]),
         // Replicas as processes, under faults: what is promised of many brokers at one database.
         .testTarget(
             name: "ChaosTests",

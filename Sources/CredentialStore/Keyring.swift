@@ -72,6 +72,9 @@ package struct Keyring: Sendable {
 
     func key(_ identity: KeyIdentity) -> Key? { byIdentity[identity] }
 
+    /// All keys, in no order.
+    var all: [Key] { Array(byIdentity.values) }
+
     func contains(id: String) -> Bool { ids.contains(id) }
 
     private static func isIDCharacter(_ byte: UInt8) -> Bool {

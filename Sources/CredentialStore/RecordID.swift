@@ -37,6 +37,25 @@ package enum RecordKind: String, Sendable, CaseIterable, Hashable {
     case granted
     /// The history of commits that the shared store showed last; see `StoreLineage`. Under the tenant `.broker`.
     case lineage
+    /// An app that logs its users in through the broker. The key is the client identifier; the look-up digest is its
+    /// digest, so that it is unique in the broker.
+    case client
+    /// What an app holds in place of a provider's refresh token. The key begins with the digest of the storage key.
+    case session
+    /// An authorization code for an app, unused or used. The key is the code's digest.
+    case code
+    /// Which session an access token was given to last. The key begins with the token's digest.
+    case sessionToken = "session-token"
+    /// A challenge for a proof of possession of a key, which was used. Under the tenant `.broker`; the key is its digest.
+    case usedChallenge = "used-challenge"
+    /// A key that a device guards by biometrics, by which an app's user logs in. The key begins with the digest of the
+    /// storage key and ends with the key's identifier; the look-up digest is that of tenant and identifier.
+    case biometricKey = "biometric-key"
+    /// How many requests of one source or of one user the replicas have counted in a minute. Under the tenant
+    /// `.broker`; the key is a digest of both.
+    case requestCount = "request-count"
+    /// Sessions that are to be ended. The key is the storage key or the client identifier, with a prefix.
+    case sessionEnding = "session-ending"
 }
 
 /// The identity of a record.

@@ -55,7 +55,8 @@ package struct JOSEHeader: Sendable {
         if let types = policy.types {
             guard let type, types.contains(where: { Self.mediaType(type).equalsIgnoringCase($0) }) else { throw .type }
         }
-        if let key = members["jwk"] {
+        // Some SDKs send a set in its place, of which the first key counts.
+        if let key = members["jwk"].map({ $0["keys"]?.array?.first ?? $0 }) {
             do throws(JSONWebKeyError) {
                 embeddedKey = try JSONWebKey(key)
             } catch {

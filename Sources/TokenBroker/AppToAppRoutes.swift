@@ -25,7 +25,7 @@ struct AppToAppRoutes {
         try call.refuseQuery()
         let link = try await call.body { $0.link() }
         _ = try await broker.tenant(of: call)
-        let request = try broker.core.appToApp.request(link)
+        let request = try broker.core.appAdmission.request(link)
         return .json(.ok) { json in
             json.member("client_id", request.clientID.text)
             json.member("redirect_uri", request.redirectURI.text)
@@ -41,8 +41,8 @@ struct AppToAppRoutes {
         }
         let tenant = try await broker.tenant(of: call)
         try call.authorize(storageKey)
-        let request = try broker.core.appToApp.request(link)
-        let outcome = try await broker.core.appToApp.approve(
+        let request = try broker.core.appAdmission.request(link)
+        let outcome = try await broker.core.appAdmission.approve(
             request, CredentialsID(tenant: tenant.name, storageKey: storageKey), of: tenant, for: app)
         return .json(.ok) { json in
             json.member("redirect_uri", outcome.redirectURI)
@@ -61,8 +61,8 @@ struct AppToAppRoutes {
         }
         let tenant = try await broker.tenant(of: call)
         try call.authorize(storageKey)
-        let request = try broker.core.appToApp.request(link)
-        let answer = try await broker.core.appToApp.reject(
+        let request = try broker.core.appAdmission.request(link)
+        let answer = try await broker.core.appAdmission.reject(
             request, CredentialsID(tenant: tenant.name, storageKey: storageKey), error: error,
             description: description)
         return .json(.ok) { $0.member("redirect_uri", answer) }

@@ -172,6 +172,11 @@ struct BrowserLoginRoutes {
     private func outcome(_ ended: LoginFlow.Ended, _ call: Call, isForm: Bool = false) -> Response {
         let reader = call.reader
         let context = LoginPage.Context(ended.login, call)
+        if let app = ended.appReturn {
+            let address = app.uri(issuer: broker.logins.publicBaseURL)
+            return isForm && reader == .browser
+                ? LoginPage.goOn(to: address, context) : LoginPage.redirect(to: address)
+        }
         if reader == .program {
             switch ended.result {
             case .success(let held): return Response.summary(of: ended, held)
@@ -184,7 +189,7 @@ struct BrowserLoginRoutes {
                 case .success: [.init("login", "completed")]
                 case .failure(let error): [.init("login", "failed"), .init("error", error.code.rawValue)]
                 }
-            let address = Self.adding(pairs, to: returnTo)
+            let address = RedirectURI.adding(pairs, to: returnTo)
             return isForm && reader == .browser
                 ? LoginPage.goOn(to: address, context) : LoginPage.redirect(to: address)
         }
@@ -283,10 +288,5 @@ struct BrowserLoginRoutes {
             "Set-Cookie",
             "\(cookie.name)=\(cookie.value.revealedText); Path=/; Max-Age=\(age); HttpOnly; SameSite=Lax\(secure)")
         return response
-    }
-
-    private static func adding(_ pairs: [FormEncoding.Pair], to uri: String) -> String {
-        let separator = WireText(uri).contains("?") ? (WireText(uri).ends(with: "?") ? "" : "&") : "?"
-        return uri + separator + FormEncoding.encode(pairs)
     }
 }

@@ -141,6 +141,7 @@ struct CredentialsRoutes {
         } else {
             _ = try await broker.core.writer.purge(id)
         }
+        await broker.core.sessionEndings.end(of: id, by: .logout)
         broker.log.info("logout", LogField.credentials(id))
         var response = Response.empty(.noContent)
         if let outcome { response.fields.append("Token-Revocation", outcome.rawValue) }

@@ -93,13 +93,18 @@ enum LoginPage {
 
     /// The page that asks the user to confirm the login before the code is redeemed.
     static func confirmLogin(_ login: LoginDescription, action: String, _ context: Context) -> Response {
-        page(
-            .ok, context, title: "Did you begin this login?",
-            text: [
+        let asks =
+            if let app = login.appTitle {
+                "The app \(emphasized(app)) asks for access to your account at \(emphasized(login.providerTitle)), through "
+                    + "\(emphasized(login.tenantTitle))."
+            } else {
                 "\(emphasized(login.tenantTitle)) asks for access to your account at \(emphasized(login.providerTitle)), and "
-                    + "keeps it as the account \(emphasized(login.storageKey.description)).",
-                "Continue only if you began this login yourself.",
-            ], form: form(action, [(.continue, "Continue"), (.cancel, "No, cancel")]))
+                    + "keeps it as the account \(emphasized(login.storageKey.description))."
+            }
+        return page(
+            .ok, context, title: "Did you begin this login?",
+            text: [asks, "Continue only if you began this login yourself."],
+            form: form(action, [(.continue, "Continue"), (.cancel, "No, cancel")]))
     }
 
     /// The values of the forms' field `decision`.
@@ -113,6 +118,14 @@ enum LoginPage {
             "<button name=\"decision\" value=\"\(button.decision.rawValue)\"\(index == 0 ? " autofocus" : "")>\(button.label)</button>"
         }
         return "<form method=\"post\" action=\"\(escaped(action))\">\n\(buttons.joined(separator: "\n"))\n</form>\n"
+    }
+
+    /// The page for an app's request that must not be answered by a redirect (RFC 6749 §4.1.2.1).
+    static func refusedApp(_ detail: String, _ context: Context) -> Response {
+        page(
+            .badRequest, context, title: "This app's link cannot be used",
+            text: ["The app that sent you here is not known, or its link is not complete. Go back to the app."],
+            reason: detail)
     }
 
     // MARK: Ways on

@@ -113,10 +113,14 @@ struct Route: Sendable {
     let access: Access
     /// Whether HEAD is answered like GET. False if the GET has side effects.
     let allowsHead: Bool
+    /// The content that the route reads; nil if it reads none, or checks it itself.
+    private let contentType: ContentType?
     let handle: @Sendable (Call) async throws(BrokerError) -> Response
 
+    /// - Parameter checksContent: whether the type of the content is checked before the route reads it: a form on open routes, else
+    ///   JSON.
     init(
-        _ method: Method, _ path: StaticString, _ access: Access, allowsHead: Bool = true,
+        _ method: Method, _ path: StaticString, _ access: Access, allowsHead: Bool = true, checksContent: Bool = true,
         _ handle: @escaping @Sendable (Call) async throws(BrokerError) -> Response
     ) {
         self.method = method
@@ -124,7 +128,20 @@ struct Route: Sendable {
         self.access = access
         self.allowsHead = allowsHead
         self.handle = handle
+        let readsContent = checksContent && (method == .post || method == .put)
+        contentType = readsContent ? access == .open ? .form : .json : nil
     }
+
+    /// The longest content of a request, in bytes; nil for the server's limit.
+    var contentLimit: Int? {
+        access == .open && !Self.isForApps(path.description) ? Self.browserContentBytes : nil
+    }
+
+    /// Forms of browsers, and responses of login services, have a few hundred bytes.
+    private static let browserContentBytes = 65_536
+
+    /// Whether errors at this path have the form of RFC 6749.
+    static func isForApps(_ path: String) -> Bool { WireText(path).starts(with: "/oauth2/") }
 
     var methods: [Method] { method == .get && allowsHead ? [.get, .head] : [method] }
 
@@ -145,12 +162,6 @@ struct Route: Sendable {
             if key.permissions.contains(permission) { return }
             throw BrokerError(.forbidden, "The API key lacks the permission \(permission.rawValue).")
         }
-    }
-
-    /// The content that the route reads; nil if it reads none.
-    private var contentType: ContentType? {
-        guard method == .post || method == .put else { return nil }
-        return access == .open ? .form : .json
     }
 
     /// Checks the fields that describe the request's content.

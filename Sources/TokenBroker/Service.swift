@@ -14,9 +14,6 @@ package struct Service: RequestHandler {
     /// Nil if this listener answers no request within the turn.
     private let quickReads: QuickReads?
 
-    /// The longest content of a request to an open route, in bytes.
-    private static let openContentBytes = 65_536
-
     /// The routes that a listener serves.
     package enum Scope: Sendable {
         case all
@@ -72,12 +69,17 @@ package struct Service: RequestHandler {
     private func admitted(_ request: Request) async -> Admission {
         let reception = await receive(request, hasContent: true)
         if let problem = reception.problem {
-            let response = problem.response
+            let response = Self.response(to: problem, request)
             report(request, reception, response, problem, took: reception.took)
             return .refused(response)
         }
         let isOpen = reception.match?.route.access == .open
-        return .admitted(contentBytes: isOpen ? Self.openContentBytes : nil, isOpen: isOpen, found: reception)
+        return .admitted(contentBytes: reception.match?.route.contentLimit, isOpen: isOpen, found: reception)
+    }
+
+    private static func response(to problem: BrokerError, _ request: Request) -> Response {
+        // What is not there is no endpoint for apps.
+        Route.isForApps(request.path) && problem.code != .notFound ? AppError(problem).response : problem.response
     }
 
     package func respond(to request: Request) async -> Response {
@@ -98,7 +100,7 @@ package struct Service: RequestHandler {
                 Call(request: request, parameters: match.parameters, caller: reception.caller))
         } catch {
             problem = error
-            response = error.response
+            response = Self.response(to: error, request)
         }
         // `start` is later than the checks that were made before the content arrived, so their time is added.
         let took =

@@ -151,6 +151,9 @@ enum Command: Equatable {
           TOKEN_BROKER_EVENT_STREAMS_PER_KEY     event streams of one API key on this replica, 0 to 10000000; 0 is no
                                                  limit; default 100
           TOKEN_BROKER_EVENT_STREAMS_PER_TENANT  the same for one tenant; default 2000
+          TOKEN_BROKER_APP_REQUESTS_PER_ADDRESS  requests to the token endpoint of apps from one address per minute on
+                                                 all replicas, 0 to 10000000; 0 is no limit; default 120
+          TOKEN_BROKER_APP_REQUESTS_PER_USER     the same for one user; default 60
           TOKEN_BROKER_SHUTDOWN_GRACE            seconds after SIGTERM for running requests to complete, 1 to 3600;
                                                  default 25
         """

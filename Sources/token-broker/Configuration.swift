@@ -276,6 +276,7 @@ extension Configuration {
         var pendingDeviceLogins: Int?
         var eventStreamsPerKey: Int?
         var eventStreamsPerTenant: Int?
+        var appRequests = TokenEndpointLimits.Limits()
 
         fileprivate init(_ reader: inout EnvironmentReader) {
             rates.logins = reader.rate("LOGIN_RATE", rates.logins)
@@ -290,6 +291,8 @@ extension Configuration {
             pendingDeviceLogins = reader.limit("PENDING_DEVICE_LOGINS", usual.pendingDeviceLogins)
             eventStreamsPerKey = reader.limit("EVENT_STREAMS_PER_KEY", usual.listenersPerKey)
             eventStreamsPerTenant = reader.limit("EVENT_STREAMS_PER_TENANT", usual.listenersPerTenant)
+            appRequests.perAddress = reader.limit("APP_REQUESTS_PER_ADDRESS", appRequests.perAddress)
+            appRequests.perUser = reader.limit("APP_REQUESTS_PER_USER", appRequests.perUser)
         }
     }
 }

@@ -71,6 +71,7 @@ struct RunningService {
         settings.pendingDeviceLogins = configuration.limits.pendingDeviceLogins
         settings.listenersPerKey = configuration.limits.eventStreamsPerKey
         settings.listenersPerTenant = configuration.limits.eventStreamsPerTenant
+        settings.appRequests = configuration.limits.appRequests
 
         report(configuration.providerTargets, log)
         let resources = try await openResources(

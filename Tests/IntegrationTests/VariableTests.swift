@@ -44,6 +44,10 @@ internal import Testing
             ("EVENT_STREAMS_PER_KEY", "10000000", 0), ("EVENT_STREAMS_PER_KEY", "10000001", 78),
             ("EVENT_STREAMS_PER_TENANT", "-1", 78), ("EVENT_STREAMS_PER_TENANT", "0", 0),
             ("EVENT_STREAMS_PER_TENANT", "10000000", 0), ("EVENT_STREAMS_PER_TENANT", "10000001", 78),
+            ("APP_REQUESTS_PER_ADDRESS", "-1", 78), ("APP_REQUESTS_PER_ADDRESS", "0", 0),
+            ("APP_REQUESTS_PER_ADDRESS", "10000000", 0), ("APP_REQUESTS_PER_ADDRESS", "10000001", 78),
+            ("APP_REQUESTS_PER_USER", "-1", 78), ("APP_REQUESTS_PER_USER", "0", 0),
+            ("APP_REQUESTS_PER_USER", "10000000", 0), ("APP_REQUESTS_PER_USER", "10000001", 78),
         ] as [(String, String, Int32)])
     func `are taken within their ranges`(name: String, value: String, status: Int32) async throws {
         let process = try await TestProcess.start(

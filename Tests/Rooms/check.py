@@ -37,6 +37,7 @@ ROOMS = {
     "Renewals": "credentials are renewed: leases, attempts, what becomes of their results",
     "Credentials": "credentials are handed out, set, removed and listed",
     "Accounts": "accounts are activated at providers without a login page",
+    "Apps": "apps whose token endpoint the broker is: clients, sessions, codes, and their grants",
     "Logins": "logins of users",
     "AppToApp": "apps of a device that the sessions of users let in, and the links between apps",
     "Assembly": "the parts, put together",

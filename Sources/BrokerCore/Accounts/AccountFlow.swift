@@ -68,7 +68,7 @@ package final class AccountFlow: Sendable {
             by: login, for: client, of: tenant.name, at: server, as: refreshID)
         let grant = GrantIntake.Grant(
             response, origin: .activation, to: tenant.configuration, by: server, now: time.now)
-        let outcome = try await intake.take(grant, for: id) { _ async throws(StoreError) in
+        let outcome = try await intake.take(grant, for: id) { _, _ async throws(StoreError) in
             try await self.records.tenantExists(id) ? ([], []) : nil
         }
         let stored: CredentialsSnapshot

@@ -115,7 +115,7 @@ package final class AppToAppFlow: Sendable {
         let now = renewer.time.now
         switch answer {
         case .code(let code):
-            let event = BrokerEvent.appToAppApproved(id, clientID: request.clientID, at: now)
+            let event = BrokerEvent.appToApp(id, client: Self.shown(request), error: nil, at: now)
             var record = held.snapshot.record
             var isStored = false
             if let key = record.granted?.deviceKey, !key.isBound {
@@ -130,7 +130,7 @@ package final class AppToAppFlow: Sendable {
             let error = error ?? Self.unknown
             await use.end(
                 held,
-                telling: [.appToAppRejected(id, clientID: request.clientID, error: error, at: now)])
+                telling: [.appToApp(id, client: Self.shown(request), error: error, at: now)])
             return Outcome(
                 redirectURI: request.answer(error: WireText(error), description: description), isApproved: false)
         }
@@ -145,8 +145,8 @@ package final class AppToAppFlow: Sendable {
         _ request: AppToAppRequest, _ id: CredentialsID, error: WireText?, description: WireText?
     ) async throws(BrokerError) -> String {
         let error = error ?? WireText(Self.rejected)
-        let event = BrokerEvent.appToAppRejected(
-            id, clientID: request.clientID, error: error.text, at: renewer.time.now)
+        let event = BrokerEvent.appToApp(
+            id, client: Self.shown(request), error: error.text, at: renewer.time.now)
         do throws(StoreError) {
             try await renewer.records.commit([], events: [event], of: id)
         } catch .conflict {
@@ -187,6 +187,9 @@ package final class AppToAppFlow: Sendable {
         }
         return record
     }
+
+    /// The other app as events name it, in 200 bytes at most.
+    private static func shown(_ request: AppToAppRequest) -> String { request.clientID.prefix(200).text }
 
     private static let noSession = BrokerError(
         .unauthenticated, "No user is logged in under this storage key with a refresh token.")

@@ -28,6 +28,8 @@ package final class CredentialsBroker: Sendable {
         package var pendingLogins: Int? = 10_000
         /// The same for device logins, each of which is polled at its provider. Default 2000.
         package var pendingDeviceLogins: Int? = 2000
+        /// How many requests the token endpoint of apps takes in a minute.
+        package var appRequests = TokenEndpointLimits.Limits()
         /// For how long later events are collected, to be sent together; see `EventFeed.Limits`. Zero, the default, collects
         /// none.
         package var eventSpan: Duration = .zero
@@ -68,9 +70,16 @@ package final class CredentialsBroker: Sendable {
     package let renewer: CredentialsRenewer
     package let revocations: RevocationJob
     package let accounts: AccountFlow
+    /// The token endpoint of apps.
+    package let apps: AppGrants
+    package let appToApp: AppToAppGrants
+    package let challenges: AppChallenges
+    /// The files by which devices know which apps open the broker's links.
+    package let appLinks: AppLinkFiles
+    package let sessionEndings: SessionEndings
     package let logins: LoginFlow
     package let deviceLogins: DeviceFlow
-    package let appToApp: AppToAppFlow
+    package let appAdmission: AppToAppFlow
     package let events: EventFeed
     package let expiryJob: ExpiryJob
     package let bus: EventBus
@@ -146,6 +155,15 @@ package final class CredentialsBroker: Sendable {
         let intake = GrantIntake(verifier: providers.verifier, writer: writer, renewer: renewer)
         revocations = RevocationJob(records: records, providers: providers)
         accounts = AccountFlow(records: records, providers: providers, intake: intake)
+        let clients = AppClientDirectory(records: records)
+        let sessions = AppSessions(records: records, clients: clients)
+        apps = AppGrants(
+            clients: clients, sessions: sessions, credentials: credentials,
+            limits: TokenEndpointLimits(settings.appRequests, vault: vault, instruments: instruments))
+        appLinks = AppLinkFiles(clients: clients, base: settings.publicBaseURL, instruments: instruments)
+        challenges = AppChallenges(vault: vault, time: time)
+        appToApp = AppToAppGrants(grants: apps, challenges: challenges)
+        sessionEndings = SessionEndings(sessions: sessions)
         list = CredentialsList(records: records, clientFaults: renewer.clientFaults)
         logins = LoginFlow(
             vault: vault, providers: providers, intake: intake, bus: bus,
@@ -155,7 +173,7 @@ package final class CredentialsBroker: Sendable {
             vault: vault, providers: providers, intake: intake, bus: bus, limit: settings.pendingDeviceLogins,
             instruments: instruments)
 
-        appToApp = AppToAppFlow(
+        appAdmission = AppToAppFlow(
             renewer: renewer,
             links: AppLinkCheck(
                 transport: transport, allowsHTTP: settings.providerTargets.allowsHTTP, time: time, log: log))
@@ -170,6 +188,8 @@ package final class CredentialsBroker: Sendable {
         }
         cacheRevalidation.include(records.revalidatedCache)
         cacheRevalidation.include(tenants.revalidatedCache)
+        cacheRevalidation.include(clients.revalidatedCache)
+        cacheRevalidation.include(sessions.revalidatedCache)
         housekeeping = Housekeeping(
             vault: vault, memory: memory, events: (settings.eventRetention, settings.eventLimit), time: time, log: log)
         ChangeFeed(bus: bus, time: time, log: log).subscribe(to: vault)
@@ -184,16 +204,20 @@ package final class CredentialsBroker: Sendable {
     }
 
     /// Starts the background jobs: removing expired records, polling for device logins, renewing tokens before they expire,
-    /// finishing renewals whose process has died, repeating revocations that failed, revalidating cache entries, storing again what the store has lost. Each job is
+    /// finishing renewals whose process has died, repeating revocations that failed, ending sessions of apps, revalidating cache entries, storing again what the store has lost. Each job is
     /// one `run()`, which ends when its task is cancelled.
     package func start() {
         jobs.withLock {
-            [deviceLogins, storeRecovery, leaseRecovery, cacheRevalidation, expiryJob, revocations, housekeeping] jobs
+            [
+                deviceLogins, storeRecovery, leaseRecovery, cacheRevalidation, expiryJob, revocations, sessionEndings,
+                housekeeping
+            ] jobs
             in
             jobs.tasks = [
                 Task { await deviceLogins.run() }, Task { await leaseRecovery.run() },
                 Task { await cacheRevalidation.run() }, Task { await expiryJob.run() },
-                Task { await revocations.run() }, Task { await housekeeping.run() },
+                Task { await revocations.run() }, Task { await sessionEndings.run() },
+                Task { await housekeeping.run() },
             ]
             jobs.recovery = Task { await storeRecovery.run() }
         }
@@ -234,7 +258,9 @@ package final class CredentialsBroker: Sendable {
         await deviceLogins.finish()
         await logins.finish()
         await accounts.finish()
-        await appToApp.finish()
+        await appAdmission.finish()
+        await apps.limits.finish()
+        await appLinks.finish()
         await renewer.finish()
         // If the store has lost commits meanwhile, only this process may have their content.
         if let recovery = jobs.recovery {
@@ -249,7 +275,7 @@ package final class CredentialsBroker: Sendable {
     private func cancelAll() {
         let count =
             renewer.cancelAll() + logins.cancelAll() + accounts.cancelAll() + deviceLogins.cancelAll()
-            + appToApp.cancelAll()
+            + appAdmission.cancelAll()
         providers.servers.cancelAll()
         providers.verifier.keys.cancelAll()
         log.error("work_cut_short", [.count(count)])

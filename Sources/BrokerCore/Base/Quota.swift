@@ -11,6 +11,8 @@ package enum Quota: String, Sendable, CaseIterable {
     case streamsOfKey = "event_streams_per_key"
     case streamsOfTenant = "event_streams_per_tenant"
     case authenticationFailures = "authentication_failure_rate"
+    case appRequestsPerAddress = "app_requests_per_address"
+    case appRequestsPerUser = "app_requests_per_user"
 
     /// The text for a refused caller.
     private var detail: String {
@@ -28,6 +30,7 @@ package enum Quota: String, Sendable, CaseIterable {
             "This process has as many event streams of the tenant as it takes. Listen elsewhere, or later."
         case .authenticationFailures:
             "Too many requests without a valid API key come from this address. Try again later, with a valid key."
+        case .appRequestsPerAddress, .appRequestsPerUser: "rate limit exceeded, please try again later."
         }
     }
 

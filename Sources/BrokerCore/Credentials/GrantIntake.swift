@@ -54,9 +54,10 @@ package struct GrantIntake: Sendable {
         case dropped
     }
 
-    /// As `CredentialsWriter.Companions`, and told whether the set waits for its verification.
+    /// As `CredentialsWriter.Companions`, and told whether the set waits for its verification, and what is stored.
     typealias Companions =
-        (_ isWaiting: Bool) async throws(StoreError) -> (changes: [VaultChange], events: [BrokerEvent])?
+        (_ isWaiting: Bool, _ held: HeldCredentials) async throws(StoreError)
+        -> (changes: [VaultChange], events: [BrokerEvent])?
 
     private let verifier: GrantVerifier
     private let writer: CredentialsWriter
@@ -75,6 +76,16 @@ package struct GrantIntake: Sendable {
         renewer.verification.setEnding(of: origin, ending)
     }
 
+    /// Verifies a grant without storing anything, for a login whose storage key its user decides.
+    /// - Throws: `token_response_error` where a token is not believed; `network_error` where the provider's keys are not there.
+    func verified(_ grant: Grant) async throws(BrokerError) -> HeldCredentials {
+        let unverified = GrantVerifier.Grant.login(grant.credentials, idToken: grant.idToken, nonce: grant.nonce)
+        switch await verifier.verdict(on: unverified, of: grant.configuration, at: grant.server, waits: true) {
+        case .refused(let error), .unavailable(let error): throw error
+        case .verified(let held, _): return held
+        }
+    }
+
     /// Stores and verifies a grant. A store that does not answer is asked again until it does.
     /// - Throws: `token_response_error` where a token is not believed before anything was stored; the credentials before stay.
     func take(
@@ -85,7 +96,7 @@ package struct GrantIntake: Sendable {
         case .refused(let error): throw error
         case .verified(let held, _):
             let stored = try await writer.settle(login: held, by: grant.origin.cause, for: id) {
-                () async throws(StoreError) in try await companions(false)
+                () async throws(StoreError) in try await companions(false, held)
             }
             return stored.map { .stored($0) } ?? .dropped
         case .unavailable:
@@ -94,7 +105,7 @@ package struct GrantIntake: Sendable {
                     origin: grant.origin, replacing: earlier, idToken: grant.idToken, nonce: grant.nonce,
                     login: grant.login, granted: grant.granted)
             } alongside: { () async throws(StoreError) in
-                try await companions(true)
+                try await companions(true, grant.credentials)
             }
             guard let stored else { return .dropped }
             return try await verify(stored, id)

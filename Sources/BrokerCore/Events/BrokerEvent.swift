@@ -1,6 +1,6 @@
 package import CredentialStore
 internal import Cryptography
-package import ExternalText
+internal import ExternalText
 internal import JSON
 package import OAuth
 
@@ -23,7 +23,10 @@ package struct BrokerEvent: Sendable, Equatable {
         case revocationFailed = "revocation.failed"
         case loginCompleted = "login.completed"
         case loginFailed = "login.failed"
-        /// The session of a storage key let another app in.
+        /// An app has begun a session of the broker.
+        case sessionStarted = "session.started"
+        case sessionEnded = "session.ended"
+        /// An app let another app of the same device in.
         case appToAppApproved = "app2app.approved"
         /// Another app was not let in: by a caller's decision, or because the provider refused.
         case appToAppRejected = "app2app.rejected"
@@ -89,6 +92,20 @@ package struct BrokerEvent: Sendable, Equatable {
 
     /// Why credentials were removed.
     package typealias End = EndedSession.Cause
+
+    /// Why an app's session has ended.
+    package enum SessionEnd: String, Sendable, CaseIterable {
+        /// The app or an operator ended it.
+        case revoked
+        /// A code or a refresh token was used again that only a thief of it would use again.
+        case replay
+        case expired
+        /// The user has logged out.
+        case logout
+        /// Another user has logged in under the storage key.
+        case replaced
+        case clientRemoved = "client_removed"
+    }
 
     /// Why a session has ended although neither the user nor the provider may have wanted that.
     package enum EndReason: String, Sendable, CaseIterable {
@@ -209,26 +226,6 @@ package struct BrokerEvent: Sendable, Equatable {
         }
     }
 
-    /// Another app was let in by the session of a storage key.
-    /// - Parameter clientID: the other app.
-    package static func appToAppApproved(
-        _ id: CredentialsID, clientID: WireText, at time: Timestamp
-    ) -> BrokerEvent {
-        BrokerEvent(.appToAppApproved, id, at: time) { $0.member("client_id", clientID.text) }
-    }
-
-    /// - Parameters:
-    ///   - clientID: the other app.
-    ///   - error: what the other app is told.
-    package static func appToAppRejected(
-        _ id: CredentialsID, clientID: WireText, error: String, at time: Timestamp
-    ) -> BrokerEvent {
-        BrokerEvent(.appToAppRejected, id, at: time) { json in
-            json.member("client_id", clientID.text)
-            json.member("error", error)
-        }
-    }
-
     /// The event of a login that is completed or, with a refusal, has failed.
     static func loginEnded(
         _ id: CredentialsID, _ kind: LoginKind, loginID: String?, refusal: BrokerError?, at time: Timestamp
@@ -246,6 +243,38 @@ package struct BrokerEvent: Sendable, Equatable {
             json.memberIfPresent("login_id", loginID)
             json.member("error", error?.code.rawValue ?? "expired")
             json.memberIfPresent("error_code", error?.errorCode)
+        }
+    }
+
+    package static func sessionStarted(
+        _ id: CredentialsID, session: String, client: String, at time: Timestamp
+    ) -> BrokerEvent {
+        BrokerEvent(.sessionStarted, id, at: time) { json in
+            json.member("session_id", session)
+            json.member("client_id", client)
+        }
+    }
+
+    package static func sessionEnded(
+        _ id: CredentialsID, session: String, client: String, by end: SessionEnd, at time: Timestamp
+    ) -> BrokerEvent {
+        BrokerEvent(.sessionEnded, id, at: time) { json in
+            json.member("session_id", session)
+            json.member("client_id", client)
+            json.member("cause", end.rawValue)
+        }
+    }
+
+    /// An app has let another app in, or did not.
+    /// - Parameters:
+    ///   - client: the client identifier of the app that asked.
+    ///   - error: why the other app was not let in; nil where it was.
+    package static func appToApp(
+        _ id: CredentialsID, client: String, error: String?, at time: Timestamp
+    ) -> BrokerEvent {
+        BrokerEvent(error == nil ? .appToAppApproved : .appToAppRejected, id, at: time) { json in
+            json.member("client_id", client)
+            json.memberIfPresent("error", error)
         }
     }
 

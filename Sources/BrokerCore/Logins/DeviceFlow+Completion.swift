@@ -14,7 +14,8 @@ extension DeviceFlow {
         var tried: Int64?
         var hasArrived = false
         do throws(BrokerError) {
-            let outcome = try await intake.take(grant, for: login.credentialsID) { isWaiting async throws(StoreError) in
+            let outcome = try await intake.take(grant, for: login.credentialsID) {
+                isWaiting, _ async throws(StoreError) in
                 guard let standing = try await self.vault.read(login.recordID) else { return nil }
                 let known = try PendingDeviceLogin(standing)
                 // If another replica has taken over meanwhile, the code is spent, and this is still the token that the user

@@ -9,7 +9,8 @@ extension LoginFlow {
     /// Prepares a login: state, verifier and addresses, which are stored before the caller gets them.
     /// - Throws: `too_many_requests` where the tenant has as many pending logins as it may have.
     package func begin(_ parameters: Parameters, of tenant: Tenant) async throws(BrokerError) -> Begun {
-        let configuration = tenant.configuration
+        var configuration = tenant.configuration
+        configuration.browserBinding = PendingLogin.binding(of: configuration, parameters.app)
         try Self.checkShape(ofCustomParameters: parameters.customParameters)
         let (redirectURI, callback) = try redirect(parameters.redirectURI, of: tenant)
         if let returnTo = parameters.returnTo, !configuration.allowsReturn(to: returnTo) {
@@ -63,9 +64,9 @@ extension LoginFlow {
                     codeChallenge: WireText(pkce.codeChallenge), state: WireText(state)
                 ).link(to: $0)
             } ?? request.uri(for: configuration.client, at: server)
-        let mustStartHere = configuration.browserBinding == .required
+        let mustStartHere = configuration.browserBinding == .required || parameters.app != nil
         let login = PendingLogin(
-            id: loginID, tenant: tenant.name, storageKey: parameters.storageKey,
+            id: loginID, tenant: tenant.name, storageKey: parameters.storageKey, app: parameters.app,
             tenantTitle: configuration.displayName ?? tenant.name.description,
             providerTitle: configuration.providerTitle(at: server), callback: callback,
             expires: time.now.advanced(by: PendingLogin.validity),
@@ -115,6 +116,18 @@ extension LoginFlow {
                 .illegalArgument, "Another app takes no login_config: leave it out, or leave app2app out.")
         }
         return endpoint
+    }
+
+    /// Prepares a login for an app.
+    /// - Parameter storageKey: nil for one that is made of the user's identifier.
+    /// - Throws: as the other `begin`.
+    package func begin(
+        _ app: AppLogin, of tenant: Tenant, storageKey: StorageKey?, language: WireText?, email: WireText?
+    ) async throws(BrokerError) -> Begun {
+        try await begin(
+            Parameters(
+                storageKey: storageKey ?? AppLogin.unknownUser, redirectURI: nil, returnTo: nil, language: language,
+                email: email, customParameters: [:], app: app), of: tenant)
     }
 
     /// The redirect URI of a login, and which callback that is.

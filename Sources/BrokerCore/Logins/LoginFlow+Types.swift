@@ -13,11 +13,15 @@ extension LoginFlow {
         package var customParameters: [WireText: WireText]
         /// The address of another app of the device, at which the login begins; nil for the provider's page.
         package var authorizationEndpoint: WireText?
+        /// The app that the login is for; nil for a login that a caller of the API begins.
+        package var app: AppLogin?
 
         package init(
             storageKey: StorageKey, redirectURI: WireText?, returnTo: WireText?, language: WireText?,
-            email: WireText?, customParameters: [WireText: WireText], authorizationEndpoint: WireText? = nil
+            email: WireText?, customParameters: [WireText: WireText], authorizationEndpoint: WireText? = nil,
+            app: AppLogin? = nil
         ) {
+            self.app = app
             self.storageKey = storageKey
             self.redirectURI = redirectURI
             self.returnTo = returnTo
@@ -41,6 +45,8 @@ extension LoginFlow {
         package var loginID: String { login.loginID }
         package let credentialsID: CredentialsID
         package let returnTo: String?
+        /// Where the app gets the outcome; nil for a login that is for no app.
+        package var appReturn: AppLogin.Return?
         package let result: Result<HeldCredentials, BrokerError>
     }
 

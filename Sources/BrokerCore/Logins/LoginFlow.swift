@@ -11,7 +11,8 @@ package final class LoginFlow: Sendable {
     let vault: Vault
     let servers: ProviderServers
     private let logins: LoginRecords
-    let publicBaseURL: String
+    /// The URL at which browsers reach the broker, without a slash at its end. It is the issuer of apps' tokens, too.
+    package let publicBaseURL: String
     let time: any Time
     let log: Log
     private let redemption: LoginRedemption

@@ -117,6 +117,7 @@ final class LoginRedemption: Sendable {
         _ proof: WireText?, as id: RefreshID
     ) async -> LoginFlow.Ended {
         let client = secrets.configuration.client
+        var login = login
         do throws(BrokerError) {
             let response = try await endpoint.redeem(
                 .authorizationCode(
@@ -125,11 +126,25 @@ final class LoginRedemption: Sendable {
             let grant = GrantIntake.Grant(
                 response, origin: .login, nonce: secrets.nonce, login: login.id, deviceKey: secrets.deviceKey,
                 to: secrets.configuration, by: secrets.server, now: time.now)
-            let (outcome, hasArrived) = try await store(grant, of: login, over: record)
+            if let app = login.app, app.storesByUser {
+                guard let userID = try await intake.verified(grant).userID,
+                    let storageKey = AppLogin.storageKey(of: userID)
+                else {
+                    throw BrokerError(
+                        .tokenResponseError,
+                        "The provider does not tell who the user is, whom the app's storage key is made of: configure a "
+                            + "storage_key for the client, or the scope openid.")
+                }
+                login.storageKey = storageKey
+            }
+            let code = try login.app.map { _ throws(BrokerError) in try AppCode.secret() }
+            let (outcome, hasArrived, isIssued) = try await store(grant, of: login, over: record, issuing: code)
             switch outcome {
             case .stored(let snapshot):
-                return end(login, secrets, .success(snapshot.record.held ?? grant.credentials))
-            case .dropped where hasArrived: return end(login, secrets, .success(grant.credentials))
+                let held = snapshot.record.held ?? grant.credentials
+                if let code, !isIssued { try await issue(code, for: login, held) }
+                return end(login, secrets, .success(held), code)
+            case .dropped where hasArrived: return end(login, secrets, .success(grant.credentials), code)
             case .refused(let error): return end(login, secrets, .failure(error))
             case .dropped: throw BrokerError(.gone, "The tenant was deleted before the login ended.")
             case .waits(let error):
@@ -137,9 +152,7 @@ final class LoginRedemption: Sendable {
                 log.warning(
                     "login_waits", LogField.credentials(login.credentialsID) + [.provider(secrets.configuration.preset)]
                 )
-                return LoginFlow.Ended(
-                    login: login.description, credentialsID: login.credentialsID, returnTo: secrets.returnTo,
-                    result: .failure(error))
+                return ended(login, secrets, .failure(error), nil)
             }
         } catch {
             await markFailed(login, record, error)
@@ -148,18 +161,22 @@ final class LoginRedemption: Sendable {
     }
 
     /// Stores the credentials and the login's progress in one commit: its completion, or that it waits for the provider's keys.
-    /// - Returns: the outcome, and whether an earlier try was carried out although its answer was lost.
+    /// - Parameter code: of the app that the login is for, to be issued with it; nil for none.
+    /// - Returns: the outcome, whether an earlier try was carried out although its answer was lost, and whether the code was
+    ///   issued.
     private func store(
-        _ grant: GrantIntake.Grant, of login: PendingLogin, over record: OpenRecord
-    ) async throws(BrokerError) -> (GrantIntake.Outcome, hasArrived: Bool) {
+        _ grant: GrantIntake.Grant, of login: PendingLogin, over record: OpenRecord, issuing code: SecretBytes?
+    ) async throws(BrokerError) -> (GrantIntake.Outcome, hasArrived: Bool, isIssued: Bool) {
         var (isFirst, waits, hasArrived) = (true, false, false)
         let told = BrokerEvent.loginCompleted(login.credentialsID, .standard, loginID: login.id, at: time.now)
-        let outcome = try await intake.take(grant, for: login.credentialsID) { isWaiting async throws(StoreError) in
+        let outcome = try await intake.take(grant, for: login.credentialsID) {
+            isWaiting, held async throws(StoreError) in
             var next = login
             waits = isWaiting
             if isWaiting { next.isVerifying = true } else { next.status = .completed }
             let nextRecord = next.record(replacing: record)
-            let progress: [VaultChange] = [.replace(nextRecord, version: record.version)]
+            var progress: [VaultChange] = [.replace(nextRecord, version: record.version)]
+            if let code, !isWaiting { progress += self.issuing(code, for: login, held) }
             let events = isWaiting ? [] : [told]
             // Only the process that has used the state writes the login, so the first try does not read it.
             if isFirst {
@@ -172,8 +189,30 @@ final class LoginRedemption: Sendable {
             hasArrived = standing?.content == nextRecord.content
             return nil
         }
-        guard case .dropped = outcome, hasArrived, waits else { return (outcome, hasArrived) }
-        return (.waits(BrokerError(.networkError, "The provider's keys are not there yet.", retryAfter: 5)), true)
+        guard case .dropped = outcome, hasArrived, waits else { return (outcome, hasArrived, !waits) }
+        return (
+            .waits(BrokerError(.networkError, "The provider's keys are not there yet.", retryAfter: 5)), true, false
+        )
+    }
+
+    /// The changes that issue the code of the app that the login is for.
+    private func issuing(_ code: SecretBytes, for login: PendingLogin, _ held: HeldCredentials) -> [VaultChange] {
+        guard let app = login.app else { return [] }
+        let issued = AppCode(
+            for: (login.tenant, app.clientID), redirectURI: app.redirectURI, mustNameRedirectURI: app.namedRedirectURI,
+            codeChallenge: app.codeChallenge, of: login.credentialsID, userID: held.userID, now: time.now)
+        return [issued.insertion(as: code)]
+    }
+
+    /// Issues the code of a login whose credentials were stored before they were verified.
+    private func issue(_ code: SecretBytes, for login: PendingLogin, _ held: HeldCredentials) async throws(BrokerError)
+    {
+        do throws(StoreError) {
+            try await vault.commit(issuing(code, for: login, held))
+        } catch {
+            log.storeFailed(error, LogField.credentials(login.credentialsID))
+            throw BrokerError(error)
+        }
     }
 
     /// The end of a login whose credentials have waited for the provider's keys, for `GrantVerification`.
@@ -192,11 +231,20 @@ final class LoginRedemption: Sendable {
     }
 
     private func end(
-        _ login: PendingLogin, _ secrets: PendingLogin.Secrets, _ result: Result<HeldCredentials, BrokerError>
+        _ login: PendingLogin, _ secrets: PendingLogin.Secrets, _ result: Result<HeldCredentials, BrokerError>,
+        _ code: SecretBytes? = nil
     ) -> LoginFlow.Ended {
         report(login, secrets.configuration.preset, result)
-        return LoginFlow.Ended(
-            login: login.description, credentialsID: login.credentialsID, returnTo: secrets.returnTo, result: result)
+        return ended(login, secrets, result, code)
+    }
+
+    private func ended(
+        _ login: PendingLogin, _ secrets: PendingLogin.Secrets, _ result: Result<HeldCredentials, BrokerError>,
+        _ code: SecretBytes?
+    ) -> LoginFlow.Ended {
+        LoginFlow.Ended(
+            login: login.description, credentialsID: login.credentialsID, returnTo: secrets.returnTo,
+            appReturn: login.app.map { AppLogin.Return(login: $0, result, code) }, result: result)
     }
 
     /// Stores why the login failed. If the store does not take that, the login expires in due time.

@@ -41,6 +41,12 @@ package struct PendingLogin: Sendable {
         var deviceKey: DeviceKey?
     }
 
+    /// What binds the login to a browser.
+    static func binding(of configuration: TenantConfiguration, _ app: AppLogin?) -> TenantConfiguration.BrowserBinding {
+        guard let app else { return configuration.browserBinding }
+        return app.asksUser || configuration.browserBinding == .confirm ? .confirm : .required
+    }
+
     /// For how long a state is valid.
     package static let validity: Duration = .seconds(600)
     /// For how long after that callers can ask for the outcome.
@@ -58,7 +64,10 @@ package struct PendingLogin: Sendable {
 
     let id: String
     let tenant: TenantName
-    let storageKey: StorageKey
+    /// Of a login for an app, it may be known only when the user is.
+    var storageKey: StorageKey
+    /// What the login is for; nil for a login that a caller of the API has begun.
+    var app: AppLogin?
     /// The tenant and its provider as pages name them.
     let tenantTitle: String
     let providerTitle: String
@@ -105,7 +114,7 @@ package struct PendingLogin: Sendable {
     var description: LoginDescription {
         LoginDescription(
             loginID: id, tenant: tenant, tenantTitle: tenantTitle, storageKey: storageKey,
-            providerTitle: providerTitle)
+            providerTitle: providerTitle, appTitle: app?.title)
     }
 
     func record(version: Int64, stateDigest: [UInt8]) -> OpenRecord {
@@ -130,6 +139,8 @@ package struct LoginDescription: Sendable, Equatable {
     package let tenantTitle: String
     package let storageKey: StorageKey
     package let providerTitle: String
+    /// The name of the app that has begun it; nil where a caller of the API has.
+    package var appTitle: String?
 }
 
 extension PendingLogin {
@@ -147,6 +158,10 @@ extension PendingLogin {
             json.member("started", isStarted)
             json.memberIfPresent("attempt", attempt)
             if isVerifying { json.member("verifying", true) }
+            if let app {
+                json.name("app")
+                json.object { app.encode(to: &$0) }
+            }
             if let secrets {
                 json.member("redirect_uri", secrets.redirectURI)
                 json.memberIfPresent("return_to", secrets.returnTo)
@@ -184,6 +199,10 @@ extension PendingLogin {
         id = record.id.key
         tenant = record.id.tenant
         self.storageKey = storageKey
+        if let described = json["app"] {
+            guard let known = AppLogin(described) else { throw damaged }
+            app = known
+        }
         if let text = json["callback"]?.string {
             guard let known = Callback(text) else { throw damaged }
             callback = known

@@ -32,6 +32,8 @@ final class CredentialsRecords: Sendable {
     private let versions = VersionSource()
     /// Signalled when another replica has changed credentials, or released a lease on them.
     var changes: KeyedSignal<CredentialsID> { bus.changes }
+    /// Signalled when a commit of this process has sessions of apps ended.
+    let sessionEndings = KeyedSignal<Int>()
     /// Grants that could not be stored yet. Callers are served from them.
     private let unpublished = Mutex<[CredentialsID: CredentialsSnapshot]>([:])
     private let unpublishedCount = Atomic<Int>(0)

@@ -82,7 +82,7 @@ extension TenantConfiguration {
         }
         clientAuthentication = reader.choice(
             "token_endpoint_auth_method", ProviderPreset.ClientAuthentication.self)
-        allowedRedirectURIs = reader.strings("allowed_redirect_uris", check: Self.redirectURIFault)?.map(\.text) ?? []
+        allowedRedirectURIs = reader.strings("allowed_redirect_uris", check: RedirectURI.fault)?.map(\.text) ?? []
         allowedReturnURIs = reader.strings("allowed_return_uris", check: Self.returnURIFault)?.map(\.text) ?? []
         browserBinding = reader.choice("browser_binding", BrowserBinding.self) ?? .whenStartedHere
         callbackURI = reader.choice("callback_uri", CallbackURI.self) ?? .shared
@@ -239,10 +239,6 @@ extension TenantConfiguration {
     }
 
     /// A redirect URI may have an application's own scheme. It is compared as text and never called.
-    private static func redirectURIFault(_ text: WireText) -> String? {
-        AbsoluteURI.isValid(text) ? nil : "must be an absolute URI without fragment"
-    }
-
     private static func returnURIFault(_ text: WireText) -> String? {
         URLTarget(text.text) == nil
             ? portFault(text) ?? "must be an absolute http or https URL without user information and fragment" : nil

@@ -302,6 +302,16 @@ extension RecordID {
             "nothing, unless the database loses the commits of some minutes: then the user under storage key \(key) "
                 + "of tenant \(tenant) may have to log in again"
         case .lineage: "nothing: a start writes it again"
+        case .client: "the app \(key) of tenant \(tenant), which must be configured again"
+        case .session: "the session of an app of tenant \(tenant); its user must log in to the app again"
+        case .code: "a login of an app of tenant \(tenant); it must begin again"
+        case .sessionToken: "nothing: an app of tenant \(tenant) must refresh before it sets up a biometric key"
+        case .usedChallenge: "nothing: challenges are valid for five minutes"
+        case .biometricKey:
+            "the biometric key of a user of tenant \(tenant), who must log in to the app and set one up again"
+        case .requestCount: "nothing: requests of the last minute are counted anew"
+        case .sessionEnding:
+            "the end of sessions of apps of tenant \(tenant), which may go on although their user has logged out"
         }
     }
 }

@@ -53,6 +53,8 @@ final class Judge: @unchecked Sendable {
     private static let neededToStore: Duration = .seconds(7)
     /// Where the database has gone back: a replica notices within a second and a half.
     private static let neededToStoreAgain: Duration = .seconds(2)
+    /// What a statement takes that nothing disturbs.
+    private static let statement: Duration = .milliseconds(50)
     /// What a call may take to arrive (`RenewalRules.usualTransit`).
     private static let transit: Duration = .seconds(1)
 
@@ -225,14 +227,25 @@ final class Judge: @unchecked Sendable {
         let good = later.filter { !wentBack || world.provider.sessions[session].tokens[$0].firstUse == nil }
         let holders = good.flatMap { world.provider.sessions[session].tokens[$0].holders }.filter { !$0.isDead }
         let life = Self.text(time - firstUse)
-        // No rule calls a request back that is on its way.
-        if time - sent > Self.transit.nanoseconds, presented.firstDelivery.map({ sent < $0 }) ?? true,
+        // No rule calls a request back that is on its way. The process that sent it could not know of a successor that had reached no
+        // process, or only processes that have not reached the database since.
+        let isUnknown =
+            presented.firstDelivery.map { delivered in
+                sent < delivered
+                    || holders.allSatisfy { holder in
+                        let span = index(of: holder).map {
+                            world.replicas[$0].longestReach(from: delivered, to: sent)
+                        }
+                        return span.map { $0.to - $0.from < Self.statement.nanoseconds } ?? false
+                    }
+            } ?? true
+        if time - sent > Self.transit.nanoseconds, isUnknown,
             sent - firstUse < world.provider.grace || sent <= firstUse
         {
             return excuse(
                 user,
-                "\(session).\(token) was presented at \(Self.text(sent)), before a successor had reached any process, and "
-                    + "took \(Self.text(time - sent)) to arrive")
+                "\(session).\(token) was presented at \(Self.text(sent)), before a successor had reached a process that "
+                    + "could store it, and took \(Self.text(time - sent)) to arrive")
         }
         // Nothing tells of a claim that the database has lost, but the process that made it, once it has the answer.
         let isForgotten = world.timesBack.contains {
@@ -256,7 +269,7 @@ final class Judge: @unchecked Sendable {
                 }
                 for holder in holders {
                     let replica = index(of: holder)
-                    if let proof = cutOff(holder.name, replica, since: firstUse)
+                    if let proof = cutOff(holder.name, replica, since: presented.firstSent ?? firstUse)
                         ?? awayAfterGoingBack(holder.name, replica, user, since: firstUse)
                     {
                         excuse(user, proof)
@@ -270,7 +283,7 @@ final class Judge: @unchecked Sendable {
                 let successors = good.map { SimulatedProvider.refreshToken(session, $0) }
                 for replica in world.replicas where await replica.journalHolds(successors, of: id) {
                     let name = "the journal of replica \(replica.index + 1)"
-                    if let proof = cutOff(name, replica.index, since: firstUse)
+                    if let proof = cutOff(name, replica.index, since: presented.firstSent ?? firstUse)
                         ?? awayAfterGoingBack(name, replica.index, user, since: firstUse)
                     {
                         excuse(user, proof)
@@ -291,6 +304,8 @@ final class Judge: @unchecked Sendable {
     }
 
     /// Whether what has the successor was away from the database for so long that it is taken for dead.
+    /// - Parameter firstUse: when the refresh token was sent first. Replicas count from then: they do not know how long the
+    ///   call took to arrive.
     /// - Returns: the proof; nil where it was not.
     private func cutOff(_ name: String, _ replica: Int?, since firstUse: Int64) -> String? {
         let now = world.executor.now

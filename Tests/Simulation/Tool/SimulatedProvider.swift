@@ -16,6 +16,8 @@ final class SimulatedProvider: @unchecked Sendable {
         let parent: Int?
         /// Since when it is spent; nil for a token that is not.
         var firstUse: Int64?
+        /// When the call was sent that spent it: a call may take seconds to arrive.
+        var firstSent: Int64?
         /// Whether one of its successors was presented, which ends the grace.
         var isConfirmed = false
         var successors: [Int] = []
@@ -95,7 +97,9 @@ final class SimulatedProvider: @unchecked Sendable {
             }
             if successor == .same, let next = presented.successors.first { return grant(session, next) }
         }
-        if sessions[session].tokens[token].firstUse == nil { sessions[session].tokens[token].firstUse = now }
+        if sessions[session].tokens[token].firstUse == nil {
+            (sessions[session].tokens[token].firstUse, sessions[session].tokens[token].firstSent) = (now, sent)
+        }
         sessions[session].tokens.append(Token(parent: token))
         let next = sessions[session].tokens.count - 1
         sessions[session].tokens[token].successors.append(next)

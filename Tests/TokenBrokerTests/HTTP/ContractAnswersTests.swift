@@ -26,6 +26,7 @@ internal import TokenBroker
         try await ContractCredentials(recorder: recorder).run()
         try await ContractAppToApp(recorder: recorder).run()
         try await events()
+        try await ContractApps(recorder: recorder).run()
 
         let faults = try await recorder.faults()
         #expect(faults == [])
@@ -47,9 +48,17 @@ internal import TokenBroker
             let target = operation.path.replacing("{tenant}", with: "t9")
                 .replacing("{login_id}", with: String(repeating: "A", count: 22))
                 .replacing("{device_code}", with: String(repeating: "A", count: 43))
+                .replacing("{client_id}", with: "app")
+                .replacing("{session_id}", with: ContractApps.unknownSession)
                 .replacing("{id}", with: String(repeating: "0", count: 24)).replacing("{code}", with: "gone")
             var sample = Sample(method: Method(operation.method), target: target)
             switch "\(operation.method) \(operation.path)" {
+            case "PUT /tenants/{tenant}/clients/{client_id}":
+                sample.body = #"{"redirect_uris": ["https://app.example/"]}"#
+            case "POST /oauth2/challenge": sample.body = #"{"purpose": "app2app_request"}"#
+            case "POST /oauth2/token", "POST /oauth2/revoke":
+                sample.body = "grant_type=refresh_token&token=t"
+                sample.fields = ["Content-Type": "application/x-www-form-urlencoded"]
             case "PUT /tenants/{tenant}": sample.body = #"{"client_id": "c1"}"#
             case "POST /tenants/{tenant}/check": sample.body = "{}"
             case "POST /tenants/{tenant}/api-keys": sample.body = #"{"name": "k", "permissions": ["login"]}"#

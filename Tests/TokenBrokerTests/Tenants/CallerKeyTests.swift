@@ -385,7 +385,9 @@ internal import TokenBroker
                 (_, "/login/callback"):
                 self = .nothing
             case (_, let path)
-            where ["/login/callback/", "/login/start/", "/login/confirm/", "/login/ended/"].contains(
+            where [
+                "/login/callback/", "/login/start/", "/login/confirm/", "/login/ended/", "/oauth2/", "/.well-known/",
+            ].contains(
                 where: path.hasPrefix):
                 self = .nothing
             case (_, "/credentials/restore"): self = .admin

@@ -1,0 +1,100 @@
+package import CredentialStore
+package import Cryptography
+package import ExternalText
+internal import JSON
+package import OAuth
+
+/// An authorization code for an app (RFC 6749 §4.1.2): what it was issued for, and the session that was made of it.
+package struct AppCode: Sendable, Equatable {
+    /// For how long a code is valid.
+    package static let validity: Duration = .seconds(300)
+    /// For how long after its issue a second use is told from an unknown code.
+    static let memory: Duration = .seconds(3600)
+
+    let tenant: TenantName
+    let clientID: String
+    let redirectURI: String
+    /// Whether the exchange must name the redirect URI, because the request for the code did (RFC 6749 §4.1.3).
+    let mustNameRedirectURI: Bool
+    /// Of the method S256 (RFC 7636 §4.2).
+    let codeChallenge: WireText
+    let storageKey: StorageKey
+    let userID: WireText?
+    let issued: Timestamp
+    /// The session that the code was used for; nil for an unused code.
+    var session: String?
+
+    package init(
+        for client: (tenant: TenantName, id: String), redirectURI: String, mustNameRedirectURI: Bool,
+        codeChallenge: WireText,
+        of id: CredentialsID, userID: WireText?, now: Timestamp
+    ) {
+        tenant = client.tenant
+        clientID = client.id
+        self.redirectURI = redirectURI
+        self.mustNameRedirectURI = mustNameRedirectURI
+        self.codeChallenge = codeChallenge
+        storageKey = id.storageKey
+        self.userID = userID
+        issued = now
+    }
+
+    var credentialsID: CredentialsID { CredentialsID(tenant: tenant, storageKey: storageKey) }
+    var expires: Timestamp { issued.advanced(by: Self.validity) }
+
+    /// 256 random bits as text.
+    package static func secret() throws(BrokerError) -> SecretBytes {
+        do {
+            return SecretBytes(utf8: Base64URL.encode(try SecureRandom.bytes(32)))
+        } catch {
+            throw BrokerError(.internalError, "The system's random source failed.")
+        }
+    }
+
+    /// The identity of a code's record, which has only the code's digest.
+    static func recordID(_ tenant: TenantName, code: Span<UInt8>) -> RecordID {
+        RecordID(.code, tenant, key: Base64URL.encode(SHA256.digest(code)))
+    }
+
+    /// The change that issues a code.
+    package func insertion(as code: SecretBytes) -> VaultChange {
+        .insert(record(Self.recordID(tenant, code: WireText(code.revealedText).utf8.span), version: 1))
+    }
+
+    func record(_ id: RecordID, version: Int64) -> OpenRecord {
+        OpenRecord(
+            id: id, version: version, content: SecretBytes(encoded), expires: issued.advanced(by: Self.memory))
+    }
+
+    private var encoded: [UInt8] {
+        JSONWriter.object { json in
+            json.member("client_id", clientID)
+            json.member("redirect_uri", redirectURI)
+            json.member("must_name_redirect_uri", mustNameRedirectURI)
+            json.member("code_challenge", codeChallenge.text)
+            json.member("storage_key", storageKey.description)
+            json.memberIfPresent("user_id", userID?.text)
+            json.member("issued", issued.milliseconds)
+            json.memberIfPresent("session", session)
+        }
+    }
+
+    /// Throws `.damaged` where this build cannot read the record.
+    init(_ record: OpenRecord) throws(StoreError) {
+        guard let json = try? JSONValue(parsing: record.content.revealedBytes),
+            let clientID = json["client_id"]?.string?.text, let redirectURI = json["redirect_uri"]?.string?.text,
+            let mustName = json["must_name_redirect_uri"]?.bool, let challenge = json["code_challenge"]?.string,
+            let storageKey = json["storage_key"]?.string.flatMap({ StorageKey($0) }),
+            let issued = json["issued"]?.integer
+        else { throw .damaged("a code of tenant \(record.id.tenant) cannot be read by this version") }
+        tenant = record.id.tenant
+        self.clientID = clientID
+        self.redirectURI = redirectURI
+        mustNameRedirectURI = mustName
+        codeChallenge = challenge
+        self.storageKey = storageKey
+        userID = json["user_id"]?.string
+        self.issued = Timestamp(milliseconds: issued)
+        session = json["session"]?.string?.text
+    }
+}

@@ -1,0 +1,457 @@
+package import CredentialStore
+package import Cryptography
+package import ExternalText
+internal import JSON
+package import OAuth
+internal import Reactor
+
+/// The token endpoint of apps: exchanges codes and refresh tokens for access tokens, and begins and ends sessions (RFC 6749 §4.1
+/// and §6, RFC 7009).
+///
+/// An access token is what `GET /credentials` would answer, for at least a minute. Safe to use from any task.
+package final class AppGrants: Sendable {
+    /// The parameters of a code's exchange (RFC 6749 §4.1.3, RFC 7636 §4.5).
+    package struct Exchange: Sendable {
+        package let code: WireText
+        package let redirectURI: WireText?
+        package let codeVerifier: WireText?
+
+        package init(code: WireText, redirectURI: WireText?, codeVerifier: WireText?) {
+            self.code = code
+            self.redirectURI = redirectURI
+            self.codeVerifier = codeVerifier
+        }
+    }
+
+    /// What a new session is made of.
+    package struct Beginning: Sendable {
+        package var userID: WireText?
+        package var deviceKey: AppSession.DeviceKey?
+        package var biometricKey: AppSession.BiometricKey?
+        package var begunWith: String?
+        package var deviceInfo: [UInt8]?
+
+        package init(
+            userID: WireText?, deviceKey: AppSession.DeviceKey? = nil, biometricKey: AppSession.BiometricKey? = nil,
+            begunWith: String? = nil, deviceInfo: [UInt8]? = nil
+        ) {
+            self.biometricKey = biometricKey
+            self.userID = userID
+            self.deviceKey = deviceKey
+            self.begunWith = begunWith
+            self.deviceInfo = deviceInfo
+        }
+    }
+
+    package let clients: AppClientDirectory
+    package let sessions: AppSessions
+    package let limits: TokenEndpointLimits
+    private let tenants: TenantDirectory
+    private let credentials: CredentialsProvider
+    private let vault: Vault
+    private let time: any Time
+    private let log: Log
+
+    /// The shortest life of an access token that is given while the provider answers.
+    private static let shortestLife: Duration = .seconds(60)
+    /// RFC 7636 §4.1.
+    private static let verifierLengths = 43...128
+
+    init(
+        clients: AppClientDirectory, sessions: AppSessions, credentials: CredentialsProvider,
+        limits: TokenEndpointLimits
+    ) {
+        self.clients = clients
+        self.sessions = sessions
+        self.limits = limits
+        self.credentials = credentials
+        (tenants, vault) = (sessions.records.tenants, sessions.vault)
+        (time, log) = (sessions.time, sessions.log)
+    }
+
+    // MARK: Grants
+
+    /// Exchanges a code for the first tokens of a session.
+    /// - Parameter binding: the device key that the session is bound to; nil for none. Called once the code is known to be good,
+    ///   so that a bad one costs no challenge. Where it throws, the code stays usable.
+    /// - Returns: the answer's body.
+    package func exchange(
+        _ exchange: Exchange, for client: AppClient,
+        binding: () async throws(AppError) -> AppSession.DeviceKey? = { () async throws(AppError) in nil }
+    ) async throws(AppError) -> SecretBytes {
+        let digest = SHA256.digest(exchange.code.utf8.span)
+        let id = AppCode.recordID(client.tenant, code: exchange.code.utf8.span)
+        var deviceKey: AppSession.DeviceKey??
+        for _ in 0..<16 {
+            let (record, code) = try await usable(id, digest, exchange, client)
+            guard let code else {
+                guard let answer = sessions.unanswered.answer(to: digest) else { throw .invalidCode }
+                return answer
+            }
+            let (held, tokenType) = try await held(code.credentialsID, of: client)
+            guard AppSession.isOf(held, userID: code.userID) else { throw .invalidCode }
+            if deviceKey == nil {
+                try await limits.admit(code.credentialsID)
+                deviceKey = .some(try await binding())
+            }
+            var used = code
+            let begun = try begin(
+                code.credentialsID, client, held, tokenType,
+                Beginning(userID: code.userID ?? held.userID, deviceKey: deviceKey ?? nil))
+            used.session = begun.session.id
+            let use = VaultChange.replace(used.record(id, version: record.version + 1), version: record.version)
+            if try await commit(begun, client, [use], presented: digest) { return begun.answer }
+        }
+        throw Self.busy
+    }
+
+    /// Gives an access token to the session of a refresh token, and with rotation a new refresh token.
+    /// - Returns: the answer's body.
+    package func refresh(_ text: WireText, for client: AppClient) async throws(AppError) -> SecretBytes {
+        guard let token = AppSessionToken(text) else { throw .invalidRefreshToken }
+        var isCounted = false
+        for _ in 0..<16 {
+            let found = try await sessions.find(token, of: client)
+            if !isCounted {
+                try await limits.admit(found.session.credentialsID)
+                isCounted = true
+            }
+            switch found {
+            case .repeated(_, let answer): return answer
+            case .present(let session):
+                let (held, tokenType) = try await held(of: session, client)
+                if let answer = try await goOn(session, token, client, held, tokenType) { return answer }
+            }
+        }
+        throw Self.busy
+    }
+
+    /// Ends the session of a refresh token (RFC 7009). Does nothing for any other token.
+    package func revoke(_ text: WireText, for client: AppClient) async throws(AppError) {
+        guard let token = AppSessionToken(text) else { return }
+        do throws(StoreError) {
+            _ = try await sessions.end(
+                RecordID(.session, client.tenant, key: token.sessionID), by: .revoked,
+                if: { WireText($0.clientID) == WireText(client.clientID) })
+        } catch {
+            throw AppError(BrokerError(error))
+        }
+    }
+
+    /// A code for another app of a session's user, and the change that issues it.
+    func codeToIssue(
+        for target: AppClient, redirectURI: String, codeChallenge: WireText, of session: AppSession
+    ) throws(AppError) -> (code: SecretBytes, change: VaultChange) {
+        do throws(BrokerError) {
+            let secret = try AppCode.secret()
+            let code = AppCode(
+                for: (target.tenant, target.clientID), redirectURI: redirectURI, mustNameRedirectURI: true,
+                codeChallenge: codeChallenge, of: session.credentialsID, userID: session.userID, now: time.now)
+            return (secret, code.insertion(as: secret))
+        } catch {
+            throw AppError(error)
+        }
+    }
+
+    /// Whether that user is logged in, as far as this is known without asking the provider.
+    func isLoggedIn(_ id: CredentialsID, as userID: WireText?) async throws(AppError) -> Bool {
+        do throws(BrokerError) {
+            let held = try await credentials.lastKnown(id).record.held
+            return held.map { $0.isLoggedIn(at: time.now) && AppSession.isOf($0, userID: userID) } ?? false
+        } catch {
+            throw AppError(error)
+        }
+    }
+
+    // MARK: For operators
+
+    /// Sessions of the tenant with their ends, in the order of their identifiers.
+    /// - Parameters:
+    ///   - storageKey: nil for the sessions of all storage keys.
+    ///   - clientID: nil for the sessions of all clients.
+    ///   - most: how many sessions are read at most.
+    /// - Returns: up to `limit` sessions, and the identifier behind which to go on; nil where there are no more.
+    package func list(
+        of tenant: TenantName, storageKey: StorageKey?, clientID: WireText?, after: String?, limit: Int,
+        reading most: Int
+    ) async throws(BrokerError) -> (found: [(AppSession, end: Timestamp)], next: String?) {
+        var (found, place, read): ([(AppSession, end: Timestamp)], String?, Int) = ([], after, 0)
+        while read < most {
+            let page: [AppSession]
+            do throws(StoreError) {
+                page = try await sessions.list(of: tenant, storageKey: storageKey, after: place, limit: Self.page)
+            } catch {
+                throw BrokerError(error)
+            }
+            for session in page {
+                if found.count == limit { return (found, place) }
+                place = session.id
+                if let clientID, clientID != WireText(session.clientID) { continue }
+                guard let client = try await clients.client(WireText(session.clientID), of: tenant) else { continue }
+                found.append((session, sessions.end(of: session, client)))
+            }
+            if page.count < Self.page { return (found, nil) }
+            read += page.count
+        }
+        return (found, place)
+    }
+
+    private static let page = 500
+
+    /// Ends a session for an operator, and the biometric key that it has.
+    /// - Returns: false where there is none.
+    package func end(session id: String, of tenant: TenantName) async throws(BrokerError) -> Bool {
+        do throws(StoreError) {
+            let id = RecordID(.session, tenant, key: id)
+            if let session = try await sessions.reread(id), let key = session.biometricKey {
+                try await sessions.remove(
+                    BiometricKey.recordID(session.credentialsID, WireText(key.keyID)))
+            }
+            return try await sessions.end(id, by: .revoked)
+        } catch {
+            throw BrokerError(error)
+        }
+    }
+
+    // MARK: Codes
+
+    /// The code with its record; nil in place of a code that was used, whose session has ended then.
+    private func usable(
+        _ id: RecordID, _ digest: [UInt8], _ exchange: Exchange, _ client: AppClient
+    ) async throws(AppError) -> (OpenRecord, AppCode?) {
+        let record: OpenRecord
+        let code: AppCode
+        do throws(StoreError) {
+            guard let found = try await vault.read(id) else { throw .conflict }
+            (record, code) = (found, try AppCode(found))
+        } catch .conflict {
+            throw .invalidCode
+        } catch {
+            throw AppError(BrokerError(error))
+        }
+        guard WireText(code.clientID) == WireText(client.clientID), code.issued >= client.created else {
+            throw .invalidCode
+        }
+        if let session = code.session {
+            if sessions.unanswered.answer(to: digest) != nil { return (record, nil) }
+            log.warning("code_replayed", LogField.credentials(code.credentialsID))
+            do throws(StoreError) {
+                _ = try await sessions.end(RecordID(.session, client.tenant, key: session), by: .replay)
+            } catch {
+                throw AppError(BrokerError(error))
+            }
+            throw .invalidCode
+        }
+        guard code.expires > time.now else { throw .invalidCode }
+        let isSameURI = exchange.redirectURI.map { $0 == WireText(code.redirectURI) } ?? !code.mustNameRedirectURI
+        guard isSameURI else { throw AppError(.invalidGrant, "invalid redirect URI") }
+        guard let verifier = exchange.codeVerifier else {
+            throw AppError(.invalidRequest, "PKCE code verifier is required")
+        }
+        let isVerifier =
+            Self.verifierLengths.contains(verifier.count)
+            && verifier.utf8.allSatisfy {
+                $0.isDigit || $0.isLowercaseLetter || $0.isUppercaseLetter || "-._~".utf8.contains($0)
+            }
+        let challenge = Array(Base64URL.encode(SHA256.digest(verifier.utf8.span)).utf8)
+        guard isVerifier, ConstantTime.equal(challenge, Array(code.codeChallenge.utf8)) else { throw .invalidCode }
+        return (record, code)
+    }
+
+    // MARK: Sessions
+
+    /// A session that is not stored yet.
+    package struct Begun: Sendable {
+        package let session: AppSession
+        /// The body of the answer to the app.
+        package let answer: SecretBytes
+        package let refreshToken: SecretBytes
+        fileprivate let held: HeldCredentials
+    }
+
+    /// Makes a session, without storing it.
+    package func begin(
+        _ id: CredentialsID, _ client: AppClient, _ held: HeldCredentials, _ tokenType: String, _ beginning: Beginning
+    ) throws(AppError) -> Begun {
+        do throws(BrokerError) {
+            let token = try AppSessionToken(for: id.storageKey)
+            var session = AppSession(
+                of: id, client: client, userID: beginning.userID, token: token, now: time.now,
+                version: sessions.records.nextVersion(after: 0), deviceKey: beginning.deviceKey,
+                begunWith: beginning.begunWith, deviceInfo: beginning.deviceInfo)
+            session.givenToken = Self.digest(of: held)
+            session.biometricKey = beginning.biometricKey
+            return Begun(
+                session: session, answer: answer(held, tokenType, token), refreshToken: token.text, held: held)
+        } catch {
+            throw AppError(error)
+        }
+    }
+
+    /// Stores a session that was begun, if the user is still logged in.
+    /// - Parameters:
+    ///   - others: changes of the same commit.
+    ///   - digest: of what the app has presented, which cannot be presented twice.
+    /// - Returns: false where the user or what was presented has changed meanwhile.
+    package func commit(
+        _ begun: Begun, _ client: AppClient, _ others: [VaultChange], presented digest: [UInt8]
+    ) async throws(AppError) -> Bool {
+        let (session, held) = (begun.session, begun.held)
+        var tries = 0
+        while true {
+            do throws(StoreError) {
+                // An earlier try may have been carried out although its answer was lost.
+                var isStored = false
+                if tries > 0 {
+                    isStored = try await sessions.reread(session.recordID)?.secretDigest == session.secretDigest
+                }
+                if !isStored {
+                    let record = sessions.tokenRecord(Self.digest(of: held), of: session, expires: held.expires)
+                    try await sessions.begin(session, by: sessions.beginning(session, client) + [record] + others)
+                }
+                // A logout that came first has not found the session, and one that comes from now on does. The app does not
+                // know the session yet, so nothing is lost if this process ends here.
+                let isLoggedIn =
+                    try await sessions.records.reread(session.credentialsID).record.granted?.level == .user
+                if !isLoggedIn { _ = try await sessions.end(session.recordID, by: .logout) }
+                sessions.unanswered.forget(digest)
+                return isLoggedIn
+            } catch .conflict {
+                return false
+            } catch {
+                guard error == .unavailable else { throw AppError(BrokerError(error)) }
+                sessions.unanswered.note(begun.answer, to: digest)
+                tries += 1
+                guard tries <= Self.storeRetries, await pause(tries) else { throw AppError(BrokerError(error)) }
+            }
+        }
+    }
+
+    /// The answer to a refresh of this session; nil where it was changed meanwhile.
+    private func goOn(
+        _ session: AppSession, _ token: AppSessionToken, _ client: AppClient, _ held: HeldCredentials,
+        _ tokenType: String
+    ) async throws(AppError) -> SecretBytes? {
+        let digest = Self.digest(of: held)
+        var next = session
+        next.lastUsed = time.now
+        next.givenToken = digest
+        let record =
+            session.givenToken == digest
+            ? [] : [sessions.tokenRecord(digest, of: session, expires: held.expires)]
+        guard client.settings.rotatesRefreshTokens else {
+            let answer = answer(held, tokenType, nil)
+            guard sessions.isDue(session, givenToken: digest) else { return answer }
+            do throws(StoreError) {
+                try await sessions.replace(next, client, alongside: record)
+            } catch .conflict {
+                return nil
+            } catch {
+                // The session goes on without this note of its use.
+                log.storeFailed(error, LogField.credentials(session.credentialsID))
+            }
+            return answer
+        }
+        let rotated: AppSessionToken
+        do throws(BrokerError) {
+            rotated = try token.rotated()
+        } catch {
+            throw AppError(error)
+        }
+        let answer = answer(held, tokenType, rotated)
+        next.secretDigest = rotated.secretDigest
+        next.previous = .init(secretDigest: token.secretDigest, replaced: next.lastUsed, answer: answer)
+        var tries = 0
+        while true {
+            do throws(StoreError) {
+                if tries > 0, let standing = try await sessions.reread(session.recordID) {
+                    if ConstantTime.equal(standing.secretDigest, rotated.secretDigest) {
+                        sessions.unanswered.forget(token.secretDigest)
+                        return answer
+                    }
+                    if standing.version != session.version { return nil }
+                }
+                try await sessions.replace(next, client, alongside: record)
+                sessions.unanswered.forget(token.secretDigest)
+                return answer
+            } catch .conflict {
+                return nil
+            } catch {
+                guard error == .unavailable else { throw AppError(BrokerError(error)) }
+                // If the store has carried it out, the app's next try presents a token that is replaced.
+                sessions.unanswered.note(answer, to: token.secretDigest)
+                tries += 1
+                guard tries <= Self.storeRetries, await pause(tries) else { throw AppError(BrokerError(error)) }
+            }
+        }
+    }
+
+    private static let storeRetries = 4
+
+    /// - Returns: false where the caller's task was cancelled.
+    private func pause(_ tries: Int) async -> Bool {
+        (try? await time.sleep(for: CredentialsRecords.pause(beforeTry: tries))) != nil
+    }
+
+    // MARK: Access tokens
+
+    /// The access token for a session's user.
+    /// - Throws: `invalid_grant` where the user is not logged in any more, or another user is.
+    package func held(
+        of session: AppSession, _ client: AppClient
+    ) async throws(AppError) -> (HeldCredentials, tokenType: String) {
+        let (held, tokenType) = try await held(session.credentialsID, of: client)
+        guard session.isOf(held) else {
+            try await sessions.end(session, by: .replaced)
+            throw .invalidRefreshToken
+        }
+        return (held, tokenType)
+    }
+
+    /// The user's access token, which lives for a minute at least unless the provider is down.
+    package func held(
+        _ id: CredentialsID, of client: AppClient
+    ) async throws(AppError) -> (HeldCredentials, tokenType: String) {
+        do throws(BrokerError) {
+            guard let tenant = try await tenants.tenant(client.tenant) else { throw BrokerError.noSuchTenant }
+            let query = CredentialsQuery(minimumLifetime: Self.shortestLife, lowestLevel: .user)
+            let answer = try await credentials.credentials(id, of: tenant, query, patience: nil)
+            guard let held = answer.snapshot.record.held, held.level == .user else {
+                throw BrokerError(.levelNotAvailable, "")
+            }
+            return (held, "Bearer")
+        } catch {
+            throw AppError(error)
+        }
+    }
+
+    private static func digest(of held: HeldCredentials) -> [UInt8] {
+        held.accessToken.withRevealed { SHA256.digest($0) }
+    }
+
+    /// The body of the answer to an app that has begun a session.
+    /// - Parameter code: for the app that it lets in; nil for none.
+    func answer(_ begun: Begun, code: SecretBytes?) -> SecretBytes {
+        guard let code else { return begun.answer }
+        var body = begun.answer.revealedBytes
+        body.removeLast()
+        body.append(UInt8(ascii: ","))
+        return SecretBytes(body + JSONWriter.object { $0.member("code", code.revealedText) }.dropFirst())
+    }
+
+    /// RFC 6749 §5.1.
+    private func answer(_ held: HeldCredentials, _ tokenType: String, _ token: AppSessionToken?) -> SecretBytes {
+        SecretBytes(
+            JSONWriter.object { json in
+                json.member("access_token", held.accessToken.revealedText)
+                json.member("token_type", tokenType)
+                if let expiry = held.expiry {
+                    json.member("expires_in", CredentialsSnapshot.seconds(until: expiry.milliseconds, at: time.now))
+                }
+                json.member("scope", held.grantedScopes.values.joined(separator: " "))
+                json.memberIfPresent("refresh_token", token?.text.revealedText)
+            })
+    }
+
+    private static let busy = AppError(.temporarilyUnavailable, "The session kept changing. Try again.")
+}

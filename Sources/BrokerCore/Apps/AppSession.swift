@@ -1,0 +1,238 @@
+package import CredentialStore
+internal import Cryptography
+package import ExternalText
+internal import JSON
+package import OAuth
+
+/// What an app holds in place of a provider's refresh token: the record of a broker session.
+package struct AppSession: Cacheable, Equatable {
+    /// The key of the app that its refresh token is bound to, or that lets other apps in.
+    package struct DeviceKey: Sendable, Equatable {
+        /// The public key as JSON (RFC 7517).
+        package let jwk: [UInt8]
+        /// Base64url of the SHA-256 thumbprint (RFC 7638).
+        package let thumbprint: String
+
+        package init(jwk: [UInt8], thumbprint: String) {
+            self.jwk = jwk
+            self.thumbprint = thumbprint
+        }
+    }
+
+    /// The biometric key that was set up with the session.
+    package struct BiometricKey: Sendable, Equatable {
+        /// The key of its record.
+        package let keyID: String
+        package let thumbprint: String
+
+        package init(keyID: String, thumbprint: String) {
+            self.keyID = keyID
+            self.thumbprint = thumbprint
+        }
+    }
+
+    /// The refresh token before the present one.
+    struct Previous: Sendable, Equatable {
+        let secretDigest: [UInt8]
+        let replaced: Timestamp
+        /// The answer that had the present one, which a repeated request gets again.
+        let answer: SecretBytes
+    }
+
+    package let tenant: TenantName
+    /// The key of its record, which is its identifier for operators.
+    package let id: String
+    package internal(set) var version: Int64
+    package let clientID: String
+    package let storageKey: StorageKey
+    /// The user who had logged in when the session began; nil where the provider told of none.
+    package let userID: WireText?
+    package let created: Timestamp
+    package internal(set) var lastUsed: Timestamp
+    /// SHA-256 of the secret part of the refresh token.
+    var secretDigest: [UInt8]
+    var previous: Previous?
+    /// SHA-256 of the access token that the app got last.
+    var givenToken: [UInt8]?
+    package var deviceKey: DeviceKey?
+    package var biometricKey: BiometricKey?
+    /// The key of the biometric key's record that the session was begun with; nil for another beginning.
+    package let begunWith: String?
+    /// What the app said of its device, as JSON; nil for nothing.
+    package var deviceInfo: [UInt8]?
+
+    package var recordID: RecordID { RecordID(.session, tenant, key: id) }
+    package var credentialsID: CredentialsID { CredentialsID(tenant: tenant, storageKey: storageKey) }
+
+    /// Whether these credentials are those of the session's user, as far as both are known.
+    package func isOf(_ held: HeldCredentials) -> Bool { Self.isOf(held, userID: userID) }
+
+    static func isOf(_ held: HeldCredentials, userID: WireText?) -> Bool {
+        guard let userID else { return true }
+        let known = [held.userID, held.identity.userID, held.identity.subject].compactMap(\.self)
+        return known.isEmpty || known.contains(userID)
+    }
+
+    init(
+        of id: CredentialsID, client: AppClient, userID: WireText?, token: AppSessionToken, now: Timestamp,
+        version: Int64,
+        deviceKey: DeviceKey? = nil, begunWith: String? = nil, deviceInfo: [UInt8]? = nil
+    ) {
+        tenant = id.tenant
+        self.id = token.sessionID
+        self.version = version
+        clientID = client.clientID
+        storageKey = id.storageKey
+        self.userID = userID
+        (created, lastUsed) = (now, now)
+        secretDigest = token.secretDigest
+        self.deviceKey = deviceKey
+        self.begunWith = begunWith
+        self.deviceInfo = deviceInfo
+    }
+
+    /// - Parameter end: when the session ends unless it is used.
+    func record(end: Timestamp) -> OpenRecord {
+        // The record outlives the session, so that `SessionEndings` tells of the end.
+        OpenRecord(
+            id: recordID, version: version, content: SecretBytes(encoded), lookup: Self.lookup(id),
+            expires: end.advanced(by: .seconds(86_400)), due: end)
+    }
+
+    /// By what the session is found whose tenant is not known.
+    static func lookup(_ id: String) -> [UInt8] { SHA256.digest(Array(id.utf8)) }
+}
+
+// MARK: - Stored
+
+extension AppSession {
+    private var encoded: [UInt8] {
+        JSONWriter.object { json in
+            json.member("client_id", clientID)
+            json.member("storage_key", storageKey.description)
+            json.memberIfPresent("user_id", userID?.text)
+            json.member("created", created.milliseconds)
+            json.member("last_used", lastUsed.milliseconds)
+            json.member("secret_digest", Base64URL.encode(secretDigest))
+            if let previous {
+                json.name("previous")
+                json.object { json in
+                    json.member("secret_digest", Base64URL.encode(previous.secretDigest))
+                    json.member("replaced", previous.replaced.milliseconds)
+                    json.member("answer", previous.answer.revealedText)
+                }
+            }
+            json.memberIfPresent("given_token", givenToken.map { Base64URL.encode($0) })
+            if let deviceKey {
+                json.name("device_key")
+                json.object { json in
+                    json.member("jwk", String(decoding: deviceKey.jwk, as: UTF8.self))
+                    json.member("thumbprint", deviceKey.thumbprint)
+                }
+            }
+            if let biometricKey {
+                json.name("biometric_key")
+                json.object { json in
+                    json.member("key_id", biometricKey.keyID)
+                    json.member("thumbprint", biometricKey.thumbprint)
+                }
+            }
+            json.memberIfPresent("begun_with", begunWith)
+            json.memberIfPresent("device_info", deviceInfo.map { String(decoding: $0, as: UTF8.self) })
+        }
+    }
+
+    /// Throws `.damaged` where this build cannot read the record.
+    init(_ record: OpenRecord) throws(StoreError) {
+        guard let json = try? JSONValue(parsing: record.content.revealedBytes),
+            let clientID = json["client_id"]?.string?.text,
+            let storageKey = json["storage_key"]?.string.flatMap({ StorageKey($0) }),
+            let created = json["created"]?.integer, let lastUsed = json["last_used"]?.integer,
+            let digest = json["secret_digest"]?.string.flatMap({ Base64URL.decode($0.text) })
+        else { throw .damaged("a session of tenant \(record.id.tenant) cannot be read by this version") }
+        tenant = record.id.tenant
+        id = record.id.key
+        version = record.version
+        self.clientID = clientID
+        self.storageKey = storageKey
+        userID = json["user_id"]?.string
+        self.created = Timestamp(milliseconds: created)
+        self.lastUsed = Timestamp(milliseconds: lastUsed)
+        secretDigest = digest
+        if let kept = json["previous"],
+            let digest = kept["secret_digest"]?.string.flatMap({ Base64URL.decode($0.text) }),
+            let replaced = kept["replaced"]?.integer, let answer = kept["answer"]?.string
+        {
+            previous = Previous(
+                secretDigest: digest, replaced: Timestamp(milliseconds: replaced),
+                answer: SecretBytes(utf8: answer.text))
+        }
+        givenToken = json["given_token"]?.string.flatMap { Base64URL.decode($0.text) }
+        if let key = json["device_key"], let jwk = key["jwk"]?.string, let thumbprint = key["thumbprint"]?.string {
+            deviceKey = DeviceKey(jwk: Array(jwk.utf8), thumbprint: thumbprint.text)
+        }
+        if let key = json["biometric_key"], let keyID = key["key_id"]?.string,
+            let thumbprint = key["thumbprint"]?.string
+        {
+            biometricKey = BiometricKey(keyID: keyID.text, thumbprint: thumbprint.text)
+        }
+        begunWith = json["begun_with"]?.string?.text
+        deviceInfo = json["device_info"]?.string.map { Array($0.utf8) }
+    }
+}
+
+/// The refresh token of an app: a handle, which stays for as long as the session, and a secret, which each rotation replaces.
+///
+/// The handle is as secret as the rest. So a request with the right handle and a wrong secret has an earlier token of this
+/// session, and cannot be a guess.
+package struct AppSessionToken: Sendable {
+    /// The token as the app has it.
+    let text: SecretBytes
+    /// The key of the session's record.
+    package let sessionID: String
+    let secretDigest: [UInt8]
+    private let handle: [UInt8]
+
+    private static let placeBytes = 16
+    private static let handleBytes = 32
+
+    /// The token of a new session.
+    init(for storageKey: StorageKey) throws(BrokerError) {
+        let place = SHA256.digest(Array(storageKey.description.utf8)).prefix(Self.placeBytes)
+        try self.init(handle: place + Self.random())
+    }
+
+    /// A token of the same session with another secret.
+    func rotated() throws(BrokerError) -> AppSessionToken { try AppSessionToken(handle: handle) }
+
+    private init(handle: [UInt8]) throws(BrokerError) {
+        self.init(handle: handle, secret: try Self.random())
+    }
+
+    private init(handle: [UInt8], secret: [UInt8]) {
+        self.handle = handle
+        secretDigest = SHA256.digest(secret)
+        sessionID =
+            Base64URL.encode(Array(handle.prefix(Self.placeBytes))) + "."
+            + Base64URL.encode(Array(SHA256.digest(handle).prefix(16)))
+        text = SecretBytes(utf8: Base64URL.encode(handle) + "." + Base64URL.encode(secret))
+    }
+
+    /// Reads a token; nil for a text that cannot be one.
+    package init?(_ text: WireText) {
+        let parts = text.split(at: ".", limit: 3)
+        guard parts.count == 2, text.count < 200, let handle = Base64URL.decode(parts[0].text),
+            handle.count == Self.placeBytes + Self.handleBytes, let secret = Base64URL.decode(parts[1].text),
+            secret.count == 32
+        else { return nil }
+        self.init(handle: handle, secret: secret)
+    }
+
+    private static func random() throws(BrokerError) -> [UInt8] {
+        do {
+            return try SecureRandom.bytes(handleBytes)
+        } catch {
+            throw BrokerError(.internalError, "The system's random source failed.")
+        }
+    }
+}

@@ -1,0 +1,290 @@
+package import CredentialStore
+package import Cryptography
+package import ExternalText
+internal import JSON
+package import OAuth
+internal import Reactor
+internal import Waiting
+
+/// The sessions of apps in the store, with a cache of those that were used last.
+///
+/// Safe to use from any task, at any replica: each change is a compare-and-set of exactly the version that was read.
+package final class AppSessions: Sendable {
+    /// For how long a refresh token that was replaced gets the same answer again, because the answer may have been lost.
+    package static let repetition: Duration = .seconds(10)
+    /// After how long a use of a session without rotation is noted, which its idle end is measured from.
+    private static let useInterval: Duration = .seconds(3600)
+
+    let vault: Vault
+    let records: CredentialsRecords
+    let clients: AppClientDirectory
+    let time: any Time
+    let log: Log
+    let bus: EventBus
+    private let cache: RevalidatingCache<RecordID, AppSession>
+    /// The answers that apps did not get because the store did not tell whether it had committed them.
+    let unanswered: UnansweredGrants
+
+    init(records: CredentialsRecords, clients: AppClientDirectory) {
+        self.records = records
+        self.clients = clients
+        (vault, bus, time, log) = (records.vault, records.bus, records.time, records.log)
+        unanswered = UnansweredGrants(time: time)
+        cache = RevalidatingCache(bytes: 32 << 20, validity: bus.cacheValidity) { id, session in
+            2 * id.key.utf8.count + 512 + (session.previous?.answer.count ?? 0) + (session.deviceKey?.jwk.count ?? 0)
+                + (session.deviceInfo?.count ?? 0)
+        } version: {
+            $0.version
+        }
+        bus.onChange(of: .session) { [cache] id, version in cache.invalidate(id, olderThan: version) }
+        bus.onRemoval { [cache] tenant in cache.removeAll { id, _ in id.tenant == tenant } }
+    }
+
+    /// The cache, for `CacheRevalidation`.
+    var revalidatedCache: AnyRevalidatingCache { AnyRevalidatingCache(cache) { id, _ in id } }
+
+    // MARK: Reading
+
+    /// The session; nil where there is none. Does not suspend while a valid entry is in the cache.
+    func session(_ id: RecordID) async throws(StoreError) -> AppSession? {
+        if let session = cache.fresh(id, now: time.monotonic) { return session }
+        return try await reread(id)
+    }
+
+    /// The session, read from the store.
+    package func reread(_ id: RecordID) async throws(StoreError) -> AppSession? {
+        let ticket = cache.ticket(id, now: time.monotonic)
+        let session: AppSession?
+        if let record = try await vault.read(id) {
+            session = try AppSession(record)
+        } else {
+            session = nil
+        }
+        cache.fill(id, session, ticket)
+        return session
+    }
+
+    /// The session that a refresh token names, whatever else is in the token; nil where there is none.
+    func known(_ token: AppSessionToken, of tenant: TenantName) async throws(AppError) -> AppSession? {
+        do throws(StoreError) {
+            return try await session(RecordID(.session, tenant, key: token.sessionID))
+        } catch {
+            throw AppError(BrokerError(error))
+        }
+    }
+
+    /// Whether a refresh token names a session of any tenant.
+    func isKnown(_ token: AppSessionToken) async throws(AppError) -> Bool {
+        do throws(StoreError) {
+            return try await vault.find(.session, lookup: AppSession.lookup(token.sessionID)) != nil
+        } catch {
+            throw AppError(BrokerError(error))
+        }
+    }
+
+    /// What a refresh token is good for.
+    package enum Found: Sendable {
+        case present(AppSession)
+        /// The token was replaced a moment ago: the same answer is due.
+        case repeated(AppSession, answer: SecretBytes)
+
+        package var session: AppSession {
+            switch self {
+            case .present(let session), .repeated(let session, _): session
+            }
+        }
+    }
+
+    /// The session of a refresh token. A token that was replaced before ends its session (RFC 9700 §4.14.2).
+    /// - Throws: `invalid_grant` where there is no such session of this client, or it has ended.
+    package func find(_ token: AppSessionToken, of client: AppClient) async throws(AppError) -> Found {
+        let id = RecordID(.session, client.tenant, key: token.sessionID)
+        var session: AppSession?
+        do throws(StoreError) {
+            session = try await self.session(id)
+            // The cache may not have heard of the latest rotation yet.
+            if let known = session, !isPresent(token, known) { session = try await reread(id) }
+        } catch {
+            throw AppError(BrokerError(error))
+        }
+        guard let session, WireText(session.clientID) == WireText(client.clientID), session.created >= client.created
+        else { throw AppError.invalidRefreshToken }
+        let now = time.now
+        guard end(of: session, client) > now else {
+            try await end(session, by: .expired)
+            throw AppError.invalidRefreshToken
+        }
+        if isPresent(token, session) { return .present(session) }
+        if let answer = unanswered.answer(to: token.secretDigest) { return .repeated(session, answer: answer) }
+        if let previous = session.previous, ConstantTime.equal(previous.secretDigest, token.secretDigest),
+            previous.replaced.duration(to: now) <= Self.repetition
+        {
+            return .repeated(session, answer: previous.answer)
+        }
+        log.warning("session_replayed", LogField.credentials(session.credentialsID))
+        try await end(session, by: .replay)
+        throw AppError.invalidRefreshToken
+    }
+
+    private func isPresent(_ token: AppSessionToken, _ session: AppSession) -> Bool {
+        ConstantTime.equal(session.secretDigest, token.secretDigest)
+    }
+
+    /// When the session ends unless it is used.
+    package func end(of session: AppSession, _ client: AppClient) -> Timestamp {
+        client.sessionEnd(created: session.created, lastUsed: session.lastUsed)
+    }
+
+    /// Up to `limit` sessions of the tenant after `after`, in the order of their identifiers.
+    /// - Parameter storageKey: nil for the sessions of all storage keys.
+    package func list(
+        of tenant: TenantName, storageKey: StorageKey?, after: String?, limit: Int
+    ) async throws(StoreError) -> [AppSession] {
+        let prefix = storageKey.map(PendingSessionEnding.keyPrefix)
+        let place = after ?? prefix
+        let found = try await vault.list(
+            .session, tenant: tenant, after: place.map { RecordID(.session, tenant, key: $0) }, limit: limit)
+        var sessions: [AppSession] = []
+        for record in found {
+            if let prefix, !WireText(record.id.key).starts(with: WireText(prefix)) { break }
+            sessions.append(try AppSession(record))
+        }
+        return sessions
+    }
+
+    // MARK: Writing
+
+    /// Whether a session that goes on with its refresh token is to be written again.
+    func isDue(_ session: AppSession, givenToken: [UInt8]) -> Bool {
+        session.givenToken != givenToken || session.lastUsed.duration(to: time.now) >= Self.useInterval
+    }
+
+    /// Writes a session in place of exactly the version that was read.
+    /// - Parameters:
+    ///   - others: further changes of the same commit.
+    /// - Throws: `.conflict` where the session was changed or ended meanwhile.
+    @discardableResult
+    package func replace(
+        _ session: AppSession, _ client: AppClient, alongside others: [VaultChange] = []
+    ) async throws(StoreError) -> AppSession {
+        var next = session
+        next.version = records.nextVersion(after: session.version)
+        let ticket = cache.ticket(session.recordID, now: time.monotonic)
+        let end = end(of: next, client)
+        do throws(StoreError) {
+            try await vault.commit([.replace(next.record(end: end), version: session.version)] + others)
+        } catch {
+            if error != .conflict { cache.remove(session.recordID) }
+            throw error
+        }
+        cache.put(session.recordID, next, ticket)
+        return next
+    }
+
+    /// The changes that begin a session, with its event.
+    func beginning(_ session: AppSession, _ client: AppClient) -> [VaultChange] {
+        [
+            .require(client.recordID), .insert(session.record(end: end(of: session, client))),
+            BrokerEvent.entry(
+                [
+                    .sessionStarted(
+                        session.credentialsID, session: session.id, client: session.clientID, at: session.created)
+                ], of: session.credentialsID, at: session.created),
+        ]
+    }
+
+    /// Makes the commit that begins a session, and has the session in memory from then on.
+    func begin(_ session: AppSession, by changes: [VaultChange]) async throws(StoreError) {
+        let ticket = cache.ticket(session.recordID, now: time.monotonic)
+        try await vault.commit(changes)
+        cache.put(session.recordID, session, ticket)
+        bus.announce(session.tenant)
+    }
+
+    /// The record by which a session is found that an access token was given to.
+    func tokenRecord(_ digest: [UInt8], of session: AppSession, expires: Timestamp) -> VaultChange {
+        .insert(
+            OpenRecord(
+                id: RecordID(
+                    .sessionToken, session.tenant, key: Base64URL.encode(digest) + "." + RefreshID().text), version: 1,
+                content: SecretBytes(utf8: session.id),
+                expires: min(expires, time.now.advanced(by: .seconds(86_400)))))
+    }
+
+    /// The session of the client that the access token was given to last; nil where there is none.
+    package func session(givenToken token: WireText, of client: AppClient) async throws(StoreError) -> AppSession? {
+        let digest = SHA256.digest(Array(token.utf8))
+        let prefix = Base64URL.encode(digest) + "."
+        var latest: AppSession?
+        let found = try await vault.list(
+            .sessionToken, tenant: client.tenant, after: RecordID(.sessionToken, client.tenant, key: prefix), limit: 100
+        )
+        for record in found {
+            guard WireText(record.id.key).starts(with: WireText(prefix)) else { break }
+            let id = RecordID(.session, client.tenant, key: record.content.revealedText)
+            guard let session = try await reread(id), WireText(session.clientID) == WireText(client.clientID),
+                session.givenToken.map({ ConstantTime.equal($0, digest) }) ?? false,
+                end(of: session, client) > time.now
+            else { continue }
+            if latest.map({ $0.lastUsed < session.lastUsed }) ?? true { latest = session }
+        }
+        return latest
+    }
+
+    // MARK: Ends
+
+    /// Removes a record, whatever became of it since it was read.
+    func remove(_ id: RecordID) async throws(StoreError) {
+        try await retryingConflicts { () async throws(StoreError) in
+            guard let version = try await self.vault.version(of: id) else { return }
+            try await self.vault.commit([.remove(id, version: version)])
+        }
+    }
+
+    /// Ends a session, whatever it became since it was read.
+    /// - Throws: `temporarily_unavailable` where the store does not answer.
+    func end(_ session: AppSession, by cause: BrokerEvent.SessionEnd) async throws(AppError) {
+        do throws(StoreError) {
+            _ = try await end(session.recordID, by: cause)
+        } catch {
+            throw AppError(BrokerError(error))
+        }
+    }
+
+    /// Ends the session.
+    /// - Parameter companions: further changes of the commit; called for each try.
+    /// - Returns: false where there is none.
+    package func end(
+        _ id: RecordID, by cause: BrokerEvent.SessionEnd, if condition: (AppSession) -> Bool = { _ in true },
+        alongside companions: (AppSession) -> [VaultChange] = { _ in [] }
+    ) async throws(StoreError) -> Bool {
+        defer { cache.remove(id) }
+        return try await retryingConflicts { () async throws(StoreError) in
+            guard let record = try await self.vault.read(id) else { return false }
+            let session = try AppSession(record)
+            guard condition(session) else { return false }
+            let event = BrokerEvent.sessionEnded(
+                session.credentialsID, session: session.id, client: session.clientID, by: cause, at: self.time.now)
+            try await self.records.commit(
+                [.remove(id, version: record.version)] + companions(session), events: [event],
+                of: session.credentialsID)
+            self.bus.announce(id, version: nil)
+            self.log.info(
+                "session_ended", LogField.credentials(session.credentialsID) + [.outcome(cause.logged)])
+            return true
+        }
+    }
+}
+
+extension BrokerEvent.SessionEnd {
+    fileprivate var logged: StaticString {
+        switch self {
+        case .revoked: "revoked"
+        case .replay: "replay"
+        case .expired: "expired"
+        case .logout: "logout"
+        case .replaced: "replaced"
+        case .clientRemoved: "client_removed"
+        }
+    }
+}

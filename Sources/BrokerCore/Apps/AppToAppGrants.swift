@@ -1,0 +1,402 @@
+internal import CredentialStore
+package import Cryptography
+package import ExternalText
+internal import HTTPCodec
+internal import JOSE
+internal import OAuth
+
+/// The grants by which one app of a device lets another one in, and by which a biometric key logs its user in (Authgear's
+/// design of app-to-app authentication).
+///
+/// Safe to use from any task.
+package struct AppToAppGrants: Sendable {
+    /// The parameters of the app2app grant, and those of a biometric login that lets another app in. Nil for one left out.
+    package struct Request: Sendable {
+        package var jwt: WireText?
+        package var refreshToken: WireText?
+        package var redirectURI: WireText?
+        package var codeChallenge: WireText?
+        package var codeChallengeMethod: WireText?
+        /// The access token of an `Authorization` field.
+        package var bearer: WireText?
+
+        package init(
+            jwt: WireText?, refreshToken: WireText?, redirectURI: WireText?, codeChallenge: WireText?,
+            codeChallengeMethod: WireText?, bearer: WireText? = nil
+        ) {
+            self.jwt = jwt
+            self.refreshToken = refreshToken
+            self.redirectURI = redirectURI
+            self.codeChallenge = codeChallenge
+            self.codeChallengeMethod = codeChallengeMethod
+            self.bearer = bearer
+        }
+    }
+
+    private static let challengeMethod: WireText = "S256"
+
+    let grants: AppGrants
+    let challenges: AppChallenges
+    private var sessions: AppSessions { grants.sessions }
+    private var time: any Time { sessions.time }
+
+    // MARK: Device keys
+
+    /// The device key that a code's exchange binds, proven by the parameter `x_app2app_device_key_jwt`.
+    /// - Returns: nil for a client whose sessions let no other apps in, whatever the parameter is.
+    package func binding(
+        _ text: WireText?, of client: AppClient
+    ) async throws(AppError) -> AppSession.DeviceKey? {
+        guard client.settings.allowsAppToApp, let text else { return nil }
+        guard let proof = KeyProof(text, .device, now: time.now), let key = proof.key else { throw Self.payload }
+        guard try await challenges.use(proof.challenge, for: .appToApp) else { throw Self.challenge }
+        guard proof.isSigned(with: key) else { throw Self.signature }
+        return AppSession.DeviceKey(key)
+    }
+
+    // MARK: The grant app2app
+
+    /// Issues a code for another app, of the session that the refresh token names.
+    /// - Parameter target: the client that is let in.
+    package func approve(_ request: Request, for target: AppClient) async throws(AppError) -> SecretBytes {
+        guard let jwt = request.jwt else { throw AppError(.invalidRequest, "jwt is required") }
+        guard let refreshToken = request.refreshToken else {
+            throw AppError(.invalidRequest, "refresh token is required")
+        }
+        guard request.redirectURI != nil else { throw AppError(.invalidRequest, "redirect uri is required") }
+        let destination = try Self.destination(request, target)
+        let (session, original) = try await liveSession(refreshToken, of: target.tenant)
+        do throws(AppError) {
+            guard original.settings.allowsAppToApp else { throw Self.notAllowed }
+            if original.settings.requiresBiometricProtection {
+                throw AppError(.accessDenied, "app2app requires biometric authentication")
+            }
+            guard let proof = KeyProof(jwt, .device, now: time.now), let key = proof.key else { throw Self.payload }
+            guard try await challenges.use(proof.challenge, for: .appToApp) else { throw Self.challenge }
+            return try await issue(for: target, destination, of: session, original, proof, key)
+        } catch {
+            await tell(session.credentialsID, target, error)
+            throw error
+        }
+    }
+
+    /// Issues a code, and binds the session to the key that has signed the proof, where its client binds insecurely: in one commit,
+    /// so that no failure leaves a key bound.
+    private func issue(
+        for target: AppClient, _ destination: Destination, of found: AppSession, _ original: AppClient,
+        _ proof: KeyProof,
+        _ key: JSONWebKey
+    ) async throws(AppError) -> SecretBytes {
+        var session = found
+        let id = session.credentialsID
+        for _ in 0..<8 {
+            let issued = try grants.codeToIssue(
+                for: target, redirectURI: destination.redirectURI, codeChallenge: destination.codeChallenge, of: session
+            )
+            let event = BrokerEvent.appToApp(id, client: target.clientID, error: nil, at: time.now)
+            let changes = [
+                issued.change, .require(target.recordID), BrokerEvent.entry([event], of: id, at: time.now),
+            ]
+            if let bound = session.deviceKey {
+                guard proof.isSigned(with: bound) else { throw Self.signature }
+            } else {
+                guard original.settings.bindsInsecurely else {
+                    throw AppError(.invalidGrant, "app2app is not allowed in current session")
+                }
+                guard proof.isSigned(with: key) else { throw Self.signature }
+            }
+            do throws(StoreError) {
+                if session.deviceKey != nil {
+                    try await sessions.vault.commit(changes)
+                } else {
+                    var next = session
+                    next.deviceKey = AppSession.DeviceKey(key)
+                    try await sessions.replace(next, original, alongside: changes)
+                }
+                sessions.bus.announce(id.tenant)
+                return issued.code
+            } catch .conflict {
+                guard let standing = try await reread(session) else { throw AppError.invalidRefreshToken }
+                session = standing
+            } catch {
+                throw AppError(BrokerError(error))
+            }
+        }
+        throw AppError(.temporarilyUnavailable, "The session kept changing. Try again.")
+    }
+
+    private struct Destination {
+        let redirectURI: String
+        let codeChallenge: WireText
+    }
+
+    /// Where the other app gets its code, and what it proves itself by there.
+    private static func destination(_ request: Request, _ target: AppClient) throws(AppError) -> Destination {
+        guard let challenge = request.codeChallenge else {
+            throw AppError(.invalidRequest, "code challenge is required")
+        }
+        guard request.codeChallengeMethod == challengeMethod else {
+            throw AppError(.invalidRequest, "only 'S256' PKCE transform is supported")
+        }
+        guard challenge.count == 43, Base64URL.decode(challenge.text)?.count == 32 else {
+            throw AppError(.invalidRequest, "invalid code challenge")
+        }
+        guard let given = request.redirectURI, RedirectURI.fault(given) == nil else {
+            throw AppError(.invalidRequest, "invalid redirect URI")
+        }
+        guard let uri = target.redirectURI(given) else {
+            throw AppError(.invalidRequest, "redirect URI is not allowed")
+        }
+        return Destination(redirectURI: uri, codeChallenge: challenge)
+    }
+
+    /// The session of a refresh token, of whichever client of the tenant, with that client, while its user is logged in. Counts a
+    /// request of the user.
+    private func liveSession(
+        _ text: WireText, of tenant: TenantName
+    ) async throws(AppError) -> (AppSession, AppClient) {
+        guard let token = AppSessionToken(text) else { throw .invalidRefreshToken }
+        guard let known = try await sessions.known(token, of: tenant) else {
+            throw try await sessions.isKnown(token) ? AppError.unknownTarget : AppError.invalidRefreshToken
+        }
+        guard let client = try await original(of: known) else {
+            try await grants.limits.admit(known.credentialsID)
+            throw Self.noOriginal
+        }
+        let session = try await sessions.find(token, of: client).session
+        guard try await grants.isLoggedIn(session.credentialsID, as: session.userID) else {
+            throw AppError.invalidRefreshToken
+        }
+        try await grants.limits.admit(session.credentialsID)
+        return (session, client)
+    }
+
+    /// The client of a session; nil where it is not configured any more.
+    private func original(of session: AppSession) async throws(AppError) -> AppClient? {
+        do throws(BrokerError) {
+            return try await grants.clients.client(WireText(session.clientID), of: session.tenant)
+        } catch {
+            throw AppError(error)
+        }
+    }
+
+    /// Tells listeners that another app was not let in. The app is told whatever becomes of that.
+    private func tell(_ id: CredentialsID, _ target: AppClient, _ error: AppError) async {
+        if error.status == .serviceUnavailable { return }
+        let event = BrokerEvent.appToApp(id, client: target.clientID, error: error.code.rawValue, at: time.now)
+        do throws(StoreError) {
+            try await sessions.records.commit([], events: [event], of: id)
+        } catch {
+            sessions.log.storeFailed(error, LogField.credentials(id))
+        }
+    }
+
+    // MARK: Biometric keys
+
+    /// The result of a biometric request.
+    package enum Biometric: Sendable {
+        case isSetUp
+        /// The body of the answer.
+        case tokens(SecretBytes)
+    }
+
+    private enum Action: String, CaseIterable {
+        case setUp = "setup"
+        case authenticate
+        case authenticateAppToApp = "authenticate_app2app"
+    }
+
+    /// Sets up a biometric key, logs its user in, or lets another app in besides.
+    package func biometric(
+        _ request: Request, for client: AppClient
+    ) async throws(AppError) -> Biometric {
+        guard let jwt = request.jwt else { throw AppError(.invalidRequest, "jwt is required") }
+        guard let proof = KeyProof(jwt, .biometric, now: time.now) else { throw Self.credentials }
+        guard let action = proof.action.flatMap({ Action($0) }) else {
+            throw AppError(.invalidRequest, "invalid action: \(AppError.plain(proof.action?.prefix(64).text ?? ""))")
+        }
+        switch action {
+        case .setUp:
+            try await setUp(request, proof, client)
+            return .isSetUp
+        case .authenticate: return .tokens(try await authenticate(proof, client, nil))
+        case .authenticateAppToApp:
+            return .tokens(try await authenticate(proof, client, try await target(request, proof, client)))
+        }
+    }
+
+    /// The app that is to be let in by a biometric login.
+    private func target(
+        _ request: Request, _ proof: KeyProof, _ client: AppClient
+    ) async throws(AppError) -> (AppClient, Destination) {
+        guard client.settings.allowsAppToApp else { throw Self.notAllowed }
+        guard let clientID = proof.clientID else { throw AppError(.invalidRequest, "client id is required") }
+        let target: AppClient?
+        do throws(BrokerError) {
+            target = try await grants.clients.client(clientID, of: client.tenant)
+        } catch {
+            throw AppError(error)
+        }
+        guard let target else { throw AppError.unknownTarget }
+        guard request.redirectURI != nil else { throw AppError(.invalidRequest, "redirect uri is required") }
+        return (target, try Self.destination(request, target))
+    }
+
+    private func setUp(
+        _ request: Request, _ proof: KeyProof, _ client: AppClient
+    ) async throws(AppError) {
+        var session = try await sessionToSetUp(request, client)
+        try await grants.limits.admit(session.credentialsID)
+        guard let key = proof.key, let keyID = key.keyID else { throw Self.credentials }
+        guard try await challenges.use(proof.challenge, for: .biometric), proof.isSigned(with: key) else {
+            throw Self.credentials
+        }
+        let bound = AppSession.DeviceKey(key)
+        for _ in 0..<8 {
+            do throws(StoreError) {
+                let known = try await sessions.vault.find(
+                    .biometricKey, lookup: BiometricKey.lookup(client.tenant, keyID))
+                let stored = try known.map { record throws(StoreError) in try BiometricKey(record) }
+                if let stored {
+                    guard stored.thumbprint == bound.thumbprint, stored.isOf(session) else { throw .conflict }
+                }
+                let made = BiometricKey(
+                    keyID: keyID, bound, of: session, created: stored?.created ?? time.now, deviceInfo: proof.deviceInfo
+                )
+                var next = session
+                next.biometricKey = .init(keyID: keyID.text, thumbprint: bound.thumbprint)
+                next.deviceInfo = proof.deviceInfo ?? session.deviceInfo
+                let change: VaultChange =
+                    known.map {
+                        .replace(
+                            made.record(client.tenant, version: sessions.records.nextVersion(after: $0.version)),
+                            version: $0.version)
+                    } ?? .insert(made.record(client.tenant, version: sessions.records.nextVersion(after: 0)))
+                try await sessions.replace(next, client, alongside: [change])
+                return
+            } catch .conflict {
+                guard let standing = try await reread(session) else { throw Self.credentials }
+                if standing.version == session.version { throw Self.credentials }
+                session = standing
+            } catch {
+                throw AppError(BrokerError(error))
+            }
+        }
+        throw AppError(.temporarilyUnavailable, "The session kept changing. Try again.")
+    }
+
+    private func reread(_ session: AppSession) async throws(AppError) -> AppSession? {
+        do throws(StoreError) {
+            return try await sessions.reread(session.recordID)
+        } catch {
+            throw AppError(BrokerError(error))
+        }
+    }
+
+    /// The session that gets a biometric key: that of the refresh token, or the one to which the access token was given last.
+    private func sessionToSetUp(_ request: Request, _ client: AppClient) async throws(AppError) -> AppSession {
+        if let text = request.refreshToken {
+            guard let token = AppSessionToken(text) else { throw Self.unauthenticated }
+            do throws(AppError) {
+                switch try await sessions.find(token, of: client) {
+                case .present(let session), .repeated(let session, _): return session
+                }
+            } catch {
+                throw error.code == .invalidGrant ? Self.unauthenticated : error
+            }
+        }
+        guard let bearer = request.bearer else { throw Self.unauthenticated }
+        do throws(StoreError) {
+            guard let session = try await sessions.session(givenToken: bearer, of: client) else {
+                throw .conflict
+            }
+            return session
+        } catch .conflict {
+            throw Self.unauthenticated
+        } catch {
+            throw AppError(BrokerError(error))
+        }
+    }
+
+    /// Begins a session for the user of a biometric key, and ends those that were begun with it before.
+    private func authenticate(
+        _ proof: KeyProof, _ client: AppClient, _ target: (client: AppClient, destination: Destination)?
+    ) async throws(AppError) -> SecretBytes {
+        let key: BiometricKey
+        do throws(StoreError) {
+            guard let keyID = proof.keyID ?? proof.key?.keyID,
+                let record = try await sessions.vault.find(
+                    .biometricKey, lookup: BiometricKey.lookup(client.tenant, keyID))
+            else { throw .conflict }
+            key = try BiometricKey(record)
+        } catch .conflict {
+            throw Self.credentials
+        } catch {
+            throw AppError(BrokerError(error))
+        }
+        guard WireText(key.clientID) == WireText(client.clientID), key.created >= client.created else {
+            throw Self.credentials
+        }
+        let id = CredentialsID(tenant: client.tenant, storageKey: key.storageKey)
+        // A request that proves nothing must not use up what its user may ask for.
+        guard proof.isSigned(with: AppSession.DeviceKey(jwk: key.jwk, thumbprint: key.thumbprint)) else {
+            throw Self.credentials
+        }
+        try await grants.limits.admit(id)
+        guard try await challenges.use(proof.challenge, for: .biometric) else { throw Self.credentials }
+        let (held, tokenType) = try await grants.held(id, of: client)
+        guard AppSession.isOf(held, userID: key.userID) else { throw Self.credentials }
+        let begun = try grants.begin(
+            id, client, held, tokenType,
+            AppGrants.Beginning(
+                userID: key.userID, biometricKey: .init(keyID: key.keyID.text, thumbprint: key.thumbprint),
+                begunWith: key.keyID.text, deviceInfo: proof.deviceInfo ?? key.deviceInfo))
+        var changes: [VaultChange] = [.require(key.record(client.tenant, version: 1).id)]
+        var code: SecretBytes?
+        if let target {
+            let issued = try grants.codeToIssue(
+                for: target.client, redirectURI: target.destination.redirectURI,
+                codeChallenge: target.destination.codeChallenge, of: begun.session)
+            code = issued.code
+            let event = BrokerEvent.appToApp(id, client: target.client.clientID, error: nil, at: time.now)
+            changes += [
+                issued.change, .require(target.client.recordID), BrokerEvent.entry([event], of: id, at: time.now),
+            ]
+        }
+        let digest = SHA256.digest(proof.challenge.utf8.span)
+        guard try await grants.commit(begun, client, changes, presented: digest) else { throw Self.credentials }
+        await endOthers(begun.session, with: key)
+        return grants.answer(begun, code: code)
+    }
+
+    private func endOthers(_ session: AppSession, with key: BiometricKey) async {
+        do throws(StoreError) {
+            var after: String?
+            while true {
+                let page = try await sessions.list(
+                    of: session.tenant, storageKey: session.storageKey, after: after, limit: 100)
+                for other in page where other.begunWith.map({ WireText($0) == key.keyID }) ?? false {
+                    if other.id != session.id { _ = try await sessions.end(other.recordID, by: .revoked) }
+                }
+                guard page.count == 100, let last = page.last else { return }
+                after = last.id
+            }
+        } catch {
+            // They end at the next login with the key, or when they expire.
+            sessions.log.storeFailed(error, LogField.credentials(session.credentialsID))
+        }
+    }
+
+    // MARK: Errors
+
+    private static let payload = AppError(.invalidRequest, "invalid app2app jwt payload")
+    private static let challenge = AppError(.invalidRequest, "invalid app2app jwt challenge")
+    private static let signature = AppError(.invalidRequest, "invalid app2app jwt signature")
+    private static let notAllowed = AppError(
+        .unauthorizedClient, "this client may not use app2app authentication")
+    private static let credentials = AppError(.invalidGrant, "InvalidCredentials")
+    private static let noOriginal = AppError(
+        .serverError, "cannot find original client for app2app", status: .badRequest)
+    private static let unauthenticated = AppError(
+        .invalidGrant, "biometric setup requires authenticated user", status: .unauthorized)
+}

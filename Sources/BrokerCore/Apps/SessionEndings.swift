@@ -1,0 +1,160 @@
+internal import CredentialStore
+internal import ExternalText
+package import OAuth
+internal import Reactor
+internal import Waiting
+
+/// Ends sessions of apps: those that expire, and those whose user has logged out, was replaced, or whose client was removed.
+///
+/// The commit of such a change has a record with a due mark, so that another process ends the sessions if this one dies.
+/// Ending a session twice does nothing, so several replicas may do the same work.
+///
+/// Safe to use from any task.
+package final class SessionEndings: Sendable {
+    private static let batch = 100
+    /// The longest pause between two searches: marks that other replicas write are not announced.
+    private static let interval: Duration = .seconds(30)
+    /// When a record that this process cannot read is handled again: another replica may be able to read it.
+    private static let unreadablePause: Duration = .seconds(3600)
+
+    private let sessions: AppSessions
+    private var vault: Vault { sessions.vault }
+    private var time: any Time { sessions.time }
+    private var log: Log { sessions.log }
+
+    init(sessions: AppSessions) {
+        self.sessions = sessions
+    }
+
+    /// Works until its task is cancelled. To be called once at most.
+    package func run() async {
+        let signal = sessions.records.sessionEndings
+        while !Task.isCancelled {
+            let ticket = signal.ticket(0)
+            let pause = await handleAllDue()
+            await signal.wait(for: 0, since: ticket) { _ = try? await self.time.sleep(for: pause) }
+        }
+    }
+
+    /// Ends all sessions that are to be ended now.
+    /// - Returns: after how long to search again.
+    package func handleAllDue() async -> Duration {
+        do throws(StoreError) {
+            try await handleAllDue(.sessionEnding) { due throws(StoreError) in try await self.carryOut(due) }
+            try await handleAllDue(.session) { due throws(StoreError) in try await self.expire(due) }
+            let marks = [try await vault.nextDue(.sessionEnding), try await vault.nextDue(.session)]
+            guard let next = marks.compactMap(\.self).min() else { return Self.interval }
+            return max(.milliseconds(1), min(Self.interval, time.now.duration(to: next) + .milliseconds(1)))
+        } catch {
+            log.storeFailed(error)
+            return Self.interval
+        }
+    }
+
+    /// Ends the sessions of credentials that were removed just now. If the store does not answer, the job ends them later.
+    package func end(of id: CredentialsID, by cause: BrokerEvent.SessionEnd) async {
+        do throws(StoreError) {
+            try await end(.of(id.storageKey), of: id.tenant, by: cause, before: time.now)
+        } catch {
+            log.storeFailed(error, LogField.credentials(id))
+        }
+    }
+
+    private func handleAllDue(
+        _ kind: RecordKind, _ handle: (DueRecord) async throws(StoreError) -> Void
+    ) async throws(StoreError) {
+        while !Task.isCancelled {
+            // One millisecond later, since a mark is due once its time has passed.
+            let due = try await vault.due(kind, before: time.now.advanced(by: .milliseconds(1)), limit: Self.batch)
+            for record in due {
+                if Task.isCancelled { return }
+                try await handle(record)
+            }
+            if due.count < Self.batch { return }
+        }
+    }
+
+    /// Ends the sessions that a record names, then removes the record.
+    private func carryOut(_ due: DueRecord) async throws(StoreError) {
+        guard let record = due.record, let pending = PendingSessionEnding(record) else {
+            log.error("session_ending_unreadable", [.tenant(due.id.tenant), .version(due.version)])
+            return try await postpone(due, to: time.now.advanced(by: Self.unreadablePause))
+        }
+        try await end(pending.sessions, of: due.id.tenant, by: pending.cause, before: pending.before)
+        if Task.isCancelled { return }
+        do throws(StoreError) {
+            try await vault.commit([.remove(due.id, version: due.version)])
+        } catch .conflict {
+            // Another replica has done the same work.
+            return
+        }
+    }
+
+    private func end(
+        _ which: PendingSessionEnding.Sessions, of tenant: TenantName, by cause: BrokerEvent.SessionEnd,
+        before: Timestamp
+    ) async throws(StoreError) {
+        let storageKey: StorageKey? = if case .of(let storageKey) = which { storageKey } else { nil }
+        var after: String?
+        while !Task.isCancelled {
+            let found = try await sessions.list(of: tenant, storageKey: storageKey, after: after, limit: Self.batch)
+            for session in found where session.created <= before {
+                if case .ofClient(let clientID) = which, WireText(session.clientID) != WireText(clientID) { continue }
+                _ = try await sessions.end(session.recordID, by: cause)
+            }
+            guard found.count == Self.batch, let last = found.last else { break }
+            after = last.id
+        }
+        try await removeKeys(which, of: tenant, before: before)
+    }
+
+    /// Removes the biometric keys whose user or client has ended with the sessions.
+    private func removeKeys(
+        _ which: PendingSessionEnding.Sessions, of tenant: TenantName, before: Timestamp
+    ) async throws(StoreError) {
+        let prefix: String? =
+            if case .of(let storageKey) = which { PendingSessionEnding.keyPrefix(of: storageKey) } else { nil }
+        var after = prefix.map { RecordID(.biometricKey, tenant, key: $0) }
+        while !Task.isCancelled {
+            let found = try await vault.list(.biometricKey, tenant: tenant, after: after, limit: Self.batch)
+            for record in found {
+                if let prefix, !WireText(record.id.key).starts(with: WireText(prefix)) { return }
+                let key = try BiometricKey(record)
+                if case .ofClient(let clientID) = which, WireText(key.clientID) != WireText(clientID) { continue }
+                if key.created <= before { try await sessions.remove(record.id) }
+            }
+            guard found.count == Self.batch, let last = found.last else { return }
+            after = last.id
+        }
+    }
+
+    /// Ends a session that has expired, or moves its mark where its client's settings have changed.
+    private func expire(_ due: DueRecord) async throws(StoreError) {
+        guard let record = due.record, let session = try? AppSession(record) else {
+            log.error("session_unreadable", [.tenant(due.id.tenant), .version(due.version)])
+            return try await postpone(due, to: time.now.advanced(by: Self.unreadablePause))
+        }
+        let client: AppClient?
+        do throws(BrokerError) {
+            client = try await sessions.clients.client(WireText(session.clientID), of: session.tenant)
+        } catch {
+            throw error.storeError ?? .unavailable
+        }
+        guard let client else {
+            _ = try await sessions.end(session.recordID, by: .clientRemoved)
+            return
+        }
+        let end = sessions.end(of: session, client)
+        if end > time.now { return try await postpone(due, to: end) }
+        _ = try await sessions.end(
+            session.recordID, by: .expired, if: { self.sessions.end(of: $0, client) <= self.time.now })
+    }
+
+    private func postpone(_ due: DueRecord, to mark: Timestamp) async throws(StoreError) {
+        do throws(StoreError) {
+            try await vault.commit([.settleDue(due.id, version: due.version, due: due.mark, next: mark)])
+        } catch .conflict {
+            return
+        }
+    }
+}

@@ -1,0 +1,116 @@
+internal import BrokerCore
+internal import Cryptography
+internal import ExternalText
+internal import HTTPCodec
+internal import HTTPServer
+internal import OAuth
+
+/// `/oauth2/authorize`: an app sends its user's browser here to log in (RFC 6749 §4.1.1).
+struct AppAuthorizationRoutes {
+    private let broker: Broker
+
+    init(_ broker: Broker) {
+        self.broker = broker
+    }
+
+    var all: [Route] { [Route(.get, "/oauth2/authorize", .open, allowsHead: false, authorize)] }
+
+    private static let code: WireText = "code"
+    private static let query: WireText = "query"
+    private static let challengeMethod: WireText = "S256"
+    /// The longest values that a login gets of a request, in bytes.
+    private static let longestLocale = 100
+    private static let longestHint = 320
+
+    private func authorize(_ call: Call) async throws(BrokerError) -> Response {
+        let form: AppForm
+        let client: AppClient
+        let redirectURI: String
+        do throws(AppError) {
+            do throws(BrokerError) {
+                try call.refusePrefetch()
+            } catch {
+                throw AppError(error)
+            }
+            form = try AppForm((call.request.query ?? "").utf8.span)
+            (client, redirectURI) = try await destination(form)
+        } catch {
+            // A redirect to an address that is not the client's would make the broker an open redirector (RFC 9700 §4.11).
+            var page = LoginPage.refusedApp(error.description, LoginPage.Context(nil, call))
+            if error.status == .serviceUnavailable || error.status == .internalServerError {
+                page.status = error.status
+            }
+            page.fields.set("Retry-After", error.retryAfter.map { String($0) })
+            return page
+        }
+        do throws(AppError) {
+            return LoginPage.redirect(to: try await begin(form, client, redirectURI))
+        } catch {
+            return LoginPage.redirect(
+                to: AppLogin.Return.uri(
+                    redirectURI, error: error, state: form.repeated.contains("state") ? nil : form["state"],
+                    issuer: broker.logins.publicBaseURL))
+        }
+    }
+
+    /// The client, and where the browser goes in the end.
+    private func destination(_ form: AppForm) async throws(AppError) -> (AppClient, redirectURI: String) {
+        for name in ["client_id", "redirect_uri"] as [WireText] where form.repeated.contains(name) {
+            throw AppError(.invalidRequest, "\(name.text) occurs more than once")
+        }
+        guard let clientID = form["client_id"] else { throw AppError(.invalidRequest, "client_id is required") }
+        let client: AppClient?
+        do throws(BrokerError) {
+            client = try await broker.core.apps.clients.client(clientID)
+        } catch {
+            throw AppError(error)
+        }
+        guard let client else { throw AppError(.invalidClient, "The client_id is not known.", status: .badRequest) }
+        guard let uri = client.redirectURI(form["redirect_uri"]) else {
+            throw AppError(.invalidRequest, "The redirect_uri is not one of the client's.")
+        }
+        return (client, uri)
+    }
+
+    /// Begins a login.
+    /// - Returns: the address that starts it in this browser.
+    private func begin(_ form: AppForm, _ client: AppClient, _ redirectURI: String) async throws(AppError) -> String {
+        try form.refuseRepeated()
+        guard let type = form["response_type"] else { throw AppError(.invalidRequest, "response_type is required") }
+        guard type == Self.code else { throw AppError(.unsupportedResponseType, "response_type must be code") }
+        if let mode = form["response_mode"], mode != Self.query {
+            throw AppError(.invalidRequest, "response_mode must be query")
+        }
+        guard let challenge = form["code_challenge"] else {
+            throw AppError(.invalidRequest, "code_challenge is required (RFC 7636)")
+        }
+        guard form["code_challenge_method"] == Self.challengeMethod else {
+            throw AppError(.invalidRequest, "code_challenge_method must be S256")
+        }
+        guard challenge.count == 43, Base64URL.decode(challenge.text)?.count == 32 else {
+            throw AppError(.invalidRequest, "code_challenge must be the base64url of a SHA-256 digest")
+        }
+        let locale = form["ui_locales"].map { $0.split(at: " ", limit: 2)[0] }
+        let hint = form["login_hint"]
+        if (locale?.count ?? 0) > Self.longestLocale || (hint?.count ?? 0) > Self.longestHint {
+            throw AppError(.invalidRequest, "ui_locales or login_hint is too long")
+        }
+        do throws(BrokerError) {
+            guard let tenant = try await broker.tenants.tenant(client.tenant) else { throw BrokerError.noSuchTenant }
+            return try await broker.logins.begin(
+                AppLogin(
+                    client: client, redirectURI: redirectURI, namedRedirectURI: form["redirect_uri"] != nil,
+                    state: form["state"], codeChallenge: challenge),
+                of: tenant, storageKey: client.settings.storageKey, language: locale, email: hint
+            ).startURI
+        } catch {
+            switch error.code {
+            case .illegalConfiguration, .notFound, .unexpectedError, .tokenResponseError, .providerUntrusted:
+                throw AppError(.serverError, "The login cannot begin (\(error.code.rawValue)).")
+            case .tooManyRequests:
+                throw AppError(.temporarilyUnavailable, "Too many logins are under way. Try again later.")
+            default: throw AppError(error)
+            }
+        }
+    }
+}

@@ -1,0 +1,74 @@
+internal import BrokerCore
+internal import ExternalText
+internal import HTTPCodec
+internal import HTTPServer
+internal import JSON
+internal import OAuth
+
+/// `/oauth2/challenge`: an app signs a challenge to prove that it has a key. Scripts of any origin may ask for one.
+struct AppChallengeRoutes {
+    private let broker: Broker
+
+    init(_ broker: Broker) {
+        self.broker = broker
+    }
+
+    var all: [Route] {
+        [
+            Route(.post, "/oauth2/challenge", .open, checksContent: false, challenge),
+            Route(.options, "/oauth2/challenge", .open, preflight),
+        ]
+    }
+
+    private func challenge(_ call: Call) async throws(BrokerError) -> Response {
+        do throws(AppError) {
+            let purpose = try await Self.purpose(call)
+            let issued: AppChallenges.Issued
+            do throws(BrokerError) {
+                issued = try broker.core.challenges.issue(for: purpose)
+            } catch {
+                throw AppError(error)
+            }
+            return Self.open(
+                .oauth(
+                    .ok,
+                    JSONWriter.object { json in
+                        json.name("result")
+                        json.object { json in
+                            json.member("token", issued.token)
+                            json.member("expire_at", issued.expires.description)
+                        }
+                    }))
+        } catch {
+            return Self.open(error.response)
+        }
+    }
+
+    private static func purpose(_ call: Call) async throws(AppError) -> AppChallenges.Purpose {
+        let given: WireText?
+        do throws(BrokerError) {
+            given = try await call.body { $0.requiredString("purpose", limit: 64) }
+        } catch {
+            throw AppError(.invalidRequest, AppError(error).description)
+        }
+        guard let purpose = given.flatMap({ AppChallenges.Purpose($0) }) else {
+            throw AppError(.invalidRequest, "unknown challenge purpose")
+        }
+        return purpose
+    }
+
+    /// Fetch, "CORS protocol": the answer has nothing that depends on the browser's credentials.
+    private static func open(_ response: Response) -> Response {
+        var response = response
+        response.fields.append("Access-Control-Allow-Origin", "*")
+        return response
+    }
+
+    private func preflight(_ call: Call) async throws(BrokerError) -> Response {
+        var response = Self.open(.empty(.noContent))
+        response.fields.append("Access-Control-Allow-Methods", "POST")
+        response.fields.append("Access-Control-Allow-Headers", "Content-Type")
+        response.fields.append("Access-Control-Max-Age", "7200")
+        return response
+    }
+}

@@ -1,0 +1,158 @@
+internal import BrokerCore
+internal import Cryptography
+internal import ExternalText
+internal import HTTPCodec
+internal import HTTPServer
+internal import JSON
+internal import OAuth
+
+/// `/oauth2/token`, `/oauth2/revoke` and the metadata document, for apps: they are OAuth clients of the broker, and need no API
+/// key.
+struct AppTokenRoutes {
+    private let broker: Broker
+    private var apps: AppGrants { broker.core.apps }
+
+    init(_ broker: Broker) {
+        self.broker = broker
+    }
+
+    var all: [Route] {
+        [
+            Route(.post, "/oauth2/token", .open, token),
+            Route(.post, "/oauth2/revoke", .open, revoke),
+            Route(.get, "/.well-known/oauth-authorization-server", .open, metadata),
+        ]
+    }
+
+    private enum GrantType: String, CaseIterable {
+        case authorizationCode = "authorization_code"
+        case refreshToken = "refresh_token"
+        /// The name in Authgear's design, and the one that its server and its SDKs use.
+        case appToApp = "urn:authgear:params:oauth:grant-type:app2app"
+        case appToAppRequest = "urn:authgear:params:oauth:grant-type:app2app-request"
+        case biometric = "urn:authgear:params:oauth:grant-type:biometric-request"
+    }
+
+    private func token(_ call: Call) async throws(BrokerError) -> Response {
+        await answer(call, isCounted: true) { form, authentication throws(AppError) in
+            let name = form["grant_type"]
+            let type = name.flatMap { GrantType($0) }
+            if type == .appToApp || type == .appToAppRequest { return try await approve(form) }
+            let client = try await authentication.client(in: apps.clients)
+            guard name != nil else { throw AppError(.invalidRequest, "grant_type is required") }
+            switch type {
+            case .authorizationCode: return .oauth(.ok, try await exchange(form, client).revealedBytes)
+            case .refreshToken: return .oauth(.ok, try await refresh(form, client).revealedBytes)
+            case .biometric: return try await biometric(form, client, authentication)
+            case .appToApp, .appToAppRequest, nil:
+                throw AppError(.unsupportedGrantType, "grant type is not supported")
+            }
+        }
+    }
+
+    /// The app that holds the session asks for another app, whose secret it does not have: the other app proves itself when it
+    /// exchanges the code.
+    private func approve(_ form: AppForm) async throws(AppError) -> Response {
+        let target: AppClient?
+        do throws(BrokerError) {
+            target = if let clientID = form["client_id"] { try await apps.clients.client(clientID) } else { nil }
+        } catch {
+            throw AppError(error)
+        }
+        guard let target else { throw AppError.unknownTarget }
+        let code = try await broker.core.appToApp.approve(request(form), for: target)
+        return .oauth(.ok, JSONWriter.object { $0.member("code", code.revealedText) })
+    }
+
+    private func biometric(
+        _ form: AppForm, _ client: AppClient, _ authentication: AppAuthentication
+    ) async throws(AppError) -> Response {
+        switch try await broker.core.appToApp.biometric(request(form, authentication.bearer), for: client) {
+        case .isSetUp: .oauth(.ok, [])
+        case .tokens(let body): .oauth(.ok, body.revealedBytes)
+        }
+    }
+
+    private func request(_ form: AppForm, _ bearer: WireText? = nil) -> AppToAppGrants.Request {
+        AppToAppGrants.Request(
+            jwt: form["jwt"], refreshToken: form["refresh_token"], redirectURI: form["redirect_uri"],
+            codeChallenge: form["code_challenge"], codeChallengeMethod: form["code_challenge_method"], bearer: bearer)
+    }
+
+    private func exchange(_ form: AppForm, _ client: AppClient) async throws(AppError) -> SecretBytes {
+        guard let code = form["code"] else { throw AppError(.invalidRequest, "code is required") }
+        return try await apps.exchange(
+            .init(code: code, redirectURI: form["redirect_uri"], codeVerifier: form["code_verifier"]), for: client
+        ) { () async throws(AppError) in
+            try await broker.core.appToApp.binding(form["x_app2app_device_key_jwt"], of: client)
+        }
+    }
+
+    private func refresh(_ form: AppForm, _ client: AppClient) async throws(AppError) -> SecretBytes {
+        guard let token = form["refresh_token"] else { throw AppError(.invalidRequest, "refresh token is required") }
+        return try await apps.refresh(token, for: client)
+    }
+
+    /// RFC 7009: the answer is the same whatever the token is.
+    private func revoke(_ call: Call) async throws(BrokerError) -> Response {
+        await answer(call) { form, authentication throws(AppError) in
+            let client = try await authentication.client(in: apps.clients)
+            guard let token = form["token"] else { throw AppError(.invalidRequest, "token is required") }
+            try await apps.revoke(token, for: client)
+            return .oauth(.ok, [])
+        }
+    }
+
+    /// - Parameter isCounted: whether the limits of the token endpoint count the request.
+    private func answer(
+        _ call: Call, isCounted: Bool = false, _ body: (AppForm, AppAuthentication) async throws(AppError) -> Response
+    ) async -> Response {
+        let isChallenged = call.request.fields.contains("Authorization")
+        do throws(AppError) {
+            if isCounted { try await apps.limits.admit(call.request.source) }
+            let form = try await AppForm.content(of: call)
+            return try await body(form, try AppAuthentication(form, call.request.fields))
+        } catch {
+            broker.log.info(
+                "app_request_refused", [.request(RequestID(call.request.id)), .reason(error.code.logged)])
+            return error.response(challenging: isChallenged)
+        }
+    }
+
+    /// RFC 8414 §2.
+    private func metadata(_ call: Call) async throws(BrokerError) -> Response {
+        try call.refuseQuery()
+        let base = broker.logins.publicBaseURL
+        return .json(.ok) { json in
+            json.member("issuer", base)
+            json.member("authorization_endpoint", base + "/oauth2/authorize")
+            json.member("token_endpoint", base + "/oauth2/token")
+            json.member("revocation_endpoint", base + "/oauth2/revoke")
+            json.member("response_types_supported", ["code"])
+            json.member("response_modes_supported", ["query"])
+            json.member("grant_types_supported", GrantType.allCases.map(\.rawValue))
+            let methods = ["none", "client_secret_basic", "client_secret_post"]
+            json.member("token_endpoint_auth_methods_supported", methods)
+            json.member("revocation_endpoint_auth_methods_supported", methods)
+            json.member("code_challenge_methods_supported", ["S256"])
+            json.member("authorization_response_iss_parameter_supported", true)
+        }
+    }
+}
+
+extension AppError.Code {
+    fileprivate var logged: StaticString {
+        switch self {
+        case .invalidRequest: "invalid_request"
+        case .invalidClient: "invalid_client"
+        case .invalidGrant: "invalid_grant"
+        case .unauthorizedClient: "unauthorized_client"
+        case .unsupportedGrantType: "unsupported_grant_type"
+        case .unsupportedResponseType: "unsupported_response_type"
+        case .accessDenied: "access_denied"
+        case .serverError: "server_error"
+        case .temporarilyUnavailable: "temporarily_unavailable"
+        case .rateLimited: "x_rate_limited"
+        }
+    }
+}

@@ -1,0 +1,135 @@
+internal import BrokerCore
+internal import CredentialStore
+internal import Cryptography
+internal import ExternalText
+internal import HTTPCodec
+package import JSON
+package import OAuth
+package import Reactor
+
+/// Apps that log in through the broker.
+extension BrokerHarness {
+    /// An app's PKCE verifier, whose challenge all logins of this file use.
+    package static let appVerifier = "app-verifier-0123456789-0123456789-0123456789"
+    package static var appChallenge: String { Base64URL.encode(SHA256.digest(Array(appVerifier.utf8))) }
+    package static let appRedirect = "https://app.example/cb"
+
+    /// Registers an app; fails loudly when it cannot.
+    package func makeClient(
+        _ id: String = "app", of tenant: String = "t1",
+        _ body: String = #"{"redirect_uris": ["https://app.example/cb"], "storage_key": "default"}"#
+    ) async {
+        let answer = await call(.put, "/tenants/\(tenant)/clients/\(id)", body: body)
+        precondition(answer.status == 201 || answer.status == 200, "client refused: \(answer.text)")
+    }
+
+    /// An app's POST of a form.
+    package func app(
+        _ path: String, _ pairs: [(String, String)], authorization: String? = nil,
+        source: NetworkSource = .unknown
+    ) async -> Answer {
+        var fields: Fields = ["Content-Type": "application/x-www-form-urlencoded"]
+        if let authorization { fields.append("Authorization", authorization) }
+        return await call(
+            .post, path, key: nil, body: FormEncoding.encode(pairs.map { .init($0.0, $0.1) }), fields: fields,
+            source: source)
+    }
+
+    /// The query of an authorization request.
+    package static func authorization(
+        client: String = "app", _ changes: [String: String?] = [:]
+    ) -> String {
+        var parameters: [String: String?] = [
+            "response_type": "code", "client_id": client, "redirect_uri": appRedirect, "state": "s-1",
+            "code_challenge": appChallenge, "code_challenge_method": "S256",
+        ]
+        for (name, value) in changes { parameters.updateValue(value, forKey: name) }
+        let pairs = parameters.sorted { $0.key < $1.key }.compactMap { name, value in
+            value.map { FormEncoding.Pair(name, $0) }
+        }
+        return "/oauth2/authorize?" + FormEncoding.encode(pairs)
+    }
+
+    /// A browser that opens an authorization request.
+    package func authorize(_ target: String) async -> Answer {
+        await call(.get, target, key: nil, fields: ["Accept": Self.browserAccept])
+    }
+
+    /// The login of an app by a browser, up to the redirect to the app.
+    /// - Parameters:
+    ///   - token: the provider's answer to the code; nil where the login does not come that far.
+    ///   - response: the query that the provider's redirect has beside the state.
+    ///   - decision: what the user answers where the broker asks.
+    /// - Returns: the parameters that the app gets, or the answer that was not a redirect to it.
+    package func logIn(
+        app target: String, token: String?, response: String = "code=c-1", decision: String = "continue"
+    ) async -> (parameters: [String: String], answer: Answer) {
+        let begun = await authorize(target)
+        guard begun.status == 303, let start = begun.fields["Location"]?.text, start.contains("/login/start/") else {
+            return (Self.parameters(of: begun.fields["Location"]?.text ?? ""), begun)
+        }
+        let started = await call(.get, Self.path(of: start), key: nil, fields: ["Accept": Self.browserAccept])
+        let state = Self.parameters(of: started.fields["Location"]?.text ?? "")["state"] ?? ""
+        let cookie = Self.cookie(started)
+        if let token { transport.enqueue(.json(200, token)) }
+        var answer = await callback("\(response)&state=\(state)", cookie: cookie, followsToEnd: false)
+        if let asked = answer.fields["Location"]?.text, asked.contains("/login/confirm/") {
+            let both = [cookie, Self.cookie(answer)].compactMap(\.self).joined(separator: "; ")
+            let path = Self.path(of: asked)
+            answer = await press(decision, at: path, cookie: both)
+            // A page that leads on, since Chromium holds redirects of forms against the page's policy.
+            let leads = answer.text.split(separator: "href=\"").dropFirst().first?.split(separator: "\"").first
+            let address = leads.map { String($0).replacing("&amp;", with: "&") } ?? ""
+            return (Self.parameters(of: address), answer)
+        }
+        return (Self.parameters(of: answer.fields["Location"]?.text ?? ""), answer)
+    }
+
+    /// A code of a whole login; fails loudly when there is none.
+    package func appCode(
+        client: String = "app", token: String = token("access-1", refresh: "refresh-1", scope: "r_usr", userID: 42)
+    ) async -> String {
+        let (parameters, answer) = await logIn(app: Self.authorization(client: client), token: token)
+        guard let code = parameters["code"] else { preconditionFailure("no code: \(answer.text) \(parameters)") }
+        return code
+    }
+
+    /// Exchanges a code.
+    package func exchange(
+        _ code: String, client: String = "app", _ changes: [String: String?] = [:]
+    ) async -> Answer {
+        var parameters: [String: String?] = [
+            "grant_type": "authorization_code", "client_id": client, "code": code, "redirect_uri": Self.appRedirect,
+            "code_verifier": Self.appVerifier,
+        ]
+        for (name, value) in changes { parameters.updateValue(value, forKey: name) }
+        return await app("/oauth2/token", parameters.compactMap { name, value in value.map { (name, $0) } })
+    }
+
+    /// Refreshes.
+    package func refresh(_ token: String, client: String = "app") async -> Answer {
+        await app(
+            "/oauth2/token", [("grant_type", "refresh_token"), ("client_id", client), ("refresh_token", token)])
+    }
+
+    /// The refresh token of a whole login of an app.
+    package func appSession(client: String = "app") async -> String {
+        let answer = await exchange(await appCode(client: client), client: client)
+        guard let token = answer.json["refresh_token"]?.text else { preconditionFailure("no session: \(answer.text)") }
+        return token
+    }
+
+    /// The sessions as operators see them.
+    package func sessions(of tenant: String = "t1", query: String = "") async -> [JSONValue] {
+        await call(.get, "/tenants/\(tenant)/sessions\(query)").json["sessions"]?.array ?? []
+    }
+
+    /// The names and data of the events that the log has.
+    package func events(named name: String, of tenant: TenantName) async throws -> [JSONValue] {
+        try await vault.entries(after: 0, tenant: tenant, limit: 10_000).flatMap { entry in
+            BrokerEvent.events(in: entry.entry.content?.revealedBytes ?? []).compactMap { event in
+                event.flatMap { $0.kind.rawValue == name ? try? JSONValue(parsing: $0.data) : nil }
+            }
+        }
+    }
+}

@@ -1,0 +1,138 @@
+internal import BrokerCore
+internal import BrokerTesting
+internal import ExternalText
+internal import HTTPCodec
+internal import JSON
+internal import OAuth
+internal import Testing
+
+/// `/tenants/{tenant}/clients`.
+@Suite struct `Registrations of apps` {
+    private static func broker() async throws -> BrokerHarness {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant()
+        return broker
+    }
+
+    private static let least = #"{"redirect_uris": ["https://app.example/cb"]}"#
+
+    @Test func `a client is created, answered without its secret, replaced, listed and deleted`() async throws {
+        let broker = try await Self.broker()
+        let path = "/tenants/t1/clients/app"
+        let created = await broker.call(.put, path, body: Self.least)
+        #expect(created.status == 201)
+        #expect(
+            created.text
+                == #"{"client_id":"app","client_secret_set":false,"redirect_uris":["https://app.example/cb"],"#
+                + #""refresh_token_rotation":true,"session_days":365,"session_idle_days":30,"x_app2app_enabled":false,"#
+                + #""x_app2app_insecure_device_key_binding_enabled":false,"x_app2app_biometric_protection_required":false,"#
+                + #""android_apps":[],"apple_apps":[]}"#)
+        let replaced = await broker.call(
+            .put, path,
+            body: #"""
+                {"redirect_uris": ["http://127.0.0.1/cb", "com.example:/x"], "client_secret": "hush", "name": "Player",
+                 "storage_key": "k:1", "refresh_token_rotation": false, "session_days": 1, "session_idle_days": 3650,
+                 "android_apps": [{"package_name": "com.example.player", "sha256_cert_fingerprints": ["\#(Self.fingerprint)"]}],
+                 "apple_apps": ["ABCDE12345.com.example.player"]}
+                """#)
+        #expect(replaced.status == 200, "\(replaced.text)")
+        #expect(replaced.json["client_secret_set"]?.bool == true)
+        #expect(!replaced.text.contains("hush"))
+        #expect(
+            replaced.json["android_apps"]?.array?.first?["sha256_cert_fingerprints"]?.array?.first?.text
+                == Self.fingerprint.uppercased())
+        #expect(await broker.call(.get, path).text == replaced.text)
+        await broker.makeClient("other")
+        let list = await broker.call(.get, "/tenants/t1/clients?limit=1")
+        #expect(list.json["clients"]?.array?.map { $0["client_id"]?.text } == ["app"])
+        let next = await broker.call(.get, "/tenants/t1/clients?cursor=\(list.json["next_cursor"]?.text ?? "")")
+        #expect(next.json["clients"]?.array?.map { $0["client_id"]?.text } == ["other"])
+        #expect(next.json["next_cursor"] == nil)
+        // What is left out is unset.
+        #expect(await broker.call(.put, path, body: Self.least).json["client_secret_set"]?.bool == false)
+        #expect(await broker.call(.delete, path).status == 204)
+        #expect(await broker.call(.delete, path).status == 404)
+        #expect(await broker.call(.get, path).status == 404)
+    }
+
+    private static let fingerprint = Array(repeating: "aB", count: 32).joined(separator: ":")
+
+    @Test func `an identifier belongs to one tenant of the broker`() async throws {
+        let broker = try await Self.broker()
+        await broker.makeTenant("t2")
+        await broker.makeClient("app")
+        let other = await broker.call(.put, "/tenants/t2/clients/app", body: Self.least)
+        #expect(other.status == 409)
+        #expect(other.code == "conflict")
+        #expect(await broker.call(.get, "/tenants/t2/clients/app").status == 404)
+        #expect(await broker.call(.delete, "/tenants/t2/clients/app").status == 404)
+        // It is free again with its tenant.
+        #expect(await broker.call(.delete, "/tenants/t1").status == 204)
+        #expect(await broker.call(.put, "/tenants/t2/clients/app", body: Self.least).status == 201)
+    }
+
+    @Test(arguments: [
+        ("a", 201), (String(repeating: "a", count: 200), 201), (String(repeating: "a", count: 201), 400),
+        ("A.z_0~-", 201), ("a:b", 400), ("a@b", 400), ("a%20b", 400), ("%C3%A9", 400),
+    ])
+    func `an identifier is 1 to 200 characters`(_ id: String, _ status: Int) async throws {
+        let broker = try await Self.broker()
+        #expect(await broker.call(.put, "/tenants/t1/clients/\(id)", body: Self.least).status == status)
+    }
+
+    @Test(arguments: [
+        (#"{}"#, "/redirect_uris"), (#"{"redirect_uris": []}"#, "/redirect_uris"),
+        (#"{"redirect_uris": ["/cb"]}"#, "/redirect_uris/0"),
+        (#"{"redirect_uris": ["https://a/#x"]}"#, "/redirect_uris/0"),
+        (#"{"redirect_uris": ["javascript:alert(1)"]}"#, "/redirect_uris/0"),
+        (#"{"redirect_uris": ["JavaScript:alert(1)"]}"#, "/redirect_uris/0"),
+        (#"{"redirect_uris": ["https://a b"]}"#, "/redirect_uris/0"),
+        (#"{"redirect_uris": ["https://a"], "session_days": 0}"#, "/session_days"),
+        (#"{"redirect_uris": ["https://a"], "session_days": 3651}"#, "/session_days"),
+        (#"{"redirect_uris": ["https://a"], "session_idle_days": 0}"#, "/session_idle_days"),
+        (#"{"redirect_uris": ["https://a"], "storage_key": "a b"}"#, "/storage_key"),
+        (#"{"redirect_uris": ["https://a"], "x_app2app": true}"#, "/x_app2app"),
+        (#"{"redirect_uris": ["https://a"], "client_secret": ""}"#, "/client_secret"),
+        (
+            #"{"redirect_uris": ["https://a"], "android_apps": [{"package_name": "player", "sha256_cert_fingerprints": ["1"]}]}"#,
+            "/android_apps/0/package_name"
+        ),
+        (#"{"redirect_uris": ["https://a"], "apple_apps": ["com.example"]}"#, "/apple_apps/0"),
+    ])
+    func `a fault is told with its place`(_ body: String, _ pointer: String) async throws {
+        let broker = try await Self.broker()
+        let answer = await broker.call(.put, "/tenants/t1/clients/app", body: body)
+        #expect(answer.status == 400)
+        #expect(answer.json["errors"]?.array?.contains { $0["pointer"]?.text == pointer } == true, "\(answer.text)")
+    }
+
+    @Test func `clients and sessions are the operator's`() async throws {
+        let broker = try await Self.broker()
+        let key = await broker.makeKey()
+        for (method, path) in [
+            (Method.get, "/tenants/t1/clients"), (.put, "/tenants/t1/clients/app"), (.get, "/tenants/t1/clients/app"),
+            (.delete, "/tenants/t1/clients/app"), (.get, "/tenants/t1/sessions"), (.delete, "/tenants/t1/sessions/x"),
+        ] {
+            #expect(await broker.call(method, path, key: key).status == 403)
+            #expect(await broker.call(method, path, key: nil).status == 401)
+            #expect(await broker.call(method, path.replacing("t1", with: "t9")).status == 404 || method == .put)
+        }
+    }
+
+    @Test func `a replica learns of another one's change`() async throws {
+        let (one, two) = try await BrokerHarness.replicas(cacheValidity: .seconds(60))
+        await one.makeTenant()
+        await one.makeClient("app", of: "t1", #"{"redirect_uris": ["https://app.example/cb"], "client_secret": "old"}"#)
+        func status(_ broker: BrokerHarness, _ secret: String) async -> Int {
+            await broker.app(
+                "/oauth2/revoke", [("client_id", "app"), ("client_secret", secret), ("token", "x")]
+            ).status
+        }
+        #expect(await status(two, "old") == 200)
+        await one.makeClient("app", of: "t1", #"{"redirect_uris": ["https://app.example/cb"], "client_secret": "new"}"#)
+        #expect(await status(one, "old") == 401)
+        one.time.advance(by: .seconds(61))
+        #expect(await status(two, "old") == 401)
+        #expect(await status(two, "new") == 200)
+    }
+}
