@@ -28,7 +28,7 @@ extension AuthClient {
             let begun = try await opened.broker.logins.begin(
                 .init(
                     storageKey: .default, redirectURI: WireText(redirectURI), returnTo: nil, language: nil, email: nil,
-                    customParameters: [:], appLink: WireText(link)),
+                    customParameters: [:], authorizationEndpoint: WireText(link)),
                 of: Tenant(name: tenant.name, version: tenant.version, configuration: configuration))
             return begun.loginURI
         }
@@ -48,7 +48,7 @@ extension AuthClient {
 
     /// Reads a link of another app; nil for one that is no request to be let in.
     public func parseApp2AppAuthenticationRequest(url: URL) -> App2AppAuthenticateRequest? {
-        guard let request = AppToAppRequest(WireText(url.absoluteString)) else { return nil }
+        guard let request = AppToAppRequest(link: WireText(url.absoluteString)) else { return nil }
         return App2AppAuthenticateRequest(
             url: url, clientID: request.clientID.text, redirectURI: request.redirectURI.text,
             codeChallenge: request.codeChallenge.text, state: request.state?.text)
@@ -64,15 +64,14 @@ extension AuthClient {
         _ request: App2AppAuthenticateRequest, open: @Sendable (URL) async -> Bool
     ) async throws(AuthError) {
         let answer = try await run { opened, tenant throws(BrokerError) in
-            let parsed = try opened.broker.admissions.request(WireText(request.url.absoluteString))
-            return try await opened.broker.admissions.approve(
-                parsed, by: self.id(of: tenant), of: tenant, checking: nil)
+            let parsed = try opened.broker.appAdmission.request(WireText(request.url.absoluteString))
+            return try await opened.broker.appAdmission.approve(parsed, self.id(of: tenant), of: tenant, for: nil)
         }
         try await Self.follow(answer.redirectURI, open)
-        if let refusal = answer.refusal {
+        if !answer.isApproved {
             throw AuthError(
                 .authorizationError, message: "The provider did not let the other app in.",
-                providerErrorCode: refusal.text)
+                providerErrorCode: answer.error)
         }
     }
 
@@ -86,12 +85,12 @@ extension AuthClient {
         open: @Sendable (URL) async -> Bool
     ) async throws(AuthError) {
         let answer = try await run { opened, tenant throws(BrokerError) in
-            let parsed = try opened.broker.admissions.request(WireText(request.url.absoluteString))
-            return try await opened.broker.admissions.reject(
-                parsed, by: self.id(of: tenant), of: tenant, error: error.map { WireText($0) },
+            let parsed = try opened.broker.appAdmission.request(WireText(request.url.absoluteString))
+            return try await opened.broker.appAdmission.reject(
+                parsed, self.id(of: tenant), error: error.map { WireText($0) },
                 description: description.map { WireText($0) })
         }
-        try await Self.follow(answer.redirectURI, open)
+        try await Self.follow(answer, open)
     }
 
     private static func follow(_ uri: String, _ open: (URL) async -> Bool) async throws(AuthError) {

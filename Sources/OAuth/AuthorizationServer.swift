@@ -14,6 +14,8 @@ package struct AuthorizationServer: Sendable, Equatable {
     package var activationEndpoint: String?
     /// Ends the session of an access token; nil when the provider has no such endpoint.
     package var logoutEndpoint: String?
+    /// Grants the challenges of device keys; nil when the provider has no such endpoint, or it is not known.
+    package var challengeEndpoint: String?
     /// The issuer that `iss` must equal (RFC 9207); nil when the issuer is not known.
     package var issuer: String?
     /// Whether the provider announces that its authorization responses contain `iss`. A response without `iss` is then

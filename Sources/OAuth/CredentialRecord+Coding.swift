@@ -146,10 +146,13 @@ extension HeldCredentials {
             json.memberIfPresent("issuer", grantedBy?.issuer?.text)
             json.memberIfPresent("token_endpoint", grantedBy?.tokenEndpoint?.text)
             if let refreshableFrom { json.member("refreshable_from", refreshableFrom.milliseconds) }
-            json.memberIfPresent("device_key", deviceKey?.revealedText)
             if proof.accessToken { json.member("verified_access_token", true) }
             if proof.refreshToken { json.member("verified_refresh_token", true) }
             json.memberIfPresent("verified_id_token", proof.idToken?.revealedText)
+            if let deviceKey {
+                json.member("device_key", deviceKey.pem.revealedText)
+                if !deviceKey.isBound { json.member("device_key_is_candidate", true) }
+            }
         }
     }
 
@@ -165,7 +168,7 @@ extension HeldCredentials {
         // or the provider that granted it.
         let optional: [WireText] = [
             "refresh_token", "user_id", "told_user_id", "told_subject", "client_unique_key", "client_secret_digest",
-            "issuer", "token_endpoint", "verified_id_token",
+            "issuer", "token_endpoint", "verified_id_token", "device_key",
         ]
         for name in optional {
             if let member = json[name], member.string == nil { return nil }
@@ -186,12 +189,14 @@ extension HeldCredentials {
                 clientSecretDigest: digest),
             grantedBy: GrantingProvider(issuer: json["issuer"]?.string, tokenEndpoint: json["token_endpoint"]?.string),
             refreshableFrom: (json["refreshable_from"]?.integer).map(Timestamp.init(milliseconds:)))
-        deviceKey = (json["device_key"]?.string?.text).map(SecretBytes.init(utf8:))
         identity = UserIdentity(userID: json["told_user_id"]?.string, subject: json["told_subject"]?.string)
         proof = TokenProof(
             accessToken: json["verified_access_token"]?.bool ?? false,
             refreshToken: json["verified_refresh_token"]?.bool ?? false,
             idToken: (json["verified_id_token"]?.string?.text).map(SecretBytes.init(utf8:)))
+        deviceKey = (json["device_key"]?.string?.text).map { pem in
+            DeviceKey(pem: SecretBytes(utf8: pem), isBound: json["device_key_is_candidate"]?.bool != true)
+        }
     }
 
     private static func scopes(_ json: JSONValue?) -> ScopeSet? {

@@ -21,9 +21,8 @@ package struct HeldCredentials: Sendable, Equatable {
     package var refreshableFrom: Timestamp?
     /// Which of the tokens were verified.
     package var proof = TokenProof()
-    /// The private device key (PEM) that the login is bound to at the provider, by which the broker lets other apps in. Stays for
-    /// as long as the login. Nil where there is none.
-    package var deviceKey: SecretBytes?
+    /// The key by which the session lets other apps in; nil for a session that has none.
+    package var deviceKey: DeviceKey?
 
     /// The expiry of the token; nil when it does not expire.
     package var expiry: Timestamp? { expires == .never ? nil : expires }

@@ -67,20 +67,18 @@ extension ProviderPreset {
         package let errors: Set<WireText>
     }
 
-    /// How apps of a provider let each other in (Authgear's design of app-to-app authentication).
+    /// How an app of a device, which a user is logged in to, gets a code for another app of the device.
     package struct AppToAppRules: Sendable, Equatable {
-        /// The path of the endpoint that issues challenges, below the issuer.
+        /// The path of the challenge endpoint below the issuer, without a slash at its beginning.
         package let challengePath: String
-        /// The purpose of a challenge for a device key.
-        package let purpose: String
-        /// `typ` of the JWT that a device key signs.
+        /// What a challenge is asked for.
+        package let challengePurpose: String
+        /// `typ` of the token by which an app proves that it has its device key.
         package let proofType: WireText
-        /// The parameter of a code exchange that binds a device key.
+        /// The parameter of the code exchange that binds a device key to the session.
         package let keyParameter: String
-        /// The grant by which a session issues a code for another app.
+        /// The grant that answers with a code for the other app.
         package let grantType: String
-        /// The error that an app gets whose request was rejected without a named reason.
-        package let rejection: String
     }
 
     /// A refusal that callers get as an error of that name.

@@ -79,7 +79,7 @@ package struct ProviderPreset: Sendable, Equatable {
     package let reuseGrace: Duration?
     /// How signed access tokens and refresh tokens are verified; nil when they are taken as opaque.
     package let tokenVerification: TokenVerification?
-    /// How apps let each other in; nil when the provider has no such grant.
+    /// How an app lets another app of the same device in; nil when the provider has no such grant.
     package let appToApp: AppToAppRules?
 
     private init(
@@ -97,7 +97,6 @@ package struct ProviderPreset: Sendable, Equatable {
         configurationErrors: [String] = faultsOfClients, refreshLeadTime: Duration? = nil, reuseGrace: Duration? = nil,
         tokenVerification: TokenVerification? = nil, appToApp: AppToAppRules? = nil
     ) {
-        self.appToApp = appToApp
         self.name = name
         self.title = title
         self.loginServiceBaseURI = loginServiceBaseURI
@@ -128,6 +127,7 @@ package struct ProviderPreset: Sendable, Equatable {
         self.refreshLeadTime = refreshLeadTime
         self.reuseGrace = reuseGrace
         self.tokenVerification = tokenVerification
+        self.appToApp = appToApp
     }
 
     /// The responses with which a provider says that the grant is invalid (RFC 6749 §5.2). Some providers send 401.
@@ -191,17 +191,22 @@ package struct ProviderPreset: Sendable, Equatable {
         scopesClientCredentials: false)
 
     /// Authgear: an OpenID provider with a separate issuer for each customer. It grants a refresh token only for the
-    /// scope `offline_access`, and it reads a client's identifier and secret from the form before the header.
+    /// scope `offline_access`, and it reads a client's identifier and secret from the form before the header. Only
+    /// `invalid_grant` says that a refresh token is dead: for another client's refresh token it says `invalid_request`.
+    ///
+    /// A client's setting decides whether it rotates refresh tokens. Where it does, the token before is dead at once;
+    /// where it does not, a token works until the session ends. So the preset names no grace, and a tenant may.
     package static let authgear = ProviderPreset(
         name: "authgear",
+        defaultScopes: ScopeSet(["openid", "offline_access", "https://authgear.com/scopes/full-access"]) ?? .empty,
         clientAuthentication: .clientSecretPost,
         languageParameter: "ui_locales",
         emailParameter: "login_hint",
         scopesClientCredentials: true,
         appToApp: AppToAppRules(
-            challengePath: "oauth2/challenge", purpose: "app2app_request", proofType: "vnd.authgear.app2app-request",
-            keyParameter: "x_app2app_device_key_jwt",
-            grantType: "urn:authgear:params:oauth:grant-type:app2app-request", rejection: "x_app2app_rejected"))
+            challengePath: "oauth2/challenge", challengePurpose: "app2app_request",
+            proofType: "vnd.authgear.app2app-request", keyParameter: "x_app2app_device_key_jwt",
+            grantType: "urn:authgear:params:oauth:grant-type:app2app-request"))
 
     /// DuckDuckGo's Auth v2: accounts of an application, without a login page. A session cookie connects the requests
     /// of a login, redirects carry the code, and the token endpoint is called by GET. The clients are public.

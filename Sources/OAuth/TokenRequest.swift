@@ -1,11 +1,12 @@
 package import Cryptography
-internal import ExternalText
+package import ExternalText
 package import HTTPCodec
 
 /// A request to the token endpoint, with one case for each grant.
 package enum TokenRequest: Sendable {
-    /// RFC 6749 §4.1.3 with RFC 7636 §4.5.
-    case authorizationCode(code: SecretBytes, redirectURI: String, codeVerifier: SecretBytes)
+    /// RFC 6749 §4.1.3 with RFC 7636 §4.5. `keyProof` binds a device key to the session; it is sent where the provider
+    /// has a parameter for it.
+    case authorizationCode(code: SecretBytes, redirectURI: String, codeVerifier: SecretBytes, keyProof: WireText? = nil)
     /// RFC 6749 §6.
     case refresh(SecretBytes)
     /// RFC 6749 §4.4.
@@ -62,12 +63,15 @@ package enum TokenRequest: Sendable {
             client.scopes.isEmpty ? [] : [FormEncoding.Pair("scope", client.scopes.description)]
         let uniqueKey = preset.sendsClientUniqueKey ? client.clientUniqueKey : nil
         switch self {
-        case .authorizationCode(let code, let redirectURI, let codeVerifier):
+        case .authorizationCode(let code, let redirectURI, let codeVerifier, let keyProof):
             pairs.append(.init("code", code.revealedText))
             pairs.append(.init("redirect_uri", redirectURI))
             pairs.append(.init("code_verifier", codeVerifier.revealedText))
             if preset.repeatsScopes { pairs += scopes }
             if let uniqueKey { pairs.append(.init("client_unique_key", uniqueKey)) }
+            if let keyProof, let rules = preset.appToApp {
+                pairs.append(.init(WireText(rules.keyParameter), keyProof))
+            }
         case .refresh(let refreshToken):
             pairs.append(.init("refresh_token", refreshToken.revealedText))
             if preset.repeatsScopes { pairs += scopes }

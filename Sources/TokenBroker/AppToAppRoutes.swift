@@ -5,10 +5,9 @@ internal import HTTPServer
 internal import JSON
 internal import OAuth
 
-/// `/app2app/…`: the broker, as an app at a provider, lets another app in.
+/// `/app2app/…`: lets other apps of a device in, at providers that have that.
 struct AppToAppRoutes {
     private let broker: Broker
-    private var admissions: AppAdmission { broker.core.admissions }
 
     init(_ broker: Broker) {
         self.broker = broker
@@ -16,17 +15,17 @@ struct AppToAppRoutes {
 
     var all: [Route] {
         [
-            Route(.post, "/app2app/requests", .tenant(.login), parse),
+            Route(.post, "/app2app/requests", .tenant(.login), read),
             Route(.post, "/app2app/approve", .tenant(.login), approve),
             Route(.post, "/app2app/reject", .tenant(.login), reject),
         ]
     }
 
-    private func parse(_ call: Call) async throws(BrokerError) -> Response {
+    private func read(_ call: Call) async throws(BrokerError) -> Response {
         try call.refuseQuery()
-        let uri = try await call.body { $0.requiredString("uri", limit: AppToAppRequest.longest) }
+        let link = try await call.body { $0.link() }
         _ = try await broker.tenant(of: call)
-        let request = try admissions.request(uri ?? "")
+        let request = try broker.core.appAdmission.request(link)
         return .json(.ok) { json in
             json.member("client_id", request.clientID.text)
             json.member("redirect_uri", request.redirectURI.text)
@@ -37,59 +36,58 @@ struct AppToAppRoutes {
 
     private func approve(_ call: Call) async throws(BrokerError) -> Response {
         try call.refuseQuery()
-        let wanted = try await call.body { body in
-            (
-                storageKey: body.storageKey(),
-                uri: body.requiredString("uri", limit: AppToAppRequest.longest),
-                app: body.object("verify_app_link", Self.app) ?? nil
-            )
+        let (storageKey, link, app) = try await call.body { body in
+            (body.storageKey(), body.link(), body.object("verify_app_link", Self.app) ?? nil)
         }
         let tenant = try await broker.tenant(of: call)
-        try call.authorize(wanted.storageKey)
-        try broker.rateLimits.spend(.logins, call.caller)
-        let request = try admissions.request(wanted.uri ?? "")
-        let id = CredentialsID(tenant: tenant.name, storageKey: wanted.storageKey)
-        return Self.answer(try await admissions.approve(request, by: id, of: tenant, checking: wanted.app))
-    }
-
-    private static func app(_ body: inout ObjectReader) -> AppLinkCheck.App? {
-        let packageName = body.string("package_name", limit: 255)
-        let fingerprint = body.string("sha256_cert_fingerprint", limit: 95)
-        let appID = body.string("apple_app_id", limit: 255)
-        switch (packageName, fingerprint, appID) {
-        case (let packageName?, let fingerprint?, nil):
-            return .android(packageName: packageName, fingerprint: fingerprint)
-        case (nil, nil, let appID?): return .apple(appID)
-        default:
-            body.note("package_name", "must stand with sha256_cert_fingerprint, or apple_app_id alone")
-            return nil
+        try call.authorize(storageKey)
+        let request = try broker.core.appAdmission.request(link)
+        let outcome = try await broker.core.appAdmission.approve(
+            request, CredentialsID(tenant: tenant.name, storageKey: storageKey), of: tenant, for: app)
+        return .json(.ok) { json in
+            json.member("redirect_uri", outcome.redirectURI)
+            json.member("outcome", outcome.isApproved ? "approved" : "refused")
         }
     }
 
     private func reject(_ call: Call) async throws(BrokerError) -> Response {
         try call.refuseQuery()
-        let wanted = try await call.body { body in
-            (
-                storageKey: body.storageKey(),
-                uri: body.requiredString("uri", limit: AppToAppRequest.longest),
-                error: body.string("error", limit: 100),
-                description: body.string("error_description", limit: 500)
-            )
+        let (storageKey, link, error, description) = try await call.body { body in
+            let error = body.string("error", limit: 64)
+            if let error, ErrorText.presentable(error) == nil {
+                body.note("error", "must consist of letters, digits and . _ : -")
+            }
+            return (body.storageKey(), body.link(), error, body.string("error_description", limit: 256))
         }
         let tenant = try await broker.tenant(of: call)
-        try call.authorize(wanted.storageKey)
-        try broker.rateLimits.spend(.logins, call.caller)
-        let request = try admissions.request(wanted.uri ?? "")
-        let id = CredentialsID(tenant: tenant.name, storageKey: wanted.storageKey)
-        let answer = try await admissions.reject(
-            request, by: id, of: tenant, error: wanted.error, description: wanted.description)
-        return .json(.ok) { $0.member("redirect_uri", answer.redirectURI) }
+        try call.authorize(storageKey)
+        let request = try broker.core.appAdmission.request(link)
+        let answer = try await broker.core.appAdmission.reject(
+            request, CredentialsID(tenant: tenant.name, storageKey: storageKey), error: error,
+            description: description)
+        return .json(.ok) { $0.member("redirect_uri", answer) }
     }
 
-    private static func answer(_ answer: AppAdmission.Answer) -> Response {
-        .json(.ok) { json in
-            json.member("redirect_uri", answer.redirectURI)
-            json.member("outcome", answer.refusal == nil ? "approved" : "refused")
+    /// The app that a link is to belong to: one of Android or one of Apple.
+    private static func app(_ reader: inout ObjectReader) -> AppLinkCheck.App? {
+        if let id = reader.string("apple_app_id", limit: 512) {
+            reader.refuse("package_name", "is not for the apps of Apple")
+            reader.refuse("sha256_cert_fingerprint", "is not for the apps of Apple")
+            return .apple(id: id)
         }
+        let package = reader.requiredString("package_name", limit: 512)
+        guard let text = reader.requiredString("sha256_cert_fingerprint", limit: 512) else { return nil }
+        guard let certificate = AndroidAppLinks.fingerprint(text) else {
+            reader.note("sha256_cert_fingerprint", "must be 32 pairs of hexadecimal digits with colons between them")
+            return nil
+        }
+        return package.map { .android(package: $0, certificate: certificate) }
+    }
+}
+
+extension ObjectReader {
+    /// The member `uri`, a link from another app; the empty text where it is not given.
+    fileprivate mutating func link() -> WireText {
+        requiredString("uri", limit: AppToAppRequest.longest) ?? ""
     }
 }

@@ -35,10 +35,11 @@ struct LoginRoutes {
                     custom: body.stringMap("custom_parameters")
                 )
             }
-            let link = body.object("app2app") { $0.requiredString("authorization_endpoint") } ?? nil
+            let app = body.object("app2app") { $0.requiredString("authorization_endpoint") }
             return LoginFlow.Parameters(
                 storageKey: storageKey, redirectURI: redirectURI, returnTo: returnTo, language: login?.language,
-                email: login?.email, customParameters: login?.custom ?? [:], appLink: link)
+                email: login?.email, customParameters: login?.custom ?? [:],
+                authorizationEndpoint: app ?? nil)
         }
         let tenant = try await broker.tenant(of: call)
         try call.authorize(parameters.storageKey)

@@ -18,10 +18,10 @@ struct Routes {
     var all: [Route] {
         TenantRoutes(broker).all + CallerKeyRoutes(broker).all + BrowserLoginRoutes(broker).all
             + EndedLoginRoutes(broker).all + LoginRoutes(broker).all + DeviceRoutes(broker).all
+            + AppToAppRoutes(broker).all
             + CredentialsRoutes(broker).all + EventRoutes(broker).all + AppClientRoutes(broker).all
             + AppSessionRoutes(broker).all + AppAuthorizationRoutes(broker).all + AppTokenRoutes(broker).all
             + AppChallengeRoutes(broker).all + AppLinkRoutes(broker).all
-            + AppToAppRoutes(broker).all
             + OperationRoutes(broker, isForOperators: isForOperators).all
     }
 }

@@ -36,10 +36,10 @@ ROOMS = {
     "Records": "credentials in the store, in memory and in the journal",
     "Renewals": "credentials are renewed: leases, attempts, what becomes of their results",
     "Credentials": "credentials are handed out, set, removed and listed",
-    "AppToApp": "other apps are let in at a provider whose app the broker is",
     "Accounts": "accounts are activated at providers without a login page",
     "Apps": "apps whose token endpoint the broker is: clients, sessions, codes, and their grants",
     "Logins": "logins of users",
+    "AppToApp": "apps of a device that the sessions of users let in, and the links between apps",
     "Assembly": "the parts, put together",
 }
 

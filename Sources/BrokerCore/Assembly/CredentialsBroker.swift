@@ -70,8 +70,6 @@ package final class CredentialsBroker: Sendable {
     package let renewer: CredentialsRenewer
     package let revocations: RevocationJob
     package let accounts: AccountFlow
-    /// Lets other apps in at providers whose app the broker is.
-    package let admissions: AppAdmission
     /// The token endpoint of apps.
     package let apps: AppGrants
     package let appToApp: AppToAppGrants
@@ -81,6 +79,7 @@ package final class CredentialsBroker: Sendable {
     package let sessionEndings: SessionEndings
     package let logins: LoginFlow
     package let deviceLogins: DeviceFlow
+    package let appAdmission: AppToAppFlow
     package let events: EventFeed
     package let expiryJob: ExpiryJob
     package let bus: EventBus
@@ -133,9 +132,7 @@ package final class CredentialsBroker: Sendable {
                 endpoint: endpoint, publicBaseURL: settings.publicBaseURL, callLimit: settings.providerTimeout,
                 time: time, log: log),
             verifier: GrantVerifier(transport: transport, instruments: instruments),
-            accounts: AccountEndpoint(endpoint: endpoint, log: log),
-            deviceKeys: DeviceKeyEndpoint(endpoint: endpoint, time: time, log: log), callLimit: settings.providerTimeout
-        )
+            accounts: AccountEndpoint(endpoint: endpoint, log: log), callLimit: settings.providerTimeout)
         tenants = TenantDirectory(vault: vault, bus: bus, time: time) { [pauses = budget.pauses] tenant in
             // The new configuration may have corrected what the provider asked to pause for.
             guard let server = servers.knownServer(for: tenant.configuration) else { return }
@@ -158,9 +155,6 @@ package final class CredentialsBroker: Sendable {
         let intake = GrantIntake(verifier: providers.verifier, writer: writer, renewer: renewer)
         revocations = RevocationJob(records: records, providers: providers)
         accounts = AccountFlow(records: records, providers: providers, intake: intake)
-        admissions = AppAdmission(
-            renewer: renewer, providers: providers,
-            links: AppLinkCheck(transport: transport, targets: settings.providerTargets, time: time, log: log))
         let clients = AppClientDirectory(records: records)
         let sessions = AppSessions(records: records, clients: clients)
         apps = AppGrants(
@@ -178,6 +172,11 @@ package final class CredentialsBroker: Sendable {
         deviceLogins = DeviceFlow(
             vault: vault, providers: providers, intake: intake, bus: bus, limit: settings.pendingDeviceLogins,
             instruments: instruments)
+
+        appAdmission = AppToAppFlow(
+            renewer: renewer,
+            links: AppLinkCheck(
+                transport: transport, allowsHTTP: settings.providerTargets.allowsHTTP, time: time, log: log))
 
         storeRecovery = StoreRecovery(vault: vault, records: records, time: time, log: log)
         leaseRecovery = LeaseRecovery(vault: vault, renewer: renewer, time: time, log: log)
@@ -259,6 +258,7 @@ package final class CredentialsBroker: Sendable {
         await deviceLogins.finish()
         await logins.finish()
         await accounts.finish()
+        await appAdmission.finish()
         await apps.limits.finish()
         await appLinks.finish()
         await renewer.finish()
@@ -273,7 +273,9 @@ package final class CredentialsBroker: Sendable {
     }
 
     private func cancelAll() {
-        let count = renewer.cancelAll() + logins.cancelAll() + accounts.cancelAll() + deviceLogins.cancelAll()
+        let count =
+            renewer.cancelAll() + logins.cancelAll() + accounts.cancelAll() + deviceLogins.cancelAll()
+            + appAdmission.cancelAll()
         providers.servers.cancelAll()
         providers.verifier.keys.cancelAll()
         log.error("work_cut_short", [.count(count)])

@@ -17,6 +17,7 @@ package struct BrokerError: Error, Sendable, Equatable {
         case missingTokenContainer = "missing_token_container"
         case invalidTokenRequest = "invalid_token_request"
         case unknownAccount = "unknown_account"
+        /// There is no session with which the provider could be asked to let another app in.
         case unauthenticated
         case levelNotAvailable = "level_not_available"
         case invalidRequest = "invalid_request"
@@ -67,7 +68,7 @@ package struct BrokerError: Error, Sendable, Equatable {
             case .missingTokenContainer: "No credentials are stored"
             case .invalidTokenRequest: "The refresh token is not valid any more"
             case .unknownAccount: "The provider does not know the account"
-            case .unauthenticated: "No user is logged in"
+            case .unauthenticated: "No session that can let an app in"
             case .levelNotAvailable: "No credentials of that level"
             case .invalidRequest: "The request is not well-formed"
             case .unauthorized: "No valid API key"

@@ -11,7 +11,7 @@ package import OAuth
 package struct GrantIntake: Sendable {
     /// What a login was granted.
     package struct Grant: Sendable {
-        var credentials: HeldCredentials
+        let credentials: HeldCredentials
         let idToken: SecretBytes?
         /// That of the authorization request; nil where it had none.
         let nonce: WireText?
@@ -25,10 +25,13 @@ package struct GrantIntake: Sendable {
 
         package init(
             _ response: TokenResponse, origin: WaitingVerification.Origin, nonce: WireText? = nil, login: String? = nil,
-            to configuration: TenantConfiguration, by server: AuthorizationServer, now: Timestamp
+            deviceKey: DeviceKey? = nil, to configuration: TenantConfiguration, by server: AuthorizationServer,
+            now: Timestamp
         ) {
-            credentials = HeldCredentials(
+            var credentials = HeldCredentials(
                 granted: response, level: .user, to: configuration.client, by: server, now: now)
+            credentials.deviceKey = deviceKey
+            self.credentials = credentials
             idToken = response.idToken
             self.nonce = nonce
             self.origin = origin

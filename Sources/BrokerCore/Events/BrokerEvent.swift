@@ -28,6 +28,7 @@ package struct BrokerEvent: Sendable, Equatable {
         case sessionEnded = "session.ended"
         /// An app let another app of the same device in.
         case appToAppApproved = "app2app.approved"
+        /// Another app was not let in: by a caller's decision, or because the provider refused.
         case appToAppRejected = "app2app.rejected"
         case refreshStarted = "refresh.started"
         case refreshRefreshingAccessToken = "refresh.refreshing_access_token"

@@ -1,7 +1,6 @@
 internal import CredentialStore
 internal import Cryptography
 package import ExternalText
-internal import HTTPCodec
 internal import JSON
 package import OAuth
 
@@ -24,14 +23,10 @@ extension LoginFlow {
             throw BrokerError(
                 .illegalArgument, "A custom parameter bears the name of a parameter of the protocol.")
         }
-        if let link = parameters.appLink,
-            !(configuration.appToApp?.authorizationEndpoints.contains { WireText($0) == link } ?? false)
-        {
-            throw BrokerError(
-                .illegalArgument,
-                "The authorization_endpoint is not one of the tenant's app2app.authorization_endpoints.")
-        }
-        let server = try await servers.server(for: tenant)
+        var server = try await servers.server(for: tenant)
+        let app = try Self.otherApp(parameters, of: configuration)
+        // Another app brings the response, and it knows no issuer.
+        if app != nil { server.announcesIssuerInResponses = false }
         if server.preset.accounts != nil {
             throw BrokerError(
                 .illegalConfiguration,
@@ -44,13 +39,15 @@ extension LoginFlow {
         let loginID: String
         let binding: SecretBytes
         var nonce: String?
+        var deviceKey: DeviceKey?
         do {
             state = Base64URL.encode(try SecureRandom.bytes(32))
             pkce = try PKCE()
             loginID = Base64URL.encode(try SecureRandom.bytes(16))
             binding = SecretBytes(utf8: Base64URL.encode(try SecureRandom.bytes(32)))
-            // A link to another app has no nonce.
-            if parameters.appLink == nil, configuration.client.scopes.values.contains("openid") {
+            if configuration.bindsDeviceKeys { deviceKey = try DeviceKey.generate(isBound: true) }
+            // A code that another app brings belongs to no authorization request, so that its ID token has no nonce.
+            if configuration.client.scopes.values.contains("openid"), app == nil {
                 nonce = Base64URL.encode(try SecureRandom.bytes(32))
             }
         } catch {
@@ -61,13 +58,11 @@ extension LoginFlow {
             language: parameters.language?.text, email: parameters.email?.text,
             customParameters: parameters.customParameters)
         let loginURI =
-            parameters.appLink.map { link in
-                RedirectURI.adding(
-                    [
-                        .init("client_id", configuration.client.clientID), .init("redirect_uri", redirectURI),
-                        .init("code_challenge", pkce.codeChallenge), .init("code_challenge_method", "S256"),
-                        .init("state", state),
-                    ], to: link.text)
+            app.map {
+                AppToAppRequest(
+                    clientID: configuration.client.clientID, redirectURI: redirectURI,
+                    codeChallenge: WireText(pkce.codeChallenge), state: WireText(state)
+                ).link(to: $0)
             } ?? request.uri(for: configuration.client, at: server)
         let mustStartHere = configuration.browserBinding == .required || parameters.app != nil
         let login = PendingLogin(
@@ -79,7 +74,7 @@ extension LoginFlow {
                 redirectURI: redirectURI.text, returnTo: parameters.returnTo?.text,
                 configuration: configuration.withoutListedURIs, server: server, loginURI: loginURI,
                 codeVerifier: pkce.codeVerifier, nonce: nonce.map { WireText($0) }, binding: binding,
-                isThroughApp: parameters.appLink != nil),
+                deviceKey: deviceKey),
             isBound: mustStartHere)
         let record = login.record(version: 1, stateDigest: SHA256.digest(Array(state.utf8)))
         let reserve = configuration.browserBinding == .confirm ? PendingLogin.confirmationReserve : 0
@@ -103,6 +98,24 @@ extension LoginFlow {
         return Begun(
             loginID: loginID, loginURI: mustStartHere ? startURI : loginURI, startURI: startURI,
             expiresIn: PendingLogin.validity)
+    }
+
+    /// The address of the app at which a login begins; nil for the provider's page.
+    private static func otherApp(
+        _ parameters: Parameters, of configuration: TenantConfiguration
+    ) throws(BrokerError) -> String? {
+        guard let given = parameters.authorizationEndpoint else { return nil }
+        let listed = configuration.appToApp?.authorizationEndpoints ?? []
+        guard let endpoint = listed.first(where: { WireText($0) == given }) else {
+            throw BrokerError(
+                .illegalArgument,
+                "The authorization_endpoint is not one of the authorization_endpoints of the tenant's app2app.")
+        }
+        if parameters.language != nil || parameters.email != nil || !parameters.customParameters.isEmpty {
+            throw BrokerError(
+                .illegalArgument, "Another app takes no login_config: leave it out, or leave app2app out.")
+        }
+        return endpoint
     }
 
     /// Prepares a login for an app.

@@ -11,17 +11,16 @@ extension LoginFlow {
         package var language: WireText?
         package var email: WireText?
         package var customParameters: [WireText: WireText]
-        /// The link to another app through which the login begins; nil for the provider's page.
-        package var appLink: WireText?
+        /// The address of another app of the device, at which the login begins; nil for the provider's page.
+        package var authorizationEndpoint: WireText?
         /// The app that the login is for; nil for a login that a caller of the API begins.
         package var app: AppLogin?
 
         package init(
             storageKey: StorageKey, redirectURI: WireText?, returnTo: WireText?, language: WireText?,
-            email: WireText?, customParameters: [WireText: WireText], appLink: WireText? = nil,
+            email: WireText?, customParameters: [WireText: WireText], authorizationEndpoint: WireText? = nil,
             app: AppLogin? = nil
         ) {
-            self.appLink = appLink
             self.app = app
             self.storageKey = storageKey
             self.redirectURI = redirectURI
@@ -29,6 +28,7 @@ extension LoginFlow {
             self.language = language
             self.email = email
             self.customParameters = customParameters
+            self.authorizationEndpoint = authorizationEndpoint
         }
     }
 

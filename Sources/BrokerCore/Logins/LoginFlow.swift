@@ -38,8 +38,8 @@ package final class LoginFlow: Sendable {
         publicBaseURL = options.publicBaseURL
         endings = LoginEndings(.login, vault: vault, bus: bus, time: time)
         redemption = LoginRedemption(
-            vault: vault, endpoint: providers.endpoint, deviceKeys: providers.deviceKeys, intake: intake,
-            logins: logins, endings: endings, instruments: instruments)
+            vault: vault, endpoint: providers.endpoint, intake: intake, logins: logins, endings: endings,
+            instruments: instruments)
         intake.setLoginEnding(of: .login) { [vault, time, endings] id, login, refusal throws(StoreError) in
             let record = RecordID(.login, id.tenant, key: login)
             return try await LoginRedemption.end(of: record, id, refusal: refusal, in: vault, at: time.now) {
@@ -86,7 +86,7 @@ package final class LoginFlow: Sendable {
                 throw BrokerError(.forbidden, "The API key is not valid for this login's storage key.")
             }
             let secrets = try usableSecrets(of: login)
-            try check(response.issuer, secrets)
+            try check(response.issuer, secrets.server)
             if login.isBound { throw Self.otherBrowser }
             if secrets.configuration.browserBinding == .confirm { throw Self.needsBrowser }
             if let ended = try await redemption.redeem(login, record, secrets, try Self.grant(in: response)) {
@@ -111,7 +111,7 @@ package final class LoginFlow: Sendable {
                     .invalidRequest, "The response came to another callback than the login was begun with.")
             }
             let secrets = try usableSecrets(of: login)
-            try check(response.issuer, secrets)
+            try check(response.issuer, secrets.server)
             try checkBrowser(browser.cookies, login, secrets)
             let grant = try Self.grant(in: response)
             if secrets.configuration.browserBinding == .confirm, case .success(let code) = grant {
@@ -221,8 +221,7 @@ package final class LoginFlow: Sendable {
 
     /// RFC 9207 §2.4: the issuer is compared octet by octet. It must not be missing where the provider announces it, and it is
     /// refused where there is no issuer to compare it with.
-    private func check(_ issuer: WireText?, _ secrets: PendingLogin.Secrets) throws(BrokerError) {
-        let server = secrets.server
+    private func check(_ issuer: WireText?, _ server: AuthorizationServer) throws(BrokerError) {
         guard let expected = server.issuer else {
             if issuer == nil { return }
             throw BrokerError(
@@ -234,7 +233,7 @@ package final class LoginFlow: Sendable {
             if issuer == WireText(expected) { return }
             throw BrokerError(.invalidRequest, "The response comes from another issuer than the login was begun with.")
         }
-        if server.announcesIssuerInResponses, !secrets.isThroughApp {
+        if server.announcesIssuerInResponses {
             throw BrokerError(.invalidRequest, "The response has no iss, which this provider always sends.")
         }
     }

@@ -1,5 +1,6 @@
 internal import CredentialStore
 internal import Cryptography
+internal import ExternalText
 internal import OAuth
 internal import Reactor
 internal import Waiting
@@ -17,7 +18,6 @@ final class LoginRedemption: Sendable {
 
     private let vault: Vault
     private let endpoint: TokenEndpoint
-    private let deviceKeys: DeviceKeyEndpoint
     private let intake: GrantIntake
     private let logins: LoginRecords
     private let endings: LoginEndings
@@ -31,14 +31,12 @@ final class LoginRedemption: Sendable {
     static let storeRetries = 5
 
     init(
-        vault: Vault, endpoint: TokenEndpoint, deviceKeys: DeviceKeyEndpoint, intake: GrantIntake, logins: LoginRecords,
-        endings: LoginEndings,
+        vault: Vault, endpoint: TokenEndpoint, intake: GrantIntake, logins: LoginRecords, endings: LoginEndings,
         instruments: Instruments
     ) {
         (time, log, metrics) = (instruments.time, instruments.log, instruments.metrics)
         self.vault = vault
         self.endpoint = endpoint
-        self.deviceKeys = deviceKeys
         self.intake = intake
         self.logins = logins
         self.endings = endings
@@ -81,6 +79,17 @@ final class LoginRedemption: Sendable {
         _ login: PendingLogin, _ record: OpenRecord, _ secrets: PendingLogin.Secrets,
         _ grant: Result<SecretBytes, BrokerError>, as id: RefreshID
     ) async -> Attempt {
+        var proof: WireText?
+        if case .success = grant, let key = secrets.deviceKey {
+            // Before the state is used, so that the login can still be finished when there is no challenge now.
+            do throws(BrokerError) {
+                proof = try await endpoint.proof(of: key, at: secrets.server, of: login.tenant, retries: 2)
+            } catch {
+                log.warning(
+                    "login_has_no_challenge", LogField.credentials(login.credentialsID) + LogField.reason(of: error))
+                return .failed(error)
+            }
+        }
         var used = login
         used.secrets = nil
         used.attempt = id.text
@@ -97,7 +106,7 @@ final class LoginRedemption: Sendable {
         }
         switch grant {
         case .success(let code):
-            return .ended(await redeem(code, used, usedRecord, secrets, as: id))
+            return .ended(await redeem(code, used, usedRecord, secrets, proof, as: id))
         case .failure(let error):
             return .ended(end(used, secrets, .failure(error)))
         }
@@ -105,19 +114,18 @@ final class LoginRedemption: Sendable {
 
     private func redeem(
         _ code: SecretBytes, _ login: PendingLogin, _ record: OpenRecord, _ secrets: PendingLogin.Secrets,
-        as id: RefreshID
+        _ proof: WireText?, as id: RefreshID
     ) async -> LoginFlow.Ended {
         let client = secrets.configuration.client
         var login = login
         do throws(BrokerError) {
-            let key = try await deviceKeys.prove(for: secrets.configuration, at: secrets.server)
             let response = try await endpoint.redeem(
-                .authorizationCode(code: code, redirectURI: secrets.redirectURI, codeVerifier: secrets.codeVerifier),
-                for: client, of: login.tenant, at: secrets.server, as: id, adding: key.map { [$0.parameter] } ?? [])
-            var grant = GrantIntake.Grant(
-                response, origin: .login, nonce: secrets.nonce, login: login.id, to: secrets.configuration,
-                by: secrets.server, now: time.now)
-            grant.credentials.deviceKey = key?.key
+                .authorizationCode(
+                    code: code, redirectURI: secrets.redirectURI, codeVerifier: secrets.codeVerifier, keyProof: proof),
+                for: client, of: login.tenant, at: secrets.server, as: id, binding: secrets.deviceKey)
+            let grant = GrantIntake.Grant(
+                response, origin: .login, nonce: secrets.nonce, login: login.id, deviceKey: secrets.deviceKey,
+                to: secrets.configuration, by: secrets.server, now: time.now)
             if let app = login.app, app.storesByUser {
                 guard let userID = try await intake.verified(grant).userID,
                     let storageKey = AppLogin.storageKey(of: userID)

@@ -37,8 +37,8 @@ package struct PendingLogin: Sendable {
         /// The value of the cookie of the browser that may finish the login.
         var binding: SecretBytes
         var confirmation: Confirmation?
-        /// Whether another app brings the code, which does not know what the provider says of its own responses.
-        var isThroughApp = false
+        /// The key that the code exchange binds to the session; nil where it binds none.
+        var deviceKey: DeviceKey?
     }
 
     /// What binds the login to a browser.
@@ -173,7 +173,7 @@ extension PendingLogin {
                 json.member("code_verifier", secrets.codeVerifier.revealedText)
                 json.memberIfPresent("nonce", secrets.nonce?.text)
                 json.member("binding", secrets.binding.revealedText)
-                if secrets.isThroughApp { json.member("through_app", true) }
+                json.memberIfPresent("device_key", secrets.deviceKey?.pem.revealedText)
                 if let confirmation = secrets.confirmation {
                     json.name("confirmation")
                     json.object { json in
@@ -241,7 +241,9 @@ extension PendingLogin {
                 redirectURI: redirectURI, returnTo: json["return_to"]?.string?.text, configuration: configuration,
                 server: server, loginURI: loginURI, codeVerifier: SecretBytes(utf8: verifier),
                 nonce: json["nonce"]?.string, binding: SecretBytes(utf8: binding), confirmation: confirmation,
-                isThroughApp: json["through_app"]?.bool ?? false)
+                deviceKey: (json["device_key"]?.string?.text).map {
+                    DeviceKey(pem: SecretBytes(utf8: $0), isBound: true)
+                })
         }
         self.status = status
     }

@@ -11,6 +11,7 @@ extension AuthorizationServer {
             json.memberIfPresent("revocation", revocationEndpoint)
             json.memberIfPresent("jwks", jwksURI)
             json.memberIfPresent("issuer", issuer)
+            json.memberIfPresent("challenge", challengeEndpoint)
             json.member("announces_issuer", announcesIssuerInResponses)
             json.member("client_authentication", clientAuthentication.rawValue)
             json.member("revocation_authentication", revocationAuthentication.rawValue)
@@ -32,5 +33,6 @@ extension AuthorizationServer {
             defaultLifetime: configuration.effectiveDefaultLifetime,
             revocationAuthentication: json["revocation_authentication"]?.string.flatMap(
                 ProviderPreset.ClientAuthentication.init))
+        challengeEndpoint = json["challenge"]?.string?.text
     }
 }

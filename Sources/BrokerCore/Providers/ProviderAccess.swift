@@ -7,7 +7,6 @@ package struct ProviderAccess: Sendable {
     let trials: ClientTrials
     package let verifier: GrantVerifier
     let accounts: AccountEndpoint
-    let deviceKeys: DeviceKeyEndpoint
     /// The longest time of one call, unless the provider's preset has a longer one for token requests.
     let callLimit: Duration
 

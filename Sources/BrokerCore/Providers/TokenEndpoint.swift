@@ -55,16 +55,16 @@ package struct TokenEndpoint: Sendable {
     }
 
     /// The fields of the log lines of a request to the token endpoint.
-    private static func fields(
+    static func fields(
         of tenant: TenantName, at server: AuthorizationServer, as id: RefreshID
     ) -> [LogField] {
         [.tenant(tenant), .refresh(id), .provider(server.preset), .endpoint(server.tokenEndpoint)]
     }
 
     private let transport: any ProviderTransport
-    private let time: any Time
+    let time: any Time
     private let metrics: Metrics
-    private let log: Log
+    let log: Log
     /// A renewal takes a place of this budget before it begins. Calls themselves take none: the caller has a place already, or a
     /// user waits for the call.
     let budget: ProviderBudget
@@ -90,10 +90,9 @@ package struct TokenEndpoint: Sendable {
     /// - Throws: `illegal_configuration` where the tenant's addresses or pins are not usable.
     func prepare(
         _ request: TokenRequest, for client: ClientConfiguration, of tenant: TenantName,
-        at server: AuthorizationServer, as id: RefreshID, adding more: [FormEncoding.Pair] = []
+        at server: AuthorizationServer, as id: RefreshID
     ) throws(BrokerError) -> Call {
-        let (own, authorization) = request.form(for: client, at: server)
-        let form = own + more
+        let (form, authorization) = request.form(for: client, at: server)
         return Call(
             message: try Self.message(
                 server.preset.tokenRequestFormat, to: server.tokenEndpoint, form, authorization, server),
@@ -103,12 +102,13 @@ package struct TokenEndpoint: Sendable {
     }
 
     /// Exchanges a code for a token: one call, and up to five more where the schedule allows retries.
-    /// - Parameter more: further parameters.
+    /// - Parameter key: the device key that the exchange of a code binds; each further call needs a proof of its own.
     func redeem(
         _ request: TokenRequest, for client: ClientConfiguration, of tenant: TenantName,
-        at server: AuthorizationServer, as id: RefreshID, adding more: [FormEncoding.Pair] = []
+        at server: AuthorizationServer, as id: RefreshID,
+        binding key: DeviceKey? = nil
     ) async throws(BrokerError) -> TokenResponse {
-        let call = try prepare(request, for: client, of: tenant, at: server, as: id, adding: more)
+        var call = try prepare(request, for: client, of: tenant, at: server, as: id)
         var retry = 0
         while true {
             let answer = await send(call).answer
@@ -122,6 +122,13 @@ package struct TokenEndpoint: Sendable {
                 }
                 // A code expires soon, so it does not wait for a pause that the provider has asked other calls for.
                 try await waitBeforeRetry(wait, nil)
+                if let key, case .authorizationCode(let code, let redirectURI, let codeVerifier, _) = request {
+                    let proof = try await proof(of: key, at: server, of: tenant, retries: 0)
+                    call = try prepare(
+                        .authorizationCode(
+                            code: code, redirectURI: redirectURI, codeVerifier: codeVerifier, keyProof: proof),
+                        for: client, of: tenant, at: server, as: id)
+                }
             case .rateLimited(let error, let retryAfter):
                 budget.pauses.pause(call.pause, for: retryAfter, now: time.monotonic)
                 throw error
@@ -379,7 +386,7 @@ package struct TokenEndpoint: Sendable {
 
     /// Waits before a request is repeated.
     /// - Parameter pause: the key of the pauses that count, for `BackoffSchedule.longestWait` in all; nil for none.
-    private func waitBeforeRetry(_ duration: Duration, _ pause: ProviderPauses.Key?) async throws(BrokerError) {
+    func waitBeforeRetry(_ duration: Duration, _ pause: ProviderPauses.Key?) async throws(BrokerError) {
         let latest = time.monotonic.advanced(by: max(duration, BackoffSchedule.longestWait))
         var wait = duration
         while true {

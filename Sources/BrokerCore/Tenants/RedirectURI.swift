@@ -4,20 +4,9 @@ internal import OAuth
 
 /// Addresses to which browsers are sent back after a login (RFC 6749 §3.1.2).
 package enum RedirectURI {
-    /// Schemes that a browser runs, or reads from the disk.
-    private static let refusedSchemes: [WireText] = ["javascript", "data", "vbscript", "file"]
-
     /// What is wrong with a text that is to be an absolute URI without a fragment; nil for nothing.
     package static func fault(_ text: WireText) -> String? {
-        let scheme = text.split(at: ":", limit: 2)[0]
-        let isAbsolute =
-            scheme.count < text.count && scheme.utf8.first.map { $0.isLowercaseLetter || $0.isUppercaseLetter } ?? false
-            && scheme.utf8.allSatisfy {
-                $0.isLowercaseLetter || $0.isUppercaseLetter || $0.isDigit || "+.-".utf8.contains($0)
-            }
-        let isVisible = text.utf8.allSatisfy { $0 > 0x20 && $0 < 0x7f }
-        return isAbsolute && !refusedSchemes.contains(scheme.lowercased) && isVisible && !text.contains("#")
-            && text.count <= 2048 ? nil : "must be an absolute URI without fragment"
+        AbsoluteURI.isValid(text) ? nil : "must be an absolute URI without fragment"
     }
 
     /// Whether a request's URI is the listed one. RFC 9700 §2.1: exact comparison; RFC 8252 §7.3: of a loopback address without

@@ -53,15 +53,15 @@ extension TenantConfiguration {
                 endpoints.revocation = Self.providerURI(&reader, "revocation", rules)
                 endpoints.jwks = Self.providerURI(&reader, "jwks", rules)
                 endpoints.userInfo = Self.providerURI(&reader, "userinfo", rules)
-                endpoints.challenge = Self.providerURI(&reader, "challenge", rules)
-                if endpoints.challenge != nil, preset.appToApp == nil {
-                    reader.note("challenge", "is not used with this provider")
-                }
                 for (name, path) in Self.accountEndpoints {
                     endpoints[keyPath: path] = Self.providerURI(&reader, WireText(name), rules)
                     if endpoints[keyPath: path] != nil, preset.accounts == nil {
                         reader.note(WireText(name), "is not used with this provider")
                     }
+                }
+                endpoints.challenge = Self.providerURI(&reader, "challenge", rules)
+                if endpoints.challenge != nil, preset.appToApp == nil {
+                    reader.note("challenge", "is not used with this provider")
                 }
                 return endpoints
             } ?? Endpoints()
@@ -93,16 +93,6 @@ extension TenantConfiguration {
         reuseGrace = reader.integer("reuse_grace", in: 0...86_400).map { .seconds($0) }
         proactiveRefresh = reader.integer("proactive_refresh", in: 60...86_400).map { .seconds($0) }
         clientCredentials = reader.choice("client_credentials", ClientCredentials.self) ?? .on
-        appToApp = reader.object("app2app") { reader in
-            var settings = AppToApp()
-            settings.isEnabled = reader.bool("enabled") ?? false
-            settings.bindsInsecurely = reader.bool("insecure_device_key_binding") ?? false
-            settings.authorizationEndpoints =
-                reader.strings("authorization_endpoints", atMost: 20) { Self.appLinkFault($0, rules) }?.map(\.text)
-                ?? []
-            return settings
-        }
-        if appToApp != nil, preset.appToApp == nil { reader.note("app2app", "is not used with this provider") }
         tokenVerification = reader.object("token_verification") { reader in
             TokenVerification(
                 accessToken: reader.object("access_token", Self.expectations),
@@ -116,7 +106,22 @@ extension TenantConfiguration {
                 "token_verification",
                 "needs the address of the provider's keys: name it in its jwks or in endpoints.jwks")
         }
+        appToApp = reader.object("app2app") { Self.appToApp(&$0, rules) }
+        if appToApp != nil, preset.appToApp == nil { reader.note("app2app", "is not used with this provider") }
+        if bindsDeviceKeys || appToApp?.bindsKeysLater == true, configuredServer != nil,
+            challengeEndpoint(issuer: issuer) == nil, !hasUnusableAddresses
+        {
+            reader.note("app2app", "needs endpoints.challenge, or the issuer")
+        }
         try reader.finish()
+    }
+
+    private static func appToApp(_ reader: inout ObjectReader, _ rules: TargetPolicy) -> AppToApp {
+        var appToApp = AppToApp()
+        appToApp.isEnabled = reader.bool("enabled") ?? false
+        appToApp.bindsKeysLater = reader.bool("insecure_device_key_binding") ?? false
+        appToApp.authorizationEndpoints = providerURIs(&reader, "authorization_endpoints", rules)
+        return appToApp
     }
 
     private static func expectations(_ reader: inout ObjectReader) -> TokenVerification.Expectations {
@@ -264,8 +269,8 @@ extension TenantConfiguration {
                 json.memberIfPresent("revocation", endpoints.revocation)
                 json.memberIfPresent("jwks", endpoints.jwks)
                 json.memberIfPresent("userinfo", endpoints.userInfo)
-                json.memberIfPresent("challenge", endpoints.challenge)
                 for (name, path) in Self.accountEndpoints { json.memberIfPresent(name, endpoints[keyPath: path]) }
+                json.memberIfPresent("challenge", endpoints.challenge)
             }
         }
         json.memberIfPresent("token_endpoint_auth_method", clientAuthentication?.rawValue)
@@ -304,23 +309,15 @@ extension TenantConfiguration {
                 json.memberIfPresent("jwks", tokenVerification.jwks)
             }
         }
-        if clientCredentials != .on { json.member("client_credentials", clientCredentials.rawValue) }
         if let appToApp {
             json.name("app2app")
             json.object { json in
                 json.member("enabled", appToApp.isEnabled)
-                json.member("insecure_device_key_binding", appToApp.bindsInsecurely)
+                json.member("insecure_device_key_binding", appToApp.bindsKeysLater)
                 json.member("authorization_endpoints", appToApp.authorizationEndpoints)
             }
         }
-    }
-
-    /// What is wrong with a link to another app, which is an https address that the app opens.
-    private static func appLinkFault(_ text: WireText, _ rules: TargetPolicy) -> String? {
-        guard let url = URLTarget(text.text) else {
-            return portFault(text) ?? "must be an absolute https URL without user information and fragment"
-        }
-        return url.scheme == .https || rules.allowsHTTP ? nil : "must be an https URL"
+        if clientCredentials != .on { json.member("client_credentials", clientCredentials.rawValue) }
     }
 
     private static func encode(

@@ -38,19 +38,19 @@ package struct TenantConfiguration: Sendable, Equatable {
         package var accountCreation: String?
         package var activation: String?
         package var logout: String?
-        /// Issues the challenges that device keys sign.
+        /// Grants the challenges of device keys; nil for the preset's path below the issuer.
         package var challenge: String?
 
         package init() {}
     }
 
-    /// How the broker, as an app at the provider, takes part in app-to-app authentication.
+    /// How the broker is an app at a provider that lets apps of a device let each other in.
     package struct AppToApp: Sendable, Equatable {
-        /// Whether new logins get a device key.
+        /// Whether a login binds a new device key to its session.
         package var isEnabled = false
-        /// Whether a login without a device key may be bound to a new one when it lets another app in.
-        package var bindsInsecurely = false
-        /// Links to other apps by which a login may begin. At most 20.
+        /// Whether a session without a device key gets one when it is asked to let an app in.
+        package var bindsKeysLater = false
+        /// The addresses of other apps at which a login may begin.
         package var authorizationEndpoints: [String] = []
 
         package init() {}
@@ -88,21 +88,14 @@ package struct TenantConfiguration: Sendable, Equatable {
     /// How long before its expiry a user's token is renewed without a caller's request, 60 s to a day; nil for never.
     package var proactiveRefresh: Duration?
     package var clientCredentials = ClientCredentials.on
-    /// Nil where other apps take no part.
-    package var appToApp: AppToApp?
     /// How signed tokens are verified; its members replace those of the preset. Nil for the preset's.
     package var tokenVerification: TokenVerification?
+    /// Nil where the broker takes no part in logins between apps.
+    package var appToApp: AppToApp?
 
     package init(preset: ProviderPreset, client: ClientConfiguration) {
         self.preset = preset
         self.client = client
-    }
-
-    /// The address that issues challenges; nil where neither the configuration nor the provider's issuer tells it.
-    package func challengeEndpoint(at server: AuthorizationServer) -> String? {
-        if let address = endpoints.challenge { return address }
-        guard let path = preset.appToApp?.challengePath, let issuer = server.issuer ?? issuer else { return nil }
-        return WireText(issuer).ends(with: "/") ? issuer + path : "\(issuer)/\(path)"
     }
 
     /// The pins in force: one of them must be in the verified chain. Empty when certificates are not pinned.
@@ -137,6 +130,17 @@ package struct TenantConfiguration: Sendable, Equatable {
     /// The address of the provider's keys, as far as that is known without its metadata.
     var configuredKeys: String? { effectiveTokenVerification?.jwks ?? endpoints.jwks ?? endpoint(preset.paths.keys) }
 
+    /// The address that grants challenges; nil where the provider has none, and where it is not known.
+    /// - Parameter issuer: the provider's.
+    func challengeEndpoint(issuer: String?) -> String? {
+        guard let rules = preset.appToApp else { return nil }
+        if let endpoint = endpoints.challenge { return endpoint }
+        return issuer.map { WireText($0).ends(with: "/") ? $0 + rules.challengePath : "\($0)/\(rules.challengePath)" }
+    }
+
+    /// Whether a login binds a new device key to its session.
+    var bindsDeviceKeys: Bool { appToApp?.isEnabled == true && preset.appToApp != nil }
+
     /// Nil if neither the tenant nor the preset names one: then the caller's `min_ttl` decides alone.
     package var effectiveRefreshLeadTime: Duration? { refreshLeadTime ?? preset.refreshLeadTime }
 
@@ -160,6 +164,7 @@ package struct TenantConfiguration: Sendable, Equatable {
         var copy = self
         (copy.allowedRedirectURIs, copy.allowedReturnURIs) = ([], [])
         (copy.previousIssuers, copy.previousTokenEndpoints) = ([], [])
+        copy.appToApp?.authorizationEndpoints = []
         return copy
     }
 
@@ -186,6 +191,7 @@ package struct TenantConfiguration: Sendable, Equatable {
             authorization: endpoints.authorization ?? metadata.authorizationEndpoint,
             token: endpoints.token ?? metadata.tokenEndpoint)
         server?.issuer = metadata.issuer
+        server?.challengeEndpoint = challengeEndpoint(issuer: metadata.issuer)
         server?.jwksURI = configuredKeys ?? metadata.jwksURI
         server?.announcesIssuerInResponses = metadata.announcesIssuerInResponses
         if server?.deviceAuthorizationEndpoint == nil {
@@ -219,6 +225,7 @@ package struct TenantConfiguration: Sendable, Equatable {
         server.accountCreationEndpoint = endpoints.accountCreation ?? endpoint(preset.paths.accountCreation)
         server.activationEndpoint = endpoints.activation ?? endpoint(preset.paths.activation)
         server.logoutEndpoint = endpoints.logout ?? endpoint(preset.paths.logout)
+        server.challengeEndpoint = challengeEndpoint(issuer: issuer)
         return server
     }
 

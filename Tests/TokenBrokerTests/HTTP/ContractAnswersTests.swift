@@ -24,6 +24,7 @@ internal import TokenBroker
         try await ContractLogins(recorder: recorder).run()
         try await deviceLogins()
         try await ContractCredentials(recorder: recorder).run()
+        try await ContractAppToApp(recorder: recorder).run()
         try await events()
         try await ContractApps(recorder: recorder).run()
 
@@ -54,8 +55,6 @@ internal import TokenBroker
             switch "\(operation.method) \(operation.path)" {
             case "PUT /tenants/{tenant}/clients/{client_id}":
                 sample.body = #"{"redirect_uris": ["https://app.example/"]}"#
-            case "POST /app2app/requests", "POST /app2app/approve", "POST /app2app/reject":
-                sample.body = #"{"uri": "https://a.example/?client_id=a&redirect_uri=b%3A%2F&code_challenge=c"}"#
             case "POST /oauth2/challenge": sample.body = #"{"purpose": "app2app_request"}"#
             case "POST /oauth2/token", "POST /oauth2/revoke":
                 sample.body = "grant_type=refresh_token&token=t"
@@ -68,6 +67,9 @@ internal import TokenBroker
             case "PUT /credentials": sample.body = #"{"credentials": {"client_id": "c1", "token": "t"}}"#
             case "POST /credentials/restore": sample.body = "{}"
             case "POST /credentials/activate": sample.body = #"{"platform_signature": "s"}"#
+            case "POST /app2app/requests", "POST /app2app/approve", "POST /app2app/reject":
+                sample.body =
+                    #"{"uri": "https://a.example/x?client_id=b&redirect_uri=https%3A%2F%2Fb.example%2Fr&code_challenge=c"}"#
             case "POST /login/start/{tenant}/{login_id}", "POST /login/confirm/{tenant}/{login_id}":
                 sample.body = "decision=continue"
                 sample.fields = ContractLogins.button

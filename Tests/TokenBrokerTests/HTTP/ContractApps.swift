@@ -3,7 +3,6 @@ internal import BrokerTesting
 internal import CredentialStore
 internal import ExternalText
 internal import HTTPCodec
-internal import HTTPSClient
 internal import JSON
 internal import Testing
 internal import TokenBroker
@@ -20,61 +19,6 @@ struct ContractApps {
         try await linkFiles()
         try await limits()
         try await failingStore()
-        try await admissions()
-    }
-
-    /// The broker as an app at a provider.
-    private func admissions() async throws {
-        let broker = try await BrokerHarness()
-        await broker.makeTenant()
-        await broker.makeTenant(
-            "t2",
-            #"""
-            {"provider": "authgear", "client_id": "c1",
-             "endpoints": {"authorization": "https://p.example/a", "token": "https://p.example/t",
-                           "challenge": "https://p.example/c"},
-             "app2app": {"enabled": true, "insecure_device_key_binding": true,
-                         "authorization_endpoints": ["https://a.example/authorize"]}}
-            """#)
-        await recorder.call(broker, .get, "/tenants/t2")
-        await recorder.call(
-            broker, .post, "/login/initialize", tenant: "t2",
-            body: #"{"app2app": {"authorization_endpoint": "https://a.example/authorize"}}"#)
-        let link = "https://b.example/?client_id=a&redirect_uri=https%3A%2F%2Fa.example%2Fcb&code_challenge=c&state=s"
-        let uri = #"{"uri": "\#(link)"}"#
-        for name in ["requests", "approve", "reject"] {
-            let path = "/app2app/\(name)"
-            await recorder.call(broker, .post, path, tenant: "t2", body: uri)
-            await recorder.call(broker, .post, path, tenant: "t2", body: #"{"uri": "https://b.example/"}"#)
-            await recorder.call(broker, .post, path, tenant: "t1", body: uri)
-        }
-        await recorder.call(
-            broker, .post, "/app2app/reject", tenant: "t2",
-            body: #"{"uri": "\#(link)", "storage_key": "k", "error": "access_denied", "error_description": "no"}"#)
-        _ = await broker.set("a1", refresh: "r1", tenant: "t2")
-        let approvals: [(ScriptedTransport.Step, ScriptedTransport.Step?)] = [
-            (
-                .json(200, #"{"result": {"token": "T", "expire_at": "2026-11-21T09:00:00Z"}}"#),
-                .json(200, #"{"code": "c"}"#)
-            ),
-            (.json(503, ""), nil), (.json(400, ""), nil), (.failure(.connectFailed), nil),
-            (.failure(.untrusted(.pin)), nil), (.failure(.insecureTarget), nil),
-        ]
-        for (challenge, token) in approvals {
-            broker.transport.standing(at: "https://p.example/c", challenge)
-            broker.transport.standing(at: "https://p.example/t", token)
-            await recorder.call(broker, .post, "/app2app/approve", tenant: "t2", body: uri)
-        }
-        await recorder.call(
-            broker, .post, "/app2app/approve", tenant: "t2",
-            body: #"{"uri": "\#(link)", "storage_key": null, "verify_app_link": {"apple_app_id": "x"}}"#)
-        let limited = try await BrokerHarness { $0.rates.logins = Rate(perSecond: 1, burst: 1) }
-        await limited.makeTenant("t2", #"{"provider": "authgear", "client_id": "c1", "issuer": "https://p.example"}"#)
-        let key = await limited.makeKey("t2")
-        for _ in 0..<2 {
-            await recorder.call(limited, .post, "/app2app/reject", key: key, body: uri)
-            await recorder.call(limited, .post, "/app2app/approve", key: key, body: uri)
-        }
     }
 
     private func registrations() async throws {

@@ -229,16 +229,16 @@ internal import TokenBroker
             code: .invalidTokenRequest, status: 424, how: "the provider refuses the refresh token by name",
             errorCode: "reused"
         ) { try await accountRefresh(#""error": "invalid_token_request", "error_code": 2"#) },
-        Situation(code: .unauthenticated, status: 424, how: "another app is to be let in, and no user is logged in") {
-            let broker = try await BrokerHarness()
-            await broker.makeTenant(
-                "t1", #"{"provider": "authgear", "client_id": "c1", "issuer": "https://p.example"}"#)
-            let link = "https://b.example/?client_id=a&redirect_uri=https%3A%2F%2Fa.example&code_challenge=c"
-            return (broker, await broker.call(.post, "/app2app/approve", tenant: "t1", body: #"{"uri": "\#(link)"}"#))
-        },
         Situation(
             code: .unknownAccount, status: 424, how: "the account is gone", errorCode: "unknown_account"
         ) { try await accountRefresh(#""error": "unknown_account""#) },
+        Situation(
+            code: .unauthenticated, status: 424, how: "another app is to be let in, and nobody is logged in",
+            bring: {
+                let uri =
+                    "https://a.example/x?client_id=b&redirect_uri=https%3A%2F%2Fb.example%2Fr&code_challenge=\(canary)"
+                return try await call(.post, "/app2app/approve", body: #"{"uri": "\#(uri)"}"#)
+            }),
         Situation(
             code: .levelNotAvailable, status: 424, how: "nobody is logged in",
             bring: { try await call(.get, "/credentials?level=user") }),

@@ -393,8 +393,7 @@ internal import TokenBroker
             case (_, "/credentials/restore"): self = .admin
             case (_, let path) where path == "/tenants" || path.hasPrefix("/tenants/"): self = .admin
             case (_, let path)
-            where path.hasPrefix("/login/") || path.hasPrefix("/device")
-                || path.hasPrefix("/app2app/"):
+            where ["/login/", "/device", "/app2app/"].contains(where: path.hasPrefix):
                 self = .permission(.login)
             case ("GET", "/credentials"), ("GET", "/credentials/status"), ("GET", "/credentials/claims"),
                 ("GET", "/credentials/list"):
