@@ -98,7 +98,9 @@ extension AuthClient {
             throw AuthError(.illegalArgument, message: "The link is not a URL.")
         }
         guard await open(url) else {
-            throw AuthError(.linkNotOpened, message: "The link was not opened in the app that it belongs to.")
+            throw AuthError(
+                .linkNotOpened, message: "The link was not opened in the app that it belongs to.",
+                providerErrorCode: "invalid_client")
         }
     }
 }

@@ -100,7 +100,7 @@ internal import Testing
             let error = await #expect(throws: AuthError.self) {
                 try await scripted.auth.rejectApp2AppAuthenticationRequest(request, open: closed.open)
             }
-            #expect(error?.code == .linkNotOpened)
+            #expect(error?.code == .linkNotOpened && error?.providerErrorCode == "invalid_client")
         }
     }
 
