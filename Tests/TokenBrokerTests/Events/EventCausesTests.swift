@@ -97,7 +97,8 @@ internal import TokenBroker
         #expect(expired == ["credentials.deauthorized expired"])
 
         let told = try await broker.loggedEvents().map(\.data).joined()
-        for secret in ["access-", "refresh-", "secret-", "c-1", "verifier", "tb_"] {
+        // The code as the end of a value: a `refresh_id` may have the same three characters within.
+        for secret in ["access-", "refresh-", "secret-", #"c-1""#, "verifier", "tb_"] {
             #expect(!told.contains(secret), "\(secret)")
         }
     }
