@@ -170,7 +170,7 @@ let package = Package(
             "DevelopmentProviderTests",
             [
                 "DevelopmentProvider", "HTTPServer", "HTTPSClient", "HTTPCodec", "JOSE", "JSON", "Reactor",
-                "Cryptography", "OAuth", "TLS",
+                "Cryptography", "TLS",
             ]),
         tests(
             "BrokerCoreTests",

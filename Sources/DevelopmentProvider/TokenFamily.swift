@@ -18,8 +18,6 @@ package struct Family: Sendable, Equatable {
     package enum Origin: String, Sendable {
         case authorizationCode = "authorization_code"
         case deviceCode = "device_code"
-        /// A biometric key logged the user in.
-        case biometric
         /// The control interface opened the session.
         case control
     }
@@ -35,8 +33,6 @@ package struct Family: Sendable, Equatable {
         case logout
         /// The session of an authorization request was used for a second login.
         case sessionReuse = "session_reuse"
-        /// The biometric key that the session was begun with began another one.
-        case biometricLogin = "biometric_login"
         /// The control interface revoked the session.
         case control
     }
@@ -134,7 +130,7 @@ extension Family.RevocationCause {
         case .refreshTokenReuse: .reused
         case .codeReuse, .sessionReuse: .fraudDetected
         case .logout: .loggedOut
-        case .client, .control, .biometricLogin: .invalid
+        case .client, .control: .invalid
         }
     }
 }
