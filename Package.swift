@@ -170,7 +170,7 @@ let package = Package(
             "DevelopmentProviderTests",
             [
                 "DevelopmentProvider", "HTTPServer", "HTTPSClient", "HTTPCodec", "JOSE", "JSON", "Reactor",
-                "Cryptography", "TLS",
+                "Cryptography", "OAuth", "TLS",
             ]),
         tests(
             "BrokerCoreTests",

@@ -27,7 +27,7 @@ enum AccountEndpoints {
             challenge.count == 43, challenge.utf8.allSatisfy({ $0.isUnreserved && $0 != 0x2e && $0 != 0x7e }),
             let client = parameters["client_id"].flatMap(configuration.client),
             let redirectURI = parameters["redirect_uri"], redirectURI.contains(":"),
-            client.redirectURIs.isEmpty || client.redirectURIs.contains(where: { WireText($0) == redirectURI }),
+            client.allows(redirectURI),
             parameters["scope"] == WireText(scope)
         else { return AccountError.invalidAuthorizationRequest.result }
         let session = AccountDirectory.Session(

@@ -25,7 +25,8 @@ enum AuthorizationEndpoint {
                     Page.login(
                         status, client: authorization.client, scope: authorization.scope,
                         user: form["user"] ?? parameters["email"] ?? parameters["login_hint"],
-                        hidden: parameters.all, action: configuration.baseURL.path + "/authorize",
+                        hidden: parameters.all,
+                        action: configuration.baseURL.path + (configuration.profile.path(of: .authorize) ?? ""),
                         complaint: complaint))
             }
             guard isForm else { return page(.ok, complaint: nil) }

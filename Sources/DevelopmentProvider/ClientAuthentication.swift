@@ -74,15 +74,27 @@ struct ClientAuthentication: Sendable {
             throw OAuthError(.invalidClient, "Client has no secret")
         }
         if let secret {
-            // Digests have equal lengths, so the time of the comparison does not reveal the length of the secret.
-            let given = SHA256.digest(Array(secret.utf8))
-            let isRight = ([expected] + client.formerSecrets).contains {
-                ConstantTime.equal(given, SHA256.digest(Array($0.utf8)))
+            guard Self.isRight(secret, [expected] + client.formerSecrets) else {
+                throw OAuthError(.invalidClient, "Client secret is wrong")
             }
-            guard isRight else { throw OAuthError(.invalidClient, "Client secret is wrong") }
         } else if requiresSecret {
             throw OAuthError(.invalidClient, "Client secret is missing")
         }
         return client
+    }
+
+    private static func isRight(_ secret: WireText, _ secrets: [String]) -> Bool {
+        // Digests have equal lengths, so the time of the comparison does not reveal the length of the secret.
+        let given = SHA256.digest(Array(secret.utf8))
+        return secrets.contains { ConstantTime.equal(given, SHA256.digest(Array($0.utf8))) }
+    }
+
+    /// Checks the secret of a client as Authgear's token endpoint does.
+    func checkSecret(of client: ProviderClient) throws(OAuthError) {
+        guard let expected = client.secret else { return }
+        guard let secret else { throw OAuthError(.invalidClient, "client secret is required") }
+        guard Self.isRight(secret, [expected] + client.formerSecrets) else {
+            throw OAuthError(.invalidRequest, "invalid client secret")
+        }
     }
 }

@@ -48,26 +48,35 @@ enum ClientEndpoints {
             return try issuer.grantClientCredentials(client: client, scope: parameters.scope(), now: now)
         case .deviceCode:
             return try issuer.poll(deviceCode: parameters.required("device_code"), client: client, now: now)
+        // AuthgearEndpoints has the token endpoint of the profile with these grants.
+        case .appToApp, .appToAppRequest, .biometric:
+            throw OAuthError(.unsupportedGrantType, "This grant type is not supported")
         }
     }
 
     private static func authenticate(
         _ request: Request, parameters: Parameters, configuration: ProviderConfiguration, requiresSecret: Bool
     ) throws(OAuthError) -> ProviderClient {
-        // TIDAL accepts client credentials only in the form.
-        let fields = configuration.profile == .tidal ? [:] : request.fields
+        // TIDAL accepts client credentials only in the form, Authgear in the header only if the form has none.
+        let isPosted = parameters["client_id"] != nil || parameters["client_secret"] != nil
+        let fields =
+            configuration.profile == .tidal || configuration.profile == .authgear && isPosted ? [:] : request.fields
         return try ClientAuthentication(fields, parameters).client(in: configuration, requiresSecret: requiresSecret)
     }
 
-    private static func response(to grant: TokenIssuer.Grant, _ profile: ProviderProfile) -> Response {
+    /// - Parameter code: a code for another app that comes with the tokens.
+    static func response(
+        to grant: TokenIssuer.Grant, _ profile: ProviderProfile, code: String? = nil
+    ) -> Response {
         .json(.ok) { writer in
             writer.member("access_token", grant.accessToken)
             writer.member("token_type", "Bearer")
             writer.member("expires_in", grant.lifetime.components.seconds)
             writer.memberIfPresent("refresh_token", grant.refreshToken)
             writer.memberIfPresent("id_token", grant.idToken)
+            writer.memberIfPresent("code", code)
             switch profile {
-            case .duckduckgo: break
+            case .duckduckgo, .authgear: break
             case .tidal:
                 writer.member("scope", grant.scope.joined(separator: " "))
                 writer.memberIfPresent("user_id", grant.user?.id)
@@ -107,8 +116,8 @@ enum ClientEndpoints {
                         writer.member("expiresIn", expiresIn)
                         writer.member("interval", interval)
                     })
-            // The duckduckgo profile has no such endpoint.
-            case .rfc, .duckduckgo:
+            // The duckduckgo and authgear profiles have no such endpoint.
+            case .rfc, .duckduckgo, .authgear:
                 let uri = base.description + "/link"
                 return EndpointResult(
                     .json(.ok) { writer in

@@ -245,8 +245,9 @@ package final class DevelopmentProvider: RequestHandler {
         switch endpoint {
         case .authorize where profile != .duckduckgo, .token where profile == .duckduckgo:
             method == .get || method == .post ? nil : "GET, POST"
-        case .authorize, .metadata, .keys: method == .get ? nil : "GET"
-        case .token, .deviceAuthorization, .revoke, .createAccount, .sendPassword, .login, .logout:
+        case .userInfo: method == .get || method == .post ? nil : "GET, POST"
+        case .authorize, .metadata, .keys, .assetLinks, .appleAssociation: method == .get ? nil : "GET"
+        case .token, .challenge, .deviceAuthorization, .revoke, .createAccount, .sendPassword, .login, .logout:
             method == .post ? nil : "POST"
         }
     }
@@ -310,6 +311,12 @@ package final class DevelopmentProvider: RequestHandler {
                     AccountEndpoints.authorize(received: received, issuer: &state.issuer, now: time)
                 case .authorize:
                     AuthorizationEndpoint.respond(request, received: received, issuer: &state.issuer, now: time)
+                case .token where state.issuer.configuration.profile == .authgear:
+                    AuthgearEndpoints.token(request, received: received, issuer: &state.issuer, now: time)
+                case .challenge: AuthgearEndpoints.challenge(request, issuer: &state.issuer, now: time)
+                case .userInfo: AuthgearEndpoints.userInfo(request, issuer: state.issuer, now: time)
+                case .assetLinks: LinkFileEndpoints.assetLinks(state.issuer.configuration)
+                case .appleAssociation: LinkFileEndpoints.appleAssociation(state.issuer.configuration)
                 case .token: ClientEndpoints.token(request, received: received, issuer: &state.issuer, now: time)
                 case .deviceAuthorization:
                     ClientEndpoints.deviceAuthorization(request, received: received, issuer: &state.issuer, now: time)

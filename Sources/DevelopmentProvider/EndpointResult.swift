@@ -17,7 +17,8 @@ struct EndpointResult: Sendable {
     init(_ error: OAuthError, _ configuration: ProviderConfiguration) {
         var status = Status.badRequest
         switch error.kind {
-        case .invalidClient: status = .unauthorized
+        case .invalidClient where configuration.profile != .authgear, .unauthenticated: status = .unauthorized
+        case .rateLimited: status = .tooManyRequests
         case .invalidRefreshToken where configuration.profile == .tidal:
             status = Status(configuration.deadRefreshTokenStatus)
         default: break
@@ -29,6 +30,11 @@ struct EndpointResult: Sendable {
                 writer.member("status", status.code)
                 writer.member("error", error.error)
                 writer.member("sub_status", error.subStatus)
+                writer.member("error_description", error.description)
+            }
+        case .authgear:
+            response = .json(status) { writer in
+                writer.member("error", error.error)
                 writer.member("error_description", error.description)
             }
         case .rfc:

@@ -15,6 +15,7 @@ enum MetadataEndpoint {
                 for (name, endpoint) in [
                     ("authorization_endpoint", Endpoint.authorize), ("token_endpoint", .token),
                     ("device_authorization_endpoint", .deviceAuthorization), ("revocation_endpoint", .revoke),
+                    ("challenge_endpoint", .challenge), ("userinfo_endpoint", .userInfo),
                 ] {
                     writer.memberIfPresent(name, configuration.profile.path(of: endpoint).map { base + $0 })
                 }

@@ -27,6 +27,11 @@ struct OAuthError: Error, Equatable {
         case accessDenied
         /// The account of the token does not exist any more. Only the duckduckgo profile has it.
         case unknownAccount
+        /// `invalid_grant` for a request that needs a session and names none. Only the authgear profile has this and
+        /// the next ones.
+        case unauthenticated
+        case rateLimited
+        case serverError
     }
 
     let kind: Kind
@@ -47,7 +52,7 @@ struct OAuthError: Error, Equatable {
         switch kind {
         case .invalidRequest: "invalid_request"
         case .invalidClient: "invalid_client"
-        case .invalidGrant, .invalidRefreshToken: "invalid_grant"
+        case .invalidGrant, .invalidRefreshToken, .unauthenticated: "invalid_grant"
         case .unauthorizedClient: "unauthorized_client"
         case .unsupportedGrantType: "unsupported_grant_type"
         case .invalidScope: "invalid_scope"
@@ -56,6 +61,8 @@ struct OAuthError: Error, Equatable {
         case .expiredToken: "expired_token"
         case .accessDenied: "access_denied"
         case .unknownAccount: "unknown_account"
+        case .rateLimited: "x_rate_limited"
+        case .serverError: "server_error"
         }
     }
 
@@ -68,7 +75,7 @@ struct OAuthError: Error, Equatable {
         case .expiredToken: 11003
         case .invalidRefreshToken: 11101
         case .invalidRequest, .invalidGrant, .unauthorizedClient, .unsupportedGrantType, .invalidScope, .slowDown,
-            .accessDenied, .unknownAccount:
+            .accessDenied, .unknownAccount, .unauthenticated, .rateLimited, .serverError:
             1000
         }
     }

@@ -30,8 +30,8 @@ struct ReceivedParameters: Sendable {
             throw OAuthError(.invalidRequest, "The content type is not application/x-www-form-urlencoded")
         }
         switch profile {
-        case .duckduckgo:
-            // The parameters are in the URL of a GET; a form is accepted as well.
+        case .duckduckgo, .authgear:
+            // DuckDuckGo's parameters are in the URL of a GET, Authgear's in a form. Both accept the other place too.
             guard let query, let form else { throw OAuthError(.invalidRequest, "Malformed parameters") }
             let parameters = Parameters(query + form, toleratesEqual: false)
             try parameters.refuseRepeated()
@@ -71,7 +71,8 @@ struct Parameters: Sendable {
     /// The parameters whose values must not be logged.
     static let secretNames: Set<WireText> = [
         "code", "code_verifier", "client_secret", "refresh_token", "device_code", "token", "access_token", "id_token",
-        "state", "nonce", "password", "client_assertion", "assertion", "subject_token", "actor_token",
+        "state", "nonce", "password", "jwt", "x_app2app_device_key_jwt", "client_assertion", "assertion",
+        "subject_token", "actor_token",
     ]
 
     /// In the order of the request, each name once.

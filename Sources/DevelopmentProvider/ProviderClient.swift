@@ -1,3 +1,5 @@
+internal import ExternalText
+
 /// A client registration.
 package struct ProviderClient: Sendable, Equatable {
     package var id: String
@@ -11,6 +13,14 @@ package struct ProviderClient: Sendable, Equatable {
     package var scopes: [String]?
     /// Redirect URIs are compared character by character (RFC 9700 §2.1). An empty list allows any safe redirect URI.
     package var redirectURIs: [String]
+    /// Whether its refresh tokens are rotated, in the authgear profile; nil means as the configuration says.
+    package var rotatesRefreshTokens: Bool?
+    /// `x_app2app_enabled`: whether its sessions let other apps in.
+    package var allowsAppToApp = false
+    /// `x_app2app_insecure_device_key_binding_enabled`: whether a session without a device key may get one later.
+    package var bindsInsecurely = false
+    /// `x_app2app_biometric_protection_required`: whether its sessions let other apps in by a biometric key only.
+    package var requiresBiometricProtection = false
 
     package init(
         _ id: String, secret: String? = nil, name: String? = nil, scopes: [String]? = nil, redirectURIs: [String] = []
@@ -20,5 +30,9 @@ package struct ProviderClient: Sendable, Equatable {
         self.name = name ?? id
         self.scopes = scopes
         self.redirectURIs = redirectURIs
+    }
+
+    func allows(_ redirectURI: WireText) -> Bool {
+        redirectURIs.isEmpty || redirectURIs.contains { WireText($0) == redirectURI }
     }
 }

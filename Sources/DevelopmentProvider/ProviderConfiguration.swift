@@ -25,6 +25,18 @@ package enum ResponseIssuer: Sendable, Equatable {
     case other(String)
 }
 
+/// An app for Android that opens links of the provider's host.
+package struct AndroidApp: Sendable, Equatable {
+    package var packageName: String
+    /// SHA-256 digests of its certificates, as pairs of hexadecimal digits with colons between them.
+    package var fingerprints: [String]
+
+    package init(packageName: String, fingerprints: [String]) {
+        self.packageName = packageName
+        self.fingerprints = fingerprints
+    }
+}
+
 /// The behaviour of a provider, which may be changed while it runs.
 package struct ProviderConfiguration: Sendable {
     package var profile: ProviderProfile
@@ -58,6 +70,15 @@ package struct ProviderConfiguration: Sendable {
     /// The metadata member `authorization_response_iss_parameter_supported`.
     package var announcesResponseIssuer = true
     package var responseIssuer: ResponseIssuer
+    /// Whether the authgear profile has the grant app2app.
+    package var allowsAppToApp = true
+    /// Whether the authgear profile refuses more than 120 token requests a minute of one address, and more than 60 of
+    /// one user that use a session or a biometric key for app2app.
+    package var limitsTokenRequests = true
+    /// The apps of `assetlinks.json`, in the authgear profile.
+    package var androidApps: [AndroidApp] = []
+    /// The application identifiers of `apple-app-site-association`, in the authgear profile.
+    package var appleApps: [String] = []
     /// The most tokens of each kind that are remembered; for sessions a quarter of this, for requests a tenth. The
     /// oldest are removed first. A change takes effect at the next reset.
     package var capacity = 200_000
@@ -65,6 +86,7 @@ package struct ProviderConfiguration: Sendable {
     /// Sets the defaults of the profile. TIDAL: access tokens for four hours, device codes for five minutes, polls
     /// every two seconds without a check of the interval. RFC: one hour, ten minutes, five seconds. Neither rotates
     /// refresh tokens. DuckDuckGo: four hours; refresh tokens for thirty days, rotated with a grace of one hour.
+    /// Authgear: signed access tokens for half an hour, refresh tokens for 364 days, codes for five minutes.
     package init(profile: ProviderProfile, clients: [ProviderClient], baseURL: BaseURL = .default) {
         self.profile = profile
         self.clients = clients
@@ -79,6 +101,17 @@ package struct ProviderConfiguration: Sendable {
             responseIssuer = .absent
         case .rfc:
             accessTokenLifetime = .seconds(3600)
+            deviceCodeLifetime = .seconds(600)
+            deviceInterval = .seconds(5)
+            slowsDownEagerPolls = true
+            responseIssuer = .issuer
+        case .authgear:
+            accessTokenLifetime = .seconds(1800)
+            refreshTokenLifetime = .seconds(364 * 86_400)
+            authorizationCodeLifetime = .seconds(300)
+            accessTokenFormat = .jwt
+            signingAlgorithm = .rs256
+            // It has no device login.
             deviceCodeLifetime = .seconds(600)
             deviceInterval = .seconds(5)
             slowsDownEagerPolls = true

@@ -42,10 +42,27 @@ package struct ProviderOptions: Sendable {
           --certificate FILE               with --https: use this certificate, followed by those that
                                            lead to its root (PEM)
           --key FILE                       the certificate's key (PEM)
-          --profile tidal|rfc|duckduckgo   paths, names and errors of TIDAL, of the RFCs or of
-                                           DuckDuckGo's Auth v2 (tidal)
+          --profile tidal|rfc|duckduckgo|authgear
+                                           paths, names and errors of TIDAL, of the RFCs, of
+                                           DuckDuckGo's Auth v2 or of Authgear (tidal)
           --client ID[:SECRET]             a client; may be repeated (development, without a secret)
           --redirect-uri URI               a redirect URI of every client; may be repeated (any)
+          --client-redirect-uri ID=URI     a redirect URI of one client; may be repeated
+          --x-app2app-enabled ID           sessions of this client let other apps in, with the authgear
+                                           profile, as the next five; may be repeated
+          --x-app2app-insecure-device-key-binding-enabled ID
+                                           they may get a device key after the login; may be repeated
+          --x-app2app-biometric-protection-required ID
+                                           they let apps in by a biometric key only; may be repeated
+          --refresh-token-rotation-enabled ID
+                                           refresh tokens of this client only are rotated; may be
+                                           repeated (as --rotation says)
+          --android-app PACKAGE=FINGERPRINT
+                                           an app in assetlinks.json; may be repeated, also for the
+                                           certificates of one app
+          --apple-app ID                   an app in apple-app-site-association; may be repeated
+          --no-rate-limits                 accept any number of token requests with the authgear
+                                           profile
           --rotation none|rotate           whether each refresh issues a new refresh token
                                            (none, duckduckgo rotate)
           --grace SECONDS                  how long a rotated refresh token stays valid
@@ -95,8 +112,14 @@ package struct ProviderOptions: Sendable {
         try apply(given)
     }
 
-    private static let switches: Set<String> = ["--no-refresh-tokens", "--no-issuer-announcement", "--https"]
-    private static let repeatable: Set<String> = ["--client", "--redirect-uri"]
+    private static let switches: Set<String> = [
+        "--no-refresh-tokens", "--no-issuer-announcement", "--https", "--no-rate-limits",
+    ]
+    private static let repeatable: Set<String> = [
+        "--client", "--redirect-uri", "--client-redirect-uri", "--x-app2app-enabled",
+        "--x-app2app-insecure-device-key-binding-enabled", "--x-app2app-biometric-protection-required",
+        "--refresh-token-rotation-enabled", "--android-app", "--apple-app",
+    ]
     private static let valued: Set<String> = repeatable.union([
         "--listen", "--public-base-url", "--profile", "--rotation", "--grace", "--access-token-lifetime",
         "--refresh-token-lifetime", "--code-lifetime", "--device-code-lifetime", "--device-interval",
@@ -149,6 +172,7 @@ package struct ProviderOptions: Sendable {
             clients.append(
                 ProviderClient(halves[0], secret: halves.count > 1 ? halves[1] : nil, redirectURIs: redirectURIs))
         }
+        try Self.apply(given, to: &clients)
         var configuration = ProviderConfiguration(
             profile: profile.flatMap(ProviderProfile.init) ?? .tidal, clients: clients)
         let grace = try seconds("--grace", from: 0)
@@ -180,9 +204,50 @@ package struct ProviderOptions: Sendable {
             }
             configuration.capacity = number
         }
+        configuration.limitsTokenRequests = given["--no-rate-limits"] == nil
+        configuration.appleApps = given["--apple-app"] ?? []
+        for text in given["--android-app"] ?? [] {
+            let (name, fingerprint) = try Self.pair(text, "--android-app must be a package, = and a fingerprint.")
+            if let index = configuration.androidApps.firstIndex(where: { $0.packageName == name }) {
+                configuration.androidApps[index].fingerprints.append(fingerprint)
+            } else {
+                configuration.androidApps.append(AndroidApp(packageName: name, fingerprints: [fingerprint]))
+            }
+        }
         configuration.issuesRefreshTokens = given["--no-refresh-tokens"] == nil
         configuration.announcesResponseIssuer = given["--no-issuer-announcement"] == nil
         self.configuration = configuration
+    }
+
+    /// Applies the options that are about one client each.
+    private static func apply(_ given: [String: [String]], to clients: inout [ProviderClient]) throws(Mistake) {
+        func index(_ id: String, _ name: String) throws(Mistake) -> Int {
+            guard let index = clients.firstIndex(where: { $0.id == id }) else {
+                throw Mistake(description: "\(name) names \(id), which is not a client.")
+            }
+            return index
+        }
+        for text in given["--client-redirect-uri"] ?? [] {
+            let (id, uri) = try pair(text, "--client-redirect-uri must be a client's identifier, = and a URI.")
+            clients[try index(id, "--client-redirect-uri")].redirectURIs.append(uri)
+        }
+        for (name, member) in [
+            ("--x-app2app-enabled", \ProviderClient.allowsAppToApp),
+            ("--x-app2app-insecure-device-key-binding-enabled", \.bindsInsecurely),
+            ("--x-app2app-biometric-protection-required", \.requiresBiometricProtection),
+        ] {
+            for id in given[name] ?? [] { clients[try index(id, name)][keyPath: member] = true }
+        }
+        for id in given["--refresh-token-rotation-enabled"] ?? [] {
+            clients[try index(id, "--refresh-token-rotation-enabled")].rotatesRefreshTokens = true
+        }
+    }
+
+    /// What is before and after the first `=`. Neither is empty.
+    private static func pair(_ text: String, _ mistake: String) throws(Mistake) -> (String, String) {
+        let halves = text.split(separator: "=", maxSplits: 1, omittingEmptySubsequences: false).map(String.init)
+        guard halves.count == 2, !halves[0].isEmpty, !halves[1].isEmpty else { throw Mistake(description: mistake) }
+        return (halves[0], halves[1])
     }
 
     private static func https(_ given: [String: [String]]) throws(Mistake) -> HTTPS? {

@@ -8,6 +8,8 @@ package enum ProviderProfile: String, Sendable, CaseIterable {
     /// DuckDuckGo's Auth v2: no login page, a session cookie between its steps, redirects that carry codes, a token
     /// endpoint that is called by GET, and signed access and refresh tokens.
     case duckduckgo
+    /// Authgear: one app of a device lets another one in, proven by a device key or a biometric key.
+    case authgear
 
     /// The profiles whose users log in with a browser.
     package static let withLoginPage: [ProviderProfile] = [.tidal, .rfc]
@@ -15,8 +17,9 @@ package enum ProviderProfile: String, Sendable, CaseIterable {
     /// The values of `grant_type` that the token endpoint accepts.
     var grants: [GrantType] {
         switch self {
-        case .tidal: GrantType.allCases
-        case .rfc: GrantType.allCases.filter { $0 != .updateClient }
+        case .tidal: [.authorizationCode, .refreshToken, .clientCredentials, .deviceCode, .updateClient]
+        case .rfc: [.authorizationCode, .refreshToken, .clientCredentials, .deviceCode]
+        case .authgear: [.authorizationCode, .refreshToken, .appToApp, .appToAppRequest, .biometric]
         case .duckduckgo: [.authorizationCode, .refreshToken]
         }
     }
@@ -33,6 +36,15 @@ package enum ProviderProfile: String, Sendable, CaseIterable {
         case (.duckduckgo, .logout): "/api/auth/v2/logout"
         case (.duckduckgo, .keys): "/api/auth/v2/.well-known/jwks.json"
         case (.duckduckgo, .deviceAuthorization), (.duckduckgo, .revoke): nil
+        case (.authgear, .authorize): "/oauth2/authorize"
+        case (.authgear, .token): "/oauth2/token"
+        case (.authgear, .revoke): "/oauth2/revoke"
+        case (.authgear, .challenge): "/oauth2/challenge"
+        case (.authgear, .userInfo): "/oauth2/userinfo"
+        case (.authgear, .keys): "/oauth2/jwks"
+        case (.authgear, .assetLinks): "/.well-known/assetlinks.json"
+        case (.authgear, .appleAssociation): "/.well-known/apple-app-site-association"
+        case (.authgear, .deviceAuthorization): nil
         case (_, .authorize): "/authorize"
         case (.tidal, .token): "/v1/oauth2/token"
         case (.tidal, .deviceAuthorization): "/v1/oauth2/device_authorization"
@@ -42,7 +54,7 @@ package enum ProviderProfile: String, Sendable, CaseIterable {
         case (.rfc, .revoke): "/revoke"
         case (.rfc, .keys): "/jwks"
         case (.tidal, .revoke), (_, .metadata), (_, .createAccount), (_, .sendPassword), (_, .login),
-            (_, .logout):
+            (_, .logout), (_, .challenge), (_, .userInfo), (_, .assetLinks), (_, .appleAssociation):
             nil
         }
     }
@@ -62,6 +74,12 @@ package enum Endpoint: String, Sendable, CaseIterable, Hashable {
     case sendPassword = "otp"
     case login
     case logout
+    /// Issues the challenges that apps sign.
+    case challenge
+    /// OpenID Connect Core §5.3.
+    case userInfo = "userinfo"
+    case assetLinks = "asset_links"
+    case appleAssociation = "apple_app_site_association"
 }
 
 /// A `grant_type` that the token endpoint supports.
@@ -72,4 +90,8 @@ package enum GrantType: String, Sendable, CaseIterable, Hashable {
     case deviceCode = "urn:ietf:params:oauth:grant-type:device_code"
     /// TIDAL's grant that moves a session to another client registration.
     case updateClient = "update_client"
+    /// One app lets another one in, by the name in Authgear's design and by that in its server.
+    case appToApp = "urn:authgear:params:oauth:grant-type:app2app"
+    case appToAppRequest = "urn:authgear:params:oauth:grant-type:app2app-request"
+    case biometric = "urn:authgear:params:oauth:grant-type:biometric-request"
 }

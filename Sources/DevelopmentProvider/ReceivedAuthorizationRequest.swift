@@ -26,7 +26,7 @@ struct ReceivedAuthorizationRequest: Sendable {
         let sent = parameters["redirect_uri"]
         let wanted = sent ?? (client.redirectURIs.count == 1 ? WireText(client.redirectURIs[0]) : nil)
         guard let wanted, Self.isSafe(wanted),
-            client.redirectURIs.isEmpty || client.redirectURIs.contains(where: { WireText($0) == wanted })
+            client.allows(wanted)
         else {
             throw .page("The application's request has a return address that is missing or not registered.")
         }
@@ -50,7 +50,7 @@ struct ReceivedAuthorizationRequest: Sendable {
             }
             guard challenge.utf8.count == 43, challenge.utf8.allSatisfy({ $0.isUnreserved && $0 != 0x2e && $0 != 0x7e })
             else { throw refuse("invalid_request", "The code challenge is not a SHA-256 digest in base64url") }
-        } else if configuration.requiresProofKey {
+        } else if configuration.requiresProofKey, configuration.profile != .authgear || client.secret == nil {
             throw refuse("invalid_request", "Code challenge required")
         }
         do {
@@ -67,7 +67,7 @@ struct ReceivedAuthorizationRequest: Sendable {
 
     /// Whether this is an absolute URI without a fragment (RFC 6749 §3.1.2), with a scheme that a browser does not
     /// execute.
-    private static func isSafe(_ uri: WireText) -> Bool {
+    static func isSafe(_ uri: WireText) -> Bool {
         let scheme = uri.split(at: ":", limit: 2)[0]
         guard scheme.count < uri.count, let first = scheme.utf8.first, first.isLetter,
             scheme.utf8.allSatisfy({ $0.isLetter || $0 >= 0x30 && $0 <= 0x39 || "+-.".utf8.contains($0) })

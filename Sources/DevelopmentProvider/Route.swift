@@ -28,12 +28,12 @@ enum Route: Equatable {
         let segments = path.split(at: "/", limit: 6).dropFirst().map { $0 }
         switch segments.first {
         case ".well-known"
-        where profile == .rfc && segments.count == 2
+        where (profile == .rfc || profile == .authgear) && segments.count == 2
             && ["oauth-authorization-server", "openid-configuration"].contains(segments[1]):
             self = .endpoint(.metadata)
-        case "link" where profile != .duckduckgo && segments.count == 1:
+        case "link" where profile.path(of: .deviceAuthorization) != nil && segments.count == 1:
             self = .verification(userCode: nil)
-        case "link" where profile != .duckduckgo && segments.count == 2:
+        case "link" where profile.path(of: .deviceAuthorization) != nil && segments.count == 2:
             guard let code = try? FormEncoding.percentDecode(segments[1].utf8.span) else { return nil }
             self = .verification(userCode: code)
         case "_control":

@@ -25,6 +25,14 @@ enum Secrets {
 
     private static let alphanumerics = Array("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
 
+    /// 32 letters and digits of Crockford's alphabet, 160 random bits.
+    static func makeChallenge() -> String {
+        var generator = SystemRandomNumberGenerator()
+        return String((0..<32).map { _ in challengeAlphabet.randomElement(using: &generator)! })
+    }
+
+    private static let challengeAlphabet = Array("0123456789ABCDEFGHJKMNPQRSTVWXYZ")
+
     /// A random UUID (RFC 9562 §5.4).
     static func makeUUID() -> String {
         var generator = SystemRandomNumberGenerator()

@@ -18,6 +18,8 @@ package struct Family: Sendable, Equatable {
     package enum Origin: String, Sendable {
         case authorizationCode = "authorization_code"
         case deviceCode = "device_code"
+        /// A biometric key logged the user in.
+        case biometric
         /// The control interface opened the session.
         case control
     }
@@ -33,6 +35,8 @@ package struct Family: Sendable, Equatable {
         case logout
         /// The session of an authorization request was used for a second login.
         case sessionReuse = "session_reuse"
+        /// The biometric key that the session was begun with began another one.
+        case biometricLogin = "biometric_login"
         /// The control interface revoked the session.
         case control
     }
@@ -130,7 +134,7 @@ extension Family.RevocationCause {
         case .refreshTokenReuse: .reused
         case .codeReuse, .sessionReuse: .fraudDetected
         case .logout: .loggedOut
-        case .client, .control: .invalid
+        case .client, .control, .biometricLogin: .invalid
         }
     }
 }

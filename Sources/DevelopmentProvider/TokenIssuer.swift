@@ -10,11 +10,12 @@ struct TokenIssuer: Sendable {
     var configuration: ProviderConfiguration
     var minter: TokenMinter
     var accounts: AccountDirectory
+    var apps: AppDirectory
     private(set) var events = Events()
-    private var codes = BoundedTable<String, AuthorizationCode>(capacity: 20_000)
+    var codes = BoundedTable<String, AuthorizationCode>(capacity: 20_000)
     private var devices = DeviceAuthorizations()
-    private var families: BoundedTable<Int, Family>
-    private var refreshTokens: BoundedTable<String, RefreshTokenRecord>
+    private(set) var families: BoundedTable<Int, Family>
+    private(set) var refreshTokens: BoundedTable<String, RefreshTokenRecord>
     private var accessTokens: BoundedTable<String, AccessTokenRecord>
     private var lastFamily = 0
 
@@ -27,6 +28,7 @@ struct TokenIssuer: Sendable {
         self.configuration = configuration
         self.minter = minter
         accounts = AccountDirectory(capacity: max(1, configuration.capacity / 4))
+        apps = AppDirectory(capacity: max(1, configuration.capacity / 4))
         families = BoundedTable(capacity: max(1, configuration.capacity / 4))
         refreshTokens = BoundedTable(capacity: configuration.capacity)
         accessTokens = BoundedTable(capacity: configuration.capacity)
@@ -35,9 +37,12 @@ struct TokenIssuer: Sendable {
     // MARK: Authorization codes
 
     mutating func issueCode(_ content: AuthorizationCode) -> String {
-        // DuckDuckGo's codes are letters and digits.
         let code =
-            configuration.profile == .duckduckgo ? Secrets.makeAlphanumeric(count: 86) : Secrets.make("ac_")
+            switch configuration.profile {
+            case .duckduckgo: Secrets.makeAlphanumeric(count: 86)
+            case .authgear: Secrets.makeAlphanumeric(count: 32)
+            case .tidal, .rfc: Secrets.make("ac_")
+            }
         codes[Secrets.digest(code)] = content
         events.codesIssued += 1
         return code
@@ -163,17 +168,23 @@ struct TokenIssuer: Sendable {
             throw fail(.refused, error: error, trace: &trace)
         }
         guard movesClient || entry.clientID == client.id else {
-            let error = OAuthError(.invalidRefreshToken, "Refresh token was issued to another client")
+            let error =
+                configuration.profile == .authgear
+                ? OAuthError(.invalidRequest, "client id doesn't match the refresh token")
+                : OAuthError(.invalidRefreshToken, "Refresh token was issued to another client")
             throw fail(.otherClient, error: error, trace: &trace)
         }
         var outcome = RefreshTrace.Outcome.kept
-        if case .rotate(let grace) = configuration.rotation {
+        if case .rotate(let grace) = rotation(of: client) {
             outcome = .rotated
             if let supersededAt = entry.supersededAt {
                 if entry.isConfirmed && configuration.successorEndsGrace || now - supersededAt >= grace.milliseconds {
                     events.reuseDetections += 1
                     families[family.id]?.reusesDetectedAt.append(now)
-                    revoke(family: family.id, .refreshTokenReuse, now: now)
+                    // Authgear refuses the token only.
+                    if configuration.profile != .authgear {
+                        revoke(family: family.id, .refreshTokenReuse, now: now)
+                    }
                     throw fail(.reused, error: invalid(.reused), trace: &trace)
                 }
                 outcome = .graceReplay
@@ -217,6 +228,14 @@ struct TokenIssuer: Sendable {
         return grant
     }
 
+    func rotation(of client: ProviderClient) -> RefreshTokenRotation {
+        guard configuration.profile == .authgear, let rotates = client.rotatesRefreshTokens else {
+            return configuration.rotation
+        }
+        guard rotates else { return .none }
+        return configuration.rotation == .none ? .rotate(grace: .zero) : configuration.rotation
+    }
+
     // MARK: Client credentials
 
     mutating func grantClientCredentials(
@@ -240,13 +259,18 @@ struct TokenIssuer: Sendable {
             accounts.set(.active, of: user)
         }
         let family = openFamily(user: user, client: client, origin: .control, now: now)
-        let scope = configuration.profile == .duckduckgo ? [AccountEndpoints.scope] : client.scopes ?? []
+        let scope =
+            switch configuration.profile {
+            case .duckduckgo: [AccountEndpoints.scope]
+            case .authgear: client.scopes ?? Self.appScopes
+            case .tidal, .rfc: client.scopes ?? []
+            }
         return issue(client: client, scope: scope, user: user, family: family, now: now)
     }
 
     // MARK: Tokens
 
-    private mutating func openFamily(
+    mutating func openFamily(
         user: ProviderUser, client: ProviderClient, origin: Family.Origin, now: Int64
     ) -> Int {
         lastFamily += 1
@@ -255,13 +279,17 @@ struct TokenIssuer: Sendable {
         return lastFamily
     }
 
-    private mutating func issue(
+    mutating func issue(
         client: ProviderClient, scope: [String], user: ProviderUser, family: Int, refreshScope: [String]? = nil,
         successorTo predecessor: String? = nil, issuesRefreshToken: Bool = true, movesClient: Bool = false,
         login: TokenMinter.Login? = nil, now: Int64
     ) -> Grant {
         var refreshToken: String?
-        if issuesRefreshToken, configuration.issuesRefreshTokens {
+        // Authgear issues one for the scope offline_access only.
+        let isOffline =
+            configuration.profile != .authgear
+            || (refreshScope ?? scope).contains { WireText($0) == "offline_access" }
+        if issuesRefreshToken, isOffline, configuration.issuesRefreshTokens {
             // A refresh with fewer scopes restricts only the access token (RFC 6749 §6).
             let scope = movesClient ? scope : refreshScope ?? scope
             refreshToken = issueRefreshToken(
@@ -271,7 +299,9 @@ struct TokenIssuer: Sendable {
         var grant = Grant(
             client: client, accessToken: accessToken, lifetime: configuration.accessTokenLifetime,
             refreshToken: refreshToken, scope: scope, user: user)
-        if configuration.profile == .rfc, scope.contains(where: { WireText($0) == "openid" }) {
+        if configuration.profile == .rfc || configuration.profile == .authgear,
+            scope.contains(where: { WireText($0) == "openid" })
+        {
             let content = TokenMinter.Content(
                 clientID: client.id, user: user, scope: scope, family: family, issuedAt: now,
                 expiresAt: Self.time(now, configuration.accessTokenLifetime))
@@ -361,7 +391,7 @@ struct TokenIssuer: Sendable {
         return alive.count
     }
 
-    private mutating func revoke(family: Int, _ cause: Family.RevocationCause, now: Int64) {
+    mutating func revoke(family: Int, _ cause: Family.RevocationCause, now: Int64) {
         guard families[family] != nil, families[family]?.revocation == nil else { return }
         families[family]?.revocation = Family.Revocation(at: now, cause: cause)
         events.familiesRevoked += 1

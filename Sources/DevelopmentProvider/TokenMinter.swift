@@ -62,7 +62,13 @@ struct TokenMinter: Sendable {
     }
 
     mutating func refreshToken(_ content: Content, _ configuration: ProviderConfiguration) -> String {
-        guard configuration.profile == .duckduckgo else { return Secrets.make("rt_") }
+        switch configuration.profile {
+        case .tidal, .rfc: return Secrets.make("rt_")
+        // The identifier of the grant, which is the same for all its tokens, and the secret.
+        case .authgear:
+            return Secrets.accountID("grant \(content.family ?? 0)") + "." + Secrets.makeAlphanumeric(count: 32)
+        case .duckduckgo: break
+        }
         let claims = accountClaims(content, audience: "Auth", scope: "refresh", configuration)
         return sign(claims, .refresh, type: "JWT", configuration)
     }

@@ -58,7 +58,7 @@ struct `A device login at a running broker` {
                 .put, "/tenants/t1",
                 body: #"{"client_id": "app", "provider": "oidc", "issuer": "\#(provider.baseURL)"}"#)
             #expect(answer.status == 201, "\(answer.text)")
-        case .duckduckgo: Issue.record("this profile has no device login")
+        case .duckduckgo, .authgear: Issue.record("this profile has no device login")
         }
     }
 

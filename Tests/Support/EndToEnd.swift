@@ -60,7 +60,7 @@ package struct EndToEnd: Sendable {
             case .tidal:
                 #""login_service_base_uri": "\#(provider.baseURL)", "auth_service_base_uri": "\#(provider.baseURL)/v1""#
             case .rfc: #""provider": "oidc", "issuer": "\#(provider.baseURL)""#
-            case .duckduckgo: preconditionFailure("this profile has no login page")
+            case .duckduckgo, .authgear: preconditionFailure("the flows of this profile have tests of their own")
             }
         let secret = secret.map { #""client_secret": "\#($0)", "# } ?? ""
         let pinned =

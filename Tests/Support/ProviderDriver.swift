@@ -20,7 +20,8 @@ package struct ProviderDriver: Sendable {
     }
 
     private var isTIDAL: Bool { provider.configuration.profile == .tidal }
-    package var tokenPath: String { isTIDAL ? "/v1/oauth2/token" : "/token" }
+    private var isAuthgear: Bool { provider.configuration.profile == .authgear }
+    package var tokenPath: String { isTIDAL ? "/v1/oauth2/token" : isAuthgear ? "/oauth2/token" : "/token" }
     package var devicePath: String { isTIDAL ? "/v1/oauth2/device_authorization" : "/device_authorization" }
 
     // MARK: Requests
@@ -74,7 +75,7 @@ package struct ProviderDriver: Sendable {
     package func decide(
         _ decision: String = "approve", user: String = "alice", _ changes: [FormEncoding.Pair] = []
     ) async -> Response {
-        let page = await get("/authorize", authorizationRequest(changes))
+        let page = await get(isAuthgear ? "/oauth2/authorize" : "/authorize", authorizationRequest(changes))
         guard let form = ProviderForm(html: page.text) else { return page }
         return await post(
             form.action, body: form.submission([.init("user", user), .init("decision", decision)]))

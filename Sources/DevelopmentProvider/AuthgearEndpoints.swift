@@ -1,0 +1,190 @@
+internal import ExternalText
+internal import HTTPCodec
+internal import HTTPServer
+internal import JSON
+
+/// The endpoints of the authgear profile that the other profiles do not have, and its token endpoint.
+enum AuthgearEndpoints {
+    // MARK: Token
+
+    static func token(
+        _ request: Request, received: ReceivedParameters, issuer: inout TokenIssuer, now: Int64
+    ) -> EndpointResult {
+        var trace: RefreshTrace?
+        var result: EndpointResult
+        do {
+            result = EndpointResult(
+                try answer(request, received: received, issuer: &issuer, now: now, trace: &trace))
+        } catch {
+            result = EndpointResult(error, issuer.configuration)
+        }
+        result.refresh = trace
+        return result
+    }
+
+    private static func answer(
+        _ request: Request, received: ReceivedParameters, issuer: inout TokenIssuer, now: Int64,
+        trace: inout RefreshTrace?
+    ) throws(OAuthError) -> Response {
+        if issuer.configuration.limitsTokenRequests, !issuer.apps.admit(address: "\(request.source)", now: now) {
+            throw TokenIssuer.rateLimited
+        }
+        let profile = issuer.configuration.profile
+        let parameters = try received.posted(profile)
+        // Credentials in the form are preferred to those of the header.
+        let isPosted = parameters["client_id"] != nil || parameters["client_secret"] != nil
+        let authentication = ClientAuthentication(isPosted ? [:] : request.fields, parameters)
+        guard let client = authentication.clientID.flatMap(issuer.configuration.client) else {
+            throw OAuthError(.invalidClient, "invalid client ID")
+        }
+        guard let grant = parameters["grant_type"].flatMap({ GrantType($0) }), profile.grants.contains(grant) else {
+            throw OAuthError(.unsupportedGrantType, "grant type is not supported")
+        }
+        switch grant {
+        case .authorizationCode:
+            return ClientEndpoints.response(
+                to: try issuer.redeemApp(parameters, authentication, client: client, now: now), profile)
+        case .refreshToken:
+            try authentication.checkSecret(of: client)
+            let grant = try issuer.refresh(
+                parameters.required("refresh_token"), client: client, scope: parameters.scope(), now: now,
+                trace: &trace)
+            return ClientEndpoints.response(to: grant, profile)
+        case .appToApp, .appToAppRequest:
+            let code = try issuer.approveApp(parameters, target: client, now: now)
+            return .json(.ok) { $0.member("code", code) }
+        case .biometric:
+            try authentication.checkSecret(of: client)
+            return try biometric(request, parameters, client, issuer: &issuer, now: now)
+        case .clientCredentials, .deviceCode, .updateClient:
+            throw OAuthError(.unsupportedGrantType, "grant type is not supported")
+        }
+    }
+
+    private enum BiometricAction: String, CaseIterable {
+        case setUp = "setup"
+        case authenticate
+        case authenticateAppToApp = "authenticate_app2app"
+    }
+
+    private static func biometric(
+        _ request: Request, _ parameters: Parameters, _ client: ProviderClient, issuer: inout TokenIssuer, now: Int64
+    ) throws(OAuthError) -> Response {
+        guard let jwt = parameters["jwt"] else { throw OAuthError(.invalidRequest, "jwt is required") }
+        guard let proof = AppKeyProof(jwt, .biometric, now: now) else { throw TokenIssuer.credentials }
+        guard let action = proof.action.flatMap({ BiometricAction($0) }) else {
+            let shown = (proof.action ?? "").utf8.prefix(64).filter(\.isUnreserved)
+            throw OAuthError(.invalidRequest, "invalid action: " + String(decoding: shown, as: UTF8.self))
+        }
+        switch action {
+        case .setUp:
+            try issuer.setUpBiometric(proof, bearer: bearer(request), client: client, now: now)
+            return Response(.ok, fields: ["Cache-Control": "no-store", "Pragma": "no-cache"])
+        case .authenticate:
+            let login = try issuer.logInBiometric(proof, client: client, scope: parameters.scope(), now: now)
+            return ClientEndpoints.response(to: login.grant, issuer.configuration.profile)
+        case .authenticateAppToApp:
+            guard client.allowsAppToApp else { throw TokenIssuer.notAllowed }
+            guard let targetID = proof.clientID else { throw OAuthError(.invalidRequest, "client id is required") }
+            guard let target = issuer.configuration.client(targetID) else {
+                throw OAuthError(.invalidClient, "invalid client ID")
+            }
+            let destination = try issuer.destination(parameters, target)
+            let login = try issuer.logInBiometric(
+                proof, client: client, scope: parameters.scope(), target: (target, destination), now: now)
+            return ClientEndpoints.response(to: login.grant, issuer.configuration.profile, code: login.code)
+        }
+    }
+
+    /// The token of an `Authorization` field (RFC 6750 §2.1).
+    private static func bearer(_ request: Request) -> WireText? {
+        let credentials = (request.fields["Authorization"] ?? "").split(at: " ", limit: 2)
+        guard credentials.count == 2, credentials[0].equalsIgnoringCase("Bearer") else { return nil }
+        return credentials[1]
+    }
+
+    // MARK: Challenges
+
+    static func challenge(_ request: Request, issuer: inout TokenIssuer, now: Int64) -> EndpointResult {
+        guard MediaType(request.fields["Content-Type"] ?? "").name == "application/json",
+            let members = (try? JSONValue(parsing: request.body))?.object
+        else { return invalid("the body is not a JSON object", kind: "type") }
+        guard let purpose = members["purpose"] else { return invalid("purpose is missing", kind: "required") }
+        guard members.count == 1 else {
+            return invalid("there are other members than purpose", kind: "additionalProperties")
+        }
+        guard let purpose = purpose.string.flatMap({ AppDirectory.Purpose($0) }) else {
+            return invalid("unknown challenge purpose", kind: "general")
+        }
+        let challenge = issuer.apps.issueChallenge(for: purpose, now: now)
+        return EndpointResult(
+            .json(.ok) { writer in
+                writer.name("result")
+                writer.object { writer in
+                    writer.member("token", challenge.token)
+                    writer.member("expire_at", time(challenge.expiresAt))
+                }
+            })
+    }
+
+    /// A time in milliseconds since 1970 in the form of RFC 3339, in whole seconds of UTC.
+    private static func time(_ milliseconds: Int64) -> String {
+        func digits(_ number: Int64, _ count: Int = 2) -> String {
+            let text = String(number)
+            return String(repeating: "0", count: max(0, count - text.utf8.count)) + text
+        }
+        let seconds = milliseconds / 1000
+        let (days, second) = (seconds / 86_400, seconds % 86_400)
+        // Years that begin with March, in eras of 400 years, of which the first began on 0000-03-01.
+        let (era, dayOfEra) = ((days + 719_468) / 146_097, (days + 719_468) % 146_097)
+        let year = (dayOfEra - dayOfEra / 1460 + dayOfEra / 36_524 - dayOfEra / 146_096) / 365
+        let dayOfYear = dayOfEra - (365 * year + year / 4 - year / 100)
+        let monthFromMarch = (5 * dayOfYear + 2) / 153
+        let day = dayOfYear - (153 * monthFromMarch + 2) / 5 + 1
+        let month = monthFromMarch < 10 ? monthFromMarch + 3 : monthFromMarch - 9
+        let calendarYear = era * 400 + year + (month <= 2 ? 1 : 0)
+        return digits(calendarYear, 4) + "-" + digits(month) + "-" + digits(day) + "T" + digits(second / 3600) + ":"
+            + digits(second / 60 % 60) + ":" + digits(second % 60) + "Z"
+    }
+
+    private static func invalid(_ message: String, kind: String) -> EndpointResult {
+        EndpointResult(
+            .json(.badRequest) { writer in
+                writer.name("error")
+                writer.object { writer in
+                    writer.member("name", "Invalid")
+                    writer.member("reason", "ValidationFailed")
+                    writer.member("message", message)
+                    writer.member("code", 400)
+                    writer.name("info")
+                    writer.object { writer in
+                        writer.name("causes")
+                        writer.array { writer in
+                            writer.object { writer in
+                                writer.member("location", kind == "general" ? "/purpose" : "")
+                                writer.member("kind", kind)
+                            }
+                        }
+                    }
+                }
+            }, error: "ValidationFailed")
+    }
+
+    // MARK: User info
+
+    static func userInfo(_ request: Request, issuer: borrowing TokenIssuer, now: Int64) -> EndpointResult {
+        guard let bearer = bearer(request), let token = issuer.introspect(accessToken: bearer.text, now: now),
+            let user = token.user
+        else {
+            var response = Response(.unauthorized, fields: ["Cache-Control": "no-store"])
+            response.fields.set("WWW-Authenticate", #"Bearer error="invalid_token""#)
+            return EndpointResult(response, error: "invalid_token")
+        }
+        return EndpointResult(
+            .json(.ok) { writer in
+                writer.member("sub", String(user.id))
+                writer.member("preferred_username", user.name)
+                writer.memberIfPresent("email", user.email)
+            })
+    }
+}
