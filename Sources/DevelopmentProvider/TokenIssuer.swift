@@ -279,6 +279,8 @@ struct TokenIssuer: Sendable {
         return lastFamily
     }
 
+    private static let offlineAccess: WireText = "offline_access"
+
     mutating func issue(
         client: ProviderClient, scope: [String], user: ProviderUser, family: Int, refreshScope: [String]? = nil,
         successorTo predecessor: String? = nil, issuesRefreshToken: Bool = true, movesClient: Bool = false,
@@ -288,7 +290,7 @@ struct TokenIssuer: Sendable {
         // Authgear issues one for the scope offline_access only.
         let isOffline =
             configuration.profile != .authgear
-            || (refreshScope ?? scope).contains { WireText($0) == "offline_access" }
+            || (refreshScope ?? scope).contains { WireText($0) == Self.offlineAccess }
         if issuesRefreshToken, isOffline, configuration.issuesRefreshTokens {
             // A refresh with fewer scopes restricts only the access token (RFC 6749 §6).
             let scope = movesClient ? scope : refreshScope ?? scope
