@@ -96,8 +96,8 @@ let package = Package(
         library(
             "DevelopmentProvider",
             [
-                "Containers", "HTTPServer", "HTTPCodec", "JOSE", "Cryptography", "ExternalText", "JSON", "Reactor",
-                "TLS", "Waiting",
+                "Containers", "HTTPServer", "HTTPCodec", "JOSE", "Cryptography", "ExternalText", "JSON", "OAuth",
+                "Reactor", "TLS", "Waiting",
             ]),
         // What tests of a program that uses the library need in place of a provider, of the network and of the time.
         library(

@@ -41,7 +41,7 @@ struct AppDirectory: Sendable {
     private var challenges: BoundedTable<WireText, Challenge>
     private var deviceKeys: BoundedTable<Int, JSONWebKey>
     private var biometricKeys: BoundedTable<WireText, BiometricKey>
-    private var addresses: BoundedTable<String, Window>
+    private var addresses: BoundedTable<WireText, Window>
     private var users: BoundedTable<ProviderUser, Window>
 
     init(capacity: Int) {
@@ -83,7 +83,7 @@ struct AppDirectory: Sendable {
     // MARK: Rates
 
     /// Counts a token request of an address. Returns false for one too many.
-    mutating func admit(address: String, now: Int64) -> Bool {
+    mutating func admit(address: WireText, now: Int64) -> Bool {
         Self.admit(address, to: &addresses, limit: Self.requestsOfAddress, now: now)
     }
 

@@ -2,6 +2,7 @@ internal import ExternalText
 internal import HTTPCodec
 internal import HTTPServer
 internal import JSON
+internal import struct OAuth.Timestamp
 
 /// The endpoints of the authgear profile that the other profiles do not have, and its token endpoint.
 enum AuthgearEndpoints {
@@ -26,7 +27,7 @@ enum AuthgearEndpoints {
         _ request: Request, received: ReceivedParameters, issuer: inout TokenIssuer, now: Int64,
         trace: inout RefreshTrace?
     ) throws(OAuthError) -> Response {
-        if issuer.configuration.limitsTokenRequests, !issuer.apps.admit(address: "\(request.source)", now: now) {
+        if issuer.configuration.limitsTokenRequests, !issuer.apps.admit(address: WireText("\(request.source)"), now: now) {
             throw TokenIssuer.rateLimited
         }
         let profile = issuer.configuration.profile
@@ -114,7 +115,7 @@ enum AuthgearEndpoints {
             return invalid("there are other members than purpose", kind: "additionalProperties")
         }
         guard let purpose = purpose.string.flatMap({ AppDirectory.Purpose($0) }) else {
-            return invalid("unknown challenge purpose", kind: "general")
+            return invalid("unknown challenge purpose", kind: "general", at: "/purpose")
         }
         let challenge = issuer.apps.issueChallenge(for: purpose, now: now)
         return EndpointResult(
@@ -122,32 +123,12 @@ enum AuthgearEndpoints {
                 writer.name("result")
                 writer.object { writer in
                     writer.member("token", challenge.token)
-                    writer.member("expire_at", time(challenge.expiresAt))
+                    writer.member("expire_at", Timestamp(milliseconds: challenge.expiresAt).description)
                 }
             })
     }
 
-    /// A time in milliseconds since 1970 in the form of RFC 3339, in whole seconds of UTC.
-    private static func time(_ milliseconds: Int64) -> String {
-        func digits(_ number: Int64, _ count: Int = 2) -> String {
-            let text = String(number)
-            return String(repeating: "0", count: max(0, count - text.utf8.count)) + text
-        }
-        let seconds = milliseconds / 1000
-        let (days, second) = (seconds / 86_400, seconds % 86_400)
-        // Years that begin with March, in eras of 400 years, of which the first began on 0000-03-01.
-        let (era, dayOfEra) = ((days + 719_468) / 146_097, (days + 719_468) % 146_097)
-        let year = (dayOfEra - dayOfEra / 1460 + dayOfEra / 36_524 - dayOfEra / 146_096) / 365
-        let dayOfYear = dayOfEra - (365 * year + year / 4 - year / 100)
-        let monthFromMarch = (5 * dayOfYear + 2) / 153
-        let day = dayOfYear - (153 * monthFromMarch + 2) / 5 + 1
-        let month = monthFromMarch < 10 ? monthFromMarch + 3 : monthFromMarch - 9
-        let calendarYear = era * 400 + year + (month <= 2 ? 1 : 0)
-        return digits(calendarYear, 4) + "-" + digits(month) + "-" + digits(day) + "T" + digits(second / 3600) + ":"
-            + digits(second / 60 % 60) + ":" + digits(second % 60) + "Z"
-    }
-
-    private static func invalid(_ message: String, kind: String) -> EndpointResult {
+    private static func invalid(_ message: String, kind: String, at location: String = "") -> EndpointResult {
         EndpointResult(
             .json(.badRequest) { writer in
                 writer.name("error")
@@ -161,7 +142,7 @@ enum AuthgearEndpoints {
                         writer.name("causes")
                         writer.array { writer in
                             writer.object { writer in
-                                writer.member("location", kind == "general" ? "/purpose" : "")
+                                writer.member("location", location)
                                 writer.member("kind", kind)
                             }
                         }

@@ -69,6 +69,8 @@ ALLOWED = [
     ("DevelopmentProvider/AccountDirectory.swift", r"BoundedTable<String, ",
      "keys are digests, and code challenges, which are checked to be 43 characters of ASCII"),
     ("DevelopmentProvider/AccountEndpoints.swift", r"== \"(code|S256|application/json)\"", "a WireText"),
+    ("DevelopmentProvider/AuthgearEndpoints.swift", r"== \"application/json\"", "a WireText"),
+    ("DevelopmentProvider/TokenIssuer+Apps.swift", r"!= \"S256\"", "a WireText"),
     ("DevelopmentProvider/AccountEndpoints.swift", r"baseURL\.scheme == \"https\"", "the configured base URL's"),
     ("DevelopmentProvider/ClientEndpoints.swift", r"base\.scheme == \"https\"", "the configured base URL's"),
     ("OAuth/DevicePolling.swift", r"answer\.(error|subStatus) == \"", "at most 64 characters of ASCII (ErrorText)"),
