@@ -26,12 +26,14 @@ final class CredentialsPublisher: Sendable {
     private let callLimit: Duration
     private let time: any Time
     private let log: Log
+    private let metrics: Metrics
     private let journalTasks = Mutex<[CredentialsID: JournalTask]>([:])
     /// Signalled when an entry of the journal is to be stored without delay.
     private let retries = KeyedSignal<CredentialsID>()
 
     init(
-        records: CredentialsRecords, holders: LeaseHolders, journal: Journal?, quarantine: Duration, callLimit: Duration
+        records: CredentialsRecords, holders: LeaseHolders, journal: Journal?, quarantine: Duration,
+        callLimit: Duration, metrics: Metrics
     ) {
         (time, log) = (records.time, records.log)
         self.records = records
@@ -39,6 +41,7 @@ final class CredentialsPublisher: Sendable {
         self.journal = journal
         self.quarantine = quarantine
         self.callLimit = callLimit
+        self.metrics = metrics
     }
 
     enum Advance {
@@ -110,7 +113,10 @@ final class CredentialsPublisher: Sendable {
             return quarantined.refreshTokenDigest != spent || !quarantined.isOfOtherUser(than: granted)
         }
         guard held.isOfOtherUser(than: granted) else { return true }
-        log.error("subject_changed", LogField.credentials(id))
+        // The tenant is nil if it was deleted meanwhile, or cannot be read now. Its provider is then not known.
+        let preset = (try? await records.tenants.currentTenant(id.tenant))?.configuration.preset
+        log.error("subject_changed", LogField.credentials(id) + [preset.map { .provider($0) }].compactMap(\.self))
+        if let preset { metrics.subjectChanged(provider: preset.name) }
         let now = time.now
         publication.record = CredentialRecord(held: nil, ended: spent, session: EndedSession(.revoked, at: now))
         publication.spent = nil
