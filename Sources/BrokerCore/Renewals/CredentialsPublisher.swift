@@ -266,9 +266,9 @@ final class CredentialsPublisher: Sendable {
     /// logout.
     /// - Returns: false where there is no journal, where it fails, or where nothing would be lost without it.
     private func writeJournal(_ publication: Publication, grace: Duration) async -> Bool {
-        guard let journal, let spent = publication.spent, publication.record.granted?.refreshToken != nil else {
-            return false
-        }
+        guard let journal, let spent = publication.spent, let origin = publication.origin,
+            publication.record.granted?.refreshToken != nil
+        else { return false }
         // An earlier entry of the journal was replaced in the store by the version that this renewal started from. Its task, if
         // it is still running, would remove this entry from the journal.
         let previous = journalTasks.withLock { $0[publication.id] }
@@ -279,7 +279,8 @@ final class CredentialsPublisher: Sendable {
         let entry = JournalEntry(
             id: publication.id, record: publication.record,
             exchange: JournalEntry.Exchange(
-                base: publication.base, holder: publication.holder, spent: spent, grace: grace), isOfSameUser: true)
+                base: publication.base, holder: publication.holder, spent: spent, grace: grace),
+            origin: origin, isOfSameUser: true)
         do throws(StoreError) {
             try await journal.write(entry)
         } catch {
@@ -306,10 +307,12 @@ final class CredentialsPublisher: Sendable {
                 // A set that waits for its verification is told of once it is verified.
                 let held = entry.record.waiting == nil ? entry.record.held : nil
                 let exchange = entry.exchange
-                var publication = Publication(id: entry.id, record: entry.record, base: exchange.base) {
+                var publication = Publication(
+                    id: entry.id, record: entry.record, base: exchange.base, origin: entry.origin
+                ) {
                     [time] version in
                     guard let held else { return [] }
-                    return [.updated(entry.id, to: held, version: version, by: .refresh, nil, at: time.now)]
+                    return [.updated(entry.id, to: held, version: version, by: entry.origin, nil, at: time.now)]
                 }
                 publication.holder = exchange.holder
                 publication.spent = exchange.spent

@@ -51,7 +51,8 @@ struct RenewalWriter {
         }
         let life = renewer.time.now.duration(to: record.granted?.expires ?? renewer.time.now)
         var publication = Publication(
-            id: id, record: record, base: basis.snapshot.version, events: events(record, origin, refusal))
+            id: id, record: record, base: basis.snapshot.version, origin: origin,
+            events: events(record, origin, refusal))
         publication.tenantVersion = tenant.version
         publication.holder = basis.snapshot.version > 0 ? holder : nil
         publication.spent = basis.spendsRefreshToken ? basis.held?.refreshTokenDigest : nil

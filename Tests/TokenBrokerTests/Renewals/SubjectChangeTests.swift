@@ -254,7 +254,7 @@ internal import TokenBroker
         held["user_id"] = .string(WireText(user))
         for name in ["told_user_id", "told_subject"] as [WireText] { held[name] = nil }
         record["held"] = .object(held)
-        outer["same_user"] = nil
+        for name in ["same_user", "cause"] as [WireText] { outer[name] = nil }
         outer["record"] = .string(WireText(Base64URL.encode(Self.bytes(.object(record)))))
         try await vault.commit([
             .replace(
@@ -328,6 +328,7 @@ internal import TokenBroker
         #expect(await two.subjectChanges(provider: "tidal") == (user == "42" ? 0 : 1))
         if user == "42" {
             #expect(await two.get("policy=local").token == "a2")
+            #expect(try await two.causes().last == "refresh")
         } else {
             #expect(await two.get("policy=local").code == "missing_token_container")
             #expect(await two.get().json["session"]?["cause"]?.text == "revoked")
