@@ -92,9 +92,7 @@ final class GrantVerification: Sendable {
                     id, to: held, version: version, by: waiting.origin.cause, refresh?.refreshID, at: now)
                 guard let refresh else { return [updated] }
                 let kinds = [.refreshFetchedKeys] + BrokerEvent.Kind.verifying(by: tenant.configuration)
-                var events = BrokerEvent.steps(kinds + [.refreshSavingTokens, .refreshSucceeded], of: refresh, at: now)
-                events.insert(updated, at: events.endIndex - 1)
-                return events
+                return BrokerEvent.steps(kinds, storing: updated, of: refresh, at: now)
             }
             // A token that has expired while it waited is refreshed like any other.
             return held.expires > now ? stored : stored.map { _ in .overtaken }
@@ -156,10 +154,10 @@ final class GrantVerification: Sendable {
                 held: nil, ended: snapshot.record.granted?.refreshTokenDigest, session: EndedSession(.revoked, at: now))
             _ = try await records.write(
                 tombstone, id, over: snapshot,
-            // Of several replicas that verify one set, the one counts whose commit is carried out.
-            metrics.subjectChanged(provider: preset.name)
                 alongside: try await records.changes(.keep(earlier, for: quarantine), id)
             ) { version in BrokerEvent.subjectChanged(id, from: earlier, version: version, nil, at: now) }
+            // Of several replicas that verify one set, the one counts whose commit is carried out.
+            metrics.subjectChanged(provider: preset.name)
             return .failure(.subjectChanged)
         } catch .conflict {
             return .success(.overtaken)
