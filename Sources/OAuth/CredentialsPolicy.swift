@@ -38,10 +38,10 @@ package struct CredentialsQuery: Sendable, Equatable {
         self.renewedPast = renewedPast
     }
 
-    /// Whether it asks for nothing that a query without parameters does not.
-    package var isDefault: Bool {
-        policy == .localValid && minimumLifetime == nil && lowestLevel == .basic
-            && !refusedByAPI && renewedPast == nil
+    /// Whether a query without parameters asks for the same under these terms.
+    package func isDefault(under terms: CredentialsPolicy.Terms) -> Bool {
+        policy == .localValid && (minimumLifetime == nil || minimumLifetime == terms.minimumLifetime)
+            && lowestLevel == .basic && !refusedByAPI && renewedPast == nil
     }
 
     /// Whether the query asks to replace the given version.
