@@ -38,9 +38,10 @@ package struct CredentialsQuery: Sendable, Equatable {
         self.renewedPast = renewedPast
     }
 
-    /// Whether a query without parameters asks for the same under these terms.
-    package func isDefault(under terms: CredentialsPolicy.Terms) -> Bool {
-        policy == .localValid && (minimumLifetime == nil || minimumLifetime == terms.minimumLifetime)
+    /// Whether a query without parameters asks for the same.
+    /// - Parameter usual: how long a token must live for such a query, which is `CredentialsPolicy.Terms.minimumLifetime`.
+    package func isDefault(usualLifetime usual: Duration) -> Bool {
+        policy == .localValid && (minimumLifetime == nil || minimumLifetime == usual)
             && lowestLevel == .basic && !refusedByAPI && renewedPast == nil
     }
 

@@ -60,7 +60,7 @@ import Testing
     ) {
         let terms = terms(leadTime: leadTime)
         let query = CredentialsQuery(minimumLifetime: named)
-        #expect(query.isDefault(under: terms) == isDefault)
+        #expect(query.isDefault(usualLifetime: terms.minimumLifetime) == isDefault)
         guard isDefault else { return }
         for left in Self.minute.map(\.0) + [.seconds(44), .seconds(45), .seconds(46), .seconds(300)] {
             for held in [user(left: left), user(left: left, refreshToken: nil), client(left: left)] {
@@ -73,7 +73,7 @@ import Testing
             CredentialsQuery(minimumLifetime: named, refusedByAPI: true),
             CredentialsQuery(minimumLifetime: named, renewedPast: 1),
         ] {
-            #expect(!other.isDefault(under: terms))
+            #expect(!other.isDefault(usualLifetime: terms.minimumLifetime))
         }
     }
 
