@@ -15,6 +15,10 @@ public struct AuthConfiguration: Sendable, Equatable {
     public var scopes: Set<String>
     /// Required for client credentials. If it is set, every request to the token endpoint contains it. Default: none.
     public var clientSecret: String?
+    /// Whether `clientSecret` is used to get a token of the client's own while no user is logged in. If it is false, the secret
+    /// is only used for refreshes and code exchanges, and without a user `getCredentials` returns credentials of the level
+    /// `basic`. Default true.
+    public var clientCredentials: Bool
     /// Identifies this installation of the client, for TIDAL. Default: none.
     public var clientUniqueKey: String?
     /// The base address of the login service, for `tidal`. Nil, the default, means TIDAL's production environment.
@@ -38,6 +42,13 @@ public struct AuthConfiguration: Sendable, Equatable {
     public var defaultLifetime: TokenLifetime?
     /// The provider's endpoints. Default: those of the kind of provider, or of the issuer's metadata.
     public var endpoints: Endpoints
+    /// Earlier issuers of the same provider: a user whose credentials one of them granted stays logged in, and is refreshed at
+    /// the present provider. Without this, a refresh token is not sent to another issuer than the one that granted it. Default:
+    /// none. At most 10.
+    public var previousIssuers: [URL]
+    /// Earlier token endpoints of the same provider, likewise. They are compared where one of the two issuers is not known.
+    /// Default: none. At most 10.
+    public var previousTokenEndpoints: [URL]
     /// How the client authenticates at the token endpoint. Nil, the default, means the method of the kind of provider, or
     /// one that the issuer's metadata names.
     public var clientAuthentication: ClientAuthentication?
@@ -77,9 +88,11 @@ public struct AuthConfiguration: Sendable, Equatable {
     /// Sets the parameters. They are checked by the calls that use them.
     public init(
         credentialsStorageKey: String, clientID: String, scopes: Set<String> = [], clientSecret: String? = nil,
-        clientUniqueKey: String? = nil, tidalLoginServiceBaseURI: URL? = nil, tidalAuthServiceBaseURI: URL? = nil,
+        clientCredentials: Bool = true, clientUniqueKey: String? = nil, tidalLoginServiceBaseURI: URL? = nil,
+        tidalAuthServiceBaseURI: URL? = nil,
         certificatePinning: Bool = true, pinnedCertificates: [String]? = nil, provider: String = "tidal",
         issuer: URL? = nil, defaultLifetime: TokenLifetime? = nil, endpoints: Endpoints = Endpoints(),
+        previousIssuers: [URL] = [], previousTokenEndpoints: [URL] = [],
         clientAuthentication: ClientAuthentication? = nil, tokenVerification: TokenVerification? = nil,
         refreshLeadTime: Duration? = nil, proactiveRefresh: Duration? = nil, reuseGrace: Duration? = nil,
         sessionEndingAnswers: [SessionEndingAnswer] = [], tokenExpiryBufferInterval: Duration = .seconds(45),
@@ -90,6 +103,7 @@ public struct AuthConfiguration: Sendable, Equatable {
         self.clientID = clientID
         self.scopes = scopes
         self.clientSecret = clientSecret
+        self.clientCredentials = clientCredentials
         self.clientUniqueKey = clientUniqueKey
         self.tidalLoginServiceBaseURI = tidalLoginServiceBaseURI
         self.tidalAuthServiceBaseURI = tidalAuthServiceBaseURI
@@ -99,6 +113,8 @@ public struct AuthConfiguration: Sendable, Equatable {
         self.defaultLifetime = defaultLifetime
         self.pinnedCertificates = pinnedCertificates
         self.endpoints = endpoints
+        self.previousIssuers = previousIssuers
+        self.previousTokenEndpoints = previousTokenEndpoints
         self.clientAuthentication = clientAuthentication
         self.tokenVerification = tokenVerification
         self.refreshLeadTime = refreshLeadTime
@@ -133,6 +149,7 @@ extension AuthConfiguration {
             "browser_binding": .string(WireText(TenantConfiguration.BrowserBinding.off.rawValue)),
         ]
         members["client_secret"] = clientSecret.map { .string(WireText($0)) }
+        if !clientCredentials { members["client_credentials"] = .string("off") }
         members["client_unique_key"] = clientUniqueKey.map { .string(WireText($0)) }
         members["login_service_base_uri"] = tidalLoginServiceBaseURI.map { .string(WireText($0.absoluteString)) }
         members["auth_service_base_uri"] = tidalAuthServiceBaseURI.map { .string(WireText($0.absoluteString)) }
@@ -145,6 +162,11 @@ extension AuthConfiguration {
         if !certificatePinning { members["certificate_pinning"] = .bool(false) }
         members["pinned_certificates"] = pinnedCertificates.map { .array($0.map { .string(WireText($0)) }) }
         if !endpoints.members.isEmpty { members["endpoints"] = .object(endpoints.members) }
+        for (name, addresses) in [
+            ("previous_issuers", previousIssuers), ("previous_token_endpoints", previousTokenEndpoints),
+        ] where !addresses.isEmpty {
+            members[WireText(name)] = .array(addresses.map { .string(WireText($0.absoluteString)) })
+        }
         members["token_endpoint_auth_method"] = clientAuthentication.map { .string(WireText($0.rawValue)) }
         members["token_verification"] = try tokenVerification.map { verification throws(AuthError) in
             .object(try verification.members)

@@ -151,11 +151,11 @@ struct OAuthRole: OAuthClient {
             throw .serviceError(
                 AuthError(.illegalArgument, message: "The signature must have 1 to \(Self.longestSignature) bytes."))
         }
-        let snapshot = try await run { opened, tenant throws(BrokerError) in
+        let activated = try await run { opened, tenant throws(BrokerError) in
             try await opened.broker.accounts.activate(
                 auth.id(of: tenant), of: tenant, platformSignature: SecretBytes(utf8: signature), source: nil)
         }
-        return try Self.container(snapshot.record.held)
+        return try Self.container(activated.held)
     }
 
     /// In bytes.

@@ -4,97 +4,11 @@ internal import JOSE
 internal import JSON
 internal import OAuth
 
-/// The claims of an access token that is a JWT (RFC 9068 §2.2). They say what the token says: only `OAuthClient` knows
-/// whether that was verified.
+/// The claims that access tokens and refresh tokens have in common.
 ///
-/// As `Codable` it is the payload of the token: the names of the claims are those of the JWT, and times are seconds
-/// since 1970.
-public struct JWTAccessToken: Codable, Sendable {
-    /// `iss`, the provider that issued the token.
-    public let issuer: String
-    /// `aud`, the services that the token is for; a text counts as a list of one.
-    public let audience: [String]
-    /// `sub`, the user's identifier at the provider.
-    public let subject: String
-    /// `jti`, the token's own identifier; nil if it has none.
-    public let identifier: String?
-    /// `iat`.
-    public let issuedAt: Date
-    /// `exp`: the token is not valid at this time and later.
-    public let expiresAt: Date
-    /// `scope`, a list with spaces; nil if the token has none.
-    public let scope: String?
-    /// `api`, the version of the provider's interface; nil if the token names none.
-    public let api: String?
-    /// `email`; nil for a user without an email address.
-    public let email: String?
-    /// What the user has subscribed to; empty if the token names nothing.
-    public let entitlements: [Entitlement]
-
-    enum CodingKeys: String, CodingKey {
-        case issuer = "iss"
-        case audience = "aud"
-        case subject = "sub"
-        case identifier = "jti"
-        case issuedAt = "iat"
-        case expiresAt = "exp"
-        case scope, api, email, entitlements
-    }
-
-    /// Sets the claims, for tests of code that uses the library.
-    public init(
-        issuer: String, audience: [String], subject: String, identifier: String? = nil, issuedAt: Date, expiresAt: Date,
-        scope: String? = nil, api: String? = nil, email: String? = nil, entitlements: [Entitlement] = []
-    ) {
-        self.issuer = issuer
-        self.audience = audience
-        self.subject = subject
-        self.identifier = identifier
-        self.issuedAt = issuedAt
-        self.expiresAt = expiresAt
-        self.scope = scope
-        self.api = api
-        self.email = email
-        self.entitlements = entitlements
-    }
-
-    public init(from decoder: any Decoder) throws {
-        let values = try decoder.container(keyedBy: CodingKeys.self)
-        issuer = try values.decode(String.self, forKey: .issuer)
-        audience = try values.audience(forKey: .audience)
-        subject = try values.decode(String.self, forKey: .subject)
-        identifier = try values.decodeIfPresent(String.self, forKey: .identifier)
-        issuedAt = try values.time(forKey: .issuedAt)
-        expiresAt = try values.time(forKey: .expiresAt)
-        scope = try values.decodeIfPresent(String.self, forKey: .scope)
-        api = try values.decodeIfPresent(String.self, forKey: .api)
-        email = try values.decodeIfPresent(String.self, forKey: .email)
-        entitlements = try values.decodeIfPresent([Entitlement].self, forKey: .entitlements) ?? []
-    }
-
-    public func encode(to encoder: any Encoder) throws {
-        var values = encoder.container(keyedBy: CodingKeys.self)
-        try values.encode(issuer, forKey: .issuer)
-        try values.encode(audience: audience, forKey: .audience)
-        try values.encode(subject, forKey: .subject)
-        try values.encodeIfPresent(identifier, forKey: .identifier)
-        try values.encode(issuedAt.timeIntervalSince1970, forKey: .issuedAt)
-        try values.encode(expiresAt.timeIntervalSince1970, forKey: .expiresAt)
-        try values.encodeIfPresent(scope, forKey: .scope)
-        try values.encodeIfPresent(api, forKey: .api)
-        try values.encodeIfPresent(email, forKey: .email)
-        try values.encode(entitlements, forKey: .entitlements)
-    }
-
-    /// Whether the token has expired at `time`.
-    public func isExpired(at time: Date = Date()) -> Bool { time >= expiresAt }
-}
-
-/// The claims of a refresh token that is a JWT. They say what the token says: only `OAuthClient` knows whether that was
-/// verified.
-///
-/// As `Codable` it is the payload of the token, like `JWTAccessToken`.
-public struct JWTRefreshToken: Codable, Sendable {
+/// As `Codable` they are a part of the payload of the token: the names of the claims are those of the JWT, and times are
+/// seconds since 1970.
+public struct TokenClaims: Codable, Sendable {
     /// `iss`, the provider that issued the token.
     public let issuer: String
     /// `aud`, the services that the token is for; a text counts as a list of one.
@@ -112,7 +26,7 @@ public struct JWTRefreshToken: Codable, Sendable {
     /// `api`, the version of the provider's interface; nil if the token names none.
     public let api: String?
 
-    enum CodingKeys: String, CodingKey {
+    private enum CodingKeys: String, CodingKey {
         case issuer = "iss"
         case audience = "aud"
         case subject = "sub"
@@ -160,9 +74,75 @@ public struct JWTRefreshToken: Codable, Sendable {
         try values.encodeIfPresent(scope, forKey: .scope)
         try values.encodeIfPresent(api, forKey: .api)
     }
+}
+
+/// The claims of an access token that is a JWT (RFC 9068 §2.2). They say what the token says: only `OAuthClient` knows
+/// whether that was verified.
+///
+/// Each member of `TokenClaims` is a member of the token as well, such as `token.subject`. As `Codable` it is the payload of
+/// the token.
+@dynamicMemberLookup
+public struct JWTAccessToken: Codable, Sendable {
+    /// The claims that refresh tokens have, too.
+    public let claims: TokenClaims
+    /// `email`; nil for a user without an email address.
+    public let email: String?
+    /// What the user has subscribed to; empty if the token names nothing.
+    public let entitlements: [Entitlement]
+
+    private enum CodingKeys: String, CodingKey {
+        case email, entitlements
+    }
+
+    /// Sets the claims, for tests of code that uses the library.
+    public init(_ claims: TokenClaims, email: String? = nil, entitlements: [Entitlement] = []) {
+        self.claims = claims
+        self.email = email
+        self.entitlements = entitlements
+    }
+
+    public init(from decoder: any Decoder) throws {
+        claims = try TokenClaims(from: decoder)
+        let values = try decoder.container(keyedBy: CodingKeys.self)
+        email = try values.decodeIfPresent(String.self, forKey: .email)
+        entitlements = try values.decodeIfPresent([Entitlement].self, forKey: .entitlements) ?? []
+    }
+
+    public func encode(to encoder: any Encoder) throws {
+        try claims.encode(to: encoder)
+        var values = encoder.container(keyedBy: CodingKeys.self)
+        try values.encodeIfPresent(email, forKey: .email)
+        try values.encode(entitlements, forKey: .entitlements)
+    }
+
+    /// A claim that refresh tokens have, too.
+    public subscript<Value>(dynamicMember claim: KeyPath<TokenClaims, Value>) -> Value { claims[keyPath: claim] }
 
     /// Whether the token has expired at `time`.
-    public func isExpired(at time: Date = Date()) -> Bool { time >= expiresAt }
+    public func isExpired(at time: Date = Date()) -> Bool { time >= claims.expiresAt }
+}
+
+/// The claims of a refresh token that is a JWT. They say what the token says: only `OAuthClient` knows whether that was
+/// verified.
+///
+/// Each member of `TokenClaims` is a member of the token as well. As `Codable` it is the payload of the token.
+@dynamicMemberLookup
+public struct JWTRefreshToken: Codable, Sendable, Equatable {
+    /// The claims, which access tokens have, too.
+    public let claims: TokenClaims
+
+    /// Sets the claims, for tests of code that uses the library.
+    public init(_ claims: TokenClaims) { self.claims = claims }
+
+    public init(from decoder: any Decoder) throws { claims = try TokenClaims(from: decoder) }
+
+    public func encode(to encoder: any Encoder) throws { try claims.encode(to: encoder) }
+
+    /// A claim.
+    public subscript<Value>(dynamicMember claim: KeyPath<TokenClaims, Value>) -> Value { claims[keyPath: claim] }
+
+    /// Whether the token has expired at `time`.
+    public func isExpired(at time: Date = Date()) -> Bool { time >= claims.expiresAt }
 }
 
 /// What a user has subscribed to, as an access token names it.
@@ -245,24 +225,20 @@ extension KeyedEncodingContainer {
 
 // Texts from a provider are compared by their bytes, which takes linear time for every text.
 
-extension JWTAccessToken: Equatable {
-    public static func == (left: JWTAccessToken, right: JWTAccessToken) -> Bool {
-        left.texts == right.texts && left.issuedAt == right.issuedAt && left.expiresAt == right.expiresAt
-            && left.entitlements == right.entitlements
-    }
-
-    private var texts: [WireText?] {
-        [issuer, subject, identifier, scope, api, email].map { $0.map { WireText($0) } } + audience.map { WireText($0) }
-    }
-}
-
-extension JWTRefreshToken: Equatable {
-    public static func == (left: JWTRefreshToken, right: JWTRefreshToken) -> Bool {
+extension TokenClaims: Equatable {
+    public static func == (left: TokenClaims, right: TokenClaims) -> Bool {
         left.texts == right.texts && left.issuedAt == right.issuedAt && left.expiresAt == right.expiresAt
     }
 
     private var texts: [WireText?] {
         [issuer, subject, identifier, scope, api].map { $0.map { WireText($0) } } + audience.map { WireText($0) }
+    }
+}
+
+extension JWTAccessToken: Equatable {
+    public static func == (left: JWTAccessToken, right: JWTAccessToken) -> Bool {
+        left.claims == right.claims && left.email.map { WireText($0) } == right.email.map { WireText($0) }
+            && left.entitlements == right.entitlements
     }
 }
 
@@ -306,15 +282,10 @@ extension JWTAccessToken {
     /// Reads the claims of a token, without verifying it.
     /// - Throws: every case of `TokenClaimsError`. `iss`, `aud`, `sub`, `iat` and `exp` are required.
     public init(unverified token: String) throws(TokenClaimsError) {
-        try self.init(ClaimsSet(unverified: token))
-    }
-
-    init(_ claims: ClaimsSet) throws(TokenClaimsError) {
-        let common = try CommonClaims(claims)
+        let claims = try ClaimsSet(unverified: token)
         self.init(
-            issuer: common.issuer, audience: common.audience, subject: common.subject, identifier: common.identifier,
-            issuedAt: common.issuedAt, expiresAt: common.expiresAt, scope: common.scope, api: common.api,
-            email: try claims.textIfPresent("email"), entitlements: try Self.entitlements(claims))
+            try TokenClaims(claims), email: try claims.textIfPresent("email"),
+            entitlements: try Self.entitlements(claims))
     }
 
     /// The most entitlements that are read.
@@ -339,42 +310,21 @@ extension JWTRefreshToken {
     /// Reads the claims of a token, without verifying it.
     /// - Throws: every case of `TokenClaimsError`. `iss`, `aud`, `sub`, `iat` and `exp` are required.
     public init(unverified token: String) throws(TokenClaimsError) {
-        try self.init(ClaimsSet(unverified: token))
-    }
-
-    init(_ claims: ClaimsSet) throws(TokenClaimsError) {
-        let common = try CommonClaims(claims)
-        self.init(
-            issuer: common.issuer, audience: common.audience, subject: common.subject, identifier: common.identifier,
-            issuedAt: common.issuedAt, expiresAt: common.expiresAt, scope: common.scope, api: common.api)
+        self.init(try TokenClaims(ClaimsSet(unverified: token)))
     }
 }
 
-/// The claims that both kinds of tokens have.
-private struct CommonClaims {
-    let issuer: String
-    let audience: [String]
-    let subject: String
-    let identifier: String?
-    let issuedAt: Date
-    let expiresAt: Date
-    let scope: String?
-    let api: String?
-
-    init(_ claims: ClaimsSet) throws(TokenClaimsError) {
+extension TokenClaims {
+    fileprivate init(_ claims: ClaimsSet) throws(TokenClaimsError) {
         guard let issuer = claims.issuer else { throw .claim("iss") }
         guard !claims.audience.isEmpty else { throw .claim("aud") }
         guard let subject = claims.subject else { throw .claim("sub") }
         guard let issuedAt = claims.issuedAt else { throw .claim("iat") }
         guard let expiry = claims.expiry else { throw .claim("exp") }
-        self.issuer = issuer.text
-        audience = claims.audience.map(\.text)
-        self.subject = subject.text
-        identifier = try claims.textIfPresent("jti")
-        self.issuedAt = Date(issuedAt)
-        expiresAt = Date(expiry)
-        scope = try claims.textIfPresent("scope")
-        api = try claims.textIfPresent("api")
+        self.init(
+            issuer: issuer.text, audience: claims.audience.map(\.text), subject: subject.text,
+            identifier: try claims.textIfPresent("jti"), issuedAt: Date(issuedAt), expiresAt: Date(expiry),
+            scope: try claims.textIfPresent("scope"), api: try claims.textIfPresent("api"))
     }
 }
 

@@ -70,12 +70,14 @@ public struct TokenContainerFactory: Sendable {
         let (access, refresh) = times(of: state)
         let grant = UUID().uuidString.lowercased()
         let accessClaims = JWTAccessToken(
-            issuer: issuer, audience: ["PrivacyPro"], subject: subject, identifier: "1:" + grant,
-            issuedAt: access.issued, expiresAt: access.expires, scope: scope, api: "v2", email: email,
-            entitlements: entitlements)
+            TokenClaims(
+                issuer: issuer, audience: ["PrivacyPro"], subject: subject, identifier: "1:" + grant,
+                issuedAt: access.issued, expiresAt: access.expires, scope: scope, api: "v2"),
+            email: email, entitlements: entitlements)
         let refreshClaims = JWTRefreshToken(
-            issuer: issuer, audience: ["Auth"], subject: subject, identifier: "1:" + grant, issuedAt: refresh.issued,
-            expiresAt: refresh.expires, scope: refreshScope, api: "v2")
+            TokenClaims(
+                issuer: issuer, audience: ["Auth"], subject: subject, identifier: "1:" + grant,
+                issuedAt: refresh.issued, expiresAt: refresh.expires, scope: refreshScope, api: "v2"))
         return TokenContainer(
             accessToken: sign(accessClaims), refreshToken: sign(refreshClaims), decodedAccessToken: accessClaims,
             decodedRefreshToken: refreshClaims)

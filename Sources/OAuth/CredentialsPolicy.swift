@@ -38,10 +38,11 @@ package struct CredentialsQuery: Sendable, Equatable {
         self.renewedPast = renewedPast
     }
 
-    /// Whether it asks for nothing that a query without parameters does not.
-    package var isDefault: Bool {
-        policy == .localValid && minimumLifetime == nil && lowestLevel == .basic
-            && !refusedByAPI && renewedPast == nil
+    /// Whether a query without parameters asks for the same.
+    /// - Parameter usual: how long a token must live for such a query, which is `CredentialsPolicy.Terms.minimumLifetime`.
+    package func isDefault(usualLifetime usual: Duration) -> Bool {
+        policy == .localValid && (minimumLifetime == nil || minimumLifetime == usual)
+            && lowestLevel == .basic && !refusedByAPI && renewedPast == nil
     }
 
     /// Whether the query asks to replace the given version.

@@ -162,9 +162,9 @@ struct CredentialsRoutes {
         try call.authorize(storageKey)
         try broker.rateLimits.spend(.writes, call.caller)
         let id = CredentialsID(tenant: tenant.name, storageKey: storageKey)
-        let snapshot = try await broker.core.accounts.activate(
+        let activated = try await broker.core.accounts.activate(
             id, of: tenant, platformSignature: SecretBytes(utf8: signature!.text), source: source)
-        return Self.summary(storageKey, snapshot.record.held!, snapshot)
+        return Self.summary(storageKey, activated.held, activated.snapshot)
     }
 
     /// The name of the platform that has signed; nil for the provider's usual one.

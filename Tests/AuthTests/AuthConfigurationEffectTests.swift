@@ -61,6 +61,78 @@ internal import Testing
         }
     }
 
+    @Test(arguments: [true, false])
+    func `a client secret is used for a token of the client's own unless that is off`(isOn: Bool) async throws {
+        try await ScriptedClient.run {
+            $0.clientSecret = "s3cret"
+            $0.clientAuthentication = .clientSecretPost
+            $0.clientCredentials = isOn
+            // The client's token is no JWT.
+            $0.tokenVerification = nil
+        } _: { scripted async throws in
+            if isOn {
+                scripted.transport.enqueue(
+                    .json(200, #"{"access_token": "c1", "token_type": "Bearer", "expires_in": 3600}"#))
+            }
+            let credentials = try await scripted.auth.getCredentials()
+            #expect(credentials.level == (isOn ? .client : .basic))
+            #expect(credentials.token == (isOn ? "c1" : nil))
+            #expect(scripted.grants == (isOn ? ["client_credentials"] : []))
+        }
+    }
+
+    private static let oldToken = "https://provider.example/token"
+
+    /// The former addresses that the configuration of a provider that has moved names, and whether the stored refresh token is
+    /// presented at the new address.
+    private static let formerAddresses: [([String], [String], Bool)] = [
+        ([], [], false), ([ScriptedClient.issuer], [], true), (["https://other.example"], [], false),
+        (["https://other.example", ScriptedClient.issuer], [], true), ([], [oldToken], true),
+        ([], ["https://other.example/token"], false), ([oldToken], [ScriptedClient.issuer], false),
+    ]
+
+    @Test(arguments: formerAddresses)
+    func `a session goes on at a new address where the former one is named`(
+        issuers: [String], tokenEndpoints: [String], goesOn: Bool
+    ) async throws {
+        try await ScriptedClient.run {
+            $0.issuer = URL(string: ScriptedClient.issuer)
+        } _: { scripted async throws in
+            let stored = try await scripted.adoptExpired()
+            let moved = scripted.reconfigured {
+                $0.issuer = URL(string: "https://new.example")
+                $0.endpoints.token = URL(string: "https://new.example/token")
+                $0.previousIssuers = issuers.compactMap { URL(string: $0) }
+                $0.previousTokenEndpoints = tokenEndpoints.compactMap { URL(string: $0) }
+            }
+            if goesOn {
+                let granted = scripted.tokens.container()
+                scripted.transport.enqueue(.tokens(granted))
+                #expect(try await moved.getTokens(policy: .localValid) == granted)
+                #expect(scripted.transport.requests.map(\.url) == ["https://new.example/token"])
+                #expect(scripted.transport.requests[0].parameter("refresh_token") == stored.refreshToken)
+            } else {
+                await #expect(throws: OAuthClientError.self) { try await moved.getTokens(policy: .localValid) }
+                #expect(scripted.transport.requests.isEmpty)
+                #expect(try await moved.currentTokenContainer() == stored)
+            }
+        }
+    }
+
+    /// The grace in seconds, and the longest time of a refresh in milliseconds. Within a grace that is known, a slow refresh is
+    /// given up early enough for another one.
+    @Test(arguments: [(nil, 10_000), (0, 10_000), (10, 4500), (60, 10_000)])
+    func `a refresh is given up early enough to be repeated within the grace`(grace: Int?, limit: Int) async throws {
+        try await ScriptedClient.run {
+            $0.reuseGrace = grace.map { .seconds($0) }
+        } _: { scripted async throws in
+            try await scripted.adopt()
+            scripted.transport.enqueue(.tokens(scripted.tokens.container()))
+            _ = try await scripted.client.getTokens(policy: .localForceRefresh)
+            #expect(scripted.transport.seen.map(\.timeLimit) == [.milliseconds(limit)])
+        }
+    }
+
     /// What is expected of an access token, and whether the factory's token fits.
     private static let expectations: [(AuthConfiguration.TokenVerification.Expectations, Bool)] = [
         (.init(), true), (.init(issuer: ScriptedClient.issuer), true), (.init(issuer: "https://other.example"), false),
@@ -189,6 +261,10 @@ internal import Testing
             { $0.tokenVerification?.accessToken?.leeway = .seconds(301) },
             { $0.tokenVerification?.accessToken?.algorithms = ["HS256"] },
             { $0.endpoints.token = URL(string: "ftp://provider.example") },
+            { $0.previousIssuers = [URL(string: "ftp://provider.example")!] },
+            { $0.previousIssuers = Array(repeating: URL(string: "https://provider.example")!, count: 11) },
+            { $0.previousTokenEndpoints = [URL(string: "https://provider.example/token#here")!] },
+            { $0.previousTokenEndpoints = Array(repeating: URL(string: "https://provider.example")!, count: 11) },
         ] as [@Sendable (inout AuthConfiguration) -> Void])
     func `a value out of its range is an illegal argument`(
         change: @Sendable (inout AuthConfiguration) -> Void

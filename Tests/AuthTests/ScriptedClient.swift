@@ -13,6 +13,7 @@ struct ScriptedClient {
     let environment: AuthEnvironment
     let auth: AuthClient
     let client: any OAuthClient
+    private let configuration: AuthConfiguration
     private let factory: TokenContainerFactory
 
     /// Makes tokens at the clock's present time.
@@ -34,6 +35,7 @@ struct ScriptedClient {
     private init(_ change: (inout AuthConfiguration) -> Void) {
         var configuration = Self.configuration
         change(&configuration)
+        self.configuration = configuration
         environment = .scripted(transport, clock: clock)
         auth = AuthClient(configuration, in: environment)
         client = auth.oAuthClient
@@ -56,6 +58,13 @@ struct ScriptedClient {
         try result.get()
         #expect(scripted.transport.unforeseenRequests == 0)
         #expect(scripted.transport.remainingAnswers == 0)
+    }
+
+    /// A client of the same credentials with another configuration, as after an update of the program.
+    func reconfigured(_ change: (inout AuthConfiguration) -> Void) -> any OAuthClient {
+        var configuration = configuration
+        change(&configuration)
+        return AuthClient(configuration, in: environment).oAuthClient
     }
 
     /// Stores tokens, and returns them.

@@ -46,6 +46,37 @@ import Testing
             obtainedWith: client.fingerprint)
     }
 
+    /// The tenant's lead time, the lifetime that a query names, and whether a query without parameters asks for the same.
+    static let namedLifetimes: [(Duration?, Duration?, Bool)] = [
+        (nil, nil, true), (nil, .seconds(59), false), (nil, .seconds(60), true), (nil, .seconds(61), false),
+        (.seconds(45), nil, true), (.seconds(45), .seconds(44), false), (.seconds(45), .seconds(45), true),
+        (.seconds(45), .seconds(46), false), (.seconds(45), .seconds(60), false), (.seconds(300), .seconds(60), true),
+        (.zero, .zero, true), (.zero, .seconds(1), false),
+    ]
+
+    @Test(arguments: namedLifetimes)
+    func `a query that names the tenant's own lifetime is the query without parameters`(
+        leadTime: Duration?, named: Duration?, isDefault: Bool
+    ) {
+        let terms = terms(leadTime: leadTime)
+        let query = CredentialsQuery(minimumLifetime: named)
+        #expect(query.isDefault(usualLifetime: terms.minimumLifetime) == isDefault)
+        guard isDefault else { return }
+        for left in Self.minute.map(\.0) + [.seconds(44), .seconds(45), .seconds(46), .seconds(300)] {
+            for held in [user(left: left), user(left: left, refreshToken: nil), client(left: left)] {
+                #expect(decide(held, terms, query) == decide(held, terms), "\(left)")
+            }
+        }
+        for other in [
+            CredentialsQuery(policy: .local, minimumLifetime: named),
+            CredentialsQuery(minimumLifetime: named, lowestLevel: .user),
+            CredentialsQuery(minimumLifetime: named, refusedByAPI: true),
+            CredentialsQuery(minimumLifetime: named, renewedPast: 1),
+        ] {
+            #expect(!other.isDefault(usualLifetime: terms.minimumLifetime))
+        }
+    }
+
     // MARK: The minute
 
     static let minute: [(Duration, Bool)] = [

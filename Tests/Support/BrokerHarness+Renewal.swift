@@ -43,6 +43,17 @@ extension BrokerHarness {
             .compactMap { $0.data["cause"]?.text }
     }
 
+    /// The value of a series in `GET /metrics`; nil where it is missing or no whole number.
+    package func metric(_ series: String) async -> Int? {
+        await call(.get, "/metrics", key: nil).text.split(separator: "\n").first { $0.hasPrefix(series + " ") }
+            .flatMap { Int($0.dropFirst(series.count + 1)) }
+    }
+
+    /// How often a refresh has brought another user's tokens; nil where that is not counted for the provider.
+    package func subjectChanges(provider: String) async -> Int? {
+        await metric(#"token_broker_subject_changed_total{provider="\#(provider)"}"#)
+    }
+
     /// What is kept aside under a storage key; nil when nothing is.
     package func quarantined(tenant: String = "t1", storageKey: String = "default") async throws
         -> QuarantinedCredentials?

@@ -12,12 +12,15 @@ internal import Waiting
 ///
 /// Safe to use from any task.
 package final class AccountFlow: Sendable {
+    /// The credentials of an activated account, and the record that has them.
+    package typealias Activated = (held: HeldCredentials, snapshot: CredentialsSnapshot)
+
     private let records: CredentialsRecords
     private let providers: ProviderAccess
     private let intake: GrantIntake
     private let time: any Time
     private let log: Log
-    private let flights: SingleFlight<RefreshID, Result<CredentialsSnapshot, BrokerError>>
+    private let flights: SingleFlight<RefreshID, Result<Activated, BrokerError>>
 
     init(records: CredentialsRecords, providers: ProviderAccess, intake: GrantIntake) {
         self.records = records
@@ -37,7 +40,7 @@ package final class AccountFlow: Sendable {
     ///   is stopped before the store answers.
     package func activate(
         _ id: CredentialsID, of tenant: Tenant, platformSignature: SecretBytes, source: WireText?
-    ) async throws(BrokerError) -> CredentialsSnapshot {
+    ) async throws(BrokerError) -> Activated {
         let refreshID = RefreshID()
         // A caller waits where the work runs, unless it prefers another executor.
         let run = await withDefaultTaskExecutor(providers.endpoint.executor) {
@@ -61,7 +64,7 @@ package final class AccountFlow: Sendable {
 
     private func logIn(
         by login: AccountEndpoint.Login, _ id: CredentialsID, of tenant: Tenant, as refreshID: RefreshID
-    ) async throws(BrokerError) -> CredentialsSnapshot {
+    ) async throws(BrokerError) -> Activated {
         let client = tenant.configuration.client
         let server = try await providers.servers.server(for: tenant)
         let response = try await providers.accounts.grant(
@@ -71,14 +74,19 @@ package final class AccountFlow: Sendable {
         let outcome = try await intake.take(grant, for: id) { _, _ async throws(StoreError) in
             try await self.records.tenantExists(id) ? ([], []) : nil
         }
-        let stored: CredentialsSnapshot
+        let stored: Activated
         switch outcome {
-        case .stored(let snapshot): stored = snapshot
+        case .stored(let snapshot):
+            guard let held = snapshot.record.held else {
+                throw BrokerError(.retryableError, "The credentials kept changing. Ask again.", retryAfter: 1)
+            }
+            stored = (held, snapshot)
         // The credentials are stored, and served once the provider's keys are there.
         case .waits(let error), .refused(let error): throw error
         case .dropped: throw BrokerError.noSuchTenant
         }
-        log.info("account_activated", LogField.credentials(id) + [.refresh(refreshID), .version(stored.version)])
+        log.info(
+            "account_activated", LogField.credentials(id) + [.refresh(refreshID), .version(stored.snapshot.version)])
         return stored
     }
 

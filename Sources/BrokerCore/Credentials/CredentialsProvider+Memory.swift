@@ -35,7 +35,7 @@ extension CredentialsProvider {
         _ slot: Int, in contents: inout CacheShard<CredentialsID, CredentialsSnapshot>, of tenant: Tenant,
         _ query: CredentialsQuery, now: Timestamp
     ) -> Bool {
-        guard query.isDefault else {
+        guard query.isDefault(usualLifetime: tenant.terms.minimumLifetime) else {
             return renewer.decider.decide(contents.entry(slot).value, tenant, query, now: now) == .serve
         }
         let note = contents.note(slot)

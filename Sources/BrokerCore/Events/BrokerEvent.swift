@@ -285,6 +285,17 @@ package struct BrokerEvent: Sendable, Equatable {
         return kinds.map { BrokerEvent(kind: $0, data: event.data) }
     }
 
+    /// The last events of a renewal by refresh token that has stored its credentials: the steps `kinds`,
+    /// `refresh.saving_tokens`, and last `refresh.succeeded`, right after `updated`.
+    /// - Parameter updated: the event of the stored credentials.
+    static func steps(
+        _ kinds: [Kind], storing updated: BrokerEvent, of refresh: Refresh, at time: Timestamp
+    ) -> [BrokerEvent] {
+        var events = steps(kinds + [.refreshSavingTokens, .refreshSucceeded], of: refresh, at: time)
+        events.insert(updated, at: events.endIndex - 1)
+        return events
+    }
+
     package static func refreshFailed(_ refresh: Refresh, _ error: BrokerError, at time: Timestamp) -> BrokerEvent {
         BrokerEvent(.refreshFailed, refresh.id, at: time, refresh.refreshID) { json in
             refresh.describe(&json)

@@ -77,7 +77,7 @@ package struct GrantVerifier: Sendable {
 
     init(transport: any ProviderTransport, instruments: Instruments) {
         (time, log) = (instruments.time, instruments.log)
-        keys = ProviderKeys(transport: transport, time: time, metrics: instruments.metrics, log: log)
+        keys = ProviderKeys(transport: transport, instruments: instruments)
         userInfo = UserInfoEndpoint(transport: transport, instruments: instruments)
     }
 

@@ -54,23 +54,20 @@ package final class ProviderKeys: Sendable {
     /// The shortest time between two requests of one address.
     private static let interval: Duration = .seconds(30)
     /// The same where no keys are known, so that each token waits for them.
-    private static let intervalWithoutKeys: Duration = .seconds(5)
-    /// The longest that a request takes, and so the longest that a caller waits for one.
-    private static let longestRequest: Duration = .seconds(5)
+    private static let intervalWithoutKeys: Duration = .seconds(ProviderResource.retryAfter)
 
     private let transport: any ProviderTransport
+    private let instruments: Instruments
     private let time: any Time
-    private let metrics: Metrics
     private let log: Log
     /// Of 1024 addresses at most. Beyond them, the address is forgotten whose last request ended the longest time ago.
     private let known = Mutex(BoundedTable<Source, Known>(capacity: 1024))
     private let requests: SingleFlight<Source, Result<Held, BrokerError>>
 
-    package init(transport: any ProviderTransport, time: any Time, metrics: Metrics, log: Log) {
+    package init(transport: any ProviderTransport, instruments: Instruments) {
         self.transport = transport
-        self.time = time
-        self.metrics = metrics
-        self.log = log
+        self.instruments = instruments
+        (time, log) = (instruments.time, instruments.log)
         requests = SingleFlight(on: transport.executor)
     }
 
@@ -187,25 +184,10 @@ package final class ProviderKeys: Sendable {
     private func request(
         _ source: Source, _ before: Held?, begun: MonotonicInstant, for configuration: TenantConfiguration
     ) async throws(BrokerError) -> Held {
-        guard let url = URLTarget(source.address) else {
-            throw BrokerError(.illegalConfiguration, "The address of the provider's keys is not a usable URL.")
-        }
-        let pins = try PinSet.inForce(source.pins, at: url)
         var fields: Fields = ["Accept": "application/jwk-set+json, application/json"]
         before?.freshness.addConditions(to: &fields)
-        let response: ClientResponse
-        do throws(TransportError) {
-            response = try await transport.send(
-                ClientRequest(method: .get, url: url, fields: fields, pins: pins, timeLimit: Self.longestRequest))
-        } catch {
-            note(code: "error", since: begun, for: configuration)
-            log.warning("keys_request_failed", [.provider(configuration.preset), .transport(error)])
-            throw .permanentFailure(error, at: source.address)
-                ?? BrokerError(
-                    .networkError, "The provider's keys could not be fetched from \(source.address).",
-                    retryAfter: Int(Self.intervalWithoutKeys.components.seconds))
-        }
-        note(code: String(response.status.code), since: begun, for: configuration)
+        let response = try await ProviderResource.keys.get(
+            source.address, fields, pins: source.pins, of: configuration.preset, over: transport, instruments)
         if response.status == .notModified, let before {
             return Held(
                 keys: before.keys, freshness: before.freshness.confirmed(by: response.fields), confirmed: begun)
@@ -226,11 +208,6 @@ package final class ProviderKeys: Sendable {
         }
     }
 
-    private func note(code: String, since start: MonotonicInstant, for configuration: TenantConfiguration) {
-        metrics.providerAnswered(
-            provider: configuration.preset.name, endpoint: .jwks, code: code, took: start.duration(to: time.monotonic))
-    }
-
     /// An answer without keys counts as none: the token waits for a better one.
     private func unusable(
         _ response: ClientResponse, at address: String, for configuration: TenantConfiguration
@@ -239,7 +216,7 @@ package final class ProviderKeys: Sendable {
             response, to: configuration.client, lacking: "has no keys: it must be a JWK set (RFC 7517)")
         return BrokerError(
             .networkError, "The provider's keys are not at \(address), which \(words).",
-            retryAfter: Int(Self.intervalWithoutKeys.components.seconds))
+            retryAfter: ProviderResource.retryAfter)
     }
 
     private static func reason(_ fault: JSONWebKeySet.Fault) -> StaticString {

@@ -98,13 +98,18 @@ struct JournalEntry: Sendable, Equatable {
     let id: CredentialsID
     let record: CredentialRecord
     let exchange: Exchange
+    /// The cause that the event of the credentials names. An entry of an earlier build has none, and counts as a refresh.
+    let origin: BrokerEvent.Origin
     /// Whether the record's user was compared with the user of the record that it replaces. Earlier builds did not do so.
     let isOfSameUser: Bool
 
-    init(id: CredentialsID, record: CredentialRecord, exchange: Exchange, isOfSameUser: Bool) {
+    init(
+        id: CredentialsID, record: CredentialRecord, exchange: Exchange, origin: BrokerEvent.Origin, isOfSameUser: Bool
+    ) {
         self.id = id
         self.record = record
         self.exchange = exchange
+        self.origin = origin
         self.isOfSameUser = isOfSameUser
     }
 
@@ -117,6 +122,7 @@ struct JournalEntry: Sendable, Equatable {
             json.member("version", exchange.base + 1)
             json.member("record", Base64URL.encode(record.encoded))
             json.member("grace", exchange.grace.milliseconds)
+            json.member("cause", origin.rawValue)
             json.member("same_user", isOfSameUser)
         }
     }
@@ -134,6 +140,7 @@ struct JournalEntry: Sendable, Equatable {
             exchange: Exchange(
                 base: base, holder: json["holder"]?.string?.text, spent: spent,
                 grace: json["grace"]?.integer.map { .milliseconds($0) } ?? RenewalRules.usualGrace),
+            origin: (json["cause"]?.string?.text).flatMap { BrokerEvent.Origin(rawValue: $0) } ?? .refresh,
             isOfSameUser: json["same_user"]?.bool ?? false)
     }
 }

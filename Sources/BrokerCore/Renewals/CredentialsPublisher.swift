@@ -26,12 +26,14 @@ final class CredentialsPublisher: Sendable {
     private let callLimit: Duration
     private let time: any Time
     private let log: Log
+    private let metrics: Metrics
     private let journalTasks = Mutex<[CredentialsID: JournalTask]>([:])
     /// Signalled when an entry of the journal is to be stored without delay.
     private let retries = KeyedSignal<CredentialsID>()
 
     init(
-        records: CredentialsRecords, holders: LeaseHolders, journal: Journal?, quarantine: Duration, callLimit: Duration
+        records: CredentialsRecords, holders: LeaseHolders, journal: Journal?, quarantine: Duration,
+        callLimit: Duration, metrics: Metrics
     ) {
         (time, log) = (records.time, records.log)
         self.records = records
@@ -39,6 +41,7 @@ final class CredentialsPublisher: Sendable {
         self.journal = journal
         self.quarantine = quarantine
         self.callLimit = callLimit
+        self.metrics = metrics
     }
 
     enum Advance {
@@ -110,7 +113,10 @@ final class CredentialsPublisher: Sendable {
             return quarantined.refreshTokenDigest != spent || !quarantined.isOfOtherUser(than: granted)
         }
         guard held.isOfOtherUser(than: granted) else { return true }
-        log.error("subject_changed", LogField.credentials(id))
+        // The tenant is nil if it was deleted meanwhile, or cannot be read now. Its provider is then not known.
+        let preset = (try? await records.tenants.currentTenant(id.tenant))?.configuration.preset
+        log.error("subject_changed", LogField.credentials(id) + [preset.map { .provider($0) }].compactMap(\.self))
+        if let preset { metrics.subjectChanged(provider: preset.name) }
         let now = time.now
         publication.record = CredentialRecord(held: nil, ended: spent, session: EndedSession(.revoked, at: now))
         publication.spent = nil
@@ -260,9 +266,9 @@ final class CredentialsPublisher: Sendable {
     /// logout.
     /// - Returns: false where there is no journal, where it fails, or where nothing would be lost without it.
     private func writeJournal(_ publication: Publication, grace: Duration) async -> Bool {
-        guard let journal, let spent = publication.spent, publication.record.granted?.refreshToken != nil else {
-            return false
-        }
+        guard let journal, let spent = publication.spent, let origin = publication.origin,
+            publication.record.granted?.refreshToken != nil
+        else { return false }
         // An earlier entry of the journal was replaced in the store by the version that this renewal started from. Its task, if
         // it is still running, would remove this entry from the journal.
         let previous = journalTasks.withLock { $0[publication.id] }
@@ -273,7 +279,8 @@ final class CredentialsPublisher: Sendable {
         let entry = JournalEntry(
             id: publication.id, record: publication.record,
             exchange: JournalEntry.Exchange(
-                base: publication.base, holder: publication.holder, spent: spent, grace: grace), isOfSameUser: true)
+                base: publication.base, holder: publication.holder, spent: spent, grace: grace),
+            origin: origin, isOfSameUser: true)
         do throws(StoreError) {
             try await journal.write(entry)
         } catch {
@@ -300,10 +307,12 @@ final class CredentialsPublisher: Sendable {
                 // A set that waits for its verification is told of once it is verified.
                 let held = entry.record.waiting == nil ? entry.record.held : nil
                 let exchange = entry.exchange
-                var publication = Publication(id: entry.id, record: entry.record, base: exchange.base) {
+                var publication = Publication(
+                    id: entry.id, record: entry.record, base: exchange.base, origin: entry.origin
+                ) {
                     [time] version in
                     guard let held else { return [] }
-                    return [.updated(entry.id, to: held, version: version, by: .refresh, nil, at: time.now)]
+                    return [.updated(entry.id, to: held, version: version, by: entry.origin, nil, at: time.now)]
                 }
                 publication.holder = exchange.holder
                 publication.spent = exchange.spent

@@ -58,10 +58,11 @@ package final class CredentialsRenewer: Sendable {
         keeper = LeaseKeeper(records: records, time: time)
         failures = RenewalFailures(isShared: records.isShared)
         clientFaults = ClientFaults(records: records)
-        verification = GrantVerification(records: records, providers: providers, quarantine: quarantine)
+        verification = GrantVerification(
+            records: records, providers: providers, quarantine: quarantine, metrics: metrics)
         publisher = CredentialsPublisher(
             records: records, holders: holders, journal: journal, quarantine: quarantine,
-            callLimit: providers.callLimit)
+            callLimit: providers.callLimit, metrics: metrics)
         flights = SingleFlight(on: providers.endpoint.executor)
     }
 

@@ -28,13 +28,15 @@ final class GrantVerification: Sendable {
     private let records: CredentialsRecords
     private let providers: ProviderAccess
     private let quarantine: Duration
+    private let metrics: Metrics
     private let endings = Mutex<[WaitingVerification.Origin: LoginEnding]>([:])
 
     /// - Parameter quarantine: for how long credentials are quarantined whose session has ended.
-    init(records: CredentialsRecords, providers: ProviderAccess, quarantine: Duration) {
+    init(records: CredentialsRecords, providers: ProviderAccess, quarantine: Duration, metrics: Metrics) {
         self.records = records
         self.providers = providers
         self.quarantine = quarantine
+        self.metrics = metrics
     }
 
     /// Sets how logins of a kind end. To be called before the first login.
@@ -78,7 +80,7 @@ final class GrantVerification: Sendable {
             return stored.flatMap { $0.isOvertaken ? .success($0) : .failure(error) }
         case .verified(let held, let told):
             if let earlier = waiting.earlier, waiting.origin.isRenewal, earlier.isOfOtherUser(than: told) {
-                return await end(id, snapshot, earlier)
+                return await end(id, snapshot, earlier, at: tenant.configuration.preset)
             }
             if waiting.earlier?.learnsSubject(from: held) == true {
                 records.log.info("subject_adopted", LogField.credentials(id))
@@ -90,9 +92,7 @@ final class GrantVerification: Sendable {
                     id, to: held, version: version, by: waiting.origin.cause, refresh?.refreshID, at: now)
                 guard let refresh else { return [updated] }
                 let kinds = [.refreshFetchedKeys] + BrokerEvent.Kind.verifying(by: tenant.configuration)
-                var events = BrokerEvent.steps(kinds + [.refreshSavingTokens, .refreshSucceeded], of: refresh, at: now)
-                events.insert(updated, at: events.endIndex - 1)
-                return events
+                return BrokerEvent.steps(kinds, storing: updated, of: refresh, at: now)
             }
             // A token that has expired while it waited is refreshed like any other.
             return held.expires > now ? stored : stored.map { _ in .overtaken }
@@ -145,10 +145,10 @@ final class GrantVerification: Sendable {
 
     /// Ends the session whose refresh brought another user's tokens, and quarantines its credentials.
     private func end(
-        _ id: CredentialsID, _ snapshot: CredentialsSnapshot, _ earlier: HeldCredentials
+        _ id: CredentialsID, _ snapshot: CredentialsSnapshot, _ earlier: HeldCredentials, at preset: ProviderPreset
     ) async -> Result<Renewed, BrokerError> {
         let now = records.time.now
-        records.log.error("subject_changed", LogField.credentials(id))
+        records.log.error("subject_changed", LogField.credentials(id) + [.provider(preset)])
         do throws(StoreError) {
             let tombstone = CredentialRecord(
                 held: nil, ended: snapshot.record.granted?.refreshTokenDigest, session: EndedSession(.revoked, at: now))
@@ -156,6 +156,8 @@ final class GrantVerification: Sendable {
                 tombstone, id, over: snapshot,
                 alongside: try await records.changes(.keep(earlier, for: quarantine), id)
             ) { version in BrokerEvent.subjectChanged(id, from: earlier, version: version, nil, at: now) }
+            // Of several replicas that verify one set, the one counts whose commit is carried out.
+            metrics.subjectChanged(provider: preset.name)
             return .failure(.subjectChanged)
         } catch .conflict {
             return .success(.overtaken)

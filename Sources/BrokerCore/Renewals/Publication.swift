@@ -7,6 +7,8 @@ struct Publication: Sendable {
     var record: CredentialRecord
     /// The version that the record replaces.
     var base: Int64
+    /// What brought the credentials of the record; nil for the end of a session.
+    let origin: BrokerEvent.Origin?
     var events: CredentialsRecords.Events
     /// The version that the tenant must have where the record is new; nil for any.
     var tenantVersion: Int64?
@@ -24,10 +26,14 @@ struct Publication: Sendable {
     /// The newest version that this process knew of when it last read the store because of this publication.
     var readUpTo: Int64 = 0
 
-    init(id: CredentialsID, record: CredentialRecord, base: Int64, events: @escaping CredentialsRecords.Events) {
+    init(
+        id: CredentialsID, record: CredentialRecord, base: Int64, origin: BrokerEvent.Origin? = nil,
+        events: @escaping CredentialsRecords.Events
+    ) {
         self.id = id
         self.record = record
         self.base = base
+        self.origin = origin
         self.events = events
     }
 

@@ -51,7 +51,8 @@ struct RenewalWriter {
         }
         let life = renewer.time.now.duration(to: record.granted?.expires ?? renewer.time.now)
         var publication = Publication(
-            id: id, record: record, base: basis.snapshot.version, events: events(record, origin, refusal))
+            id: id, record: record, base: basis.snapshot.version, origin: origin,
+            events: events(record, origin, refusal))
         publication.tenantVersion = tenant.version
         publication.holder = basis.snapshot.version > 0 ? holder : nil
         publication.spent = basis.spendsRefreshToken ? basis.held?.refreshTokenDigest : nil
@@ -163,23 +164,18 @@ struct RenewalWriter {
         let verifies = tenant.configuration.effectiveTokenVerification?.verifiesTokens == true
         let verifying = BrokerEvent.Kind.verifying(by: tenant.configuration)
         return { version in
-            var kinds: [BrokerEvent.Kind] = [.refreshRefreshedAccessToken]
-            if verifies || record.waiting != nil { kinds.append(.refreshFetchingKeys) }
-            var updated: BrokerEvent?
-            if record.waiting == nil {
-                if verifies { kinds += [.refreshFetchedKeys] + verifying }
-                if refusal == nil {
-                    kinds += [.refreshSavingTokens, .refreshSucceeded]
-                    updated = record.held.map {
-                        .updated(id, to: $0, version: version, by: origin, refreshID, at: now)
-                    }
-                }
+            let isVerified = record.waiting == nil
+            let served = isVerified && refusal == nil ? record.held : nil
+            let updated = served.map {
+                BrokerEvent.updated(id, to: $0, version: version, by: origin, refreshID, at: now)
             }
             guard let context, context.grant.spendsRefreshToken else { return updated.map { [$0] } ?? [] }
-            var events = BrokerEvent.steps(kinds, of: context, at: now)
-            if let updated { events.insert(updated, at: events.endIndex - 1) }
-            if let refusal { events.append(.refreshFailed(context, refusal, at: now)) }
-            return events
+            var kinds: [BrokerEvent.Kind] = [.refreshRefreshedAccessToken]
+            if verifies || !isVerified { kinds.append(.refreshFetchingKeys) }
+            if verifies, isVerified { kinds += [.refreshFetchedKeys] + verifying }
+            if let updated { return BrokerEvent.steps(kinds, storing: updated, of: context, at: now) }
+            return BrokerEvent.steps(kinds, of: context, at: now)
+                + (refusal.map { [.refreshFailed(context, $0, at: now)] } ?? [])
         }
     }
 

@@ -20,7 +20,9 @@ internal import Testing
 
     init() {
         keys = ProviderKeys(
-            transport: transport, time: time, metrics: Metrics(), log: Log(threshold: .error, time: time) { _ in })
+            transport: transport,
+            instruments: Instruments(
+                time: time, log: Log(threshold: .error, time: time) { _ in }, metrics: Metrics()))
     }
 
     private static func key(_ name: WireText) -> PrivateJSONWebKey {

@@ -63,9 +63,7 @@ internal import TokenBroker
         }
 
         func entries() async throws -> Int {
-            let text = await broker.call(.get, "/metrics").text
-            let line = text.split(separator: "\n").first { $0.hasPrefix("token_broker_journal_entries ") }
-            return try #require(line.flatMap { Int($0.dropFirst("token_broker_journal_entries ".count)) })
+            try #require(await broker.metric("token_broker_journal_entries"))
         }
 
         /// Lets time pass while `body` runs.
@@ -136,6 +134,20 @@ internal import TokenBroker
         next.transport.enqueue(.json(200, BrokerHarness.token("a3")))
         #expect(await next.get().token == "a3")
         #expect(next.transport.seen.map { $0.form["refresh_token"] } == ["r2"])
+        await next.broker.finish()
+    }
+
+    @Test(arguments: [("c1", "refresh"), ("c2", "upgrade")])
+    func `the next process tells what the credentials came from`(clientID: String, cause: String) async throws {
+        let setting = try await Setting()
+        await setting.broker.makeTenant("t1", #"{"client_id": "\#(clientID)"}"#)
+        #expect(await setting.refreshWithoutStore().token == "a2")
+        await setting.journal.close()
+        let next = try await setting.another(try await Setting.journal(setting.directory))
+        try await next.broker.core.takeUpJournal()
+        setting.time.advance(by: .seconds(20))
+        await setting.untilStored(by: next)
+        #expect(try await next.causes() == ["set", cause])
         await next.broker.finish()
     }
 

@@ -130,11 +130,15 @@ internal import TokenBroker
         broker.transport.enqueue(
             .json(200, BrokerHarness.token(Self.access("2", at: broker.time.now, of: "eve"), refresh: "r2")))
         #expect(await broker.get().code == "network_error")
+        #expect(await broker.subjectChanges(provider: "oidc") == 0)
         Self.publishKeys(broker)
         broker.time.advance(by: .seconds(6))
         #expect(await broker.get().code == "token_response_error")
         #expect(try await broker.quarantined()?.credentials.userID == "ada")
         #expect(await broker.status().json["logged_in"]?.bool == false)
+        #expect(await broker.subjectChanges(provider: "oidc") == 1)
+        #expect(
+            broker.log.contains { $0.contains(#""event":"subject_changed""#) && $0.contains(#""provider":"oidc""#) })
     }
 
     @Test func `are gone after a logout`() async throws {
