@@ -85,6 +85,9 @@ let package = Package(
                 "JOSE", "JSON", "Postgres", "Reactor", "Waiting",
             ]),
         .executableTarget(name: "auth-example", dependencies: ["Auth"], swiftSettings: strict),
+        // Two apps of one device, of which the first lets the second in.
+        .executableTarget(name: "app-a-example", dependencies: ["Auth"], swiftSettings: strict),
+        .executableTarget(name: "app-b-example", dependencies: ["Auth"], swiftSettings: strict),
 
         // The service, and the provider that development and tests log in at.
         library(

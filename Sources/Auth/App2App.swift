@@ -30,12 +30,20 @@ public struct App2AppAuthenticateOptions: Sendable, Equatable {
     public var authorizationEndpoint: URL
     /// A link that opens this app, to which the other app returns the result.
     public var redirectURI: URL
+    /// What `handleApp2AppAuthenticationResult` returns in the end, such as the page that the user had asked for: 1,024 bytes
+    /// of UTF-8 at most. The other app sees it. Nil, the default, means nothing. The link's own `state` has random bits besides,
+    /// by which the library knows its login again.
+    public var state: String?
 
     /// Sets the options.
-    public init(authorizationEndpoint: URL, redirectURI: URL) {
+    public init(authorizationEndpoint: URL, redirectURI: URL, state: String? = nil) {
         self.authorizationEndpoint = authorizationEndpoint
         self.redirectURI = redirectURI
+        self.state = state
     }
+
+    /// The longest `state`, in bytes of UTF-8.
+    static let longestState = 1024
 }
 
 /// The request of another app to be let in. Show the user who asks before you approve it.

@@ -18,6 +18,12 @@ extension AuthClient {
         options: App2AppAuthenticateOptions, open: @Sendable (URL) async -> Bool
     ) async throws(AuthError) {
         let (link, redirectURI) = (options.authorizationEndpoint.absoluteString, options.redirectURI.absoluteString)
+        let state = options.state.map { WireText($0) }
+        guard state.map({ $0.count <= App2AppAuthenticateOptions.longestState }) ?? true else {
+            throw AuthError(
+                .illegalArgument,
+                message: "state has more than \(App2AppAuthenticateOptions.longestState) bytes.")
+        }
         let uri = try await run { opened, tenant throws(BrokerError) in
             // The app names its own links here, so lists of them have no use.
             var configuration = tenant.configuration
@@ -28,7 +34,7 @@ extension AuthClient {
             let begun = try await opened.broker.logins.begin(
                 .init(
                     storageKey: .default, redirectURI: WireText(redirectURI), returnTo: nil, language: nil, email: nil,
-                    customParameters: [:], authorizationEndpoint: WireText(link)),
+                    customParameters: [:], authorizationEndpoint: WireText(link), stateSuffix: state),
                 of: Tenant(name: tenant.name, version: tenant.version, configuration: configuration))
             return begun.loginURI
         }
@@ -36,14 +42,20 @@ extension AuthClient {
     }
 
     /// Ends a login through another app, by the link with which that app has opened this one.
+    /// - Returns: the `state` of the options with which the login began; nil for none.
     /// - Throws: as `finalizeLogin`; `authorizationError` if the other app did not let this one in.
-    public func handleApp2AppAuthenticationResult(url: URL) async throws(AuthError) {
+    @discardableResult
+    public func handleApp2AppAuthenticationResult(url: URL) async throws(AuthError) -> String? {
         let text = WireText(url.absoluteString)
         let parts = text.split(at: "?", limit: 2)
         guard parts.count == 2 else {
             throw AuthError(.illegalArgument, message: "The link has no result.")
         }
-        try await finalizeLogin(loginResponseQuery: parts[1].split(at: "#", limit: 2)[0].text)
+        let query = parts[1].split(at: "#", limit: 2)[0]
+        try await finalizeLogin(loginResponseQuery: query.text)
+        // The whole state was compared with that of the login.
+        let state = (try? AuthorizationResponse(query: query))?.state?.split(at: ".", limit: 2) ?? []
+        return state.count == 2 ? state[1].text : nil
     }
 
     /// Reads a link of another app; nil for one that is no request to be let in.

@@ -77,6 +77,45 @@ internal import Testing
         }
     }
 
+    @Test(arguments: ["", "page 7&x=1", "a.b", "süß"])
+    func `the state of the options comes back, and a changed one ends nothing`(state: String) async throws {
+        try await Self.run { scripted, opener in
+            try await scripted.auth.startApp2AppAuthentication(
+                options: .init(
+                    authorizationEndpoint: URL(string: "https://other-app.example/authorize")!,
+                    redirectURI: URL(string: "https://this-app.example/cb")!, state: state), open: opener.open)
+            let query = try #require(opener.opened.last?.split(separator: "&state=").last)
+            let error = await #expect(throws: AuthError.self) {
+                try await scripted.auth.handleApp2AppAuthenticationResult(
+                    url: URL(string: "https://this-app.example/cb?code=c1&state=\(query)x")!)
+            }
+            #expect(error?.code == .illegalArgument)
+            scripted.transport.enqueue(
+                .json(
+                    200, #"{"access_token": "a1", "refresh_token": "r1", "token_type": "Bearer", "expires_in": 3600}"#))
+            let returned = try await scripted.auth.handleApp2AppAuthenticationResult(
+                url: URL(string: "https://this-app.example/cb?code=c1&state=\(query)")!)
+            #expect(returned == state)
+        }
+    }
+
+    @Test(arguments: [(1024, true), (1025, false)])
+    func `a state has 1024 bytes at most`(length: Int, isAccepted: Bool) async throws {
+        try await Self.run { scripted, opener in
+            let options = App2AppAuthenticateOptions(
+                authorizationEndpoint: URL(string: "https://other-app.example/authorize")!,
+                redirectURI: URL(string: "https://this-app.example/cb")!,
+                state: String(repeating: "s", count: length))
+            do throws(AuthError) {
+                try await scripted.auth.startApp2AppAuthentication(options: options, open: opener.open)
+                #expect(isAccepted)
+            } catch {
+                #expect(!isAccepted && error.code == .illegalArgument)
+            }
+            #expect(opener.opened.count == (isAccepted ? 1 : 0))
+        }
+    }
+
     @Test func `a refusal is told to the other app and to the caller`() async throws {
         try await Self.run { scripted, opener in
             try await Self.logIn(scripted, opener)

@@ -41,7 +41,7 @@ extension LoginFlow {
         var nonce: String?
         var deviceKey: DeviceKey?
         do {
-            state = Base64URL.encode(try SecureRandom.bytes(32))
+            state = Base64URL.encode(try SecureRandom.bytes(32)) + (parameters.stateSuffix.map { "." + $0.text } ?? "")
             pkce = try PKCE()
             loginID = Base64URL.encode(try SecureRandom.bytes(16))
             binding = SecretBytes(utf8: Base64URL.encode(try SecureRandom.bytes(32)))

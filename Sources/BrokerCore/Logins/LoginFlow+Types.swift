@@ -13,14 +13,17 @@ extension LoginFlow {
         package var customParameters: [WireText: WireText]
         /// The address of another app of the device, at which the login begins; nil for the provider's page.
         package var authorizationEndpoint: WireText?
+        /// What the `state` ends with, after a full stop, so that it comes back with the response; nil for nothing.
+        package var stateSuffix: WireText?
         /// The app that the login is for; nil for a login that a caller of the API begins.
         package var app: AppLogin?
 
         package init(
             storageKey: StorageKey, redirectURI: WireText?, returnTo: WireText?, language: WireText?,
             email: WireText?, customParameters: [WireText: WireText], authorizationEndpoint: WireText? = nil,
-            app: AppLogin? = nil
+            stateSuffix: WireText? = nil, app: AppLogin? = nil
         ) {
+            self.stateSuffix = stateSuffix
             self.app = app
             self.storageKey = storageKey
             self.redirectURI = redirectURI
