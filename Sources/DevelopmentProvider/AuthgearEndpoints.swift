@@ -27,7 +27,8 @@ enum AuthgearEndpoints {
         _ request: Request, received: ReceivedParameters, issuer: inout TokenIssuer, now: Int64,
         trace: inout RefreshTrace?
     ) throws(OAuthError) -> Response {
-        if issuer.configuration.limitsTokenRequests, !issuer.apps.admit(address: WireText("\(request.source)"), now: now) {
+        let source = WireText("\(request.source)")
+        if issuer.configuration.limitsTokenRequests, !issuer.apps.admit(address: source, now: now) {
             throw TokenIssuer.rateLimited
         }
         let profile = issuer.configuration.profile
