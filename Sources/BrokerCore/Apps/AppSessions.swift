@@ -174,7 +174,12 @@ package final class AppSessions: Sendable {
         do throws(StoreError) {
             try await vault.commit([.replace(next.record(end: end), version: session.version)] + others)
         } catch {
-            if error != .conflict { cache.remove(session.recordID) }
+            if error == .conflict {
+                // This replica may not have heard yet of the change that came first.
+                cache.invalidate(session.recordID, olderThan: session.version + 1)
+            } else {
+                cache.remove(session.recordID)
+            }
             throw error
         }
         cache.put(session.recordID, next, ticket)

@@ -480,6 +480,26 @@ internal import TokenBroker
         #expect(a.text == b.text)
     }
 
+    @Test func `a replica that has not heard of a rotation gives its answer`() async throws {
+        let records = MemoryRecordStore()
+        let stores = (0..<2).map { _ in FaultyStore(records, revalidateAfter: .seconds(3600)) }
+        let time = ManualTime()
+        let one = try await BrokerHarness(store: stores[0], time: time)
+        let two = try await BrokerHarness(store: stores[1], time: time)
+        await one.makeTenant()
+        await one.makeClient()
+        let token = await one.appSession()
+        let gate = Gate()
+        stores[1].onCommit(of: .session, .hold(gate))
+        let late = Task { await two.refresh(token) }
+        await gate.arrivals()
+        let answer = await one.refresh(token)
+        gate.open()
+        let repeated = await late.value
+        #expect((answer.status, repeated.status) == (200, 200))
+        #expect(answer.text == repeated.text)
+    }
+
     @Test func `two replicas that get the same code at once make one session at most`() async throws {
         let (one, two) = try await BrokerHarness.replicas(cacheValidity: .seconds(60))
         await one.makeTenant()
