@@ -64,7 +64,7 @@ public final class AuthClient: Sendable {
             guard piece.kinds.contains(.credentialsExpiring), let stored = await self.stored(for: listener),
                 let held = stored.record.held
             else { return [] }
-            return [CredentialsExpiringMessage(credentials: Credentials(held, version: stored.version))]
+            return [CredentialsExpiringMessage(credentials: Credentials(held, version: stored.heldVersion))]
         }
     }
 
@@ -246,7 +246,7 @@ extension AuthClient: CredentialsProvider {
             guard answer.level != .basic, let held = answer.snapshot.record.held else {
                 return Credentials(basic: answer.tenant.configuration.client)
             }
-            return Credentials(held, version: answer.snapshot.version)
+            return Credentials(held, version: answer.snapshot.heldVersion)
         }
     }
 
@@ -265,7 +265,7 @@ extension AuthClient: CredentialsProvider {
                 case .credentialsUpdated:
                     // A change that later changes have replaced is skipped: the later event reports the state.
                     guard let stored = await self.stored(for: listener), let held = stored.record.held else { continue }
-                    messages.append(.init(credentials: Credentials(held, version: stored.version)))
+                    messages.append(.init(credentials: Credentials(held, version: stored.heldVersion)))
                 case .credentialsDeauthorized:
                     let client = listener.tenant.configuration.client
                     messages.append(.init(credentials: Credentials(basic: client)))

@@ -20,6 +20,7 @@ extension CredentialRecord {
             json.memberIfPresent("session_end", session?.cause.rawValue)
             if let renewed { json.member("renewed", renewed.milliseconds) }
             json.memberIfPresent("exchanged", exchanged.map(Base64URL.encode))
+            json.memberIfPresent("held_since", heldSince)
         }
     }
 
@@ -52,6 +53,10 @@ extension CredentialRecord {
         if let member = json["exchanged"] {
             guard let digest = Self.digest(member) else { return nil }
             exchanged = digest
+        }
+        if let member = json["held_since"] {
+            guard let version = member.integer else { return nil }
+            heldSince = version
         }
     }
 

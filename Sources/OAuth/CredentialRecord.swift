@@ -16,6 +16,10 @@ package struct CredentialRecord: Sendable, Equatable {
     /// a replica whether a login or a logout that the store has lost came later. Nil otherwise.
     package var exchanged: [UInt8]?
 
+    /// The version under which `held` was stored, where the record was written again since without another set for callers;
+    /// nil where that is the record's own version.
+    package var heldSince: Int64?
+
     /// The set that may be served: the one granted last, or the one before it while that waits for its verification.
     package var held: HeldCredentials? {
         guard let waiting else { return granted }
@@ -33,16 +37,18 @@ package struct CredentialRecord: Sendable, Equatable {
     }
 
     /// The same record with `granted` not verified yet.
-    package func waiting(for verification: WaitingVerification) -> CredentialRecord {
+    /// - Parameter version: the version under which the set before was stored, which may be served meanwhile.
+    package func waiting(for verification: WaitingVerification, since version: Int64) -> CredentialRecord {
         var record = self
         record.waiting = verification
+        record.heldSince = verification.earlier == nil ? nil : version
         return record
     }
 
     /// The same record with a set that may be served in place of the one that waits.
     package func settled(to held: HeldCredentials?) -> CredentialRecord {
         var record = self
-        (record.granted, record.waiting) = (held, nil)
+        (record.granted, record.waiting, record.heldSince) = (held, nil, nil)
         return record
     }
 

@@ -128,7 +128,7 @@ package struct CredentialsPolicy: Sendable {
 
     package init() {}
 
-    /// - Parameter version: the version of the record, 0 without a record.
+    /// - Parameter version: the version under which the set that may be served was stored, 0 without a record.
     package func decide(
         _ record: CredentialRecord, version: Int64, terms: Terms, query: CredentialsQuery, now: Timestamp
     ) -> CredentialsDecision {

@@ -74,13 +74,13 @@ package final class CredentialsProvider: Sendable {
             let waits = query.policy != .localForceRefresh && !query.refusedByAPI
             let reading = try await records.reading(id, waitingForKnown: waits) { known in
                 policy.serves(
-                    outdated: known.record.held, version: known.version, terms: tenant.terms, query: query,
+                    outdated: known.record.held, version: known.heldVersion, terms: tenant.terms, query: query,
                     now: time.now)
             }
             let snapshot = reading.snapshot
             // A record that was stored again under a later version was not renewed.
             let isSame = first.map { snapshot.version > $0.version && snapshot.record.isSame(as: $0.record) } ?? false
-            if query.renewedPast == nil || isSame { query.renewedPast = snapshot.version }
+            if query.renewedPast == nil || isSame { query.renewedPast = snapshot.heldVersion }
             first = first ?? snapshot
             // An account is created where nothing was stored, and not because what was stored could not be renewed.
             if first?.record.held != nil, query.policy == .createIfNeeded { query.policy = .localValid }
@@ -95,7 +95,8 @@ package final class CredentialsProvider: Sendable {
                 return try answer(.serve, snapshot, tenant, outcome)
             case .refresh, .upgrade, .obtainClientCredentials, .createAccount, .verify, .retire:
                 let maySpare = policy.serves(
-                    whileRenewing: snapshot.record.held, version: snapshot.version, decision: decision, query: query,
+                    whileRenewing: snapshot.record.held, version: snapshot.heldVersion, decision: decision,
+                    query: query,
                     now: time.now)
                 if maySpare, let degradation = degradation(id, snapshot.version, of: tenant, obstacle) {
                     return try answer(.serve, snapshot, tenant, .degraded, degradation)

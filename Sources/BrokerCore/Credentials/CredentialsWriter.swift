@@ -88,7 +88,7 @@ package final class CredentialsWriter: Sendable {
             let isOther = current.record.granted?.isOfOtherUser(than: held) ?? false
             let endings = isOther ? try await self.sessionEndings(id, by: .replaced, now) : []
             var record = CredentialRecord(held: held)
-            if let waiting { record = record.waiting(for: waiting(current.record.held)) }
+            if let waiting { record = record.waiting(for: waiting(current.record.held), since: current.heldVersion) }
             let isVerified = waiting == nil
             let snapshot = try await self.records.write(record, id, over: current, alongside: others + endings) {
                 version in

@@ -13,6 +13,9 @@ package final class CredentialsSnapshot: Sendable {
     /// The stored record's version; 0 where nothing is stored.
     package let version: Int64
     package let record: CredentialRecord
+    /// The version that callers know the set by which may be served: the record's, or an earlier one where the record was written
+    /// again without another set for them.
+    package var heldVersion: Int64 { record.heldSince ?? version }
     /// The encoded answer of `GET /credentials` without the value of `expires_in`, as in `CachedAnswer`. It ends before the
     /// token's members where the token is not plain, and is empty where nothing is stored.
     let bytes: SecretBytes
@@ -30,7 +33,9 @@ package final class CredentialsSnapshot: Sendable {
     package convenience init(_ record: CredentialRecord, of id: CredentialsID, version: Int64) {
         self.init(
             record, version: version,
-            record.held.map { EncodedCredentials($0, after: record.session, of: id, version: version) })
+            record.held.map {
+                EncodedCredentials($0, after: record.session, of: id, version: record.heldSince ?? version)
+            })
     }
 
     /// A snapshot that could not be stored yet in place of the version `base`. Its version is `base` + 1, which is not used

@@ -41,10 +41,10 @@ final class CredentialsDecider: Sendable {
             var terms = tenant.terms
             terms.providers = servers.acceptedProviders(of: tenant)
             return policy.decide(
-                snapshot.record, version: snapshot.version, terms: terms, query: query, now: now)
+                snapshot.record, version: snapshot.heldVersion, terms: terms, query: query, now: now)
         }
         return policy.decide(
-            snapshot.record, version: snapshot.version, terms: tenant.terms, query: query, now: now)
+            snapshot.record, version: snapshot.heldVersion, terms: tenant.terms, query: query, now: now)
     }
 
     /// Whether only the provider's metadata tells if the credentials belong to the tenant's provider: the configuration has an

@@ -102,12 +102,15 @@ final class GrantVerification: Sendable {
     /// The record after its set was refused.
     static func record(refusing record: CredentialRecord) -> CredentialRecord {
         guard let waiting = record.waiting, let granted = record.granted else { return record }
-        guard waiting.origin.isRenewal, var kept = waiting.earlier, let successor = granted.refreshToken,
-            successor != kept.refreshToken
-        else { return record.settled(to: waiting.earlier) }
-        kept.proof.refreshToken = false
-        (kept.refreshToken, kept.refreshableFrom) = (successor, granted.refreshableFrom)
-        return record.settled(to: kept)
+        var kept = waiting.earlier
+        if waiting.origin.isRenewal, let successor = granted.refreshToken, successor != kept?.refreshToken {
+            kept?.proof.refreshToken = false
+            kept?.refreshToken = successor
+            kept?.refreshableFrom = granted.refreshableFrom
+        }
+        var settled = record.settled(to: kept)
+        settled.heldSince = record.heldSince
+        return settled
     }
 
     private func store(

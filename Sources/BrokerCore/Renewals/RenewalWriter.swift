@@ -135,10 +135,12 @@ struct RenewalWriter {
             granted: renewer.time.now)
         let grant = GrantVerifier.Grant.refresh(held, idToken: response.idToken)
         switch await renewer.providers.verifier.verdict(on: grant, of: tenant.configuration, at: server, waits: false) {
-        case .unavailable: return .stored(record.waiting(for: waiting), refusal: nil)
+        case .unavailable: return .stored(record.waiting(for: waiting, since: basis.snapshot.heldVersion), refusal: nil)
         case .refused(let error):
             renewer.log.error("tokens_refused", request.logFields + LogField.reason(of: error))
-            return .stored(GrantVerification.record(refusing: record.waiting(for: waiting)), refusal: error)
+            return .stored(
+                GrantVerification.record(refusing: record.waiting(for: waiting, since: basis.snapshot.heldVersion)),
+                refusal: error)
         case .verified(let verified, let told):
             if held.level == .user, let earlier = basis.held {
                 if earlier.isOfOtherUser(than: told) {

@@ -96,6 +96,42 @@ internal import TokenBroker
         #expect(broker.transport.seen.count == 2)
     }
 
+    @Test func `leave the token before its entity tag, and are the answer once an API has refused it`() async throws {
+        let (broker, earlier) = try await Self.restarted(expired: false)
+        let tag = await broker.get().tag
+        let next = Self.access("2", at: broker.time.now)
+        broker.transport.enqueue(.json(200, BrokerHarness.token(next, refresh: "r2")))
+        let refused: Fields = ["If-None-Match": tag]
+        #expect(await broker.get("api_error_sub_status=11003", fields: refused).code == "network_error")
+        for replica in [broker, try await Self.replica(of: broker)] {
+            let answer = await replica.get()
+            #expect((answer.token, answer.tag) == (earlier, tag))
+            #expect(await replica.get(fields: refused).status == 304)
+            #expect(await replica.get("api_error_sub_status=11003", fields: refused).code == "network_error")
+        }
+        Self.publishKeys(broker)
+        broker.time.advance(by: .seconds(6))
+        let answer = await broker.get("api_error_sub_status=11003", fields: refused)
+        #expect(answer.token == next)
+        let versions = try await broker.events().compactMap { $0.data["version"]?.integer.map(CredentialsSnapshot.tag) }
+        #expect(versions.contains(tag) && versions.last == answer.tag && answer.tag != tag)
+        #expect(broker.transport.seen.count == 2)
+    }
+
+    @Test func `that are refused in the end leave the token before its entity tag`() async throws {
+        let (broker, earlier) = try await Self.restarted(expired: false)
+        let tag = await broker.get().tag
+        broker.transport.enqueue(
+            .json(200, BrokerHarness.token(Self.access("2", at: broker.time.now, audience: "web"), refresh: "r2")))
+        #expect(await broker.get("policy=local_force_refresh").code == "network_error")
+        Self.publishKeys(broker)
+        await Self.runJob(broker)
+        for replica in [broker, try await Self.replica(of: broker)] {
+            let answer = await replica.get()
+            #expect((answer.token, answer.tag) == (earlier, tag))
+        }
+    }
+
     @Test func `are verified by another replica's job when the process that got them has died`() async throws {
         let (broker, _) = try await Self.restarted()
         let next = Self.access("2", at: broker.time.now)
@@ -166,7 +202,8 @@ internal import TokenBroker
                 let record = CredentialRecord(held: granted, renewed: Timestamp(seconds: 5)).waiting(
                     for: WaitingVerification(
                         origin: origin, replacing: earlier, idToken: SecretBytes(utf8: "t"), nonce: "n", login: "l",
-                        granted: Timestamp(seconds: 5)))
+                        granted: Timestamp(seconds: 5)), since: 7)
+                #expect(record.heldSince == (earlier == nil ? nil : 7))
                 #expect(CredentialRecord(decoding: record.encoded) == record)
                 #expect(record.held == earlier)
             }
