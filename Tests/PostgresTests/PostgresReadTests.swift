@@ -324,7 +324,7 @@ internal import Testing
     }
 
     @Test func `each waits for a connection for its own time`() async throws {
-        let wait: Duration = .milliseconds(200)
+        let wait: Duration = .seconds(1)
         try await Self.withPool(waiting: wait) { caller, _ in
             let start = MonotonicInstant.now
             let first = try await caller.holding { caller in
