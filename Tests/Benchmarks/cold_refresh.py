@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""What a refresh, a code exchange and a cold read cost the broker itself, in CPU microseconds, user and kernel apart.
+"""What a refresh, a code exchange and a cold read cost the broker itself, in CPU microseconds, user and kernel apart, and how
+many were answered in a second.
 
 Starts the broker on the embedded store and on PostgreSQL, with the development provider over plain HTTP and behind nginx
 with TLS, on connections that are kept alive. The clock of the operating system for each process counts, so that waiting
 for the provider, the database and the disk does not. What the request itself costs without the refresh, a warm read, is
-told beside it, and so are, with PostgreSQL and plain HTTP, the same calls by a C program that does nothing else
+told beside it, and so are a refresh whose access token is verified (a JWT, as those that are not verified), and, with PostgreSQL and plain HTTP, the same calls by a C program that does nothing else
 (refresh_floor.c): the least that any program must do.
 
     Tests/Benchmarks/cold_refresh.py [--broker PROGRAM] [--provider PROGRAM] [--count N] [--rounds N] [--stores ...]
@@ -116,7 +117,8 @@ class Provider:
             self.base = f"https://localhost:{self.tls_port}"
             self.ca = make_certificate(directory)
         processes.start(
-            [program, "--listen", address, "--public-base-url", self.base, "--profile", "rfc", "--client", "bench:secret"],
+            [program, "--listen", address, "--public-base-url", self.base, "--profile", "rfc", "--access-tokens", "jwt",
+             "--client", "bench:secret"],
             stdout=subprocess.DEVNULL)
         if tls:
             self.start_nginx(processes, directory)
@@ -237,19 +239,19 @@ class Server:
     def __init__(self, process, port, key):
         self.process, self.port, self.key = process, port, key
 
-    def measure(self, count, callers, action):
-        """CPU microseconds of each of `count` actions: in all, user, kernel."""
-        clients = [Client(self.port, self.key) for _ in range(callers)]
-        before = cpu(self.process)
+    def measure(self, count, callers, action, key=None):
+        """CPU microseconds of each of `count` actions: in all, user, kernel; and the actions per second."""
+        clients = [Client(self.port, key or self.key) for _ in range(callers)]
+        beginning, before = time.monotonic(), cpu(self.process)
         with concurrent.futures.ThreadPoolExecutor(callers) as pool:
             runs = [pool.submit(lambda n=n: [action(clients[n], i) for i in range(n, count, callers)])
                     for n in range(callers)]
             for run in runs:
                 run.result()
-        after = cpu(self.process)
+        after, end = cpu(self.process), time.monotonic()
         total, user, system = ((b - a) / count for a, b in zip(before, after))
         share = user / (user + system) if user + system else 0
-        return total, total * share, total * (1 - share)
+        return total, total * share, total * (1 - share), count / (end - beginning)
 
 
 class Floor(Server):
@@ -272,6 +274,7 @@ class Broker(Server):
             "TOKEN_BROKER_ADMIN_KEY": "the-admin-key-of-the-benchmarks-0", "TOKEN_BROKER_MASTER_KEYS": key,
             "TOKEN_BROKER_EVENT_LOOPS": "1", "TOKEN_BROKER_ALLOW_INSECURE_PROVIDERS": "true",
             "TOKEN_BROKER_LISTEN": f"127.0.0.1:{self.port}", "TOKEN_BROKER_LOG_LEVEL": level,
+            "TOKEN_BROKER_WRITE_RATE": "0", "TOKEN_BROKER_LOGIN_RATE": "0",
             "TOKEN_BROKER_PUBLIC_BASE_URL": "http://127.0.0.1:8080",
         }
         if provider.ca:
@@ -284,17 +287,23 @@ class Broker(Server):
         process = processes.start([program], settings, stdout=self.log, stderr=self.log)
         wait_for_port(self.port)
         admin = Client(self.port, "the-admin-key-of-the-benchmarks-0")
-        admin.ask("PUT", "/tenants/bench", {
+        tenant = {
             "provider": "oidc", "client_id": "bench", "client_secret": "secret", "scopes": ["r_usr"],
-            "endpoints": {"authorization": f"{provider.base}/authorize", "token": f"{provider.base}/token"},
-            "allowed_redirect_uris": ["http://127.0.0.1:8080/end"]})
-        _, made = admin.ask("POST", "/tenants/bench/api-keys", {
-            "name": "bench", "permissions": ["credentials:read", "credentials:write", "login"]})
-        super().__init__(process, self.port, json.loads(made)["api_key"])
+            "allowed_redirect_uris": ["http://127.0.0.1:8080/end"]}
+        endpoints = {"authorization": f"{provider.base}/authorize", "token": f"{provider.base}/token"}
+        keys = {}
+        for name, members in [("bench", {"issuer": provider.base, "endpoints": endpoints}), ("verified", {
+                "issuer": provider.base, "token_verification": {"access_token": {"scope": "r_usr"}}})]:
+            admin.ask("PUT", f"/tenants/{name}", tenant | members)
+            _, made = admin.ask("POST", f"/tenants/{name}/api-keys", {
+                "name": "bench", "permissions": ["credentials:read", "credentials:write", "login"]})
+            keys[name] = json.loads(made)["api_key"]
+        super().__init__(process, self.port, keys["bench"])
         self.client = Client(self.port, self.key)
+        self.verifying = Client(self.port, keys["verified"])
 
-    def store(self, storage_key, session):
-        self.client.ask("PUT", "/credentials", {
+    def store(self, client, storage_key, session):
+        client.ask("PUT", "/credentials", {
             "storage_key": storage_key, "refresh_token": session["refresh_token"],
             "credentials": {"client_id": "bench", "granted_scopes": ["r_usr"], "user_id": "1",
                             "expires": "2036-01-01T00:00:00Z", "token": session["access_token"]}})
@@ -336,7 +345,7 @@ def main():
     try:
         if "postgres" in arguments.stores:
             database = Database(directory)
-        row("CPU microseconds of the broker", "all", "user", "kernel")
+        row("CPU microseconds of the broker", "all", "user", "kernel", "in 1 s")
         for scheme in arguments.schemes:
             provider = Provider(processes, arguments.provider, directory, scheme == "https")
             for store in arguments.stores:
@@ -360,28 +369,31 @@ def main():
 
 def measure(broker, floor, name, arguments):
     keys = [f"key-{number}" for number in range(KEYS)]
-    for key in keys:
-        broker.store(key, broker.provider.session(key))
-    for key in keys:
-        broker.refresh(broker.client, key)
+    for client in (broker.client, broker.verifying):
+        for key in keys:
+            broker.store(client, key, broker.provider.session(key))
+        for key in keys:
+            broker.refresh(client, key)
     perf = None
     if arguments.perf:
         perf = subprocess.Popen(["perf", "record", "-F", "2999", "-g", "-p", str(broker.process.pid), "-o",
                                  f"{arguments.perf}.{name.replace(', ', '.')}"], stderr=subprocess.DEVNULL)
         time.sleep(1)
     for callers in (1, 8):
-        figures = {"warm read": [], "refresh": []}
+        figures = {"warm read": [], "refresh": [], "refresh, verified": []}
         for _ in range(arguments.rounds):
             figures["warm read"].append(broker.measure(
                 arguments.count, callers, lambda c, i: broker.read(c, keys[i % len(keys)])))
             figures["refresh"].append(broker.measure(
                 arguments.count, callers, lambda c, i: broker.refresh(c, keys[i % len(keys)])))
+            figures["refresh, verified"].append(broker.measure(
+                arguments.count, callers, lambda c, i: broker.refresh(c, keys[i % len(keys)]), broker.verifying.key))
             if floor:
                 figures.setdefault("the calls alone", []).append(floor.measure(
                     arguments.count, callers, lambda c, i: broker.refresh(c, keys[i % len(keys)])))
         for what, costs in figures.items():
             row(f"{name}: {what}, {callers} callers",
-                *(f"{statistics.median(cost[part] for cost in costs):.0f}" for part in range(3)))
+                *(f"{statistics.median(cost[part] for cost in costs):.0f}" for part in range(4)))
     if perf:
         perf.send_signal(signal.SIGINT)
         perf.wait()
