@@ -19,7 +19,7 @@ final class ClientConnection {
 
     private let loop: EventLoop
     private let descriptor: OwnedDescriptor
-    private let tls: TLSSession?
+    private var tls: TLSSession?
     /// Bytes from the network: plaintext without TLS, otherwise records for `tls`. Empty between exchanges, like
     /// `plaintext`.
     private var network: [UInt8] = []
@@ -40,9 +40,9 @@ final class ClientConnection {
     /// Whether the kernel has accepted a byte of the current request.
     private(set) var hasSentRequestBytes = false
 
-    init(descriptor: consuming OwnedDescriptor, tls: TLSSession?, loop: EventLoop) {
+    /// A connection without TLS.
+    init(descriptor: consuming OwnedDescriptor, loop: EventLoop) {
         self.descriptor = descriptor
-        self.tls = tls
         self.loop = loop
     }
 
@@ -53,9 +53,10 @@ final class ClientConnection {
         _ = try? SocketTransfer.send(tls.takeOutput().span, to: descriptor.rawValue)
     }
 
-    /// Completes the TLS handshake and verifies the peer. Does nothing on a connection without TLS.
-    func handshake(pins: PinSet?, until deadline: MonotonicInstant) async throws(Fault) {
-        guard let tls else { return }
+    /// Begins TLS, completes the handshake and verifies the peer. The peer has not sent anything that was not received yet.
+    func begin(_ tls: TLSSession, pins: PinSet?, until deadline: MonotonicInstant) async throws(Fault) {
+        releaseBuffers()
+        self.tls = tls
         while true {
             let isComplete: Bool
             do throws(TLSSession.Fault) {

@@ -1,3 +1,4 @@
+internal import HTTPCodec
 internal import Reactor
 
 extension ConnectionPool {
@@ -9,18 +10,14 @@ extension ConnectionPool {
         _ key: PoolKey, resuming session: ResumableSession?, until exchangeDeadline: MonotonicInstant
     ) async throws(TransportError) -> ClientConnection {
         let deadline = min(exchangeDeadline, .after(configuration.connectTimeout))
-        let addresses = try await allowedAddresses(of: key.origin, until: deadline)
-        let descriptor = try await connect(to: addresses, until: deadline)
-        var tls: TLSSession?
-        if key.origin.scheme == .https {
-            guard await trustSystemRoots() else { throw .tlsFailed }
-            tls = context.makeSession(for: PeerIdentity(host: key.origin.host), resuming: session)
-            if tls == nil { throw .tlsFailed }
-        }
-        let connection = ClientConnection(descriptor: descriptor, tls: tls, loop: loop)
+        let connection = try await connect(to: key.origin, until: deadline)
+        guard key.origin.scheme == .https else { return connection }
+        guard await trustSystemRoots(),
+            let tls = context.makeSession(for: PeerIdentity(host: key.origin.host), resuming: session)
+        else { throw .tlsFailed }
         do throws(ClientConnection.Fault) {
-            try await connection.handshake(
-                pins: key.pins, until: min(exchangeDeadline, .after(configuration.tlsHandshakeTimeout)))
+            try await connection.begin(
+                tls, pins: key.pins, until: min(exchangeDeadline, .after(configuration.tlsHandshakeTimeout)))
         } catch {
             switch error {
             case .timedOut: throw .timedOut(.tlsHandshake, requestSent: false)
@@ -32,28 +29,77 @@ extension ConnectionPool {
         return connection
     }
 
+    /// Opens a connection to the server, or a tunnel to it through the proxy.
+    private func connect(
+        to origin: URLTarget.Origin, until deadline: MonotonicInstant
+    ) async throws(TransportError) -> ClientConnection {
+        guard let proxy = configuration.proxy, proxy.serves(origin) else {
+            let addresses = try await allowedAddresses(of: origin, until: deadline)
+            return ClientConnection(descriptor: try await connect(to: addresses, until: deadline), loop: loop)
+        }
+        if let address = SocketAddress(numericHost: origin.host, port: origin.port),
+            !configuration.targets.allows(address)
+        {
+            throw .forbiddenAddress
+        }
+        // The operator has named the proxy, so it may be anywhere.
+        let addresses = try await addresses(of: proxy.host, port: proxy.port, until: deadline)
+        let connection = ClientConnection(
+            descriptor: try await connect(to: Array(addresses.prefix(Self.maximumAddresses)), until: deadline),
+            loop: loop)
+        try await openTunnel(to: origin, on: connection, of: proxy, until: deadline)
+        return connection
+    }
+
+    /// Asks the proxy for a tunnel, and receives its answer.
+    private func openTunnel(
+        to origin: URLTarget.Origin, on connection: ClientConnection, of proxy: OutboundProxy,
+        until deadline: MonotonicInstant
+    ) async throws(TransportError) {
+        // As after HEAD, no content follows the head of the answer that opens a tunnel. The content of another answer is not read.
+        var parser = ResponseParser(
+            limits: ResponseLimits(headBytes: configuration.maximumHeadBytes, bodyBytes: 0), requestMethod: .head)
+        var isAnswered = false
+        do throws(ClientConnection.Fault) {
+            try await connection.send(proxy.connectRequest(to: origin), until: deadline)
+            while !isAnswered, try await connection.receive(until: deadline) {
+                let (progress, length) = connection.withReceived { bytes in (try? parser.consume(bytes), bytes.count) }
+                // The server does not send before the client has begun the handshake, so nothing follows the answer.
+                if case .complete(let end) = progress, end != length, Self.opensTunnel(parser.response) { throw .lost }
+                guard let progress else { throw .lost }
+                isAnswered = progress != .needsMore
+            }
+        } catch {
+            switch error {
+            case .timedOut: throw .timedOut(.connect, requestSent: false)
+            case .cancelled: throw .cancelled
+            case .untrusted, .tlsFailed, .lost: throw .connectFailed
+            }
+        }
+        guard isAnswered else { throw .connectFailed }
+        guard Self.opensTunnel(parser.response) else { throw .proxyRefused(parser.response.status) }
+    }
+
+    private static func opensTunnel(_ response: ParsedResponse) -> Bool { (200..<300).contains(response.status.code) }
+
     /// The addresses that the client may connect to. The client connects to exactly the addresses that were checked
     /// here, without another look-up, so changing a name's addresses in between does not help an attacker (CWE-367).
     private func allowedAddresses(
         of origin: URLTarget.Origin, until deadline: MonotonicInstant
     ) async throws(TransportError) -> [SocketAddress] {
-        let addresses: [SocketAddress]
-        if let numeric = SocketAddress(numericHost: origin.host, port: origin.port) {
-            addresses = [numeric]
-        } else {
-            addresses = try await resolve(origin, until: deadline)
-        }
+        let addresses = try await addresses(of: origin.host, port: origin.port, until: deadline)
         let allowed = addresses.filter(configuration.targets.allows)
         if allowed.isEmpty { throw addresses.isEmpty ? .nameNotFound : .forbiddenAddress }
         return Array(allowed.prefix(Self.maximumAddresses))
     }
 
-    private func resolve(
-        _ origin: URLTarget.Origin, until deadline: MonotonicInstant
+    private func addresses(
+        of host: String, port: UInt16, until deadline: MonotonicInstant
     ) async throws(TransportError) -> [SocketAddress] {
+        if let numeric = SocketAddress(numericHost: host, port: port) { return [numeric] }
         let result: Result<[SocketAddress], ResolutionError>
         do throws(WaitInterrupted) {
-            result = try await resolver.addresses(of: origin.host, port: origin.port, on: loop, until: deadline)
+            result = try await resolver.addresses(of: host, port: port, on: loop, until: deadline)
         } catch {
             throw error == .cancelled ? .cancelled : .timedOut(.nameResolution, requestSent: false)
         }

@@ -5,6 +5,9 @@ package struct HTTPSClientConfiguration: Sendable {
     /// Which servers the client may send requests to. Default: those of the public internet, over https.
     package var targets = TargetPolicy()
 
+    /// The proxy through which servers are reached over https. Default: none.
+    package var proxy: OutboundProxy?
+
     /// The time for opening a TCP connection, including name resolution and all tried addresses.
     package var connectTimeout: Duration = .seconds(5)
     package var tlsHandshakeTimeout: Duration = .seconds(5)

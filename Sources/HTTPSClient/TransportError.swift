@@ -1,3 +1,5 @@
+package import HTTPCodec
+
 /// Why an exchange ended without a complete response.
 ///
 /// It holds no text from the peer, so that text from a server cannot reach a log or a caller through an error.
@@ -52,6 +54,10 @@ package enum TransportError: Error, Equatable, Sendable {
     case nameResolutionFailed
     /// No address of the host accepted a connection. Retrying may help.
     case connectFailed
+    /// The proxy answered the request for a tunnel with this status instead of 2xx: 407 where it wants another user or password,
+    /// 403 where it allows no tunnel to this server, 502 to 504 where it does not reach the server. No byte of the request was
+    /// sent. Retrying may help with a status from 500.
+    case proxyRefused(Status)
     /// The server did not prove its identity. No byte of the request was sent.
     case untrusted(UntrustedReason)
     /// The handshake failed for another reason: another alert, bytes that are not TLS, or an early end of the
@@ -75,7 +81,7 @@ package enum TransportError: Error, Equatable, Sendable {
         case .timedOut(_, let requestSent), .connectionLost(let requestSent): requestSent
         case .malformedResponse, .responseTooLarge, .cancelled: true
         case .invalidURL, .invalidRequest, .insecureTarget, .forbiddenAddress, .nameNotFound, .nameResolutionFailed,
-            .connectFailed, .untrusted, .tlsFailed:
+            .connectFailed, .proxyRefused, .untrusted, .tlsFailed:
             false
         }
     }

@@ -38,6 +38,8 @@ struct Configuration: Sendable {
     /// them in memory.
     var journalDirectory: String?
     var trustedCAFile: String?
+    /// The proxy through which providers are reached over https; nil for none.
+    var proxy: OutboundProxy?
     /// Which servers providers may be.
     var providerTargets: TargetPolicy
     var logLevel: LogLevel
@@ -175,6 +177,7 @@ struct Configuration: Sendable {
         if let trustedCAFile, !SmallFile.isReadable(trustedCAFile) {
             reader.note("TRUSTED_CA_FILE", "cannot be read")
         }
+        proxy = Self.proxy(&reader)
         providerTargets = Self.providerTargets(&reader)
         logLevel = reader.choice("LOG_LEVEL", LogLevel.self) ?? .info
         logsReads = reader.bool("LOG_READS") ?? false
@@ -228,6 +231,24 @@ struct Configuration: Sendable {
                     + "a range must not have bits set after its prefix")
         }
         return ranges.compactMap(\.self)
+    }
+
+    private static func proxy(_ reader: inout EnvironmentReader) -> OutboundProxy? {
+        let exceptions = reader.common("NO_PROXY")
+        guard let address = reader.common("HTTPS_PROXY") else { return nil }
+        do throws(OutboundProxy.Fault) {
+            return try OutboundProxy(parsing: address.value, exceptions: exceptions?.value ?? "")
+        } catch {
+            switch error {
+            case .address:
+                reader.fault("\(address.name) must be the URL of an HTTP proxy, such as http://proxy.example:3128")
+            case .exception(let index):
+                reader.fault(
+                    "\(exceptions?.name ?? "") must be * or a comma-separated list of hosts, domains, addresses and CIDR ranges; its "
+                        + "entry \(index + 1) is none")
+            }
+            return nil
+        }
     }
 
     private static func providerTargets(_ reader: inout EnvironmentReader) -> TargetPolicy {
@@ -322,6 +343,15 @@ private struct EnvironmentReader: TextReader {
         return environment[Self.prefix + name].flatMap { $0.isEmpty ? nil : $0 }
     }
 
+    /// The value of a variable that many programs read, with its name as it is set, in upper or in lower case.
+    func common(_ name: String) -> (name: String, value: String)? {
+        for name in [name, String(decoding: name.utf8.map { $0 == UInt8(ascii: "_") ? $0 : $0 | 0x20 }, as: UTF8.self)]
+        {
+            if let value = environment[name], !value.isEmpty { return (name, value) }
+        }
+        return nil
+    }
+
     mutating func string(_ name: String) -> WireText? { value(name).map { WireText($0) } }
 
     /// The value of a variable, or the content of the file that its `_FILE` form names, without trailing newlines.
@@ -365,6 +395,8 @@ private struct EnvironmentReader: TextReader {
         guard let count = integer(name, in: 0...10_000_000) else { return usual }
         return count == 0 ? nil : count
     }
+
+    mutating func fault(_ text: String) { faults.append(text) }
 
     mutating func fault(unknown variable: UnknownVariable) { faults.append(variable.text) }
 

@@ -244,6 +244,7 @@ struct RunningService {
         var options = BrokerResources.Options()
         options.journalDirectory = configuration.journalDirectory
         options.trustedCAFile = configuration.trustedCAFile
+        options.proxy = configuration.proxy
         options.timePatience = patience
         do throws(OpeningFailure) {
             return try await BrokerResources.open(store, for: settings, options, on: loop, log: log, time: time)

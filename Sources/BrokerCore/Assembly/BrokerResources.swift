@@ -17,6 +17,8 @@ package final class BrokerResources: Sendable {
         package var journalDirectory: String?
         /// A PEM file with root certificates that are trusted in addition to the system's; nil for none, which is the default.
         package var trustedCAFile: String?
+        /// The proxy through which providers are reached over https; nil for none, which is the default.
+        package var proxy: OutboundProxy?
         /// For how long the store is asked for its time until its answers prove that to a second. Nil, the default, asks once,
         /// and uses the wall clock where the store does not answer.
         package var timePatience: Duration?
@@ -107,6 +109,7 @@ package final class BrokerResources: Sendable {
     ) throws(OpeningFailure) -> HTTPSClient {
         var configuration = HTTPSClientConfiguration()
         configuration.trustedCAFile = options.trustedCAFile
+        configuration.proxy = options.proxy
         settings.limit(&configuration)
         let resolver: NameResolver
         do throws(SystemError) {

@@ -127,7 +127,8 @@ package struct TenantCheck: Sendable {
         let words = words(error)
         return switch error {
         case .invalidURL, .invalidRequest, .insecureTarget, .forbiddenAddress, .nameNotFound, .nameResolutionFailed,
-            .connectFailed, .timedOut(.connectionSlot, _), .timedOut(.nameResolution, _), .timedOut(.connect, _),
+            .connectFailed, .proxyRefused, .timedOut(.connectionSlot, _), .timedOut(.nameResolution, _),
+            .timedOut(.connect, _),
             .cancelled:
             .noConnection("\(origin.authority): \(words)")
         case .untrusted(.pin): .noPin("\(origin.authority): \(words)")
@@ -186,6 +187,8 @@ package struct TenantCheck: Sendable {
         case .nameNotFound: "The host name does not exist or has no address."
         case .nameResolutionFailed: "The name servers did not answer."
         case .connectFailed: "No address of the host accepted a connection."
+        case .proxyRefused(let status):
+            "The proxy that HTTPS_PROXY names opens no connection to the host: it answered \(status.code)."
         case .untrusted(.chain):
             "The certificate does not lead to a trusted root; one of your own belongs into TOKEN_BROKER_TRUSTED_CA_FILE."
         case .untrusted(.expired): "The certificate has expired."

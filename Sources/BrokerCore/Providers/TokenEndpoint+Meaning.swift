@@ -1,3 +1,4 @@
+internal import HTTPCodec
 internal import HTTPSClient
 internal import OAuth
 
@@ -100,6 +101,14 @@ extension TokenEndpoint {
                 BrokerError(
                     .illegalConfiguration,
                     "The provider's configured addresses may not be called: " + TargetPolicy.remedy), true
+            )
+        case .proxyRefused(let status):
+            (
+                BrokerError(
+                    .networkError,
+                    "The proxy opens no connection to the provider: it answered \(status.code). HTTPS_PROXY names the proxy, "
+                        + "and NO_PROXY the hosts that are reached without it.",
+                    retryAfter: defaultRetryAfterSeconds), status.code < 500
             )
         case .malformedResponse, .responseTooLarge: (unusable, !grant.spendsRefreshToken)
         case .cancelled: (unreachable, true)

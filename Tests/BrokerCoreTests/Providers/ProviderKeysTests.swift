@@ -144,6 +144,7 @@ internal import Testing
         #expect(try await failure(Self.first) == nil)
         time.advance(by: .seconds(60))
         #expect(try await failure(Self.first) == nil)
+        try #require(transport.seen.count == 2)
         #expect(transport.seen[1].fields["If-None-Match"] == "\"v1\"")
         #expect(transport.seen[1].fields["If-Modified-Since"] == "Sat, 21 Nov 2026 08:00:00 GMT")
         time.advance(by: .seconds(119))
