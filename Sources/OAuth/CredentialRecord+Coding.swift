@@ -20,6 +20,7 @@ extension CredentialRecord {
             json.memberIfPresent("session_end", session?.cause.rawValue)
             if let renewed { json.member("renewed", renewed.milliseconds) }
             json.memberIfPresent("exchanged", exchanged.map(Base64URL.encode))
+            if let tagVersion { json.member("tag_version", tagVersion) }
         }
     }
 
@@ -53,6 +54,7 @@ extension CredentialRecord {
             guard let digest = Self.digest(member) else { return nil }
             exchanged = digest
         }
+        tagVersion = json["tag_version"]?.integer
     }
 
     private static func digest(_ member: JSONValue) -> [UInt8]? {

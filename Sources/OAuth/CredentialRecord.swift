@@ -15,6 +15,8 @@ package struct CredentialRecord: Sendable, Equatable {
     /// SHA-256 of the refresh token that was exchanged for `held`. Only set after the store has lost commits: it shows
     /// a replica whether a login or a logout that the store has lost came later. Nil otherwise.
     package var exchanged: [UInt8]?
+    /// The version of the record that its entity tag names, after a change that shows in no answer; nil for the record's own.
+    package var tagVersion: Int64?
 
     /// The set that may be served: the one granted last, or the one before it while that waits for its verification.
     package var held: HeldCredentials? {

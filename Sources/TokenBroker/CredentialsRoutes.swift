@@ -70,8 +70,8 @@ struct CredentialsRoutes {
     private static func tag(_ answer: CredentialsProvider.Answer) -> String? {
         if !answer.snapshot.isStored { return nil }
         return answer.level == .basic
-            ? "\"\(answer.snapshot.version)-\(answer.tenant.version)\""
-            : CredentialsSnapshot.tag(answer.snapshot.version)
+            ? "\"\(answer.snapshot.tagVersion)-\(answer.tenant.version)\""
+            : CredentialsSnapshot.tag(answer.snapshot.tagVersion)
     }
 
     private static func basic(_ tenant: Tenant, after session: EndedSession?) -> [UInt8] {
@@ -180,7 +180,7 @@ struct CredentialsRoutes {
         _ storageKey: StorageKey, _ held: HeldCredentials, _ snapshot: CredentialsSnapshot
     ) -> Response {
         var response = Response.json(.ok) { encodeSummary(storageKey, held, to: &$0) }
-        response.fields.append("ETag", CredentialsSnapshot.tag(snapshot.version))
+        response.fields.append("ETag", CredentialsSnapshot.tag(snapshot.tagVersion))
         return response
     }
 
@@ -236,7 +236,7 @@ struct CredentialsRoutes {
             Self.encode(refresh, "refresh_token", to: &json)
             Self.encode(identity, "id_token", to: &json)
         }
-        response.fields.append("ETag", CredentialsSnapshot.tag(snapshot.version))
+        response.fields.append("ETag", CredentialsSnapshot.tag(snapshot.tagVersion))
         return response
     }
 

@@ -198,11 +198,14 @@ final class CredentialsRecords: Sendable {
     ///   - least: the new version is higher than this, too.
     ///   - holder: the change fails if another holder has a lease on the record; nil for a change that no lease stops.
     ///   - replaced: the digests of the tokens that the record replaces, as far as they are known.
+    ///   - tagVersion: what the entity tag goes on to name, for a change that shows in no answer; nil for the new version.
     func prepare(
         _ record: CredentialRecord, _ id: CredentialsID, over current: Int64, above least: Int64 = 0,
-        fencedFor holder: String? = nil, replacing replaced: [[UInt8]] = [], _ others: [VaultChange] = [],
-        _ events: Events
+        fencedFor holder: String? = nil, replacing replaced: [[UInt8]] = [], keepingTag tagVersion: Int64? = nil,
+        _ others: [VaultChange] = [], _ events: Events
     ) -> Prepared {
+        var record = record
+        record.tagVersion = tagVersion
         let isNew = current == 0
         let version = nextVersion(after: max(current, least))
         let open = OpenRecord(

@@ -13,6 +13,8 @@ package final class CredentialsSnapshot: Sendable {
     /// The stored record's version; 0 where nothing is stored.
     package let version: Int64
     package let record: CredentialRecord
+    /// The version that the entity tag of an answer names: that of the last change that shows in an answer.
+    package var tagVersion: Int64 { record.tagVersion ?? version }
     /// The encoded answer of `GET /credentials` without the value of `expires_in`, as in `CachedAnswer`. It ends before the
     /// token's members where the token is not plain, and is empty where nothing is stored.
     let bytes: SecretBytes
@@ -30,7 +32,9 @@ package final class CredentialsSnapshot: Sendable {
     package convenience init(_ record: CredentialRecord, of id: CredentialsID, version: Int64) {
         self.init(
             record, version: version,
-            record.held.map { EncodedCredentials($0, after: record.session, of: id, version: version) })
+            record.held.map {
+                EncodedCredentials($0, after: record.session, of: id, version: record.tagVersion ?? version)
+            })
     }
 
     /// A snapshot that could not be stored yet in place of the version `base`. Its version is `base` + 1, which is not used
@@ -117,7 +121,7 @@ extension CredentialsSnapshot {
         }
     }
 
-    /// The entity tag of a stored record.
+    /// The entity tag of answers whose last change has this version.
     package static func tag(_ version: Int64) -> String { "\"\(version)\"" }
 }
 

@@ -89,13 +89,15 @@ struct SessionUse {
         }
     }
 
-    /// Stores a record before the work, unless a renewal has begun meanwhile.
+    /// Stores a record before the work, unless a renewal has begun meanwhile. No answer shows what has changed.
     private func store(_ record: CredentialRecord, over snapshot: CredentialsSnapshot) async throws(BrokerError) {
         let holder = renewer.holders.begin(RefreshID())
         defer { renewer.holders.end(holder) }
         do throws(StoreError) {
             _ = try await records.write(
-                records.prepare(record, id, over: snapshot.version, fencedFor: holder) { _ in [] }, id)
+                records.prepare(
+                    record, id, over: snapshot.version, fencedFor: holder, keepingTag: snapshot.tagVersion
+                ) { _ in [] }, id)
         } catch .conflict {
             return
         } catch {
