@@ -24,10 +24,13 @@ package struct PendingRevocation: Sendable, Equatable {
 
     /// When to try again after a later try that has failed; nil where no further try is made. The pauses begin with 5 seconds and
     /// double, since each is as long as all before it together, and 5 seconds longer. No pause is longer than an hour.
-    package func nextTry(after now: Timestamp) -> Timestamp? {
-        let elapsed = max(.zero, loggedOut.duration(to: now))
-        let next = now.advanced(by: min(elapsed + Self.firstPause, Self.longestPause))
-        return loggedOut.duration(to: next) <= Self.span ? next : nil
+    package func nextTry(after now: Timestamp) -> Timestamp? { Self.nextTry(since: loggedOut, after: now) }
+
+    /// The same for tries that are counted from `start`.
+    package static func nextTry(since start: Timestamp, after now: Timestamp) -> Timestamp? {
+        let elapsed = max(.zero, start.duration(to: now))
+        let next = now.advanced(by: min(elapsed + firstPause, longestPause))
+        return start.duration(to: next) <= span ? next : nil
     }
 
     /// The sealed content of a record, as JSON.

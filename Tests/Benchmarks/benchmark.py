@@ -9,13 +9,14 @@ import subprocess
 import sys
 import tempfile
 
+import apps
 import measure
 import report
 from servers import Broker, Failure, Floor, Nginx, Postgres, allow_many_descriptors
 
 PARTS = [
     "counts", "rounds", "profile", "loops", "memory", "start", "keys", "events", "overload", "connections", "tenants",
-    "soak"]
+    "apps", "soak"]
 # What takes minutes.
 LONG_PARTS = {"soak"}
 
@@ -157,7 +158,8 @@ def main():
                 if part in arguments.parts:
                     session.say(part)
                     findings.begin(part)
-                    getattr(measure, f"measure_{part}")(session, findings)
+                    module = apps if part == "apps" else measure
+                    getattr(module, f"measure_{part}")(session, findings)
                     findings.end(part)
         except (Failure, subprocess.SubprocessError) as failure:
             print(f"Tests/Benchmarks/run: {failure}", file=sys.stderr)

@@ -27,7 +27,7 @@ class Tools:
 
     def __init__(self, programs, directory):
         self.directory = directory
-        for name in ("floor", "load", "crowd", "start", "brake"):
+        for name in ("floor", "load", "refresh", "crowd", "start", "brake"):
             setattr(self, name, os.path.join(programs, name))
         self.allocations = os.path.join(programs, "allocations.so")
 

@@ -16,6 +16,7 @@ struct ChaosActivity {
         case writers = 1
         case faults = 2
         case provider = 3
+        case apps = 100_000
     }
 
     func generator(_ lot: Lot, _ number: Int = 0) -> SplitMix64 {
@@ -32,6 +33,7 @@ struct ChaosActivity {
                     group.addTask { try await read(at: replica, number, until: end) }
                 }
             }
+            for app in cluster.apps.values { group.addTask { try await refresh(app, until: end) } }
             if settings.faults.contains(.logins) { group.addTask { try await logInAndOut(until: end) } }
             let momentary = FaultKind.momentary.filter(settings.faults.contains)
             if !momentary.isEmpty {
@@ -70,6 +72,21 @@ struct ChaosActivity {
             let read = await cluster.read(user, at: replica)
             let pause = read.outcome == .unreachable ? 50 : Int.random(in: 0...30, using: &generator)
             try await Task.sleep(for: .milliseconds(pause))
+        }
+    }
+
+    /// Refreshes at any replica, repeats what had no answer, and logs in again when the session is over.
+    private func refresh(_ app: ChaosApp, until end: MonotonicInstant) async throws {
+        var generator = generator(.apps, app.user)
+        while MonotonicInstant.now < end {
+            let replica = Int.random(in: 0..<cluster.replicas.count, using: &generator)
+            let isLost = Int.random(in: 0..<10, using: &generator) == 0
+            let pause = Int.random(in: 100...1500, using: &generator)
+            switch await cluster.refresh(app, at: replica, isLost: isLost)?.outcome {
+            case .refused: try await cluster.logIn(app.user, first: replica, until: .after(.seconds(60)))
+            case .later, .unreachable: try await Task.sleep(for: .milliseconds(pause / 5))
+            case .granted, nil: try await Task.sleep(for: .milliseconds(pause))
+            }
         }
     }
 

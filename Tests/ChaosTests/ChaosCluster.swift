@@ -32,6 +32,8 @@ struct ChaosCluster {
     /// Minutes that a replica's clock is off.
     let offsets: [Int: Int]
     let changes: ChaosChanges
+    /// The apps of the users who log in through one.
+    let apps: [Int: ChaosApp]
     /// The replicas that hear of nothing, and look for changes themselves.
     let polling: Set<Int>
     /// What tenants know of the provider.
@@ -55,6 +57,7 @@ struct ChaosCluster {
             for relay in cluster.allRelays { await relay.start() }
             try await cluster.startReplicas()
             for tenant in 0..<cluster.tenantCount { try await cluster.putTenant(tenant, until: .after(.seconds(60))) }
+            try await cluster.putClients(until: .after(.seconds(60)))
             listening = await cluster.startListeners()
             result = .success(try await body(cluster))
         } catch {
@@ -98,6 +101,10 @@ struct ChaosCluster {
     private init(_ settings: ChaosSettings, lifetime: Duration) async throws {
         changes = ChaosChanges(graceSeconds: settings.graceSeconds)
         self.settings = settings
+        apps = Dictionary(
+            uniqueKeysWithValues: settings.appUsers.enumerated().map { place, user in
+                (user, ChaosApp(user: user, rotates: place % 3 != 2))
+            })
         database = try await ChaosDatabase()
         let (postgres, name) = (database.server, database.name)
         loop = try EventLoop(name: "chaos-relays")
@@ -133,6 +140,7 @@ struct ChaosCluster {
         var replicas: [ChaosReplica] = []
         // Each byte through a relay costs this process time, which a measurement is not to pay for nothing.
         let needsRelays = !settings.faults.isDisjoint(with: [.cut, .listen, .oneway, .late, .failover])
+        var firstPort: UInt16 = 0
         for index in 0..<ChaosSettings.replicas {
             let isPooled = Self.isPooled(index, settings)
             let relay = try ChaosRelay(to: isPooled ? pooler.port : postgres.port, on: loop)
@@ -140,6 +148,7 @@ struct ChaosCluster {
             relays.append(relay)
             listenRelays.append(listenRelay)
             let port = try PostgresServer.freePort()
+            if index == 0 { firstPort = port }
             let journal = directories.path + "/journal-\(index)"
             try FileManager.default.createDirectory(
                 atPath: journal, withIntermediateDirectories: true, attributes: [.posixPermissions: 0o700])
@@ -152,6 +161,9 @@ struct ChaosCluster {
                 "DATABASE_POOLER": "\(isPooled)", "DATABASE_LISTEN_URL": polling.contains(index) ? "" : listenURL,
                 "DATABASE_CONNECTIONS": "8", "JOURNAL_DIR": journal, "SHUTDOWN_GRACE": "5",
                 "PROVIDER_TIMEOUT": "\(Self.providerTimeoutSeconds)", "EVENT_LOOPS": "2", "RENEWAL_PATIENCE": "1",
+                // A balancer would be there. The requests of apps are counted, and all of them come from one address.
+                "PUBLIC_BASE_URL": "http://127.0.0.1:\(firstPort)", "APP_REQUESTS_PER_ADDRESS": "10000000",
+                "APP_REQUESTS_PER_USER": "10000000",
             ]
             var clock: ChaosClock?
             if clocks.contains(index), let clockLibrary {
@@ -250,6 +262,11 @@ struct ChaosCluster {
         read.version = Self.version(answer) ?? 0
         read.expiresIn = json["expires_in"]?.integer
         read.isDegraded = json["degraded"] != nil
+        look(&read, token)
+    }
+
+    /// Notes what the provider knows of the token.
+    func look(_ read: inout Read, _ token: String) {
         read.token = token.hashValue
         if let record = provider.provider.record(ofAccessToken: token) {
             read.family = record.family
@@ -267,6 +284,7 @@ struct ChaosCluster {
     /// Stores a new session of the user, at one replica after the other until one says that it has.
     /// - Parameter isExpired: whether its access token counts as expired from the start.
     func logIn(_ user: Int, isExpired: Bool = false, first: Int, until deadline: MonotonicInstant) async throws {
+        if let app = app(of: user) { return try await logIn(to: app, first: first, until: deadline) }
         let place = records.begin(Write(user: user, kind: .login, begun: rightNow()))
         try await retry(first: first, until: deadline, what: "login of user \(user)") { replica in
             let clientID = ChaosChanges.clientID(of: user % tenantCount)
@@ -296,6 +314,8 @@ struct ChaosCluster {
     }
 
     func logOut(_ user: Int, first: Int, until deadline: MonotonicInstant) async throws {
+        _ = try await app(of: user)?.takeForWrite()
+        defer { app(of: user)?.release(nil) }
         let place = records.begin(Write(user: user, kind: .logout, begun: rightNow()))
         try await retry(first: first, until: deadline, what: "logout of user \(user)") { replica in
             let answer = try await replicas[replica].client.call(
@@ -310,7 +330,7 @@ struct ChaosCluster {
         }
     }
 
-    private func retry(
+    func retry(
         first: Int, until deadline: MonotonicInstant, what: String,
         _ attempt: (Int) async throws -> BrokerHarness.Answer
     ) async throws {

@@ -48,7 +48,9 @@ final class ChaosListener: Sendable {
             guard events.count > taken else { break }
             for event in events[taken...] {
                 if let id = event.id { lastID.withLock { $0 = id } }
-                let isTelling = event.name.hasPrefix("credentials.") || event.name == "stream.reset"
+                let isTelling =
+                    event.name.hasPrefix("credentials.") || event.name == "stream.reset"
+                    || event.name == "session.ended"
                 records.add(
                     Heard(
                         listener: number, at: rightNow(), id: event.id ?? "", name: event.name,

@@ -42,6 +42,12 @@ struct Read: Sendable {
     var isForeign = false
     /// Tells tokens apart.
     var token = 0
+    /// Whether it is the answer of `/oauth2/token` to an app, which tells no version.
+    var isByApp = false
+    /// When the app presented the refresh token first, if it was repeated; 0 for a reader.
+    var presented: Moment = 0
+    /// For how long the answer may have been known already: a repeated request gets the same one.
+    var age: Moment { isByApp ? begun - presented : 0 }
 }
 
 /// A login or a logout, done by calling one replica after the other until one says that it is done.
@@ -140,6 +146,7 @@ struct Heard: Sendable {
 final class ChaosRecords: Sendable {
     struct State: Sendable {
         var reads: [Read] = []
+        var uses: [AppUse] = []
         var writes: [Write] = []
         var disturbances: [Disturbance] = []
         var recoveries: [Recovery] = []
@@ -154,6 +161,8 @@ final class ChaosRecords: Sendable {
     var all: State { state.withLock { $0 } }
 
     func add(_ read: Read) { state.withLock { $0.reads.append(read) } }
+
+    func add(_ use: AppUse) { state.withLock { $0.uses.append(use) } }
 
     func add(_ recovery: Recovery) { state.withLock { $0.recoveries.append(recovery) } }
 

@@ -87,6 +87,12 @@ struct ChaosReport {
         for (outcome, count) in outcomes.sorted(by: { $0.value > $1.value }) {
             rows.append(("  " + outcome, "\(count)"))
         }
+        rows.append(("refreshes by apps", "\(state.uses.count)"))
+        for (outcome, uses) in Dictionary(grouping: state.uses, by: \.outcome).sorted(by: {
+            $0.value.count > $1.value.count
+        }) {
+            rows.append(("  \(outcome)", "\(uses.count), \(uses.count(where: \.isRepeated)) of them repeated"))
+        }
         rows.append(("logins", "\(state.writes.count { $0.kind == .login })"))
         rows.append(("logouts", "\(state.writes.count { $0.kind == .logout })"))
         rows.append(("refresh tokens presented", "\(verdict.presentations.count)"))
@@ -183,6 +189,14 @@ struct ChaosReport {
             let place = disturbance.replica.map { "replica \($0): " } ?? ""
             entries.append((disturbance.begun, "fault: \(place)\(disturbance.text)"))
             entries.append((disturbance.ended, "fault over: \(place)\(disturbance.text)"))
+        }
+        for use in state.uses where use.user == user {
+            entries.append(
+                (
+                    use.begun,
+                    "app refreshes at replica \(use.replica): \(use.outcome), took \(use.ended - use.begun) ms"
+                        + (use.isRepeated ? ", first presented \(use.begun - use.presented) ms before" : "")
+                ))
         }
         for event in heard[ChaosCluster.storageKey(user)] ?? [] {
             let text = "\(event.id) \(event.name) \(event.data ?? "")"

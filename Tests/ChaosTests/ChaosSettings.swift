@@ -87,6 +87,8 @@ struct ChaosSettings {
     var seed: UInt64 = 20_261_121
     var seconds = 60
     var users = 60
+    /// One of so many users logs in through an app that refreshes at the brokers; 0 for none.
+    var usersOfApp = 5
     var readersPerReplica = 4
     var faults: Set<FaultKind> = Set(FaultKind.allCases)
     /// How long the provider takes a refresh token that was used already, in seconds.
@@ -102,6 +104,11 @@ struct ChaosSettings {
     static let replicas = 3
     static let tenants = 5
 
+    /// The users who log in through an app, of all tenants.
+    var appUsers: [Int] {
+        usersOfApp == 0 ? [] : (0..<users).filter { $0 % usersOfApp == $0 / usersOfApp % usersOfApp }
+    }
+
     /// The last users, who are never logged in or out: after each fault they show when there are tokens again.
     var probes: Int { min(8, users / 4) }
 
@@ -110,6 +117,7 @@ struct ChaosSettings {
     }
 
     /// The defaults, changed by `CHAOS_SEED`, `CHAOS_SECONDS`, `CHAOS_USERS`, `CHAOS_READERS` (of each replica),
+    /// `CHAOS_APPS` (of how many users one has an app),
     /// `CHAOS_GRACE` (seconds), `CHAOS_PGBOUNCER` (none, one, all), `CHAOS_RECOVERY` (`judged` or `told`) and
     /// `CHAOS_FAULTS` (`all`, `none` or names with commas between them; a name after a minus is left out of all).
     init(environment: [String: String] = ProcessInfo.processInfo.environment) throws {
@@ -124,6 +132,7 @@ struct ChaosSettings {
         seconds = try number("CHAOS_SECONDS", 5...86_400) ?? seconds
         users = try number("CHAOS_USERS", 4...100_000) ?? users
         readersPerReplica = try number("CHAOS_READERS", 1...100) ?? readersPerReplica
+        usersOfApp = try number("CHAOS_APPS", 0...100_000) ?? usersOfApp
         graceSeconds = try number("CHAOS_GRACE", 0...3600) ?? graceSeconds
         if let name = environment["CHAOS_PGBOUNCER"] {
             guard let choice = Pooling(rawValue: name) else {
@@ -147,11 +156,12 @@ struct ChaosSettings {
         }
     }
 
-    /// No fault occurs and no user logs out.
+    /// No fault occurs, no user logs out, and no app refreshes.
     static func peaceful(seconds: Int, users: Int) throws -> ChaosSettings {
         var settings = try ChaosSettings(environment: [:])
         settings.seconds = seconds
         settings.users = users
+        settings.usersOfApp = 0
         settings.faults = []
         return settings
     }

@@ -20,6 +20,8 @@ struct ChaosVerdict {
         case eventMissing = "a version was served that no event tells of"
         case eventTwice = "one version has two events"
         case eventOrder = "a stream of events repeated, lost or reordered some"
+        case appLost = "an app's session ended without a logout or a revocation"
+        case appAnswer = "an app got an answer that it should not get"
         case late = "a user had no token in time after a fault"
         case notHealed = "not everything was well at the end"
     }
@@ -73,9 +75,11 @@ struct ChaosVerdict {
     ///   - graceSeconds: how long the provider takes a refresh token that was used already.
     ///   - judgesRecovery: whether a user without a token in time after a fault is a violation.
     init(
-        _ state: ChaosRecords.State, provider: DevelopmentProvider, unknownOutcomes: [String: [Moment]],
+        _ records: ChaosRecords.State, provider: DevelopmentProvider, unknownOutcomes: [String: [Moment]],
         polling: Set<Int>, userOfName: [String: Int], graceSeconds: Int, judgesRecovery: Bool
     ) {
+        var state = records
+        state.nameVersionsOfApps()
         self.state = state
         self.judgesRecovery = judgesRecovery
         grace = Moment(graceSeconds) * 1000
@@ -109,6 +113,7 @@ struct ChaosVerdict {
         checkFamilies(ledger)
         for (user, reads) in readsByUser { checkReads(user, reads.sorted { $0.begun < $1.begun }) }
         checkEvents()
+        checkApps()
         checkRecoveries()
         losses.sort { $0.at < $1.at }
         violations.sort { $0.at < $1.at }
@@ -255,17 +260,18 @@ struct ChaosVerdict {
             if read.isRevoked, !isLostForGood(family) {
                 report(.dead, read, "version \(read.version), family \(family) was revoked")
             }
-            if read.expiresAt <= read.begun {
+            if read.expiresAt + read.age <= read.begun {
                 report(.expired, read, "version \(read.version), over for \(read.begun - read.expiresAt) ms")
-            } else if !read.isDegraded, read.expiresAt - read.begun < read.wanted - Self.rounding {
+            } else if !read.isDegraded, read.expiresAt - read.begun + read.age < read.wanted - Self.rounding {
                 report(.short, read, "\(read.expiresAt - read.ended) ms left, expires_in \(read.expiresIn ?? -1)")
             }
             if let promised = read.expiresIn,
-                read.ended + promised * 1000 > read.expiresAt + 2000 + read.ended - read.begun
+                read.ended + promised * 1000 > read.expiresAt + read.age + 2000 + read.ended - read.begun
             {
                 report(.overstated, read, "\(promised) s promised, \(read.expiresAt - read.ended) ms left")
             }
-            if !read.hasVersion { continue }
+            // A repeated request gets the answer that it got first, at whichever replica.
+            if !read.hasVersion || read.age > 0 { continue }
             if let here = known.newest(nil, at: read.replica, before: read.begun), here > read.version {
                 report(.wentBack, read, "version \(read.version) after \(here)")
             } else if let horizon = horizon(of: read), let seen = known.newest(family, at: nil, before: horizon),

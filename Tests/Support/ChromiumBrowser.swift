@@ -53,6 +53,66 @@ package struct ChromiumBrowser: Sendable {
         }
     }
 
+    // MARK: What the user has
+
+    /// The size of the window in CSS pixels, and whether the user prefers dark pages.
+    package func show(width: Int64, height: Int64, isDark: Bool) async throws {
+        try await command(
+            "Emulation.setDeviceMetricsOverride",
+            [
+                "width": .integer(width), "height": .integer(height), "deviceScaleFactor": .integer(1),
+                "mobile": .bool(false),
+            ])
+        try await command(
+            "Emulation.setEmulatedMedia",
+            [
+                "features": .array([
+                    .object([
+                        "name": .string("prefers-color-scheme"), "value": .string(isDark ? "dark" : "light"),
+                    ])
+                ])
+            ])
+    }
+
+    /// Runs no scripts of pages from now on.
+    package func switchScriptsOff() async throws {
+        try await command("Emulation.setScriptExecutionDisabled", ["value": .bool(true)])
+    }
+
+    /// Presses a key, wherever the focus is.
+    package func press(_ key: Key) async throws {
+        for type in ["rawKeyDown", "char", "keyUp"] {
+            var parameters: [WireText: JSONValue] = [
+                "type": .string(WireText(type)), "key": .string(WireText(key.rawValue)),
+                "code": .string(WireText(key.rawValue)), "windowsVirtualKeyCode": .integer(key.code),
+            ]
+            if type == "char" {
+                guard let text = key.text else { continue }
+                parameters["text"] = .string(WireText(text))
+            }
+            try await command("Input.dispatchKeyEvent", parameters)
+        }
+    }
+
+    package enum Key: String, Sendable {
+        case tab = "Tab"
+        case enter = "Enter"
+
+        fileprivate var code: Int64 {
+            switch self {
+            case .tab: 9
+            case .enter: 13
+            }
+        }
+
+        fileprivate var text: String? { self == .enter ? "\r" : nil }
+    }
+
+    /// A command of the Chrome DevTools Protocol.
+    private func command(_ name: String, _ parameters: [WireText: JSONValue]) async throws {
+        try await post("/goog/cdp/execute", ["cmd": .string(WireText(name)), "params": .object(parameters)])
+    }
+
     // MARK: What the user sees
 
     /// What the address bar shows.

@@ -1,6 +1,7 @@
 package import CredentialStore
 package import Cryptography
 package import ExternalText
+internal import HTTPCodec
 internal import JSON
 package import OAuth
 internal import Reactor
@@ -109,15 +110,30 @@ package final class AppGrants: Sendable {
     /// - Returns: the answer's body.
     package func refresh(_ text: WireText, for client: AppClient) async throws(AppError) -> SecretBytes {
         guard let token = AppSessionToken(text) else { throw .invalidRefreshToken }
+        let arrival = time.now
+        do throws(AppError) {
+            let answer = try await refresh(token, for: client, arrival: arrival)
+            sessions.deferred.forget(token.secretDigest)
+            return answer
+        } catch {
+            if error.status == .serviceUnavailable { sessions.deferred.note(token.secretDigest, arrival: arrival) }
+            throw error
+        }
+    }
+
+    private func refresh(
+        _ token: AppSessionToken, for client: AppClient, arrival: Timestamp
+    ) async throws(AppError) -> SecretBytes {
         var isCounted = false
         for _ in 0..<16 {
-            let found = try await sessions.find(token, of: client)
+            let found = try await sessions.find(token, of: client, arrival: arrival)
             if !isCounted {
                 try await limits.admit(found.session.credentialsID)
                 isCounted = true
             }
             switch found {
             case .repeated(_, let answer): return answer
+            case .delayed(let session, let answer): return try await renewed(answer, for: session, client)
             case .present(let session):
                 let (held, tokenType) = try await held(of: session, client)
                 if let answer = try await goOn(session, token, client, held, tokenType) { return answer }
@@ -274,7 +290,7 @@ package final class AppGrants: Sendable {
         _ id: CredentialsID, _ client: AppClient, _ held: HeldCredentials, _ tokenType: String, _ beginning: Beginning
     ) throws(AppError) -> Begun {
         do throws(BrokerError) {
-            let token = try AppSessionToken(for: id.storageKey)
+            let token = try AppSessionToken(for: id.storageKey, in: vault)
             var session = AppSession(
                 of: id, client: client, userID: beginning.userID, token: token, now: time.now,
                 version: sessions.records.nextVersion(after: 0), deviceKey: beginning.deviceKey,
@@ -327,6 +343,17 @@ package final class AppGrants: Sendable {
         }
     }
 
+    /// An answer whose access token may have expired, with one that is good now.
+    private func renewed(
+        _ answer: SecretBytes, for session: AppSession, _ client: AppClient
+    ) async throws(AppError) -> SecretBytes {
+        let (held, tokenType) = try await held(of: session, client)
+        guard let text = (try? JSONValue(parsing: answer.revealedBytes))?["refresh_token"]?.string,
+            let token = AppSessionToken(text)
+        else { return answer }
+        return self.answer(held, tokenType, token)
+    }
+
     /// The answer to a refresh of this session; nil where it was changed meanwhile.
     private func goOn(
         _ session: AppSession, _ token: AppSessionToken, _ client: AppClient, _ held: HeldCredentials,
@@ -341,7 +368,11 @@ package final class AppGrants: Sendable {
             ? [] : [sessions.tokenRecord(digest, of: session, expires: held.expires)]
         guard client.settings.rotatesRefreshTokens else {
             let answer = answer(held, tokenType, nil)
-            guard sessions.isDue(session, givenToken: digest) else { return answer }
+            if !sessions.isPresent(token, session) {
+                (next.secretDigest, next.generation) = (token.secretDigest, token.generation)
+            } else if !sessions.isDue(session, givenToken: digest) {
+                return answer
+            }
             do throws(StoreError) {
                 try await sessions.replace(next, client, alongside: record)
             } catch .conflict {
@@ -354,12 +385,12 @@ package final class AppGrants: Sendable {
         }
         let rotated: AppSessionToken
         do throws(BrokerError) {
-            rotated = try token.rotated()
+            rotated = try token.rotated(in: vault)
         } catch {
             throw AppError(error)
         }
         let answer = answer(held, tokenType, rotated)
-        next.secretDigest = rotated.secretDigest
+        (next.secretDigest, next.generation) = (rotated.secretDigest, rotated.generation)
         next.previous = .init(secretDigest: token.secretDigest, replaced: next.lastUsed, answer: answer)
         var tries = 0
         while true {

@@ -51,6 +51,8 @@ package struct AppSession: Cacheable, Equatable {
     package internal(set) var lastUsed: Timestamp
     /// SHA-256 of the secret part of the refresh token.
     var secretDigest: [UInt8]
+    /// How many refresh tokens of the session came before this one. 0 in records of earlier builds.
+    var generation: UInt32
     var previous: Previous?
     /// SHA-256 of the access token that the app got last.
     var givenToken: [UInt8]?
@@ -85,7 +87,7 @@ package struct AppSession: Cacheable, Equatable {
         storageKey = id.storageKey
         self.userID = userID
         (created, lastUsed) = (now, now)
-        secretDigest = token.secretDigest
+        (secretDigest, generation) = (token.secretDigest, token.generation)
         self.deviceKey = deviceKey
         self.begunWith = begunWith
         self.deviceInfo = deviceInfo
@@ -114,6 +116,7 @@ extension AppSession {
             json.member("created", created.milliseconds)
             json.member("last_used", lastUsed.milliseconds)
             json.member("secret_digest", Base64URL.encode(secretDigest))
+            json.member("generation", Int64(generation))
             if let previous {
                 json.name("previous")
                 json.object { json in
@@ -159,6 +162,7 @@ extension AppSession {
         self.created = Timestamp(milliseconds: created)
         self.lastUsed = Timestamp(milliseconds: lastUsed)
         secretDigest = digest
+        generation = json["generation"]?.integer.flatMap { UInt32(exactly: $0) } ?? 0
         if let kept = json["previous"],
             let digest = kept["secret_digest"]?.string.flatMap({ Base64URL.decode($0.text) }),
             let replaced = kept["replaced"]?.integer, let answer = kept["answer"]?.string
@@ -183,35 +187,51 @@ extension AppSession {
 
 /// The refresh token of an app: a handle, which stays for as long as the session, and a secret, which each rotation replaces.
 ///
-/// The handle is as secret as the rest. So a request with the right handle and a wrong secret has an earlier token of this
-/// session, and cannot be a guess.
+/// The handle is as secret as the rest. So a request with the right handle and a wrong secret has another token of this session,
+/// and cannot be a guess. The secret has the token's generation, and the broker's authentication code: so a token that a store
+/// has lost, which is later than the one that it has, is told from an earlier one.
 package struct AppSessionToken: Sendable {
     /// The token as the app has it.
     let text: SecretBytes
     /// The key of the session's record.
     package let sessionID: String
     let secretDigest: [UInt8]
+    /// How many tokens of the session came before this one, as the token says.
+    let generation: UInt32
     private let handle: [UInt8]
+    private let secret: [UInt8]
 
+    private static let label = "session token"
     private static let placeBytes = 16
     private static let handleBytes = 32
+    private static let generationBytes = 4
+    private static let randomBytes = 16
+    private static let codeBytes = 12
+    private static let secretBytes = generationBytes + randomBytes + codeBytes
 
     /// The token of a new session.
-    init(for storageKey: StorageKey) throws(BrokerError) {
+    init(for storageKey: StorageKey, in vault: Vault) throws(BrokerError) {
         let place = SHA256.digest(Array(storageKey.description.utf8)).prefix(Self.placeBytes)
-        try self.init(handle: place + Self.random())
+        try self.init(handle: place + Self.random(Self.handleBytes), generation: 0, in: vault)
     }
 
-    /// A token of the same session with another secret.
-    func rotated() throws(BrokerError) -> AppSessionToken { try AppSessionToken(handle: handle) }
+    /// The next token of the same session.
+    func rotated(in vault: Vault) throws(BrokerError) -> AppSessionToken {
+        try AppSessionToken(handle: handle, generation: generation &+ 1, in: vault)
+    }
 
-    private init(handle: [UInt8]) throws(BrokerError) {
-        self.init(handle: handle, secret: try Self.random())
+    private init(handle: [UInt8], generation: UInt32, in vault: Vault) throws(BrokerError) {
+        let message =
+            [24, 16, 8, 0].map { UInt8(truncatingIfNeeded: generation >> $0) } + (try Self.random(Self.randomBytes))
+        let code = vault.authenticationCode(of: handle + message, label: Self.label, count: Self.codeBytes)
+        self.init(handle: handle, secret: message + code)
     }
 
     private init(handle: [UInt8], secret: [UInt8]) {
         self.handle = handle
+        self.secret = secret
         secretDigest = SHA256.digest(secret)
+        generation = secret.prefix(Self.generationBytes).reduce(0) { $0 << 8 | UInt32($1) }
         sessionID =
             Base64URL.encode(Array(handle.prefix(Self.placeBytes))) + "."
             + Base64URL.encode(Array(SHA256.digest(handle).prefix(16)))
@@ -223,14 +243,20 @@ package struct AppSessionToken: Sendable {
         let parts = text.split(at: ".", limit: 3)
         guard parts.count == 2, text.count < 200, let handle = Base64URL.decode(parts[0].text),
             handle.count == Self.placeBytes + Self.handleBytes, let secret = Base64URL.decode(parts[1].text),
-            secret.count == 32
+            secret.count == Self.secretBytes
         else { return nil }
         self.init(handle: handle, secret: secret)
     }
 
-    private static func random() throws(BrokerError) -> [UInt8] {
+    /// Whether a broker with these keys has issued it.
+    func isAuthentic(in vault: Vault) -> Bool {
+        let message = handle + secret.dropLast(Self.codeBytes)
+        return vault.isAuthentic(Array(secret.suffix(Self.codeBytes)), of: message, label: Self.label)
+    }
+
+    private static func random(_ count: Int) throws(BrokerError) -> [UInt8] {
         do {
-            return try SecureRandom.bytes(handleBytes)
+            return try SecureRandom.bytes(count)
         } catch {
             throw BrokerError(.internalError, "The system's random source failed.")
         }

@@ -21,22 +21,31 @@ package final class AppSessions: Sendable {
     let time: any Time
     let log: Log
     let bus: EventBus
-    private let cache: RevalidatingCache<RecordID, AppSession>
+    let cache: RevalidatingCache<RecordID, AppSession>
     /// The answers that apps did not get because the store did not tell whether it had committed them.
     let unanswered: UnansweredGrants
+    /// When refresh tokens were presented first that could not be answered because the store or the provider was away.
+    let deferred: DeferredTokens
+    let memory: SessionMemory
 
     init(records: CredentialsRecords, clients: AppClientDirectory) {
         self.records = records
         self.clients = clients
         (vault, bus, time, log) = (records.vault, records.bus, records.time, records.log)
         unanswered = UnansweredGrants(time: time)
+        deferred = DeferredTokens(time: time)
+        memory = SessionMemory(isEnabled: records.memory.isEnabled, time: time)
         cache = RevalidatingCache(bytes: 32 << 20, validity: bus.cacheValidity) { id, session in
             2 * id.key.utf8.count + 512 + (session.previous?.answer.count ?? 0) + (session.deviceKey?.jwk.count ?? 0)
                 + (session.deviceInfo?.count ?? 0)
         } version: {
             $0.version
         }
-        bus.onChange(of: .session) { [cache] id, version in cache.invalidate(id, olderThan: version) }
+        bus.onChange(of: .session) { [cache, memory, rollback = records.rollback] id, version in
+            cache.invalidate(id, olderThan: version)
+            // After a loss of commits, a session that is not there may be one that was lost.
+            if version != nil || !rollback.isRecent { memory.forget(id, olderThan: version) }
+        }
         bus.onRemoval { [cache] tenant in cache.removeAll { id, _ in id.tenant == tenant } }
     }
 
@@ -87,17 +96,23 @@ package final class AppSessions: Sendable {
         case present(AppSession)
         /// The token was replaced a moment ago: the same answer is due.
         case repeated(AppSession, answer: SecretBytes)
+        /// The token was presented a moment after its first use, and could not be answered then: its successor is due, with an
+        /// access token that is good now.
+        case delayed(AppSession, answer: SecretBytes)
 
         package var session: AppSession {
             switch self {
-            case .present(let session), .repeated(let session, _): session
+            case .present(let session), .repeated(let session, _), .delayed(let session, _): session
             }
         }
     }
 
     /// The session of a refresh token. A token that was replaced before ends its session (RFC 9700 §4.14.2).
+    /// - Parameter arrival: when the request came; nil for now.
     /// - Throws: `invalid_grant` where there is no such session of this client, or it has ended.
-    package func find(_ token: AppSessionToken, of client: AppClient) async throws(AppError) -> Found {
+    package func find(
+        _ token: AppSessionToken, of client: AppClient, arrival: Timestamp? = nil
+    ) async throws(AppError) -> Found {
         let id = RecordID(.session, client.tenant, key: token.sessionID)
         var session: AppSession?
         do throws(StoreError) {
@@ -107,6 +122,9 @@ package final class AppSessions: Sendable {
         } catch {
             throw AppError(BrokerError(error))
         }
+        if session == nil, mayBeRestored(token) {
+            throw AppError(.temporarilyUnavailable, "The store has lost its last commits. Try again.", retryAfter: 1)
+        }
         guard let session, WireText(session.clientID) == WireText(client.clientID), session.created >= client.created
         else { throw AppError.invalidRefreshToken }
         let now = time.now
@@ -115,18 +133,28 @@ package final class AppSessions: Sendable {
             throw AppError.invalidRefreshToken
         }
         if isPresent(token, session) { return .present(session) }
-        if let answer = unanswered.answer(to: token.secretDigest) { return .repeated(session, answer: answer) }
-        if let previous = session.previous, ConstantTime.equal(previous.secretDigest, token.secretDigest),
-            previous.replaced.duration(to: now) <= Self.repetition
-        {
-            return .repeated(session, answer: previous.answer)
+        if let previous = session.previous, ConstantTime.equal(previous.secretDigest, token.secretDigest) {
+            if previous.replaced.duration(to: now) <= Self.repetition {
+                return .repeated(session, answer: previous.answer)
+            }
+            // A request that waited for the store, or was told to come again, came in time.
+            let first = deferred.firstPresentation(of: token.secretDigest) ?? arrival ?? now
+            if previous.replaced.duration(to: min(first, arrival ?? now)) <= Self.repetition {
+                return .delayed(session, answer: previous.answer)
+            }
+        }
+        if let answer = unanswered.answer(to: token.secretDigest) { return .delayed(session, answer: answer) }
+        if token.generation > session.generation, token.isAuthentic(in: vault) {
+            // The store has lost the commit that replaced the token which it has.
+            log.warning("session_behind_token", LogField.credentials(session.credentialsID))
+            return .present(session)
         }
         log.warning("session_replayed", LogField.credentials(session.credentialsID))
         try await end(session, by: .replay)
         throw AppError.invalidRefreshToken
     }
 
-    private func isPresent(_ token: AppSessionToken, _ session: AppSession) -> Bool {
+    func isPresent(_ token: AppSessionToken, _ session: AppSession) -> Bool {
         ConstantTime.equal(session.secretDigest, token.secretDigest)
     }
 
@@ -174,15 +202,12 @@ package final class AppSessions: Sendable {
         do throws(StoreError) {
             try await vault.commit([.replace(next.record(end: end), version: session.version)] + others)
         } catch {
-            if error == .conflict {
-                // This replica may not have heard yet of the change that came first.
-                cache.invalidate(session.recordID, olderThan: session.version + 1)
-            } else {
-                cache.remove(session.recordID)
-            }
+            // Also after a conflict: a store that has lost commits has an older version than the cache.
+            cache.remove(session.recordID)
             throw error
         }
         cache.put(session.recordID, next, ticket)
+        memory.keep(next, session.recordID, version: next.version)
         return next
     }
 
@@ -203,6 +228,7 @@ package final class AppSessions: Sendable {
         let ticket = cache.ticket(session.recordID, now: time.monotonic)
         try await vault.commit(changes)
         cache.put(session.recordID, session, ticket)
+        memory.keep(session, session.recordID, version: session.version)
         bus.announce(session.tenant)
     }
 
@@ -274,6 +300,7 @@ package final class AppSessions: Sendable {
                 [.remove(id, version: record.version)] + companions(session), events: [event],
                 of: session.credentialsID)
             self.bus.announce(id, version: nil)
+            self.memory.keep(nil, id, version: record.version)
             self.log.info(
                 "session_ended", LogField.credentials(session.credentialsID) + [.outcome(cause.logged)])
             return true

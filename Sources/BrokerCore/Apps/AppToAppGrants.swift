@@ -299,7 +299,7 @@ package struct AppToAppGrants: Sendable {
             guard let token = AppSessionToken(text) else { throw Self.unauthenticated }
             do throws(AppError) {
                 switch try await sessions.find(token, of: client) {
-                case .present(let session), .repeated(let session, _): return session
+                case .present(let session), .repeated(let session, _), .delayed(let session, _): return session
                 }
             } catch {
                 throw error.code == .invalidGrant ? Self.unauthenticated : error

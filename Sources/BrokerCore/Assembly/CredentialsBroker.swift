@@ -166,7 +166,7 @@ package final class CredentialsBroker: Sendable {
         sessionEndings = SessionEndings(sessions: sessions)
         list = CredentialsList(records: records, clientFaults: renewer.clientFaults)
         logins = LoginFlow(
-            vault: vault, providers: providers, intake: intake, bus: bus,
+            vault: vault, providers: providers, intake: intake, revocations: revocations, bus: bus,
             options: LoginFlow.Options(publicBaseURL: settings.publicBaseURL, limit: settings.pendingLogins),
             instruments: instruments)
         deviceLogins = DeviceFlow(
@@ -178,7 +178,9 @@ package final class CredentialsBroker: Sendable {
             links: AppLinkCheck(
                 transport: transport, allowsHTTP: settings.providerTargets.allowsHTTP, time: time, log: log))
 
-        storeRecovery = StoreRecovery(vault: vault, records: records, time: time, log: log)
+        storeRecovery = StoreRecovery(vault: vault, records: records, time: time, log: log) {
+            () async throws(StoreError) in try await sessions.restoreLost()
+        }
         leaseRecovery = LeaseRecovery(vault: vault, renewer: renewer, time: time, log: log)
         expiryJob = ExpiryJob(
             renewer: renewer, bus: bus, schedule: schedule, budget: settings.providerBudget, instruments: instruments)

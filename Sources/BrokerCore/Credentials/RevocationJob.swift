@@ -10,6 +10,8 @@ internal import Waiting
 /// is made; the replica that moves the mark by compare-and-set makes it. A process that ends meanwhile leaves the record to
 /// another replica, or to the next process.
 ///
+/// It also sees to grants of logins whose process has ended: see `UnsettledCode`.
+///
 /// Safe to use from any task.
 package final class RevocationJob: Sendable {
     /// A logout whose revocation has its record.
@@ -26,14 +28,14 @@ package final class RevocationJob: Sendable {
     /// When a record that this process cannot read is handled again: another replica may be able to read it.
     private static let unreadablePause: Duration = .seconds(3600)
 
-    private let records: CredentialsRecords
-    private let providers: ProviderAccess
-    private let time: any Time
-    private let log: Log
+    let records: CredentialsRecords
+    let providers: ProviderAccess
+    let time: any Time
+    let log: Log
     /// Signalled when this process has written an earlier mark.
     private let marks = KeyedSignal<Int>()
 
-    private var vault: Vault { records.vault }
+    var vault: Vault { records.vault }
 
     init(records: CredentialsRecords, providers: ProviderAccess) {
         self.records = records
@@ -42,7 +44,7 @@ package final class RevocationJob: Sendable {
     }
 
     /// How long one try takes at most: the provider's metadata may have to be fetched first.
-    private var longestTry: Duration { providers.callLimit + .seconds(10) }
+    var longestTry: Duration { providers.callLimit + .seconds(10) }
 
     // MARK: At the logout
 
@@ -98,6 +100,23 @@ package final class RevocationJob: Sendable {
         return outcome
     }
 
+    // MARK: At a login
+
+    /// The change that has a grant revoked that will never be used, at once and again for a day; nil where the provider cannot
+    /// end sessions. `beginSoon` is to be called once it is committed.
+    func revocation(of held: HeldCredentials, _ id: CredentialsID, by server: AuthorizationServer) -> VaultChange? {
+        guard server.canRevoke else { return nil }
+        let now = time.now
+        let pending = PendingRevocation(storageKey: id.storageKey, credentials: held, loggedOut: now)
+        return .insert(
+            OpenRecord(
+                id: RecordID(.revocation, id.tenant, key: RefreshID().text), version: records.nextVersion(after: 0),
+                content: SecretBytes(pending.encoded), expires: now.advanced(by: PendingRevocation.span * 2), due: now))
+    }
+
+    /// Has the job look for revocations that are due.
+    func beginSoon() { marks.signal(0) }
+
     // MARK: In the background
 
     /// Works until its task is cancelled. To be called once at most.
@@ -147,6 +166,10 @@ package final class RevocationJob: Sendable {
     /// - Returns: the error of the store; nil where it answered.
     private func attempt(_ due: DueRecord) async -> StoreError? {
         do throws(StoreError) {
+            if let code = due.record.flatMap({ UnsettledCode(decoding: $0.content.revealedBytes) }) {
+                try await settle(code, due)
+                return nil
+            }
             guard let pending = due.record.flatMap({ PendingRevocation(decoding: $0.content.revealedBytes) }) else {
                 log.error("revocation_unreadable", [.tenant(due.id.tenant), .version(due.version)])
                 try await settle(due.id, due.version, from: due.mark, next: time.now.advanced(by: Self.unreadablePause))
@@ -178,7 +201,7 @@ package final class RevocationJob: Sendable {
                 log.error("revocation_given_up", LogField.credentials(id))
             }
         } catch .conflict {
-            // The tenant was removed.
+            // The tenant was removed, or the login has ended after all.
             return nil
         } catch {
             return error

@@ -27,8 +27,8 @@ package final class LoginFlow: Sendable {
     }
 
     init(
-        vault: Vault, providers: ProviderAccess, intake: GrantIntake, bus: EventBus, options: Options,
-        instruments: Instruments
+        vault: Vault, providers: ProviderAccess, intake: GrantIntake, revocations: RevocationJob, bus: EventBus,
+        options: Options, instruments: Instruments
     ) {
         (time, log) = (instruments.time, instruments.log)
         quota = PendingLoginQuota(.login, .pendingLogins, limit: options.limit, vault: vault, time: time)
@@ -38,8 +38,8 @@ package final class LoginFlow: Sendable {
         publicBaseURL = options.publicBaseURL
         endings = LoginEndings(.login, vault: vault, bus: bus, time: time)
         redemption = LoginRedemption(
-            vault: vault, endpoint: providers.endpoint, intake: intake, logins: logins, endings: endings,
-            instruments: instruments)
+            vault: vault, endpoint: providers.endpoint, intake: intake, revocations: revocations, logins: logins,
+            endings: endings, instruments: instruments)
         intake.setLoginEnding(of: .login) { [vault, time, endings] id, login, refusal throws(StoreError) in
             let record = RecordID(.login, id.tenant, key: login)
             return try await LoginRedemption.end(of: record, id, refusal: refusal, in: vault, at: time.now) {

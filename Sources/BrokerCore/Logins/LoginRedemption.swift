@@ -19,6 +19,7 @@ final class LoginRedemption: Sendable {
     private let vault: Vault
     private let endpoint: TokenEndpoint
     private let intake: GrantIntake
+    private let revocations: RevocationJob
     private let logins: LoginRecords
     private let endings: LoginEndings
     private let time: any Time
@@ -31,13 +32,14 @@ final class LoginRedemption: Sendable {
     static let storeRetries = 5
 
     init(
-        vault: Vault, endpoint: TokenEndpoint, intake: GrantIntake, logins: LoginRecords, endings: LoginEndings,
-        instruments: Instruments
+        vault: Vault, endpoint: TokenEndpoint, intake: GrantIntake, revocations: RevocationJob, logins: LoginRecords,
+        endings: LoginEndings, instruments: Instruments
     ) {
         (time, log, metrics) = (instruments.time, instruments.log, instruments.metrics)
         self.vault = vault
         self.endpoint = endpoint
         self.intake = intake
+        self.revocations = revocations
         self.logins = logins
         self.endings = endings
         flights = SingleFlight(on: endpoint.executor)
@@ -93,40 +95,52 @@ final class LoginRedemption: Sendable {
         var used = login
         used.secrets = nil
         used.attempt = id.text
-        if case .failure(let error) = grant { used.status = .failed(LoginFailure(error)) }
+        var codeGuard: RevocationJob.CodeGuard?
+        switch grant {
+        case .failure(let error): used.status = .failed(LoginFailure(error))
+        case .success(let code):
+            codeGuard = revocations.guardingCode(
+                code, of: login.credentialsID, redirectURI: secrets.redirectURI, codeVerifier: secrets.codeVerifier,
+                at: secrets.server)
+        }
         let usedRecord = used.record(replacing: record)
         do throws(StoreError) {
             try await logins.replace(
-                usedRecord, version: record.version, telling: failure(of: used, grant), retries: Self.storeRetries)
+                usedRecord, version: record.version,
+                telling: failure(of: used, grant) + (codeGuard.map { [$0.insertion] } ?? []),
+                retries: Self.storeRetries)
         } catch .conflict {
             return .overtaken
         } catch {
             log.storeFailed(error, LogField.credentials(login.credentialsID))
             return .failed(BrokerError(error))
         }
-        switch grant {
-        case .success(let code):
-            return .ended(await redeem(code, used, usedRecord, secrets, proof, as: id))
-        case .failure(let error):
-            return .ended(end(used, secrets, .failure(error)))
+        switch (grant, codeGuard) {
+        case (.success(let code), let codeGuard?):
+            return .ended(await redeem(code, codeGuard, used, usedRecord, secrets, proof, as: id))
+        case (.failure(let error), _): return .ended(end(used, secrets, .failure(error)))
+        case (.success, nil): preconditionFailure("a code has its guard")
         }
     }
 
     private func redeem(
-        _ code: SecretBytes, _ login: PendingLogin, _ record: OpenRecord, _ secrets: PendingLogin.Secrets,
-        _ proof: WireText?, as id: RefreshID
+        _ code: SecretBytes, _ codeGuard: RevocationJob.CodeGuard, _ login: PendingLogin, _ record: OpenRecord,
+        _ secrets: PendingLogin.Secrets, _ proof: WireText?, as id: RefreshID
     ) async -> LoginFlow.Ended {
         let client = secrets.configuration.client
         var login = login
+        var spent = Spent.inDoubt
         do throws(BrokerError) {
             let response = try await endpoint.redeem(
                 .authorizationCode(
                     code: code, redirectURI: secrets.redirectURI, codeVerifier: secrets.codeVerifier, keyProof: proof),
                 for: client, of: login.tenant, at: secrets.server, as: id, binding: secrets.deviceKey)
+            spent = .granted(nil)
             let grant = GrantIntake.Grant(
                 response, origin: .login, nonce: secrets.nonce, login: login.id, deviceKey: secrets.deviceKey,
                 to: secrets.configuration, by: secrets.server, now: time.now)
             if let app = login.app, app.storesByUser {
+                spent = .granted(grant.credentials)
                 guard let userID = try await intake.verified(grant).userID,
                     let storageKey = AppLogin.storageKey(of: userID)
                 else {
@@ -136,9 +150,11 @@ final class LoginRedemption: Sendable {
                             + "storage_key for the client, or the scope openid.")
                 }
                 login.storageKey = storageKey
+                spent = .granted(nil)
             }
             let code = try login.app.map { _ throws(BrokerError) in try AppCode.secret() }
-            let (outcome, hasArrived, isIssued) = try await store(grant, of: login, over: record, issuing: code)
+            let (outcome, hasArrived, isIssued) = try await store(
+                grant, of: login, over: record, settling: codeGuard, issuing: code)
             switch outcome {
             case .stored(let snapshot):
                 let held = snapshot.record.held ?? grant.credentials
@@ -146,7 +162,9 @@ final class LoginRedemption: Sendable {
                 return end(login, secrets, .success(held), code)
             case .dropped where hasArrived: return end(login, secrets, .success(grant.credentials), code)
             case .refused(let error): return end(login, secrets, .failure(error))
-            case .dropped: throw BrokerError(.gone, "The tenant was deleted before the login ended.")
+            case .dropped:
+                throw BrokerError(
+                    .gone, "The tenant was deleted, or the login was given up, before the login ended.")
             case .waits(let error):
                 // The login completes once the provider's keys are there.
                 log.warning(
@@ -155,17 +173,38 @@ final class LoginRedemption: Sendable {
                 return ended(login, secrets, .failure(error), nil)
             }
         } catch {
-            await markFailed(login, record, error)
+            if case .inDoubt = spent, Self.isRefusal(error) { spent = .refused }
+            await markFailed(login, record, error, codeGuard, spent, by: secrets.server)
             return end(login, secrets, .failure(error))
         }
     }
 
+    /// What has become of the code of a login that fails.
+    private enum Spent {
+        /// The provider may have granted something that has not arrived.
+        case inDoubt
+        case refused
+        /// What was granted, which nothing uses; nil where it may be in the store.
+        case granted(HeldCredentials?)
+    }
+
+    /// Whether a provider that answers so has granted nothing.
+    private static func isRefusal(_ error: BrokerError) -> Bool {
+        switch error.code {
+        case .unexpectedError, .illegalConfiguration, .authorizationError: true
+        default: false
+        }
+    }
+
     /// Stores the credentials and the login's progress in one commit: its completion, or that it waits for the provider's keys.
-    /// - Parameter code: of the app that the login is for, to be issued with it; nil for none.
+    /// - Parameters:
+    ///   - codeGuard: is removed with it.
+    ///   - code: of the app that the login is for, to be issued with it; nil for none.
     /// - Returns: the outcome, whether an earlier try was carried out although its answer was lost, and whether the code was
     ///   issued.
     private func store(
-        _ grant: GrantIntake.Grant, of login: PendingLogin, over record: OpenRecord, issuing code: SecretBytes?
+        _ grant: GrantIntake.Grant, of login: PendingLogin, over record: OpenRecord,
+        settling codeGuard: RevocationJob.CodeGuard, issuing code: SecretBytes?
     ) async throws(BrokerError) -> (GrantIntake.Outcome, hasArrived: Bool, isIssued: Bool) {
         var (isFirst, waits, hasArrived) = (true, false, false)
         let told = BrokerEvent.loginCompleted(login.credentialsID, .standard, loginID: login.id, at: time.now)
@@ -175,7 +214,7 @@ final class LoginRedemption: Sendable {
             waits = isWaiting
             if isWaiting { next.isVerifying = true } else { next.status = .completed }
             let nextRecord = next.record(replacing: record)
-            var progress: [VaultChange] = [.replace(nextRecord, version: record.version)]
+            var progress: [VaultChange] = [.replace(nextRecord, version: record.version), codeGuard.removal]
             if let code, !isWaiting { progress += self.issuing(code, for: login, held) }
             let events = isWaiting ? [] : [told]
             // Only the process that has used the state writes the login, so the first try does not read it.
@@ -184,7 +223,10 @@ final class LoginRedemption: Sendable {
                 return (progress, events)
             }
             let standing = try await self.vault.read(login.recordID)
-            if standing?.version == record.version { return (progress, events) }
+            if standing?.version == record.version {
+                // Another process may have given the login up, and revoked what it was granted.
+                return try await self.revocations.isStanding(codeGuard) ? (progress, events) : nil
+            }
             // If an earlier try was carried out although its answer was lost, the credentials may have been renewed since.
             hasArrived = standing?.content == nextRecord.content
             return nil
@@ -248,14 +290,27 @@ final class LoginRedemption: Sendable {
     }
 
     /// Stores why the login failed. If the store does not take that, the login expires in due time.
-    private func markFailed(_ login: PendingLogin, _ record: OpenRecord, _ error: BrokerError) async {
+    /// - Parameter codeGuard: stays where something may have been granted, and another try of the code settles that.
+    private func markFailed(
+        _ login: PendingLogin, _ record: OpenRecord, _ error: BrokerError, _ codeGuard: RevocationJob.CodeGuard,
+        _ spent: Spent, by server: AuthorizationServer
+    ) async {
         var failed = login
         failed.status = .failed(LoginFailure(error))
+        var settlement: [VaultChange] = []
+        switch spent {
+        case .inDoubt, .granted(nil): break
+        case .refused: settlement = [codeGuard.removal]
+        case .granted(let unused?):
+            let revocation = revocations.revocation(of: unused, login.credentialsID, by: server)
+            settlement = [codeGuard.removal] + (revocation.map { [$0] } ?? [])
+        }
         do throws(StoreError) {
             try await logins.replace(
                 failed.record(replacing: record), version: record.version,
-                telling: failure(of: login, Result<SecretBytes, BrokerError>.failure(error)),
+                telling: failure(of: login, Result<SecretBytes, BrokerError>.failure(error)) + settlement,
                 retries: Self.storeRetries)
+            if settlement.count > 1 { revocations.beginSoon() }
         } catch {
             log.warning("login_outcome_not_stored", LogField.credentials(login.credentialsID) + [.store(error)])
         }

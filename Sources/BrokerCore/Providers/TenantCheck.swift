@@ -16,6 +16,8 @@ package struct TenantCheck: Sendable {
         case metadata
         case jwks
         case clientAuthentication = "client_authentication"
+        /// Whether the provider gives challenges, for a tenant that takes part in logins between apps.
+        case challenge
     }
 
     package struct Outcome: Sendable, Equatable {
@@ -57,8 +59,8 @@ package struct TenantCheck: Sendable {
         self.time = time
     }
 
-    /// One outcome for each name, in the order of `Name.allCases`. Takes as long as the fetch of the metadata and, after it, two
-    /// calls at most.
+    /// One outcome for each name, in the order of `Name.allCases`, without those that the tenant has no use for. Takes as long as
+    /// the fetch of the metadata and, after it, two calls at most.
     package func outcomes(of tenant: Tenant) async -> [Outcome] {
         let configuration = tenant.configuration
         let needsMetadata = configuration.configuredServer == nil
@@ -71,7 +73,9 @@ package struct TenantCheck: Sendable {
         async let reached = reach(origins, configuration)
         async let jwks = self.jwks(at: keys, configuration, isUnknown: needsMetadata && metadata == nil)
         async let client = self.client(of: tenant, at: server, grantTypes: metadata?.grantTypes)
+        async let challenge = self.challenge(of: tenant, at: server)
         return await Self.connections(reached, configuration) + [Self.outcome(of: fetched), jwks, client]
+            + [challenge].compactMap(\.self)
     }
 
     // MARK: Connections
@@ -82,6 +86,7 @@ package struct TenantCheck: Sendable {
         let called = [
             hasFetched ? configuration.issuer : nil, server?.tokenEndpoint ?? configuration.endpoints.token, keys,
             server?.revocationEndpoint, server?.deviceAuthorizationEndpoint,
+            configuration.provesDeviceKeys ? server?.challengeEndpoint : nil,
         ]
         var origins: [URLTarget.Origin] = []
         for origin in called.compactMap({ $0.flatMap(URLTarget.init)?.origin }) where !origins.contains(origin) {
@@ -269,6 +274,40 @@ package struct TenantCheck: Sendable {
                     + (isNeeded ? "no token can be verified." : "the provider signs nothing."))
         case 1: Outcome(.jwks, true, "One key is at \(address).\(others)")
         case let count: Outcome(.jwks, true, "\(count) keys are at \(address).\(others)")
+        }
+    }
+
+    // MARK: Challenges
+
+    /// Asks for a challenge, which is not used. Nil for a tenant that takes no part in logins between apps.
+    private func challenge(of tenant: Tenant, at server: AuthorizationServer?) async -> Outcome? {
+        guard tenant.configuration.provesDeviceKeys else { return nil }
+        guard let server, let address = server.challengeEndpoint, let rules = server.preset.appToApp else {
+            return Outcome(.challenge, false, "Not tried: no challenge endpoint is known.")
+        }
+        let start = time.monotonic
+        let answer: Result<ClientResponse, TransportError>
+        do throws(BrokerError) {
+            answer = try await providers.endpoint.tryChallenge(rules, address, at: server, within: providers.callLimit)
+        } catch {
+            return Outcome(.challenge, false, error.detail)
+        }
+        switch answer {
+        case .failure(let error): return Outcome(.challenge, false, unanswered(address, error, since: start))
+        case .success(let response) where (200..<300).contains(response.status.code):
+            return await TokenEndpoint.challenge(in: response) != nil
+                ? Outcome(.challenge, true, "\(address) gave a challenge, which was dropped.")
+                : Outcome(.challenge, false, "\(address) answered with no usable challenge.")
+        case .success(let response):
+            let isBusy = response.status.code == 429 || response.status.code >= 500
+            return Outcome(
+                .challenge, false,
+                "\(address) answered with status \(response.status.code)."
+                    .followed(
+                        by: isBusy
+                            ? "Try again later."
+                            : "Check the issuer, or endpoints.challenge, and whether the provider has app2app enabled.")
+            )
         }
     }
 

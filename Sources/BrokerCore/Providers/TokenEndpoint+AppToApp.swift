@@ -43,9 +43,7 @@ extension TokenEndpoint {
         _ rules: ProviderPreset.AppToAppRules, _ address: String, _ server: AuthorizationServer, _ tenant: TenantName,
         retries: Int
     ) async throws(BrokerError) -> WireText {
-        var message = try ClientRequest(provider: server, .post, address)
-        message.fields.append("Content-Type", "application/json")
-        message.body = JSONWriter.object { $0.member("purpose", rules.challengePurpose) }
+        let message = try Self.challengeRequest(rules, address, server)
         let fields: [LogField] = [.tenant(tenant), .provider(server.preset), .endpoint(address)]
         var retry = 0
         while true {
@@ -53,7 +51,7 @@ extension TokenEndpoint {
             var retryAfter: Duration?
             switch await send(message, endpoint: .challenge, server: server) {
             case .success(let response) where (200..<300).contains(response.status.code):
-                if let challenge = await Self.value(in: response, at: ["result", "token"]) { return challenge }
+                if let challenge = await Self.challenge(in: response) { return challenge }
                 log.warning("challenge_unusable", fields + [.status(response.status)])
                 throw BrokerError(.networkError, "The provider answered without a usable challenge.")
             case .success(let response):
@@ -79,6 +77,30 @@ extension TokenEndpoint {
             else { throw failure }
             try await waitBeforeRetry(wait, nil)
         }
+    }
+
+    private static func challengeRequest(
+        _ rules: ProviderPreset.AppToAppRules, _ address: String, _ server: AuthorizationServer
+    ) throws(BrokerError) -> ClientRequest {
+        var message = try ClientRequest(provider: server, .post, address)
+        message.fields.append("Content-Type", "application/json")
+        message.body = JSONWriter.object { $0.member("purpose", rules.challengePurpose) }
+        return message
+    }
+
+    /// The challenge of an answer; nil where it has none of a usable form.
+    static func challenge(in response: ClientResponse) async -> WireText? {
+        await value(in: response, at: ["result", "token"])
+    }
+
+    /// Asks for a challenge, by one call, for the check of a tenant.
+    /// - Parameter limit: for how long to wait for the answer.
+    func tryChallenge(
+        _ rules: ProviderPreset.AppToAppRules, _ address: String, at server: AuthorizationServer, within limit: Duration
+    ) async throws(BrokerError) -> Result<ClientResponse, TransportError> {
+        var message = try Self.challengeRequest(rules, address, server)
+        message.timeLimit = limit
+        return await send(message, endpoint: .challenge, server: server)
     }
 
     /// Asks for a code for another app, by one call.

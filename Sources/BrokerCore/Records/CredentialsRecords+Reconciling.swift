@@ -100,6 +100,7 @@ extension CredentialsRecords {
         if record.granted?.level == .user, record.renewed != nil {
             record.exchanged = record.exchanged ?? known.replaced.last
         }
+        if record.waiting == nil { record.heldSince = nil }
         let prepared = prepare(
             record, id, over: version, above: known.version,
             replacing: known.replaced + (stored?.tokenDigest.map { [$0] } ?? [])

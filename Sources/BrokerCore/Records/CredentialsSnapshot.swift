@@ -122,7 +122,7 @@ extension CredentialsSnapshot {
         }
     }
 
-    /// The entity tag of a stored record.
+    /// The entity tag of answers whose last change has this version.
     package static func tag(_ version: Int64) -> String { "\"\(version)\"" }
 }
 

@@ -25,7 +25,14 @@ final class StoreRecovery: Sendable {
     private var rollback: StoreRollback { records.rollback }
     private var memory: GrantMemory { records.memory }
 
-    init(vault: Vault, records: CredentialsRecords, time: any Time, log: Log) {
+    /// Stores again what is not credentials.
+    private let restoringOthers: @Sendable () async throws(StoreError) -> Void
+
+    init(
+        vault: Vault, records: CredentialsRecords, time: any Time, log: Log,
+        restoringOthers: @escaping @Sendable () async throws(StoreError) -> Void
+    ) {
+        self.restoringOthers = restoringOthers
         self.vault = vault
         self.records = records
         self.time = time
@@ -72,6 +79,7 @@ final class StoreRecovery: Sendable {
         guard rollback.takeSweep() else { return }
         do throws(StoreError) {
             _ = try await records.reconcileAll()
+            try await restoringOthers()
         } catch {
             log.storeFailed(error)
         }
@@ -113,6 +121,7 @@ final class StoreRecovery: Sendable {
     private func recover() async throws(StoreError) {
         do throws(StoreError) {
             try await compareLineage()
+            try await restoringOthers()
             var lost = try await records.reconcileAll()
             if rollback.remainingHold != nil {
                 // Another replica may store records again meanwhile that are older than this replica's.
@@ -121,6 +130,7 @@ final class StoreRecovery: Sendable {
                     if Task.isCancelled { throw .unavailable }
                     _ = try await lineage()
                 }
+                try await restoringOthers()
                 lost = try await records.reconcileAll()
             }
             report(lost)

@@ -89,10 +89,12 @@ struct SessionUse {
         }
     }
 
-    /// Stores a record before the work, unless a renewal has begun meanwhile.
+    /// Stores a record before the work, unless a renewal has begun meanwhile. No answer shows what has changed.
     private func store(_ record: CredentialRecord, over snapshot: CredentialsSnapshot) async throws(BrokerError) {
         let holder = renewer.holders.begin(RefreshID())
         defer { renewer.holders.end(holder) }
+        var record = record
+        record.heldSince = snapshot.heldVersion
         do throws(StoreError) {
             _ = try await records.write(
                 records.prepare(record, id, over: snapshot.version, fencedFor: holder) { _ in [] }, id)
@@ -169,10 +171,12 @@ struct SessionUse {
         records.changes.signal(id)
     }
 
-    /// Stores a record in place of the one that was worked with, which ends the lease. A store that does not answer is asked again
+    /// Stores a record in place of the one that was worked with, which ends the lease. No answer shows what has changed. A store that does not answer is asked again
     /// a few times.
     /// - Returns: whether it is stored.
     func end(_ held: Held, storing record: CredentialRecord, telling events: [BrokerEvent]) async -> Bool {
+        var record = record
+        record.heldSince = held.snapshot.heldVersion
         let prepared = records.prepare(
             record, id, over: held.snapshot.version, fencedFor: held.holder
         ) { _ in events }

@@ -141,6 +141,9 @@ package struct TenantConfiguration: Sendable, Equatable {
     /// Whether a login binds a new device key to its session.
     var bindsDeviceKeys: Bool { appToApp?.isEnabled == true && preset.appToApp != nil }
 
+    /// Whether a challenge of the provider may be needed.
+    var provesDeviceKeys: Bool { bindsDeviceKeys || appToApp?.bindsKeysLater == true && preset.appToApp != nil }
+
     /// Nil if neither the tenant nor the preset names one: then the caller's `min_ttl` decides alone.
     package var effectiveRefreshLeadTime: Duration? { refreshLeadTime ?? preset.refreshLeadTime }
 

@@ -143,6 +143,45 @@ internal import TokenBroker
         #expect(await world.approve().json["outcome"]?.text == "approved")
     }
 
+    // B07
+    @Test func `the first binding without a key at the login changes the entity tag of the credentials once`()
+        async throws
+    {
+        let world = try await World(
+            app: #""enabled": false, "insecure_device_key_binding": true"#,
+            client: #""x_app2app_enabled": true, "x_app2app_insecure_device_key_binding_enabled": true"#)
+        try await world.logIn()
+        let tag = await world.broker.call(.get, "/credentials", tenant: "t1").fields["ETag"]?.text
+        // The key is stored before the server hears of it, which shows in no answer.
+        world.broker.transport.always(.failure(.connectFailed))
+        #expect(await world.approve().status == 503)
+        #expect(await world.broker.call(.get, "/credentials", tenant: "t1").fields["ETag"]?.text == tag)
+        #expect(await world.broker.call(.get, "/credentials/status", tenant: "t1").status == 200)
+        world.broker.transport.always(.forward(World.forwarding(to: world.server)))
+        #expect(await world.approve().json["outcome"]?.text == "approved")
+        let bound = await world.broker.call(.get, "/credentials", tenant: "t1").fields["ETag"]?.text
+        #expect(bound != tag)
+        #expect(await world.approve().json["outcome"]?.text == "approved")
+        #expect(await world.broker.call(.get, "/credentials", tenant: "t1").fields["ETag"]?.text == bound)
+        // What changes an answer changes its tag.
+        let refreshed = await world.broker.call(.get, "/credentials?policy=local_force_refresh", tenant: "t1")
+        #expect(refreshed.fields["ETag"]?.text != bound)
+    }
+
+    @Test func `a refresh after a key was stored that the server does not know has a tag of its own`() async throws {
+        let world = try await World(
+            app: #""enabled": false, "insecure_device_key_binding": true"#,
+            client: #""x_app2app_enabled": true"#)
+        try await world.logIn()
+        let tag = await world.broker.call(.get, "/credentials", tenant: "t1").fields["ETag"]?.text
+        #expect(await world.approve().json["outcome"]?.text == "refused")
+        let kept = await world.broker.call(.get, "/credentials", tenant: "t1", fields: ["If-None-Match": tag ?? ""])
+        #expect(kept.status == 304)
+        let refreshed = await world.broker.call(.get, "/credentials?policy=local_force_refresh", tenant: "t1")
+        #expect(refreshed.status == 200)
+        #expect(refreshed.fields["ETag"]?.text != tag)
+    }
+
     @Test func `the server's refusal goes to the other app`() async throws {
         let world = try await World(
             app: #""enabled": false, "insecure_device_key_binding": true"#)

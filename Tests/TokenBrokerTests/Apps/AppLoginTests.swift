@@ -1,10 +1,12 @@
 internal import BrokerCore
 internal import BrokerTesting
+internal import CredentialStore
 internal import ExternalText
 internal import HTTPCodec
 internal import JSON
 internal import OAuth
 internal import Testing
+internal import TokenBroker
 
 /// `/oauth2/authorize`: an app's login by its user's browser.
 @Suite struct `Logins of apps` {
@@ -205,6 +207,33 @@ internal import Testing
             app: BrokerHarness.authorization(), token: BrokerHarness.token("a", refresh: "r"))
         #expect(parameters["error"] == "server_error")
         #expect(parameters["state"] == "s-1")
+    }
+
+    /// A tenant whose provider ends sessions.
+    private static let revoking = #"""
+        {"provider": "oidc", "client_id": "c1", "endpoints": {"authorization": "https://op.example/a",
+         "token": "https://op.example/t", "revocation": "https://op.example/revoke"}}
+        """#
+
+    // B05
+    @Test func `a grant of a login that does not tell who the user is is revoked, after the login has failed`()
+        async throws
+    {
+        let broker = try await Self.broker(#"{"redirect_uris": ["https://app.example/cb"]}"#, tenant: Self.revoking)
+        let (parameters, _) = await broker.logIn(
+            app: BrokerHarness.authorization(), token: BrokerHarness.token("a", refresh: "r"))
+        #expect(parameters["error"] == "server_error")
+        #expect(try await broker.count(.revocation) == 1)
+        // The provider is away at first.
+        broker.transport.enqueue(.json(503, ""))
+        broker.time.advance(by: .milliseconds(1))
+        _ = await broker.broker.core.revocations.handleAllDue()
+        #expect(try await broker.count(.revocation) == 1)
+        broker.transport.enqueue(.json(200, ""))
+        broker.time.advance(by: .milliseconds(5001))
+        _ = await broker.broker.core.revocations.handleAllDue()
+        #expect(broker.transport.seen.filter { $0.url.hasSuffix("/revoke") }.map { $0.form["token"] } == ["r", "r"])
+        #expect(try await broker.count(.revocation) == 0)
     }
 
     // MARK: What the provider says

@@ -168,6 +168,7 @@ internal import TokenBroker
         }
     }
 
+    // B01
     @Test(arguments: [(0, true), (10, true), (11, false)])
     func `a repeated refresh gets the same answer for ten seconds, and ends the session later`(
         _ seconds: Int, _ isSame: Bool

@@ -260,6 +260,42 @@ internal import TokenBroker
         #expect(request.form["redirect_uri"] == "https://broker.example/login/callback")
     }
 
+    private static let authgear = #"""
+        {"provider": "authgear", "client_id": "c1", "issuer": "https://op.example",
+         "app2app": {"enabled": true, "authorization_endpoints": ["https://a.example/authorize"]}}
+        """#
+
+    @Test(
+        arguments: [
+            (
+                .json(200, #"{"result": {"token": "canary-challenge", "expire_at": "2030-01-01T00:00:00Z"}}"#), true,
+                "gave a challenge"
+            ),
+            (.json(404, "<html>"), false, "404"), (.json(200, "{}"), false, "no usable challenge"),
+            (.json(503, ""), false, "Try again later"), (.failure(.connectFailed), false, "could not be reached"),
+        ] as [(ScriptedTransport.Step, Bool, String)])
+    func `tries the address of challenges of a tenant that takes part in logins between apps`(
+        step: ScriptedTransport.Step, isWell: Bool, words: String
+    ) async throws {
+        let (checks, broker) = try await Self.check(
+            Self.authgear, at: Self.provider { $0.url == "https://op.example/oauth2/challenge" ? step : nil })
+        #expect(checks.names == Self.names + ["challenge"])
+        #expect(checks.failed == (isWell ? [] : ["challenge"]), "\(checks.answer.text)")
+        #expect(checks.detail("challenge").contains(words), "\(checks.answer.text)")
+        #expect(checks.detail("challenge").contains("https://op.example/oauth2/challenge"))
+        #expect(!checks.answer.text.contains("canary-challenge"))
+        #expect(broker.transport.seen.count { $0.url.hasSuffix("/oauth2/challenge") } == 1)
+    }
+
+    @Test func `the host of challenges is one of those that must be reached`() async throws {
+        let tenant = Self.authgear.replacing(
+            #""app2app""#, with: #""endpoints": {"challenge": "https://challenges.example/c"}, "app2app""#)
+        let (checks, _) = try await Self.check(
+            tenant, at: Self.provider { $0.url.hasPrefix("https://challenges.") ? .failure(.nameNotFound) : nil })
+        #expect(checks.failed == ["address", "challenge"], "\(checks.answer.text)")
+        #expect(checks.detail("address").contains("challenges.example"))
+    }
+
     @Test func `leaves a provider's metadata alone that is not needed`() async throws {
         let (checks, broker) = try await Self.check(
             #"{"client_id": "c1", "client_secret": "s1"}"#,

@@ -1,0 +1,98 @@
+internal import CredentialStore
+internal import Cryptography
+internal import OAuth
+internal import Reactor
+
+/// Codes whose login may end with its process.
+extension RevocationJob {
+    /// The record of a code that is being redeemed. Its removal belongs into the commit that stores the grant: it is a conflict
+    /// once another process has taken the code over.
+    struct CodeGuard: Sendable {
+        let insertion: VaultChange
+        let removal: VaultChange
+        fileprivate let id: RecordID
+        fileprivate let version: Int64
+    }
+
+    /// For how long a login may redeem a code until another process takes the code over: six calls, the waits between them, and
+    /// those for a store that does not answer.
+    private var longestRedemption: Duration { providers.callLimit * 6 + .seconds(30) }
+
+    /// Makes the record of a code, which the commit that begins the redemption is to insert.
+    func guardingCode(
+        _ code: SecretBytes, of id: CredentialsID, redirectURI: String, codeVerifier: SecretBytes,
+        at server: AuthorizationServer
+    ) -> CodeGuard {
+        let now = time.now
+        let unsettled = UnsettledCode(
+            storageKey: id.storageKey, code: code, redirectURI: redirectURI, codeVerifier: codeVerifier,
+            tokenEndpoint: server.tokenEndpoint, begun: now)
+        let record = Self.record(
+            unsettled.encoded, RecordID(.revocation, id.tenant, key: RefreshID().text),
+            version: records.nextVersion(after: 0), since: now, due: now.advanced(by: longestRedemption))
+        return CodeGuard(
+            insertion: .insert(record), removal: .remove(record.id, version: record.version), id: record.id,
+            version: record.version)
+    }
+
+    /// Whether no other process has taken the code over.
+    func isStanding(_ codeGuard: CodeGuard) async throws(StoreError) -> Bool {
+        try await vault.version(of: codeGuard.id) == codeGuard.version
+    }
+
+    /// Takes a code over whose login has not ended, and presents it to the provider.
+    func settle(_ unsettled: UnsettledCode, _ due: DueRecord) async throws(StoreError) {
+        // A new version, so that the login cannot store any more what it was granted.
+        let taken = Self.record(
+            unsettled.encoded, due.id, version: due.version + 1, since: unsettled.begun,
+            due: time.now.advanced(by: longestTry))
+        try await vault.commit([.replace(taken, version: due.version)])
+        try await vault.commit([await outcome(of: unsettled, taken)])
+    }
+
+    /// What is to become of the record of a code that this process has taken over.
+    private func outcome(of unsettled: UnsettledCode, _ taken: OpenRecord) async -> VaultChange {
+        let id = CredentialsID(tenant: taken.id.tenant, storageKey: unsettled.storageKey)
+        let removal = VaultChange.remove(taken.id, version: taken.version)
+        do throws(BrokerError) {
+            guard let tenant = try await records.tenants.currentTenant(id.tenant) else { return removal }
+            let server = try await providers.servers.server(for: tenant)
+            guard server.tokenEndpoint == unsettled.tokenEndpoint else { return removal }
+            let response = try await providers.endpoint.redeem(
+                .authorizationCode(
+                    code: unsettled.code, redirectURI: unsettled.redirectURI, codeVerifier: unsettled.codeVerifier),
+                for: tenant.configuration.client, of: id.tenant, at: server, as: RefreshID())
+            log.warning("interrupted_login_granted", LogField.credentials(id))
+            guard server.canRevoke else { return removal }
+            let held = HeldCredentials(
+                granted: response, level: .user, to: tenant.configuration.client, by: server, now: time.now)
+            let pending = PendingRevocation(storageKey: id.storageKey, credentials: held, loggedOut: time.now)
+            return .replace(
+                Self.record(
+                    pending.encoded, taken.id, version: taken.version + 1, since: unsettled.begun, due: time.now),
+                version: taken.version)
+        } catch {
+            let fields = LogField.credentials(id) + LogField.reason(of: error)
+            switch error.code {
+            case .networkError, .retryableError, .storageUnavailable, .providerUntrusted:
+                log.warning("interrupted_login_unsettled", fields)
+                guard let next = PendingRevocation.nextTry(since: unsettled.begun, after: time.now) else {
+                    return removal
+                }
+                return .settleDue(taken.id, version: taken.version, due: taken.due, next: next)
+            default:
+                // The provider refuses the code, and revokes what it has granted for it.
+                log.warning("interrupted_login_settled", fields)
+                return removal
+            }
+        }
+    }
+
+    private static func record(
+        _ content: [UInt8], _ id: RecordID, version: Int64, since begun: Timestamp, due: Timestamp
+    ) -> OpenRecord {
+        OpenRecord(
+            id: id, version: version, content: SecretBytes(content),
+            expires: begun.advanced(by: PendingRevocation.span * 2), due: due)
+    }
+}

@@ -1,0 +1,224 @@
+"""What Schemathesis cannot make up for the operations of apps: sessions, codes, challenges that are signed.
+
+Hooks of Tests/Support/openapi/fuzz: every third request of these operations is made one that can succeed. The counts of
+answers by operation are written to the file that FUZZ_COUNTS names, when Schemathesis ends.
+"""
+
+import atexit
+import base64
+import collections
+import hashlib
+import http.server
+import itertools
+import json
+import os
+import re
+import threading
+import urllib.parse
+
+import requests
+import schemathesis
+
+TENANT, SERVER_TENANT = "fuzz-apps", "fuzz-authgear"
+APP, OTHER, INSIDE = "fuzz-app", "fuzz-other", "fuzz-inside"
+REDIRECT_URI = "http://127.0.0.1:7/callback"
+VERIFIER = "a-verifier-that-is-long-enough-for-every-server-0123456789"
+CHALLENGE = base64.urlsafe_b64encode(hashlib.sha256(VERIFIER.encode()).digest()).rstrip(b"=").decode()
+SETTINGS = {
+    "name": "Player", "redirect_uris": ["http://127.0.0.1/callback"], "storage_key": "default",
+    "refresh_token_rotation": False, "android_apps": [
+        {"package_name": "com.example.player", "sha256_cert_fingerprints": [":".join(["14"] * 32)]}],
+    "apple_apps": ["ABCDE12345.com.example.player"]}
+
+
+class Provider(http.server.BaseHTTPRequestHandler):
+    """The token endpoint of the provider of apps' users."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        content = json.dumps({
+            "access_token": "the access token", "refresh_token": "the refresh token", "token_type": "Bearer",
+            "expires_in": 86400, "scope": "r_usr", "user_id": 42}).replace("the ", "the-").replace(" token", "-token")
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content.encode())
+
+    def log_message(self, *_):
+        pass
+
+
+class World:
+    """The broker, with a provider of apps' users, apps, and a tenant whose provider is the broker itself."""
+
+    def __init__(self, base):
+        self.base = base
+        provider = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Provider)
+        threading.Thread(target=provider.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{provider.server_address[1]}"
+        self.admin("PUT", f"/tenants/{TENANT}", {
+            "client_id": "fuzz", "scopes": ["r_usr"], "login_service_base_uri": address,
+            "auth_service_base_uri": address})
+        self.register(APP)
+        self.register(OTHER)
+        self.register(
+            INSIDE, client_secret="the secret of a broker", redirect_uris=[f"{base}/login/callback"],
+            x_app2app_enabled=True)
+        self.admin("PUT", f"/tenants/{SERVER_TENANT}", {
+            "provider": "authgear", "client_id": INSIDE, "client_secret": "the secret of a broker", "issuer": base,
+            "endpoints": {"authorization": f"{base}/oauth2/authorize", "token": f"{base}/oauth2/token"},
+            "app2app": {"enabled": True, "authorization_endpoints": [f"{base}/oauth2/authorize"]}})
+        login = self.admin("POST", "/login/initialize", {}, SERVER_TENANT)
+        browser = requests.Session()
+        ended = browser.get(self.log_in(browser, login["login_uri"]), timeout=20)
+        if ended.status_code != 200:
+            raise SystemExit(f"fuzz: no login at the broker itself: {ended.status_code} {ended.text}")
+
+    def admin(self, method, path, body=None, tenant=None):
+        headers = {"Authorization": f"Bearer {os.environ['ADMIN_KEY']}"} | ({"X-Tenant": tenant} if tenant else {})
+        answer = requests.request(method, self.base + path, json=body, headers=headers, timeout=20)
+        if answer.status_code >= 300:
+            raise SystemExit(
+                f"fuzz: {method} {path}: {answer.status_code} {answer.text}\n"
+                "The broker must run with TOKEN_BROKER_ALLOW_INSECURE_PROVIDERS=true.")
+        return answer.json() if answer.content else None
+
+    def register(self, client, **settings):
+        self.admin("PUT", f"/tenants/{TENANT}/clients/{client}", SETTINGS | settings)
+
+    def log_in(self, browser, address):
+        """Goes through an app's login up to the app's redirect URI, and returns that with its query."""
+        browser.headers["Accept"] = "text/html"
+        start = browser.get(address, allow_redirects=False, timeout=20).headers["Location"]
+        at_provider = browser.get(start, allow_redirects=False, timeout=20).headers["Location"]
+        state = urllib.parse.parse_qs(urllib.parse.urlsplit(at_provider).query)["state"][0]
+        answer = browser.get(
+            f"{self.base}/login/callback", params={"code": "c", "state": state}, allow_redirects=False, timeout=20)
+        if "/login/confirm/" in answer.headers["Location"]:
+            page = browser.post(
+                answer.headers["Location"], data={"decision": "continue"}, headers={"Sec-Fetch-Site": "same-origin"},
+                timeout=20)
+            return re.search(r'href="([^"]*)"', page.text)[1].replace("&amp;", "&")
+        return answer.headers["Location"]
+
+    def authorization(self):
+        return {
+            "response_type": "code", "client_id": APP, "redirect_uri": REDIRECT_URI, "code_challenge": CHALLENGE,
+            "code_challenge_method": "S256", "state": "s"}
+
+    def code(self):
+        query = urllib.parse.urlencode(self.authorization())
+        address = self.log_in(requests.Session(), f"{self.base}/oauth2/authorize?{query}")
+        return urllib.parse.parse_qs(urllib.parse.urlsplit(address).query)["code"][0]
+
+    def exchange(self):
+        return {
+            "grant_type": "authorization_code", "client_id": APP, "code": self.code(), "redirect_uri": REDIRECT_URI,
+            "code_verifier": VERIFIER}
+
+    def session(self):
+        """The refresh token of a new session."""
+        answer = requests.post(f"{self.base}/oauth2/token", data=self.exchange(), timeout=20)
+        return answer.json()["refresh_token"]
+
+    def session_id(self):
+        self.session()
+        return self.admin("GET", f"/tenants/{TENANT}/sessions?client_id={APP}")["sessions"][-1]["session_id"]
+
+    def link(self):
+        query = urllib.parse.urlencode({
+            "client_id": OTHER, "redirect_uri": REDIRECT_URI, "code_challenge": CHALLENGE,
+            "code_challenge_method": "S256", "state": "s"})
+        return f"https://app.example/authorize?{query}"
+
+
+_world = None
+_turn = itertools.count()
+_counts = collections.defaultdict(collections.Counter)
+
+
+def _prepare(name, case, world):
+    """Makes the case of an operation one that can succeed."""
+    in_tenant = {"tenant": TENANT}
+    if name in ("listClients", "listSessions"):
+        case.path_parameters, case.query = in_tenant, {}
+    elif name in ("getClient", "putClient"):
+        case.path_parameters = in_tenant | {"client_id": OTHER}
+        if name == "putClient":
+            case.body = SETTINGS
+    elif name == "deleteClient":
+        world.register("fuzz-gone")
+        case.path_parameters = in_tenant | {"client_id": "fuzz-gone"}
+    elif name == "deleteSession":
+        case.path_parameters = in_tenant | {"session_id": world.session_id()}
+    elif name == "authorize":
+        case.query = world.authorization()
+    elif name == "exchangeToken":
+        case.body = world.exchange() if next(_turn) % 2 else {
+            "grant_type": "refresh_token", "client_id": APP, "refresh_token": world.session()}
+    elif name == "revokeToken":
+        case.body = {"client_id": APP, "token": world.session()}
+    elif name == "issueChallenge":
+        case.body = {"purpose": "app2app_request"}
+    elif name in ("readAppToAppRequest", "approveAppToAppRequest", "rejectAppToAppRequest"):
+        case.headers["X-Tenant"] = SERVER_TENANT
+        case.body = {"uri": world.link()}
+    elif name in ("showAssetLinks", "showAppleAssociation", "showAuthorizationServer"):
+        case.query = {}
+
+
+# Everything that has to do with apps, and must have been answered with success once.
+OPERATIONS = [
+    "listClients", "getClient", "putClient", "deleteClient", "listSessions", "deleteSession", "authorize",
+    "exchangeToken", "issueChallenge", "preflightChallenge", "revokeToken", "showAuthorizationServer",
+    "showAssetLinks", "showAppleAssociation", "readAppToAppRequest", "approveAppToAppRequest", "rejectAppToAppRequest"]
+
+
+def _name(case):
+    return case.operation.definition.raw.get("operationId", case.operation.label)
+
+
+@schemathesis.hook
+def before_call(context, case, kwargs):
+    global _world
+    name = _name(case)
+    if name not in OPERATIONS or case.method.upper() != case.operation.method.upper():
+        return
+    if _world is None:
+        _world = World(os.environ["FUZZ_BASE"])
+    if sum(_counts[name].values()) % 3 == 0:
+        _prepare(name, case, _world)
+
+
+@schemathesis.hook
+def after_call(context, case, response):
+    _counts[_name(case)][str(response.status_code)] += 1
+
+
+@atexit.register
+def _write():
+    path = os.environ.get("FUZZ_COUNTS")
+    if not path or not _counts:
+        return
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump({name: dict(counts) for name, counts in _counts.items()}, file)
+
+
+def _report(path):
+    """Prints the answers by operation. Returns the operations of apps that were never answered with success."""
+    with open(path, encoding="utf-8") as file:
+        counts = json.load(file)
+    for name in sorted(counts):
+        print(f"{name:26}", "  ".join(f"{status} × {count}" for status, count in sorted(counts[name].items())))
+    return [name for name in OPERATIONS if not any(status < "400" for status in counts.get(name, {}))]
+
+
+if __name__ == "__main__":
+    import sys
+
+    missing = _report(sys.argv[1])
+    if missing:
+        sys.exit(f"fuzz: never answered with success: {', '.join(missing)}")
