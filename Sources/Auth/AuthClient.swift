@@ -135,8 +135,9 @@ public final class AuthClient: Sendable {
                 defer { state.deviceLogin = begun.handle }
                 return state.deviceLogin
             }
+            // If the store does not take the end of the earlier one, that login goes on until its time runs out.
             if let earlier {
-                _ = try await opened.broker.deviceLogins.cancel(
+                _ = try? await opened.broker.deviceLogins.cancel(
                     earlier, for: .init(tenant: tenant.name, storageKeys: nil))
             }
             return begun

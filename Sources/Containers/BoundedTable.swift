@@ -55,6 +55,8 @@ package struct BoundedTable<Key: Hashable, Value> {
         entries.removeAll()
     }
 
+    package var oldest: (key: Key, value: Value)? { entries.first }
+
     /// The entries from the oldest to the newest.
     package var all: [(key: Key, value: Value)] { entries.map(\.element) }
 

@@ -71,6 +71,8 @@ package struct LinkedList<Element> {
         return element
     }
 
+    package var first: Element? { self[Int(head)] }
+
     /// Removes and returns the first element.
     package mutating func popFirst() -> Element? { remove(at: Int(head)) }
 

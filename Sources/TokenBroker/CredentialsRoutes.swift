@@ -134,14 +134,17 @@ struct CredentialsRoutes {
         try call.authorize(storageKey)
         try broker.rateLimits.spend(.writes, call.caller)
         let id = CredentialsID(tenant: tenant.name, storageKey: storageKey)
+        // What ends no later than here has ended with this logout, and the sessions of a login that comes from now on go on.
+        var removed = broker.time.now
         // The credentials are removed first, so that the logout is in effect even if the revocation fails.
         var outcome: ProviderAccess.Revocation?
         if revokes {
             outcome = try await broker.core.revocations.logOut(id, of: tenant, by: broker.core.writer)
         } else {
             _ = try await broker.core.writer.purge(id)
+            removed = broker.time.now
         }
-        await broker.core.sessionEndings.end(of: id, by: .logout)
+        await broker.core.sessionEndings.end(of: id, by: .logout, before: removed)
         broker.log.info("logout", LogField.credentials(id))
         var response = Response.empty(.noContent)
         if let outcome { response.fields.append("Token-Revocation", outcome.rawValue) }

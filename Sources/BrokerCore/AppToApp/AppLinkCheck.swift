@@ -43,6 +43,8 @@ package final class AppLinkCheck: Sendable {
     private static let timeLimit: Duration = .seconds(5)
     /// The longest document that is read, in bytes.
     private static let longest = 1 << 20
+    /// The longest document that is kept, in bytes: in memory it takes about ten times as many. A longer one is read for each check.
+    private static let longestToKeep = 64 << 10
 
     /// - Parameter allowsHTTP: whether links may be http:// ones. Otherwise their documents are not read.
     init(transport: any ProviderTransport, allowsHTTP: Bool, time: any Time, log: Log) {
@@ -113,7 +115,7 @@ package final class AppLinkCheck: Sendable {
             log.warning("app_links_unreadable", [.endpoint(address), .status(response.status)])
             throw unreadable
         }
-        let seconds = Self.freshness(of: response.fields)
+        let seconds = response.body.count <= Self.longestToKeep ? Self.freshness(of: response.fields) : 0
         kept.withLock { kept in
             if seconds > 0 {
                 kept.setNewest(

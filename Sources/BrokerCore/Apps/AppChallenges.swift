@@ -78,12 +78,7 @@ package struct AppChallenges: Sendable {
         var tries = 0
         while true {
             do throws(StoreError) {
-                try await vault.commit([.insert(record)])
-                return message[4] == purpose.number
-            } catch .conflict {
-                // An earlier try may have been carried out although its answer was lost.
-                guard tries > 0, let found = try? await vault.read(id) else { return false }
-                return found.content == attempt && message[4] == purpose.number
+                return try await hasUsed(record, attempt, isRepeated: tries > 0) && message[4] == purpose.number
             } catch {
                 guard error == .unavailable, tries < Self.storeRetries else { throw AppError(BrokerError(error)) }
                 tries += 1
@@ -93,6 +88,20 @@ package struct AppChallenges: Sendable {
                     throw AppError(BrokerError(StoreError.unavailable))
                 }
             }
+        }
+    }
+
+    /// Notes the use of a challenge.
+    /// - Returns: false where it was used before.
+    private func hasUsed(
+        _ record: OpenRecord, _ attempt: SecretBytes, isRepeated: Bool
+    ) async throws(StoreError) -> Bool {
+        do throws(StoreError) {
+            try await vault.commit([.insert(record)])
+            return true
+        } catch .conflict {
+            // An earlier try may have been carried out although its answer was lost.
+            return isRepeated ? try await vault.read(record.id)?.content == attempt : false
         }
     }
 }

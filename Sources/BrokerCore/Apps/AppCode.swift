@@ -21,13 +21,15 @@ package struct AppCode: Sendable, Equatable {
     let storageKey: StorageKey
     let userID: WireText?
     let issued: Timestamp
+    /// The session that let the app in, without which the code is good for nothing; nil for the code of a login.
+    let origin: String?
     /// The session that the code was used for; nil for an unused code.
     var session: String?
 
     package init(
         for client: (tenant: TenantName, id: String), redirectURI: String, mustNameRedirectURI: Bool,
         codeChallenge: WireText,
-        of id: CredentialsID, userID: WireText?, now: Timestamp
+        of id: CredentialsID, userID: WireText?, origin: String? = nil, now: Timestamp
     ) {
         tenant = client.tenant
         clientID = client.id
@@ -36,6 +38,7 @@ package struct AppCode: Sendable, Equatable {
         self.codeChallenge = codeChallenge
         storageKey = id.storageKey
         self.userID = userID
+        self.origin = origin
         issued = now
     }
 
@@ -75,6 +78,7 @@ package struct AppCode: Sendable, Equatable {
             json.member("storage_key", storageKey.description)
             json.memberIfPresent("user_id", userID?.text)
             json.member("issued", issued.milliseconds)
+            json.memberIfPresent("origin", origin)
             json.memberIfPresent("session", session)
         }
     }
@@ -95,6 +99,7 @@ package struct AppCode: Sendable, Equatable {
         self.storageKey = storageKey
         userID = json["user_id"]?.string
         self.issued = Timestamp(milliseconds: issued)
+        origin = json["origin"]?.string?.text
         session = json["session"]?.string?.text
     }
 }

@@ -84,10 +84,11 @@ package final class AppGrants: Sendable {
         let id = AppCode.recordID(client.tenant, code: exchange.code.utf8.span)
         var deviceKey: AppSession.DeviceKey??
         for _ in 0..<16 {
-            let (record, code) = try await usable(id, digest, exchange, client)
-            guard let code else {
-                guard let answer = sessions.unanswered.answer(to: digest) else { throw .invalidCode }
-                return answer
+            let record: OpenRecord
+            let code: AppCode
+            switch try await find(id, digest, exchange, client) {
+            case .answered(let answer): return answer
+            case .unused(let found, let content): (record, code) = (found, content)
             }
             let (held, tokenType) = try await held(code.credentialsID, of: client)
             guard AppSession.isOf(held, userID: code.userID) else { throw .invalidCode }
@@ -162,7 +163,8 @@ package final class AppGrants: Sendable {
             let secret = try AppCode.secret()
             let code = AppCode(
                 for: (target.tenant, target.clientID), redirectURI: redirectURI, mustNameRedirectURI: true,
-                codeChallenge: codeChallenge, of: session.credentialsID, userID: session.userID, now: time.now)
+                codeChallenge: codeChallenge, of: session.credentialsID, userID: session.userID, origin: session.id,
+                now: time.now)
             return (secret, code.insertion(as: secret))
         } catch {
             throw AppError(error)
@@ -193,9 +195,10 @@ package final class AppGrants: Sendable {
     ) async throws(BrokerError) -> (found: [(AppSession, end: Timestamp)], next: String?) {
         var (found, place, read): ([(AppSession, end: Timestamp)], String?, Int) = ([], after, 0)
         while read < most {
-            let page: [AppSession]
+            let (page, next): ([AppSession], String?)
             do throws(StoreError) {
-                page = try await sessions.list(of: tenant, storageKey: storageKey, after: place, limit: Self.page)
+                (page, next) = try await sessions.list(
+                    of: tenant, storageKey: storageKey, after: place, limit: Self.page)
             } catch {
                 throw BrokerError(error)
             }
@@ -206,8 +209,9 @@ package final class AppGrants: Sendable {
                 guard let client = try await clients.client(WireText(session.clientID), of: tenant) else { continue }
                 found.append((session, sessions.end(of: session, client)))
             }
-            if page.count < Self.page { return (found, nil) }
-            read += page.count
+            guard let next else { return (found, nil) }
+            place = next
+            read += Self.page
         }
         return (found, place)
     }
@@ -231,10 +235,16 @@ package final class AppGrants: Sendable {
 
     // MARK: Codes
 
-    /// The code with its record; nil in place of a code that was used, whose session has ended then.
-    private func usable(
+    /// What a code is good for.
+    private enum FoundCode {
+        case unused(OpenRecord, AppCode)
+        /// The code was used by a request whose answer the app did not get.
+        case answered(SecretBytes)
+    }
+
+    private func find(
         _ id: RecordID, _ digest: [UInt8], _ exchange: Exchange, _ client: AppClient
-    ) async throws(AppError) -> (OpenRecord, AppCode?) {
+    ) async throws(AppError) -> FoundCode {
         let record: OpenRecord
         let code: AppCode
         do throws(StoreError) {
@@ -245,33 +255,54 @@ package final class AppGrants: Sendable {
         } catch {
             throw AppError(BrokerError(error))
         }
-        guard WireText(code.clientID) == WireText(client.clientID), code.issued >= client.created else {
-            throw .invalidCode
-        }
-        if let session = code.session {
-            if sessions.unanswered.answer(to: digest) != nil { return (record, nil) }
-            log.warning("code_replayed", LogField.credentials(code.credentialsID))
+        guard WireText(code.clientID) == WireText(client.clientID), code.issued >= client.created,
+            client.redirectURI(WireText(code.redirectURI)) != nil
+        else { throw .invalidCode }
+        if let used = code.session {
+            let session = RecordID(.session, client.tenant, key: used)
             do throws(StoreError) {
-                _ = try await sessions.end(RecordID(.session, client.tenant, key: session), by: .replay)
+                if let answer = sessions.unanswered.answer(to: digest, provenBy: Array(used.utf8)),
+                    (try? Self.verify(exchange, code)) != nil, try await sessions.reread(session) != nil
+                {
+                    return .answered(answer)
+                }
+                log.warning("code_replayed", LogField.credentials(code.credentialsID))
+                _ = try await sessions.end(session, by: .replay)
             } catch {
                 throw AppError(BrokerError(error))
             }
             throw .invalidCode
         }
         guard code.expires > time.now else { throw .invalidCode }
+        try Self.verify(exchange, code)
+        if let origin = code.origin {
+            do throws(StoreError) {
+                guard try await sessions.reread(RecordID(.session, client.tenant, key: origin)) != nil else {
+                    throw .conflict
+                }
+            } catch .conflict {
+                throw .invalidCode
+            } catch {
+                throw AppError(BrokerError(error))
+            }
+        }
+        return .unused(record, code)
+    }
+
+    /// Whether the request comes from the app that the code was issued to (RFC 6749 §4.1.3, RFC 7636 §4.6).
+    private static func verify(_ exchange: Exchange, _ code: AppCode) throws(AppError) {
         let isSameURI = exchange.redirectURI.map { $0 == WireText(code.redirectURI) } ?? !code.mustNameRedirectURI
         guard isSameURI else { throw AppError(.invalidGrant, "invalid redirect URI") }
         guard let verifier = exchange.codeVerifier else {
             throw AppError(.invalidRequest, "PKCE code verifier is required")
         }
         let isVerifier =
-            Self.verifierLengths.contains(verifier.count)
+            verifierLengths.contains(verifier.count)
             && verifier.utf8.allSatisfy {
                 $0.isDigit || $0.isLowercaseLetter || $0.isUppercaseLetter || "-._~".utf8.contains($0)
             }
         let challenge = Array(Base64URL.encode(SHA256.digest(verifier.utf8.span)).utf8)
         guard isVerifier, ConstantTime.equal(challenge, Array(code.codeChallenge.utf8)) else { throw .invalidCode }
-        return (record, code)
     }
 
     // MARK: Sessions
@@ -336,7 +367,7 @@ package final class AppGrants: Sendable {
                 return false
             } catch {
                 guard error == .unavailable else { throw AppError(BrokerError(error)) }
-                sessions.unanswered.note(begun.answer, to: digest)
+                sessions.unanswered.note(begun.answer, to: digest, provenBy: Array(session.id.utf8))
                 tries += 1
                 guard tries <= Self.storeRetries, await pause(tries) else { throw AppError(BrokerError(error)) }
             }
@@ -410,7 +441,7 @@ package final class AppGrants: Sendable {
             } catch {
                 guard error == .unavailable else { throw AppError(BrokerError(error)) }
                 // If the store has carried it out, the app's next try presents a token that is replaced.
-                sessions.unanswered.note(answer, to: token.secretDigest)
+                sessions.unanswered.note(answer, to: token.secretDigest, provenBy: rotated.secretDigest)
                 tries += 1
                 guard tries <= Self.storeRetries, await pause(tries) else { throw AppError(BrokerError(error)) }
             }

@@ -143,7 +143,9 @@ package final class AppSessions: Sendable {
                 return .delayed(session, answer: previous.answer)
             }
         }
-        if let answer = unanswered.answer(to: token.secretDigest) { return .delayed(session, answer: answer) }
+        if let answer = unanswered.answer(to: token.secretDigest, provenBy: session.secretDigest) {
+            return .delayed(session, answer: answer)
+        }
         if token.generation > session.generation, token.isAuthentic(in: vault) {
             // The store has lost the commit that replaced the token which it has.
             log.warning("session_behind_token", LogField.credentials(session.credentialsID))
@@ -165,19 +167,25 @@ package final class AppSessions: Sendable {
 
     /// Up to `limit` sessions of the tenant after `after`, in the order of their identifiers.
     /// - Parameter storageKey: nil for the sessions of all storage keys.
+    /// - Returns: the sessions without those that cannot be read, and the identifier behind which to go on; nil where there are
+    ///   no more.
     package func list(
         of tenant: TenantName, storageKey: StorageKey?, after: String?, limit: Int
-    ) async throws(StoreError) -> [AppSession] {
+    ) async throws(StoreError) -> (sessions: [AppSession], next: String?) {
         let prefix = storageKey.map(PendingSessionEnding.keyPrefix)
         let place = after ?? prefix
-        let found = try await vault.list(
+        let found = try await vault.listSealed(
             .session, tenant: tenant, after: place.map { RecordID(.session, tenant, key: $0) }, limit: limit)
         var sessions: [AppSession] = []
         for record in found {
-            if let prefix, !WireText(record.id.key).starts(with: WireText(prefix)) { break }
-            sessions.append(try AppSession(record))
+            if let prefix, !WireText(record.id.key).starts(with: WireText(prefix)) { return (sessions, nil) }
+            do throws(StoreError) {
+                sessions.append(try AppSession(try vault.open(record)))
+            } catch {
+                log.error("session_unreadable", [.tenant(tenant), .version(record.version)])
+            }
         }
-        return sessions
+        return (sessions, found.count == limit ? found.last?.id.key : nil)
     }
 
     // MARK: Writing

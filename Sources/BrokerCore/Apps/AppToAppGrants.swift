@@ -107,7 +107,7 @@ package struct AppToAppGrants: Sendable {
             }
             do throws(StoreError) {
                 if session.deviceKey != nil {
-                    try await sessions.vault.commit(changes)
+                    try await sessions.vault.commit(changes + [.require(session.recordID)])
                 } else {
                     var next = session
                     next.deviceKey = AppSession.DeviceKey(key)
@@ -272,7 +272,9 @@ package struct AppToAppGrants: Sendable {
                             made.record(client.tenant, version: sessions.records.nextVersion(after: $0.version)),
                             version: $0.version)
                     } ?? .insert(made.record(client.tenant, version: sessions.records.nextVersion(after: 0)))
-                try await sessions.replace(next, client, alongside: [change])
+                try await sessions.replace(
+                    next, client,
+                    alongside: [change] + (try await removal(of: session.biometricKey, unless: keyID, session)))
                 return
             } catch .conflict {
                 guard let standing = try await reread(session) else { throw Self.credentials }
@@ -283,6 +285,15 @@ package struct AppToAppGrants: Sendable {
             }
         }
         throw AppError(.temporarilyUnavailable, "The session kept changing. Try again.")
+    }
+
+    /// The change that removes the biometric key which the session had before: it would not end with the session any more.
+    private func removal(
+        of earlier: AppSession.BiometricKey?, unless keyID: WireText, _ session: AppSession
+    ) async throws(StoreError) -> [VaultChange] {
+        guard let earlier, WireText(earlier.keyID) != keyID else { return [] }
+        let id = BiometricKey.recordID(session.credentialsID, WireText(earlier.keyID))
+        return try await sessions.vault.version(of: id).map { [.remove(id, version: $0)] } ?? []
     }
 
     private func reread(_ session: AppSession) async throws(AppError) -> AppSession? {
@@ -373,13 +384,13 @@ package struct AppToAppGrants: Sendable {
         do throws(StoreError) {
             var after: String?
             while true {
-                let page = try await sessions.list(
+                let (page, next) = try await sessions.list(
                     of: session.tenant, storageKey: session.storageKey, after: after, limit: 100)
                 for other in page where other.begunWith.map({ WireText($0) == key.keyID }) ?? false {
                     if other.id != session.id { _ = try await sessions.end(other.recordID, by: .revoked) }
                 }
-                guard page.count == 100, let last = page.last else { return }
-                after = last.id
+                guard let next else { return }
+                after = next
             }
         } catch {
             // They end at the next login with the key, or when they expire.

@@ -51,10 +51,11 @@ package final class SessionEndings: Sendable {
         }
     }
 
-    /// Ends the sessions of credentials that were removed just now. If the store does not answer, the job ends them later.
-    package func end(of id: CredentialsID, by cause: BrokerEvent.SessionEnd) async {
+    /// Ends the sessions of credentials that were removed. If the store does not answer, the job ends them later.
+    /// - Parameter removed: when the credentials were removed. Sessions of a later login go on.
+    package func end(of id: CredentialsID, by cause: BrokerEvent.SessionEnd, before removed: Timestamp) async {
         do throws(StoreError) {
-            try await end(.of(id.storageKey), of: id.tenant, by: cause, before: time.now)
+            try await end(.of(id.storageKey), of: id.tenant, by: cause, before: removed)
         } catch {
             log.storeFailed(error, LogField.credentials(id))
         }
@@ -68,7 +69,13 @@ package final class SessionEndings: Sendable {
             let due = try await vault.due(kind, before: time.now.advanced(by: .milliseconds(1)), limit: Self.batch)
             for record in due {
                 if Task.isCancelled { return }
-                try await handle(record)
+                do throws(StoreError) {
+                    try await handle(record)
+                } catch .damaged(let text) {
+                    // Another replica may be able to read what this one cannot. The other records must not wait for it.
+                    log.storeFailed(.damaged(text))
+                    try await postpone(record, to: time.now.advanced(by: Self.unreadablePause))
+                }
             }
             if due.count < Self.batch { return }
         }
@@ -97,13 +104,14 @@ package final class SessionEndings: Sendable {
         let storageKey: StorageKey? = if case .of(let storageKey) = which { storageKey } else { nil }
         var after: String?
         while !Task.isCancelled {
-            let found = try await sessions.list(of: tenant, storageKey: storageKey, after: after, limit: Self.batch)
+            let (found, next) = try await sessions.list(
+                of: tenant, storageKey: storageKey, after: after, limit: Self.batch)
             for session in found where session.created <= before {
                 if case .ofClient(let clientID) = which, WireText(session.clientID) != WireText(clientID) { continue }
                 _ = try await sessions.end(session.recordID, by: cause)
             }
-            guard found.count == Self.batch, let last = found.last else { break }
-            after = last.id
+            guard let next else { break }
+            after = next
         }
         try await removeKeys(which, of: tenant, before: before)
     }
@@ -116,10 +124,16 @@ package final class SessionEndings: Sendable {
             if case .of(let storageKey) = which { PendingSessionEnding.keyPrefix(of: storageKey) } else { nil }
         var after = prefix.map { RecordID(.biometricKey, tenant, key: $0) }
         while !Task.isCancelled {
-            let found = try await vault.list(.biometricKey, tenant: tenant, after: after, limit: Self.batch)
+            let found = try await vault.listSealed(.biometricKey, tenant: tenant, after: after, limit: Self.batch)
             for record in found {
                 if let prefix, !WireText(record.id.key).starts(with: WireText(prefix)) { return }
-                let key = try BiometricKey(record)
+                let key: BiometricKey
+                do throws(StoreError) {
+                    key = try BiometricKey(try vault.open(record))
+                } catch {
+                    log.error("biometric_key_unreadable", [.tenant(tenant), .version(record.version)])
+                    continue
+                }
                 if case .ofClient(let clientID) = which, WireText(key.clientID) != WireText(clientID) { continue }
                 if key.created <= before { try await sessions.remove(record.id) }
             }

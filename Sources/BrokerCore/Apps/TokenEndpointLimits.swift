@@ -6,7 +6,8 @@ package import Reactor
 internal import Synchronization
 internal import Waiting
 
-/// Limits how many requests the token endpoint of apps takes in a minute from one address and for one user, over all replicas.
+/// Limits how many requests the endpoints of apps take in a minute from one address, and the token endpoint for one user, over all
+/// replicas.
 ///
 /// The minutes are those of the shared time, so all replicas begin a new count together. Each replica counts up to a quarter of a
 /// limit by itself: the usual app costs no access to the store. From there on it adds its requests to a record that all replicas
@@ -19,7 +20,7 @@ internal import Waiting
 package final class TokenEndpointLimits: Sendable {
     /// The most requests of a minute; nil for any number.
     package struct Limits: Sendable {
-        /// From each address, or from each /64 prefix of IPv6. Default 120.
+        /// From each address, or from each /64 prefix of IPv6, to each of the four endpoints. Default 120.
         package var perAddress: Int? = 120
         /// For each user of a tenant, by the storage key. Default 60.
         package var perUser: Int? = 60
@@ -27,14 +28,23 @@ package final class TokenEndpointLimits: Sendable {
         package init() {}
     }
 
+    /// What a request without an API key asks for. Each is counted by itself.
+    package enum Purpose: String, Sendable {
+        case token
+        case revocation
+        case authorization
+        case challenge
+    }
+
     private enum Subject: Hashable, Sendable {
-        case address(NetworkSource)
+        case address(NetworkSource, Purpose)
         case user(CredentialsID)
 
         /// Two subjects have two texts: names have no spaces.
         var text: String {
             switch self {
-            case .address(let source): "address \(source)"
+            case .address(let source, .token): "address \(source)"
+            case .address(let source, let purpose): "address \(source) \(purpose.rawValue)"
             case .user(let id): "user \(id.tenant) \(id.storageKey)"
             }
         }
@@ -103,9 +113,9 @@ package final class TokenEndpointLimits: Sendable {
 
     /// Counts a request from an address. A request without a known address is not counted.
     /// - Throws: `x_rate_limited` beyond the limit. Retrying helps after `retryAfter`.
-    package func admit(_ source: NetworkSource) async throws(AppError) {
+    package func admit(_ source: NetworkSource, for purpose: Purpose) async throws(AppError) {
         guard let limit = limits.perAddress, source != .unknown else { return }
-        guard await isAdmitted(.address(source), limit) else { throw refusal(over: .appRequestsPerAddress) }
+        guard await isAdmitted(.address(source, purpose), limit) else { throw refusal(over: .appRequestsPerAddress) }
     }
 
     /// Counts a request for a user.

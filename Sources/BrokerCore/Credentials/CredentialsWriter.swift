@@ -85,11 +85,12 @@ package final class CredentialsWriter: Sendable {
                 current = try await self.records.reread(id)
             }
             let now = self.time.now
-            let isOther = current.record.granted?.isOfOtherUser(than: held) ?? false
-            let endings = isOther ? try await self.sessionEndings(id, by: .replaced, now) : []
             var record = CredentialRecord(held: held)
             if let waiting { record = record.waiting(for: waiting(current.record.held), since: current.heldVersion) }
             let isVerified = waiting == nil
+            // A set that waits may be refused, and then the login before it goes on.
+            let isOther = isVerified && current.record.held?.isOfOtherUser(than: held) ?? false
+            let endings = isOther ? try await self.records.sessionEndings(of: id, by: .replaced, now) : []
             let snapshot = try await self.records.write(record, id, over: current, alongside: others + endings) {
                 version in
                 (isVerified ? [.updated(id, to: held, version: version, by: origin, nil, at: now)] : []) + events
@@ -97,23 +98,6 @@ package final class CredentialsWriter: Sendable {
             if !endings.isEmpty { self.records.sessionEndings.signal(0) }
             return snapshot
         }
-    }
-
-    /// The changes that have sessions and biometric keys of apps ended whose user's login ends with the same commit; none where
-    /// there are none.
-    private func sessionEndings(
-        _ id: CredentialsID, by cause: BrokerEvent.SessionEnd, _ now: Timestamp
-    ) async throws(StoreError) -> [VaultChange] {
-        let prefix = PendingSessionEnding.keyPrefix(of: id.storageKey)
-        var isAny = false
-        for kind in [RecordKind.session, .biometricKey] where !isAny {
-            let next = try await records.vault.listSealed(
-                kind, tenant: id.tenant, after: RecordID(kind, id.tenant, key: prefix), limit: 1)
-            isAny = next.first.map { WireText($0.id.key).starts(with: WireText(prefix)) } ?? false
-        }
-        guard isAny else { return [] }
-        let ending = PendingSessionEnding(.of(id.storageKey), cause: cause, before: now)
-        return [ending.insertion(in: id.tenant, version: records.nextVersion(after: 0))]
     }
 
     /// Removes user and client credentials and the quarantined ones (TIDAL's Auth design, "logout"). The compare-and-set of a
@@ -133,7 +117,7 @@ package final class CredentialsWriter: Sendable {
                 // another replica.
                 if removals.isEmpty, current.version == 0 || current.record == nothing { return nil }
                 let (held, now) = (current.record.held ?? current.record.granted, self.time.now)
-                let endings = try await self.sessionEndings(id, by: .logout, now)
+                let endings = try await self.records.sessionEndings(of: id, by: .logout, now)
                 // The set that was granted last: with it, the provider revokes the whole grant.
                 let others = current.record.granted.map(companions) ?? []
                 _ = try await self.records.write(nothing, id, over: current, alongside: removals + others + endings) {

@@ -115,7 +115,7 @@ package struct GrantVerifier: Sendable {
             {
                 held.proof.idToken = idToken
                 subject = claims.subject
-                if grant.isLogin { try await compareUser(named: subject, held.accessToken, source) }
+                if grant.isLogin { try await compareUser(named: subject, held, source) }
             } else if held.proof.idToken != nil {
                 // The subject of an access token may be of another kind than that of an ID token.
                 subject = nil
@@ -218,13 +218,15 @@ package struct GrantVerifier: Sendable {
 
     /// Compares the user of an ID token with the one that the userinfo endpoint names, where the tenant has one.
     private func compareUser(
-        named subject: WireText?, _ accessToken: SecretBytes, _ source: Source
+        named subject: WireText?, _ held: HeldCredentials, _ source: Source
     ) async throws(Failure) {
         guard let address = source.configuration.endpoints.userInfo else { return }
         guard source.waits else {
             throw .unavailable(BrokerError(.networkError, "The userinfo endpoint was not asked yet.", retryAfter: 1))
         }
-        let other = try await userInfo.subject(of: accessToken, at: address, for: source.configuration)
+        // The endpoint takes no token that has expired while it waited. The ID token has named the user.
+        guard held.expires > time.now else { return log.warning("userinfo_not_asked", [.endpoint(address)]) }
+        let other = try await userInfo.subject(of: held.accessToken, at: address, for: source.configuration)
         if other != subject {
             throw UserInfoEndpoint.refused("\(address) names another user than the ID token.")
         }

@@ -1,3 +1,5 @@
+internal import Cryptography
+internal import ExternalText
 package import OAuth
 
 /// The parts that make requests to the providers of tenants.
@@ -27,7 +29,17 @@ package struct ProviderAccess: Sendable {
         guard verifier.verifies(given, for: tenant.configuration) else { return given }
         let server = try await servers.server(for: tenant)
         switch await verifier.verdict(on: .adopted(given), of: tenant.configuration, at: server, waits: true) {
-        case .verified(let held, _): return held
+        case .verified(var held, _):
+            if let given = given.userID, held.userID != given {
+                throw BrokerError(.illegalArgument, "The credentials' user_id is not the user whom the token names.")
+            }
+            // A caller may have named a later time than the token does.
+            if held.proof.accessToken, let text = held.accessToken.withRevealed({ WireText(validating: $0) }),
+                let expiry = TokenResponse.expiry(ofToken: text)
+            {
+                held.expires = min(held.expires, expiry)
+            }
+            return held
         case .refused(let error): throw BrokerError(.illegalArgument, error.detail)
         case .unavailable(let error): throw error
         }

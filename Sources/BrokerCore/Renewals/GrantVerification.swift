@@ -2,6 +2,7 @@ internal import CredentialStore
 internal import Cryptography
 internal import OAuth
 internal import Synchronization
+internal import Waiting
 
 /// Verifies the sets of credentials that were stored before they were verified.
 ///
@@ -86,7 +87,10 @@ final class GrantVerification: Sendable {
                 records.log.info("subject_adopted", LogField.credentials(id))
             }
             let now = time.now
-            let stored = await store(snapshot.record.settled(to: held), id, over: snapshot, waiting, refusal: nil) {
+            let isOther = waiting.earlier?.isOfOtherUser(than: held) ?? false
+            let stored = await store(
+                snapshot.record.settled(to: held), id, over: snapshot, waiting, refusal: nil, isOtherUser: isOther
+            ) {
                 version in
                 let updated = BrokerEvent.updated(
                     id, to: held, version: version, by: waiting.origin.cause, refresh?.refreshID, at: now)
@@ -115,7 +119,8 @@ final class GrantVerification: Sendable {
 
     private func store(
         _ record: CredentialRecord, _ id: CredentialsID, over snapshot: CredentialsSnapshot,
-        _ waiting: WaitingVerification, refusal: BrokerError?, events: @escaping CredentialsRecords.Events
+        _ waiting: WaitingVerification, refusal: BrokerError?, isOtherUser: Bool = false,
+        events: @escaping CredentialsRecords.Events
     ) async -> Result<Renewed, BrokerError> {
         do throws(StoreError) {
             var (record, events) = (record, events)
@@ -131,8 +136,13 @@ final class GrantVerification: Sendable {
                     (record, events, isCancelled) = (Self.record(refusing: snapshot.record), { _ in [] }, true)
                 }
             }
-            let stored = try await records.write(record, id, over: snapshot, alongside: changes, events: events)
+            let endings =
+                isOtherUser && !isCancelled
+                ? try await records.sessionEndings(of: id, by: .replaced, records.time.now) : []
+            let stored = try await records.write(
+                record, id, over: snapshot, alongside: changes + endings, events: events)
             signal?()
+            if !endings.isEmpty { records.sessionEndings.signal(0) }
             if isCancelled { return .success(.overtaken) }
             if refusal == nil {
                 records.log.info("credentials_verified", LogField.credentials(id) + [.version(stored.version)])

@@ -171,12 +171,12 @@ struct SessionUse {
         records.changes.signal(id)
     }
 
-    /// Stores a record in place of the one that was worked with, which ends the lease. No answer shows what has changed. A store that does not answer is asked again
+    /// Stores a record in place of the one that was worked with, which ends the lease. A store that does not answer is asked again
     /// a few times.
     /// - Returns: whether it is stored.
     func end(_ held: Held, storing record: CredentialRecord, telling events: [BrokerEvent]) async -> Bool {
         var record = record
-        record.heldSince = held.snapshot.heldVersion
+        record.heldSince = nil
         let prepared = records.prepare(
             record, id, over: held.snapshot.version, fencedFor: held.holder
         ) { _ in events }

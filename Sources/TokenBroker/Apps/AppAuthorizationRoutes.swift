@@ -32,12 +32,15 @@ struct AppAuthorizationRoutes {
             } catch {
                 throw AppError(error)
             }
+            try await broker.core.apps.limits.admit(call.request.source, for: .authorization)
             form = try AppForm((call.request.query ?? "").utf8.span)
             (client, redirectURI) = try await destination(form)
         } catch {
             // A redirect to an address that is not the client's would make the broker an open redirector (RFC 9700 §4.11).
             var page = LoginPage.refusedApp(error.description, LoginPage.Context(nil, call))
-            if error.status == .serviceUnavailable || error.status == .internalServerError {
+            if error.status == .serviceUnavailable || error.status == .internalServerError
+                || error.status == .tooManyRequests
+            {
                 page.status = error.status
             }
             page.fields.set("Retry-After", error.retryAfter.map { String($0) })

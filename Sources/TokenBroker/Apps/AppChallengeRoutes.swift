@@ -22,6 +22,7 @@ struct AppChallengeRoutes {
 
     private func challenge(_ call: Call) async throws(BrokerError) -> Response {
         do throws(AppError) {
+            try await broker.core.apps.limits.admit(call.request.source, for: .challenge)
             let purpose = try await Self.purpose(call)
             let issued: AppChallenges.Issued
             do throws(BrokerError) {
@@ -44,7 +45,13 @@ struct AppChallengeRoutes {
         }
     }
 
+    /// The longest body, in bytes.
+    private static let longest = 4096
+
     private static func purpose(_ call: Call) async throws(AppError) -> AppChallenges.Purpose {
+        guard call.request.body.count <= longest else {
+            throw AppError(.invalidRequest, "the body is longer than \(longest) bytes")
+        }
         let given: WireText?
         do throws(BrokerError) {
             given = try await call.body { $0.requiredString("purpose", limit: 64) }

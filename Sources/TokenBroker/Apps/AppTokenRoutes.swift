@@ -34,7 +34,7 @@ struct AppTokenRoutes {
     }
 
     private func token(_ call: Call) async throws(BrokerError) -> Response {
-        await answer(call, isCounted: true) { form, authentication throws(AppError) in
+        await answer(call, for: .token) { form, authentication throws(AppError) in
             let name = form["grant_type"]
             let type = name.flatMap { GrantType($0) }
             if type == .appToApp || type == .appToAppRequest { return try await approve(form) }
@@ -95,7 +95,7 @@ struct AppTokenRoutes {
 
     /// RFC 7009: the answer is the same whatever the token is.
     private func revoke(_ call: Call) async throws(BrokerError) -> Response {
-        await answer(call) { form, authentication throws(AppError) in
+        await answer(call, for: .revocation) { form, authentication throws(AppError) in
             let client = try await authentication.client(in: apps.clients)
             guard let token = form["token"] else { throw AppError(.invalidRequest, "token is required") }
             try await apps.revoke(token, for: client)
@@ -103,13 +103,13 @@ struct AppTokenRoutes {
         }
     }
 
-    /// - Parameter isCounted: whether the limits of the token endpoint count the request.
     private func answer(
-        _ call: Call, isCounted: Bool = false, _ body: (AppForm, AppAuthentication) async throws(AppError) -> Response
+        _ call: Call, for purpose: TokenEndpointLimits.Purpose,
+        _ body: (AppForm, AppAuthentication) async throws(AppError) -> Response
     ) async -> Response {
         let isChallenged = call.request.fields.contains("Authorization")
         do throws(AppError) {
-            if isCounted { try await apps.limits.admit(call.request.source) }
+            try await apps.limits.admit(call.request.source, for: purpose)
             let form = try await AppForm.content(of: call)
             return try await body(form, try AppAuthentication(form, call.request.fields))
         } catch {

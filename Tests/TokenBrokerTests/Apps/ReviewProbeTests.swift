@@ -1,0 +1,243 @@
+internal import AuthTesting
+internal import BrokerCore
+internal import BrokerTesting
+internal import CredentialStore
+internal import Cryptography
+internal import ExternalText
+internal import HTTPCodec
+internal import HTTPSClient
+internal import JSON
+internal import OAuth
+internal import Synchronization
+internal import Testing
+internal import TokenBroker
+
+@Suite struct `R2 probes` {
+    private static let tenant = TenantName("t1")!
+    private static let app = #"{"redirect_uris": ["https://app.example/cb"], "storage_key": "default"}"#
+
+    @Test(arguments: [true, false])
+    func `P1 one unreadable session does not stop the job`(_ isDamaged: Bool) async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant()
+        await broker.makeClient("app", of: "t1", Self.app)
+        _ = await broker.appSession()
+        let prefix = Base64URL.encode(Array(SHA256.digest(Array("bad".utf8)).prefix(16))) + "."
+        if isDamaged {
+            try await broker.vault.commit([
+                .insert(
+                    OpenRecord(
+                        id: RecordID(.session, Self.tenant, key: prefix + "x"), version: 1,
+                        content: SecretBytes(utf8: "{}")))
+            ])
+        }
+        try await broker.vault.commit([
+            .insert(
+                OpenRecord(
+                    id: RecordID(.sessionEnding, Self.tenant, key: "a"), version: 1,
+                    content: SecretBytes(
+                        utf8: #"{"storage_key":"bad","cause":"logout","before":\#(broker.time.now.milliseconds)}"#),
+                    due: broker.time.now))
+        ])
+        broker.time.advance(by: .seconds(1))
+        await broker.logIn(token: BrokerHarness.token("access-2", refresh: "refresh-2", userID: 43))
+        for _ in 0..<5 {
+            _ = await broker.broker.core.sessionEndings.handleAllDue()
+            broker.time.advance(by: .seconds(31))
+        }
+        #expect(await broker.sessions(query: "?storage_key=default").isEmpty)
+        let all = await broker.call(.get, "/tenants/t1/sessions")
+        #expect(all.status == 200, "\(all.text)")
+    }
+
+    @Test func `P2 an answer that was never stored is not given`() async throws {
+        let time = ManualTime()
+        let records = MemoryRecordStore { time.monotonic }
+        let faulty = BrokerFaultyStore(records, revalidateAfter: .seconds(60))
+        let one = try await BrokerHarness(store: faulty, time: time)
+        let two = try await BrokerHarness(store: BrokerFaultyStore(records, revalidateAfter: .seconds(60)), time: time)
+        await one.makeTenant()
+        await one.makeClient("app", of: "t1", Self.app)
+        let token = await one.appSession()
+        faulty.disturb(Array(repeating: .refuse, count: 5)) { $0.replaces(.session) }
+        let first = await one.refresh(token)
+        #expect(first.status == 503)
+        #expect(faulty.remainingFaults == 0)
+        let second = await two.refresh(token)
+        #expect(second.status == 200)
+        let third = await one.refresh(token)
+        #expect(third.status == 200)
+        #expect(third.json["refresh_token"]?.text == second.json["refresh_token"]?.text)
+        let fourth = await one.refresh(third.json["refresh_token"]?.text ?? "")
+        #expect(fourth.status == 200, "\(fourth.text)")
+        print("P2 causes", try await one.events(named: "session.ended", of: Self.tenant).compactMap { $0["cause"]?.text })
+    }
+
+    @Test func `P3 the answer of a lost exchange needs the verifier`() async throws {
+        let store = Vanishing()
+        let broker = try await BrokerHarness(store: store)
+        await broker.makeTenant()
+        await broker.makeClient("app", of: "t1", Self.app)
+        let code = await broker.appCode()
+        store.vanishAfterNextCommit(of: .session)
+        #expect(await broker.exchange(code).status == 503)
+        store.comeBack()
+        let thief = await broker.exchange(code, ["code_verifier": nil, "redirect_uri": nil])
+        #expect(thief.status == 400, "\(thief.text)")
+    }
+
+    @Test func `P4 a logout whose revocation takes long leaves a later login's sessions`() async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant(
+            "t1",
+            #"""
+            {"provider": "oidc", "client_id": "c1", "endpoints": {"authorization": "https://op.example/a",
+             "token": "https://op.example/t", "revocation": "https://op.example/revoke"}}
+            """#)
+        await broker.makeClient("app", of: "t1", Self.app)
+        _ = await broker.appSession()
+        broker.time.advance(by: .seconds(1))
+        let gate = Gate()
+        broker.transport.standing(at: "https://op.example/revoke", .after(gate, .json(200, "")))
+        async let logout = broker.call(.delete, "/credentials?revoke=true", tenant: "t1")
+        await gate.arrivals()
+        broker.time.advance(by: .seconds(1))
+        let token = await broker.appSession()
+        broker.time.advance(by: .seconds(1))
+        gate.open()
+        #expect(await logout.status == 204)
+        let answer = await broker.refresh(token)
+        #expect(answer.status == 200, "\(answer.text)")
+        print("P4 causes", try await broker.events(named: "session.ended", of: Self.tenant).compactMap { $0["cause"]?.text })
+    }
+
+    private static let provider = SigningProvider()
+    private static let signing = #"""
+        {"client_id": "c1", "scopes": ["read"], \#(SigningProvider.members), "token_verification": {"access_token": {"audience": "api"}}}
+        """#
+
+    private static func jwt(_ broker: BrokerHarness, _ name: String, _ subject: String, audience: String = "api") -> String {
+        provider.signed("read", audience: audience, of: subject, at: broker.time.now, name: name)
+    }
+
+    private static func verified(userID: Int?) async throws -> (broker: BrokerHarness, token: String) {
+        let first = try await BrokerHarness()
+        first.transport.standing(at: SigningProvider.keysAddress, .json(200, provider.keySet))
+        await first.makeTenant("t1", signing)
+        await first.makeClient("app", of: "t1", app)
+        let code = await first.appCode(token: BrokerHarness.token(jwt(first, "1", "ada"), refresh: "r1", userID: userID))
+        let token = await first.exchange(code).json["refresh_token"]?.text ?? ""
+        first.transport.standing(at: SigningProvider.keysAddress, .failure(.connectFailed))
+        first.time.advance(by: .seconds(60))
+        return (try await BrokerHarness(store: first.store, transport: first.transport, time: first.time), token)
+    }
+
+    private static func settle(_ broker: BrokerHarness) async {
+        broker.transport.standing(at: SigningProvider.keysAddress, .json(200, provider.keySet))
+        broker.time.advance(by: .seconds(31))
+        _ = await broker.broker.core.expiryJob.handleAllDue()
+        await broker.broker.core.expiryJob.finish()
+        _ = await broker.broker.core.sessionEndings.handleAllDue()
+    }
+
+    @Test func `P5 a login that is not believed ends no session of an app`() async throws {
+        let (broker, token) = try await Self.verified(userID: 42)
+        #expect(await broker.sessions().count == 1)
+        let login = await broker.beginLogin()
+        broker.transport.enqueue(
+            .json(200, BrokerHarness.token(Self.jwt(broker, "9", "eve", audience: "web"), refresh: "r9", userID: 43)))
+        let answer = await broker.call(.get, "/login/callback?code=c-1&state=\(login.state)", key: nil)
+        #expect(answer.status == 503)
+        await Self.settle(broker)
+        #expect(await broker.progress(login.id).json["error"]?.text == "token_response_error")
+        let refreshed = await broker.refresh(token)
+        #expect(refreshed.status == 200, "\(refreshed.text)")
+        print("P5 causes", try await broker.events(named: "session.ended", of: Self.tenant).compactMap { $0["cause"]?.text })
+    }
+
+    @Test func `P6 another user's login that is verified later ends the sessions`() async throws {
+        let (broker, _) = try await Self.verified(userID: nil)
+        #expect(await broker.sessions().count == 1)
+        let login = await broker.beginLogin()
+        broker.transport.enqueue(.json(200, BrokerHarness.token(Self.jwt(broker, "9", "eve"), refresh: "r9")))
+        _ = await broker.call(.get, "/login/callback?code=c-1&state=\(login.state)", key: nil)
+        await Self.settle(broker)
+        #expect(await broker.progress(login.id).json["status"]?.text == "completed")
+        #expect(await broker.get().json["user_id"]?.text == "eve")
+        #expect(await broker.sessions().isEmpty)
+    }
+
+    @Test func `P7 a session that was ended elsewhere lets no app in`() async throws {
+        let (one, two) = try await BrokerHarness.replicas(cacheValidity: .seconds(60))
+        await one.makeTenant()
+        await one.makeClient(
+            "app", of: "t1",
+            #"{"redirect_uris": ["https://app.example/cb"], "storage_key": "default", "x_app2app_enabled": true}"#)
+        await one.makeClient("other")
+        let key = try AppKey()
+        let session = try await one.appSession(with: key)
+        let first = await two.approve(session, try key.proof(await two.challenge(), now: two.time.now))
+        #expect(first.status == 200, "\(first.text)")
+        let id = await one.sessions().first?["session_id"]?.text ?? ""
+        #expect(await one.call(.delete, "/tenants/t1/sessions/\(id)").status == 204)
+        let second = await two.approve(session, try key.proof(await two.challenge(), now: two.time.now))
+        #expect(second.status == 400, "\(second.text)")
+        if let code = second.json["code"]?.text {
+            let letIn = await two.exchange(code, client: "other")
+            print("P7 exchange", letIn.status)
+        }
+    }
+
+    @Test func `P11 every key of a session ends with it`() async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant()
+        await broker.makeClient("app", of: "t1", Self.app)
+        let session = await broker.appSession()
+        var keys: [AppKey] = []
+        for name in ["key-00000001", "key-00000002", "key-00000003"] {
+            let key = try AppKey(keyID: WireText(name))
+            keys.append(key)
+            let proof = try key.proof(
+                await broker.challenge("biometric_request"), now: broker.time.now, type: "vnd.authgear.biometric-request",
+                action: "setup", embedsKey: true)
+            #expect(await broker.biometric(proof, ["refresh_token": session]).status == 200)
+        }
+        print("P11 keys", try await broker.count(.biometricKey))
+        let id = await broker.sessions().first?["session_id"]?.text ?? ""
+        #expect(await broker.call(.delete, "/tenants/t1/sessions/\(id)").status == 204)
+        #expect(try await broker.count(.biometricKey) == 0)
+        let proof = try keys[0].proof(
+            await broker.challenge("biometric_request"), now: broker.time.now, type: "vnd.authgear.biometric-request",
+            action: "authenticate", embedsKey: false)
+        #expect(await broker.biometric(proof).status == 400)
+    }
+}
+
+private final class Vanishing: ForwardingStore {
+    let inner: any RecordStore = MemoryRecordStore()
+    let revalidateAfter: Duration? = nil
+    private let state = Mutex<(kind: RecordKind?, isAway: Bool)>((nil, false))
+    func vanishAfterNextCommit(of kind: RecordKind) { state.withLock { $0.kind = kind } }
+    func comeBack() { state.withLock { $0 = (nil, false) } }
+    func admit() throws(StoreError) {
+        if state.withLock({ $0.isAway }) { throw .unavailable }
+    }
+    func read(_ id: RecordID) async throws(StoreError) -> StoredRecord? {
+        try admit()
+        return try await inner.read(id)
+    }
+    func commit(_ changes: [RecordChange]) async throws(StoreError) {
+        try admit()
+        try await inner.commit(changes)
+        let isLast = changes.contains { change in
+            switch change {
+            case .insert(let record), .replace(let record, _, _): state.withLock { $0.kind == record.id.kind }
+            default: false
+            }
+        }
+        if isLast {
+            state.withLock { $0.isAway = true }
+            throw .unavailable
+        }
+    }
+}
