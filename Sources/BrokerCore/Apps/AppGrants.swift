@@ -111,12 +111,25 @@ package final class AppGrants: Sendable {
     package func refresh(_ text: WireText, for client: AppClient) async throws(AppError) -> SecretBytes {
         guard let token = AppSessionToken(text) else { throw .invalidRefreshToken }
         let arrival = time.now
+        let answer = try await noting(text) { () async throws(AppError) in
+            try await self.refresh(token, for: client, arrival: arrival)
+        }
+        sessions.deferred.forget(token.secretDigest)
+        return answer
+    }
+
+    /// Runs a part of a refresh. Where it cannot be done now, the app is not late that presents the token again.
+    /// - Parameter text: the refresh token.
+    package func noting<R: Sendable>(
+        _ text: WireText?, _ body: () async throws(AppError) -> R
+    ) async throws(AppError) -> R {
+        let arrival = time.now
         do throws(AppError) {
-            let answer = try await refresh(token, for: client, arrival: arrival)
-            sessions.deferred.forget(token.secretDigest)
-            return answer
+            return try await body()
         } catch {
-            if error.status == .serviceUnavailable { sessions.deferred.note(token.secretDigest, arrival: arrival) }
+            if error.status == .serviceUnavailable, let token = text.flatMap({ AppSessionToken($0) }) {
+                sessions.deferred.note(token.secretDigest, arrival: arrival)
+            }
             throw error
         }
     }

@@ -2,6 +2,7 @@ internal import BrokerTesting
 internal import CredentialStore
 internal import Cryptography
 internal import ExternalText
+internal import HTTPCodec
 internal import JSON
 internal import OAuth
 internal import Testing
@@ -86,31 +87,6 @@ internal import TokenBroker
         replicas.time.advance(by: .seconds(11))
         #expect(Self.error(await broker.refresh(first)) == "invalid_grant")
         #expect(try await Self.causes(broker) == ["replay"])
-    }
-
-    // B02
-    @Test func `an answer that is repeated after a minute has an access token that is good`() async throws {
-        let store = FaultyStore()
-        let broker = try await BrokerHarness(store: store)
-        await broker.makeTenant()
-        await broker.makeClient()
-        let token = await broker.appSession()
-        // The commit arrives, its answer is lost, and the store is asked in vain what became of it.
-        store.onCommit(of: .session, .loseAnswer, .refuse(.unavailable), .refuse(.unavailable))
-        let gate = Gate()
-        store.holdNextRead(of: .session, gate)
-        let lost = Task { await broker.refresh(token) }
-        await gate.arrivals()
-        store.setDown(true)
-        gate.open()
-        #expect(await lost.value.status == 503)
-        store.setDown(false)
-        broker.time.advance(by: .seconds(3570))
-        broker.transport.enqueue(.json(200, BrokerHarness.token("access-2", refresh: "refresh-2", userID: 42)))
-        let again = await broker.refresh(token)
-        #expect(again.status == 200, "\(again.text)")
-        #expect(again.json["access_token"]?.text == "access-2")
-        #expect(await broker.refresh(again.json["refresh_token"]?.text ?? "").status == 200)
     }
 
     // MARK: Lost commits

@@ -517,6 +517,27 @@ internal import TokenBroker
         #expect(try await Self.causes(broker).isEmpty)
     }
 
+    // B02
+    @Test func `an answer that is repeated after a minute has an access token that is good`() async throws {
+        let store = VanishingStore()
+        let broker = try await Self.broker(store: store)
+        let granted =
+            #"{"access_token":"access-1","refresh_token":"refresh-1","token_type":"Bearer","expires_in":90,"user_id":42}"#
+        let answer = await broker.exchange(await broker.appCode(token: granted))
+        let token = try #require(answer.json["refresh_token"]?.text)
+        store.vanishAfterNextCommit(of: .session)
+        #expect(await broker.refresh(token).status == 503)
+        store.comeBack()
+        broker.time.advance(by: .seconds(80))
+        broker.transport.enqueue(.json(200, BrokerHarness.token("access-2", refresh: "refresh-2", userID: 42)))
+        let again = await broker.refresh(token)
+        #expect(again.status == 200, "\(again.text)")
+        #expect(again.json["access_token"]?.text == "access-2")
+        let next = try #require(again.json["refresh_token"]?.text)
+        #expect(await broker.refresh(next).status == 200)
+        #expect(try await Self.causes(broker).isEmpty)
+    }
+
     @Test func `a store whose answer is lost once is asked what became of the change`() async throws {
         let store = FaultyStore()
         let broker = try await Self.broker(store: store)
