@@ -67,7 +67,7 @@ class World:
         paths = (f"/tenants/{TENANT}/clients/{APP}", f"/tenants/{SERVER_TENANT}")
         if all(requests.get(self.base + path, headers=headers, timeout=20).status_code == 200 for path in paths):
             return
-        address = self.provider
+        address, base = self.provider, self.base
         self.admin("PUT", f"/tenants/{TENANT}", {
             "client_id": "fuzz", "scopes": ["r_usr"], "login_service_base_uri": address,
             "auth_service_base_uri": address})
@@ -223,7 +223,8 @@ def _report(path):
         counts = json.load(file)
     for name in sorted(counts):
         print(f"{name:26}", "  ".join(f"{status} × {count}" for status, count in sorted(counts[name].items())))
-    return [name for name in OPERATIONS if not any(status < "400" for status in counts.get(name, {}))]
+    return [
+        name for name in OPERATIONS if name in counts and not any(status < "400" for status in counts[name])]
 
 
 if __name__ == "__main__":
