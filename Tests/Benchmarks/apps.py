@@ -18,7 +18,7 @@ import urllib.parse
 from servers import GENERATOR_CORE, SERVER_CORE, TENANT, TOKEN, Failure, spawn, stop
 
 # Apps' sessions, each of another user: with so many, each refreshes as seldom as the load allows.
-SESSIONS = 2000
+SESSIONS = 1000
 GLEWLWYD_SESSIONS = 64
 CONNECTIONS = 64
 VERIFIER = "a-verifier-that-is-long-enough-for-every-server-0123456789"

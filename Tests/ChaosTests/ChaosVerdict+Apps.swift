@@ -38,10 +38,13 @@ extension ChaosVerdict {
 }
 
 extension ChaosRecords.State {
-    /// Gives the answers to apps, which tell no version, that of the same token in the answers to readers.
+    /// Gives the answers to apps, which tell no version, that of the same token in the answers to readers: the latest, since a
+    /// token that is stored again after a failover has another one.
     mutating func nameVersionsOfApps() {
         var versions: [Int: Int64] = [:]
-        for read in reads where read.hasVersion && read.outcome == .user { versions[read.token] = read.version }
+        for read in reads where read.hasVersion && read.outcome == .user {
+            versions[read.token] = max(read.version, versions[read.token] ?? 0)
+        }
         for place in reads.indices where reads[place].isByApp && reads[place].outcome == .user {
             reads[place].version = versions[reads[place].token] ?? 0
         }

@@ -193,6 +193,9 @@ struct ChaosVerdict {
         for family in ledger.users.flatMap(\.families) {
             let id = family.family.id
             guard let revocation = family.family.revocation, let user = familyUsers[id] else { continue }
+            // What was granted for the code of a login that has failed is to be revoked.
+            let isTold = (writesByUser[user] ?? []).contains { $0.families.contains(id) }
+            if !isTold, revocation.cause == .codeReuse { continue }
             let loss = Loss(
                 of: family, revocation, user: user, presentations: byFamily[id] ?? [], state.disturbances,
                 grace: grace)
@@ -334,7 +337,8 @@ struct ChaosVerdict {
             while taken < reads.count, reads[taken].ended < moment {
                 let read = reads[taken]
                 taken += 1
-                guard let family = read.family else { continue }
+                // What an app was given may have had an earlier version then.
+                guard let family = read.family, !read.isByApp else { continue }
                 for place in [Place(family: nil, replica: read.replica), Place(family: family, replica: nil)]
                 where read.version > newest[place]?.last?.version ?? 0 {
                     newest[place, default: []].append((read.ended, read.version))

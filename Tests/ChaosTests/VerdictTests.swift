@@ -128,6 +128,59 @@ import Testing
         #expect(Self.rules(Self.records([Self.read(20_000)], [Self.logout(400)], [cut])) == [.resurrected])
     }
 
+    // MARK: Apps
+
+    private static func use(_ outcome: AppUse.Outcome, isOther: Bool = false, after: Moment = 500) -> AppUse {
+        AppUse(
+            user: 0, replica: 1, begun: start + 1000, ended: start + 1005, outcome: outcome,
+            presented: start + 1000 - after, isOther: isOther)
+    }
+
+    @Test(
+        arguments: [
+            (.granted, []), (.later(503, "temporarily_unavailable"), []), (.unreachable, []),
+            (.refused(400, "invalid_grant"), [.appLost]), (.refused(401, "invalid_client"), [.appLost]),
+        ] as [(AppUse.Outcome, [ChaosVerdict.Rule])])
+    func `an app whose session is refused`(outcome: AppUse.Outcome, rules: [ChaosVerdict.Rule]) {
+        var state = Self.records([])
+        state.uses = [Self.use(outcome)]
+        #expect(Self.rules(state) == rules)
+    }
+
+    @Test func `an app that repeats a request in time and gets another answer, unless the first one's commit was lost`()
+    {
+        var state = Self.records([])
+        state.uses = [Self.use(.granted, isOther: true)]
+        #expect(Self.rules(state) == [.appAnswer])
+        state.failovers = [
+            Failover(cutOff: Self.start + 400, ended: Self.start + 900, versions: [:], lastSequence: 0)
+        ]
+        #expect(Self.rules(state).isEmpty)
+    }
+
+    @Test(arguments: [("logout", 0), ("revoked", 0), ("replay", 1), ("expired", 1), ("client_removed", 1)])
+    func `an event of a session's end`(cause: String, count: Int) {
+        var state = Self.records([])
+        state.listeners = [0]
+        state.heard = [
+            Heard(
+                listener: 0, at: Self.start + 100, id: "1-0", name: "session.ended",
+                data: #"{"tenant":"t0","storage_key":"user-0","cause":"\#(cause)"}"#)
+        ]
+        let rules = Self.rules(state).filter { $0 != .eventMissing }
+        #expect(rules == Array(repeating: .appLost, count: count))
+    }
+
+    @Test(arguments: [(0, [.wentBack]), (700, [])] as [(Moment, [ChaosVerdict.Rule])])
+    func `an app that gets an earlier token than its replica has served, unless it repeats a request`(
+        age: Moment, rules: [ChaosVerdict.Rule]
+    ) {
+        var read = Self.read(300, version: 0, token: 10)
+        read.isByApp = true
+        read.presented = read.begun - age
+        #expect(Self.rules(Self.records([Self.read(100), Self.read(200, version: 11), read])) == rules)
+    }
+
     @Test(arguments: [(false, 1), (true, 0)])
     func `a refresh token that comes twice without a word of why`(isAnnounced: Bool, count: Int) async {
         var configuration = ProviderConfiguration(profile: .tidal, clients: [ProviderClient("app")])

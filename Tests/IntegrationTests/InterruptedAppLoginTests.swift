@@ -66,7 +66,8 @@ struct `An app's login whose broker is killed` {
         #expect(provider.provider.ledger.users.flatMap(\.families).count == 1)
 
         // A reload finds no session, and says what to do.
-        let again = try await brokers[1].call(.get, question, key: nil, fields: ["Accept": BrokerHarness.browserAccept])
+        let again = try await brokers[1].call(
+            .get, BrokerHarness.path(of: question), key: nil, fields: ["Accept": BrokerHarness.browserAccept])
         #expect((400..<500).contains(again.status), "\(again.text)")
         #expect(again.text.contains("<h1>"))
         #expect(try await brokers[1].call(.get, "/tenants/t1/sessions").json["sessions"]?.array?.isEmpty == true)

@@ -90,7 +90,7 @@ package final class AppGrants: Sendable {
             case .answered(let answer): return answer
             case .unused(let found, let content): (record, code) = (found, content)
             }
-            let (held, tokenType) = try await held(code.credentialsID, of: client)
+            let (held, tokenType) = try await held(code.credentialsID, of: client, as: code.userID)
             guard AppSession.isOf(held, userID: code.userID) else { throw .invalidCode }
             if deviceKey == nil {
                 try await limits.admit(code.credentialsID)
@@ -112,12 +112,25 @@ package final class AppGrants: Sendable {
     package func refresh(_ text: WireText, for client: AppClient) async throws(AppError) -> SecretBytes {
         guard let token = AppSessionToken(text) else { throw .invalidRefreshToken }
         let arrival = time.now
+        let answer = try await noting(text) { () async throws(AppError) in
+            try await self.refresh(token, for: client, arrival: arrival)
+        }
+        sessions.deferred.forget(token.secretDigest)
+        return answer
+    }
+
+    /// Runs a part of a refresh. Where it cannot be done now, the app is not late that presents the token again.
+    /// - Parameter text: the refresh token.
+    package func noting<R: Sendable>(
+        _ text: WireText?, _ body: () async throws(AppError) -> R
+    ) async throws(AppError) -> R {
+        let arrival = time.now
         do throws(AppError) {
-            let answer = try await refresh(token, for: client, arrival: arrival)
-            sessions.deferred.forget(token.secretDigest)
-            return answer
+            return try await body()
         } catch {
-            if error.status == .serviceUnavailable { sessions.deferred.note(token.secretDigest, arrival: arrival) }
+            if error.status == .serviceUnavailable, let token = text.flatMap({ AppSessionToken($0) }) {
+                sessions.deferred.note(token.secretDigest, arrival: arrival)
+            }
             throw error
         }
     }
@@ -174,63 +187,21 @@ package final class AppGrants: Sendable {
     /// Whether that user is logged in, as far as this is known without asking the provider.
     func isLoggedIn(_ id: CredentialsID, as userID: WireText?) async throws(AppError) -> Bool {
         do throws(BrokerError) {
-            let held = try await credentials.lastKnown(id).record.held
-            return held.map { $0.isLoggedIn(at: time.now) && AppSession.isOf($0, userID: userID) } ?? false
+            if isLoggedIn(try await credentials.lastKnown(id), as: userID) { return true }
         } catch {
             throw AppError(error)
         }
-    }
-
-    // MARK: For operators
-
-    /// Sessions of the tenant with their ends, in the order of their identifiers.
-    /// - Parameters:
-    ///   - storageKey: nil for the sessions of all storage keys.
-    ///   - clientID: nil for the sessions of all clients.
-    ///   - most: how many sessions are read at most.
-    /// - Returns: up to `limit` sessions, and the identifier behind which to go on; nil where there are no more.
-    package func list(
-        of tenant: TenantName, storageKey: StorageKey?, clientID: WireText?, after: String?, limit: Int,
-        reading most: Int
-    ) async throws(BrokerError) -> (found: [(AppSession, end: Timestamp)], next: String?) {
-        var (found, place, read): ([(AppSession, end: Timestamp)], String?, Int) = ([], after, 0)
-        while read < most {
-            let (page, next): ([AppSession], String?)
-            do throws(StoreError) {
-                (page, next) = try await sessions.list(
-                    of: tenant, storageKey: storageKey, after: place, limit: Self.page)
-            } catch {
-                throw BrokerError(error)
-            }
-            for session in page {
-                if found.count == limit { return (found, place) }
-                place = session.id
-                if let clientID, clientID != WireText(session.clientID) { continue }
-                guard let client = try await clients.client(WireText(session.clientID), of: tenant) else { continue }
-                found.append((session, sessions.end(of: session, client)))
-            }
-            guard let next else { return (found, nil) }
-            place = next
-            read += Self.page
-        }
-        return (found, place)
-    }
-
-    private static let page = 500
-
-    /// Ends a session for an operator, and the biometric key that it has.
-    /// - Returns: false where there is none.
-    package func end(session id: String, of tenant: TenantName) async throws(BrokerError) -> Bool {
         do throws(StoreError) {
-            let id = RecordID(.session, tenant, key: id)
-            if let session = try await sessions.reread(id), let key = session.biometricKey {
-                try await sessions.remove(
-                    BiometricKey.recordID(session.credentialsID, WireText(key.keyID)))
-            }
-            return try await sessions.end(id, by: .revoked)
+            // Another replica may have logged the user in just now.
+            return isLoggedIn(try await sessions.records.reread(id), as: userID)
         } catch {
-            throw BrokerError(error)
+            throw AppError(BrokerError(error))
         }
+    }
+
+    private func isLoggedIn(_ snapshot: CredentialsSnapshot, as userID: WireText?) -> Bool {
+        let held = snapshot.record.held
+        return held.map { $0.isLoggedIn(at: time.now) && AppSession.isOf($0, userID: userID) } ?? false
     }
 
     // MARK: Codes
@@ -462,7 +433,7 @@ package final class AppGrants: Sendable {
     package func held(
         of session: AppSession, _ client: AppClient
     ) async throws(AppError) -> (HeldCredentials, tokenType: String) {
-        let (held, tokenType) = try await held(session.credentialsID, of: client)
+        let (held, tokenType) = try await held(session.credentialsID, of: client, as: session.userID)
         guard session.isOf(held) else {
             try await sessions.end(session, by: .replaced)
             throw .invalidRefreshToken
@@ -471,7 +442,28 @@ package final class AppGrants: Sendable {
     }
 
     /// The user's access token, which lives for a minute at least unless the provider is down.
+    ///
+    /// What this replica has in memory may be older than what the app has: so the store is asked before the app is told that its
+    /// user is not logged in, or is another one.
+    /// - Parameter userID: the user that is expected; nil where none is known.
     package func held(
+        _ id: CredentialsID, of client: AppClient, as userID: WireText?
+    ) async throws(AppError) -> (HeldCredentials, tokenType: String) {
+        do throws(AppError) {
+            let known = try await held(id, of: client)
+            if AppSession.isOf(known.0, userID: userID) { return known }
+        } catch {
+            guard error.code == .invalidGrant else { throw error }
+        }
+        do throws(StoreError) {
+            _ = try await sessions.records.reread(id)
+        } catch {
+            throw AppError(BrokerError(error))
+        }
+        return try await held(id, of: client)
+    }
+
+    private func held(
         _ id: CredentialsID, of client: AppClient
     ) async throws(AppError) -> (HeldCredentials, tokenType: String) {
         do throws(BrokerError) {

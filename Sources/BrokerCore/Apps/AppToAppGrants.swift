@@ -355,7 +355,7 @@ package struct AppToAppGrants: Sendable {
         }
         try await grants.limits.admit(id)
         guard try await challenges.use(proof.challenge, for: .biometric) else { throw Self.credentials }
-        let (held, tokenType) = try await grants.held(id, of: client)
+        let (held, tokenType) = try await grants.held(id, of: client, as: key.userID)
         guard AppSession.isOf(held, userID: key.userID) else { throw Self.credentials }
         let begun = try grants.begin(
             id, client, held, tokenType,

@@ -38,7 +38,9 @@ struct AppTokenRoutes {
             let name = form["grant_type"]
             let type = name.flatMap { GrantType($0) }
             if type == .appToApp || type == .appToAppRequest { return try await approve(form) }
-            let client = try await authentication.client(in: apps.clients)
+            let client = try await apps.noting(type == .refreshToken ? form["refresh_token"] : nil) {
+                () async throws(AppError) in try await authentication.client(in: apps.clients)
+            }
             guard name != nil else { throw AppError(.invalidRequest, "grant_type is required") }
             switch type {
             case .authorizationCode: return .oauth(.ok, try await exchange(form, client).revealedBytes)

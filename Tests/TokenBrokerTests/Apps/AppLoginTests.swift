@@ -230,7 +230,7 @@ internal import TokenBroker
         _ = await broker.broker.core.revocations.handleAllDue()
         #expect(try await broker.count(.revocation) == 1)
         broker.transport.enqueue(.json(200, ""))
-        broker.time.advance(by: .milliseconds(5001))
+        broker.time.advance(by: .milliseconds(5010))
         _ = await broker.broker.core.revocations.handleAllDue()
         #expect(broker.transport.seen.filter { $0.url.hasSuffix("/revoke") }.map { $0.form["token"] } == ["r", "r"])
         #expect(try await broker.count(.revocation) == 0)

@@ -2,8 +2,10 @@ internal import BrokerTesting
 internal import CredentialStore
 internal import Cryptography
 internal import ExternalText
+internal import HTTPCodec
 internal import JSON
 internal import OAuth
+internal import Synchronization
 internal import Testing
 internal import TokenBroker
 
@@ -17,6 +19,13 @@ internal import TokenBroker
 
     private static func causes(_ broker: BrokerHarness) async throws -> [String] {
         try await broker.events(named: "session.ended", of: tenant).compactMap { $0["cause"]?.text }
+    }
+
+    private static func broker(_ store: any RecordStore) async throws -> BrokerHarness {
+        let broker = try await BrokerHarness(store: store)
+        await broker.makeTenant()
+        await broker.makeClient()
+        return broker
     }
 
     private struct Replicas {
@@ -88,29 +97,49 @@ internal import TokenBroker
         #expect(try await Self.causes(broker) == ["replay"])
     }
 
+    @Test(arguments: [true, false])
+    func `a store that takes a change and goes away without an answer logs no app out`(_ isRotation: Bool) async throws
+    {
+        let store = VanishingStore()
+        let broker = try await Self.broker(store)
+        let code = await broker.appCode()
+        func ask(_ token: String) async -> BrokerHarness.Answer {
+            isRotation ? await broker.refresh(token) : await broker.exchange(code)
+        }
+        var token = ""
+        if isRotation { token = try #require(await broker.exchange(code).json["refresh_token"]?.text) }
+        store.vanishAfterNextCommit(of: .session)
+        let lost = await ask(token)
+        #expect(lost.status == 503)
+        #expect(Self.error(lost) == "temporarily_unavailable")
+        store.comeBack()
+        broker.time.advance(by: .seconds(60))
+        let again = await ask(token)
+        #expect(again.status == 200, "\(again.text)")
+        let next = try #require(again.json["refresh_token"]?.text)
+        #expect(await broker.refresh(next).status == 200)
+        #expect(try await Self.causes(broker).isEmpty)
+    }
+
     // B02
     @Test func `an answer that is repeated after a minute has an access token that is good`() async throws {
-        let store = FaultyStore()
-        let broker = try await BrokerHarness(store: store)
-        await broker.makeTenant()
-        await broker.makeClient()
-        let token = await broker.appSession()
-        // The commit arrives, its answer is lost, and the store is asked in vain what became of it.
-        store.onCommit(of: .session, .loseAnswer, .refuse(.unavailable), .refuse(.unavailable))
-        let gate = Gate()
-        store.holdNextRead(of: .session, gate)
-        let lost = Task { await broker.refresh(token) }
-        await gate.arrivals()
-        store.setDown(true)
-        gate.open()
-        #expect(await lost.value.status == 503)
-        store.setDown(false)
-        broker.time.advance(by: .seconds(3570))
+        let store = VanishingStore()
+        let broker = try await Self.broker(store)
+        let granted =
+            #"{"access_token":"access-1","refresh_token":"refresh-1","token_type":"Bearer","expires_in":90,"user_id":42}"#
+        let answer = await broker.exchange(await broker.appCode(token: granted))
+        let token = try #require(answer.json["refresh_token"]?.text)
+        store.vanishAfterNextCommit(of: .session)
+        #expect(await broker.refresh(token).status == 503)
+        store.comeBack()
+        broker.time.advance(by: .seconds(80))
         broker.transport.enqueue(.json(200, BrokerHarness.token("access-2", refresh: "refresh-2", userID: 42)))
         let again = await broker.refresh(token)
         #expect(again.status == 200, "\(again.text)")
         #expect(again.json["access_token"]?.text == "access-2")
-        #expect(await broker.refresh(again.json["refresh_token"]?.text ?? "").status == 200)
+        let next = try #require(again.json["refresh_token"]?.text)
+        #expect(await broker.refresh(next).status == 200)
+        #expect(try await Self.causes(broker).isEmpty)
     }
 
     // MARK: Lost commits
@@ -235,5 +264,40 @@ internal import TokenBroker
         #expect(Self.error(await one.refresh(forged)) == "invalid_grant")
         #expect(Self.error(await one.refresh(second)) == "invalid_grant")
         #expect(try await Self.causes(one) == ["replay"])
+    }
+}
+
+/// A memory store that takes one more commit, and answers nothing from then on.
+private final class VanishingStore: ForwardingStore {
+    let inner: any RecordStore = MemoryRecordStore()
+    let revalidateAfter: Duration? = nil
+    private let state = Mutex<(kind: RecordKind?, isAway: Bool)>((nil, false))
+
+    func vanishAfterNextCommit(of kind: RecordKind) { state.withLock { $0.kind = kind } }
+
+    func comeBack() { state.withLock { $0 = (nil, false) } }
+
+    func admit() throws(StoreError) {
+        if state.withLock({ $0.isAway }) { throw .unavailable }
+    }
+
+    func read(_ id: RecordID) async throws(StoreError) -> StoredRecord? {
+        try admit()
+        return try await inner.read(id)
+    }
+
+    func commit(_ changes: [RecordChange]) async throws(StoreError) {
+        try admit()
+        try await inner.commit(changes)
+        let isLast = changes.contains { change in
+            switch change {
+            case .insert(let record), .replace(let record, _, _): state.withLock { $0.kind == record.id.kind }
+            default: false
+            }
+        }
+        if isLast {
+            state.withLock { $0.isAway = true }
+            throw .unavailable
+        }
     }
 }

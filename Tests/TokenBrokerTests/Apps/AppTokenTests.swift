@@ -6,7 +6,6 @@ internal import ExternalText
 internal import HTTPCodec
 internal import JSON
 internal import OAuth
-internal import Synchronization
 internal import Testing
 internal import TokenBroker
 
@@ -501,6 +500,24 @@ internal import TokenBroker
         #expect(answer.text == repeated.text)
     }
 
+    // B09
+    @Test(arguments: [false, true])
+    func `a replica that has not heard of a login yet refuses no session of it`(isOfOtherUser: Bool) async throws {
+        let (one, two) = try await BrokerHarness.replicas(cacheValidity: .seconds(60))
+        await one.makeTenant()
+        await one.makeClient()
+        await one.logIn(token: BrokerHarness.token("access-0", refresh: "refresh-0", userID: 41))
+        if !isOfOtherUser { #expect(await one.call(.delete, "/credentials", tenant: "t1").status == 204) }
+        // In the other one's memory for a minute.
+        #expect(await two.token() == (isOfOtherUser ? "access-0" : nil))
+        let code = await one.appCode()
+        let exchanged = await two.exchange(code)
+        let token = try #require(exchanged.json["refresh_token"]?.text, "\(exchanged.text)")
+        #expect(exchanged.json["access_token"]?.text == "access-1")
+        #expect(await two.refresh(token).status == 200)
+        #expect(try await Self.causes(one).isEmpty)
+    }
+
     @Test func `two replicas that get the same code at once make one session at most`() async throws {
         let (one, two) = try await BrokerHarness.replicas(cacheValidity: .seconds(60))
         await one.makeTenant()
@@ -511,30 +528,6 @@ internal import TokenBroker
         let statuses = await [first.status, second.status].sorted()
         #expect(statuses == [200, 400])
         #expect(await one.sessions().count <= 1)
-    }
-
-    @Test(arguments: [true, false])
-    func `a store that takes a change and goes away without an answer logs no app out`(_ isRotation: Bool) async throws
-    {
-        let store = VanishingStore()
-        let broker = try await Self.broker(store: store)
-        let code = await broker.appCode()
-        func ask(_ token: String) async -> BrokerHarness.Answer {
-            isRotation ? await broker.refresh(token) : await broker.exchange(code)
-        }
-        var token = ""
-        if isRotation { token = try #require(await broker.exchange(code).json["refresh_token"]?.text) }
-        store.vanishAfterNextCommit(of: .session)
-        let lost = await ask(token)
-        #expect(lost.status == 503)
-        #expect(Self.error(lost) == "temporarily_unavailable")
-        store.comeBack()
-        broker.time.advance(by: .seconds(60))
-        let again = await ask(token)
-        #expect(again.status == 200, "\(again.text)")
-        let next = try #require(again.json["refresh_token"]?.text)
-        #expect(await broker.refresh(next).status == 200)
-        #expect(try await Self.causes(broker).isEmpty)
     }
 
     @Test func `a store whose answer is lost once is asked what became of the change`() async throws {
@@ -560,40 +553,5 @@ internal import TokenBroker
         let steady = await broker.appSession()
         store.setDown(true)
         #expect(await broker.refresh(steady).status == 200)
-    }
-}
-
-/// A memory store that takes one more commit, and answers nothing from then on.
-private final class VanishingStore: ForwardingStore {
-    let inner: any RecordStore = MemoryRecordStore()
-    let revalidateAfter: Duration? = nil
-    private let state = Mutex<(kind: RecordKind?, isAway: Bool)>((nil, false))
-
-    func vanishAfterNextCommit(of kind: RecordKind) { state.withLock { $0.kind = kind } }
-
-    func comeBack() { state.withLock { $0 = (nil, false) } }
-
-    func admit() throws(StoreError) {
-        if state.withLock({ $0.isAway }) { throw .unavailable }
-    }
-
-    func read(_ id: RecordID) async throws(StoreError) -> StoredRecord? {
-        try admit()
-        return try await inner.read(id)
-    }
-
-    func commit(_ changes: [RecordChange]) async throws(StoreError) {
-        try admit()
-        try await inner.commit(changes)
-        let isLast = changes.contains { change in
-            switch change {
-            case .insert(let record), .replace(let record, _, _): state.withLock { $0.kind == record.id.kind }
-            default: false
-            }
-        }
-        if isLast {
-            state.withLock { $0.isAway = true }
-            throw .unavailable
-        }
     }
 }

@@ -40,7 +40,7 @@ internal import TokenBroker
 
     private static func isAdmitted(_ broker: BrokerHarness, from source: NetworkSource = here) async -> Bool {
         do throws(AppError) {
-            try await broker.broker.core.apps.limits.admit(source)
+            try await broker.broker.core.apps.limits.admit(source, for: .token)
             return true
         } catch {
             #expect(error.code == .rateLimited)
@@ -279,7 +279,7 @@ internal import TokenBroker
         #expect(await Self.admitted(broker, 5) == 4)
         for number in 0..<TokenEndpointLimits.capacity {
             let address = "10.\(number >> 16).\(number >> 8 & 255).\(number & 255)"
-            try await broker.broker.core.apps.limits.admit(Self.source(address))
+            try await broker.broker.core.apps.limits.admit(Self.source(address), for: .token)
         }
         // Its count is forgotten here: the first request counts as one, and the next ones go by the sum.
         #expect(await Self.admitted(broker, 5) == 1)

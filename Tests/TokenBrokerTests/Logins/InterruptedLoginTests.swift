@@ -2,6 +2,7 @@ internal import BrokerCore
 internal import BrokerTesting
 internal import CredentialStore
 internal import ExternalText
+internal import HTTPSClient
 internal import JSON
 internal import OAuth
 internal import Reactor
