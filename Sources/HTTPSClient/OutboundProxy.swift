@@ -24,8 +24,10 @@ package struct OutboundProxy: Sendable {
         case network(NetworkRange)
         case address(SocketAddress.IP, port: UInt16)
 
+        private static let everything: WireText = "*"
+
         init?(_ text: WireText) {
-            if text == "*" {
+            if text == Self.everything {
                 self = .all
                 return
             }

@@ -151,10 +151,17 @@ enum Command: Equatable {
           TOKEN_BROKER_EVENT_STREAMS_PER_KEY     event streams of one API key on this replica, 0 to 10000000; 0 is no
                                                  limit; default 100
           TOKEN_BROKER_EVENT_STREAMS_PER_TENANT  the same for one tenant; default 2000
-          TOKEN_BROKER_APP_REQUESTS_PER_ADDRESS  requests to the token endpoint of apps from one address per minute on
-                                                 all replicas, 0 to 10000000; 0 is no limit; default 120
-          TOKEN_BROKER_APP_REQUESTS_PER_USER     the same for one user; default 60
+          TOKEN_BROKER_APP_REQUESTS_PER_ADDRESS  requests from one address per minute on all replicas, to each of
+                                                 /oauth2/authorize, token, revoke and challenge, 0 to 10000000; 0 is no
+                                                 limit; default 120
+          TOKEN_BROKER_APP_REQUESTS_PER_USER     requests to /oauth2/token for one user per minute; default 60
           TOKEN_BROKER_SHUTDOWN_GRACE            seconds after SIGTERM for running requests to complete, 1 to 3600;
                                                  default 25
+          HTTPS_PROXY                            the HTTP proxy through which providers are reached over https, such as
+                                                 http://proxy.example:3128 or http://user:password@proxy.example:3128;
+                                                 https_proxy is read where HTTPS_PROXY is not set
+          NO_PROXY                               hosts that are reached without the proxy, comma-separated: names with
+                                                 all names below them, .domains, addresses, CIDR ranges, or *; no_proxy
+                                                 is read where NO_PROXY is not set
         """
 }

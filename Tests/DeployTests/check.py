@@ -22,7 +22,7 @@ MANIFESTS = DEPLOY / "kubernetes"
 # The oldest whose stable API has all that the manifests use, and all that came after it.
 OLDEST_KUBERNETES = 27
 # Applied by themselves: kustomization.yaml leaves them out.
-SEPARATE = {"ingress.yaml", "secret.example.yaml"}
+SEPARATE = {"ingress.yaml", "ingress-apps.yaml", "secret.example.yaml"}
 # Between the end of the grace and the end of the process: storing, closing, writing the log.
 END_S = 5
 
@@ -285,6 +285,11 @@ def check_kubernetes(program, image):
     expect(outside == {"/login/callback"} | pages, f"ingress.yaml: {outside} is exposed")
     for path in outside:
         expect(any(known.startswith(path) for known in paths), f"ingress.yaml: openapi.yaml has no {path}")
+    apps = the("Ingress", "token-broker-apps")["spec"]["rules"][0]
+    expect(apps["host"] == host, f"ingress-apps.yaml: the host is {apps['host']}, the base URL has {host}")
+    outside = {path["path"] for path in apps["http"]["paths"]}
+    wanted = {path for path in paths if path.startswith("/oauth2/") or path.startswith("/.well-known/")}
+    expect(outside == wanted, f"ingress-apps.yaml: {outside ^ wanted} differ from openapi.yaml")
 
 
 def check_alerts():

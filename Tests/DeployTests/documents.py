@@ -110,7 +110,7 @@ def table_of_variables(root):
     environment = re.sub(r"^ {8}", "", text, flags=re.MULTILINE).split("\nenvironment", 1)[1]
     rows = []
     for line in environment.split("\n"):
-        if start := re.match(r"  (TOKEN_BROKER_\w+)( \*)?(?:\s{2,}(.*))?$", line):
+        if start := re.match(r"  (TOKEN_BROKER_\w+|HTTPS_PROXY|NO_PROXY)( \*)?(?:\s{2,}(.*))?$", line):
             rows.append([start[1], start[2] or "", [start[3]] if start[3] else []])
         elif rows and line.strip():
             rows[-1][2].append(line.strip())

@@ -103,3 +103,24 @@ package struct AppCode: Sendable, Equatable {
         session = json["session"]?.string?.text
     }
 }
+
+extension AppCode {
+    /// RFC 7636 §4.1.
+    private static let verifierLengths = 43...128
+
+    /// Whether the request comes from the app that the code was issued to (RFC 6749 §4.1.3, RFC 7636 §4.6).
+    func verify(_ exchange: AppGrants.Exchange) throws(AppError) {
+        let isSameURI = exchange.redirectURI.map { $0 == WireText(redirectURI) } ?? !mustNameRedirectURI
+        guard isSameURI else { throw AppError(.invalidGrant, "invalid redirect URI") }
+        guard let verifier = exchange.codeVerifier else {
+            throw AppError(.invalidRequest, "PKCE code verifier is required")
+        }
+        let isVerifier =
+            Self.verifierLengths.contains(verifier.count)
+            && verifier.utf8.allSatisfy {
+                $0.isDigit || $0.isLowercaseLetter || $0.isUppercaseLetter || "-._~".utf8.contains($0)
+            }
+        let challenge = Array(Base64URL.encode(SHA256.digest(verifier.utf8.span)).utf8)
+        guard isVerifier, ConstantTime.equal(challenge, Array(codeChallenge.utf8)) else { throw .invalidCode }
+    }
+}

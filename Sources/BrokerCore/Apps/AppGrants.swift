@@ -55,8 +55,6 @@ package final class AppGrants: Sendable {
 
     /// The shortest life of an access token that is given while the provider answers.
     private static let shortestLife: Duration = .seconds(60)
-    /// RFC 7636 §4.1.
-    private static let verifierLengths = 43...128
 
     init(
         clients: AppClientDirectory, sessions: AppSessions, credentials: CredentialsProvider,
@@ -233,7 +231,7 @@ package final class AppGrants: Sendable {
             let session = RecordID(.session, client.tenant, key: used)
             do throws(StoreError) {
                 if let answer = sessions.unanswered.answer(to: digest, provenBy: Array(used.utf8)),
-                    (try? Self.verify(exchange, code)) != nil, try await sessions.reread(session) != nil
+                    (try? code.verify(exchange)) != nil, try await sessions.reread(session) != nil
                 {
                     return .answered(answer)
                 }
@@ -245,7 +243,7 @@ package final class AppGrants: Sendable {
             throw .invalidCode
         }
         guard code.expires > time.now else { throw .invalidCode }
-        try Self.verify(exchange, code)
+        try code.verify(exchange)
         if let origin = code.origin {
             do throws(StoreError) {
                 guard try await sessions.reread(RecordID(.session, client.tenant, key: origin)) != nil else {
@@ -258,22 +256,6 @@ package final class AppGrants: Sendable {
             }
         }
         return .unused(record, code)
-    }
-
-    /// Whether the request comes from the app that the code was issued to (RFC 6749 §4.1.3, RFC 7636 §4.6).
-    private static func verify(_ exchange: Exchange, _ code: AppCode) throws(AppError) {
-        let isSameURI = exchange.redirectURI.map { $0 == WireText(code.redirectURI) } ?? !code.mustNameRedirectURI
-        guard isSameURI else { throw AppError(.invalidGrant, "invalid redirect URI") }
-        guard let verifier = exchange.codeVerifier else {
-            throw AppError(.invalidRequest, "PKCE code verifier is required")
-        }
-        let isVerifier =
-            verifierLengths.contains(verifier.count)
-            && verifier.utf8.allSatisfy {
-                $0.isDigit || $0.isLowercaseLetter || $0.isUppercaseLetter || "-._~".utf8.contains($0)
-            }
-        let challenge = Array(Base64URL.encode(SHA256.digest(verifier.utf8.span)).utf8)
-        guard isVerifier, ConstantTime.equal(challenge, Array(code.codeChallenge.utf8)) else { throw .invalidCode }
     }
 
     // MARK: Sessions

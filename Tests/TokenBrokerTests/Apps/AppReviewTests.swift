@@ -8,16 +8,18 @@ internal import HTTPCodec
 internal import HTTPSClient
 internal import JSON
 internal import OAuth
+internal import Reactor
 internal import Synchronization
 internal import Testing
 internal import TokenBroker
 
-@Suite struct `R2 probes` {
+/// What attackers, failures and other users must not do to sessions of apps.
+@Suite struct `Sessions of apps, attacked` {
     private static let tenant = TenantName("t1")!
     private static let app = #"{"redirect_uris": ["https://app.example/cb"], "storage_key": "default"}"#
 
     @Test(arguments: [true, false])
-    func `P1 one unreadable session does not stop the job`(_ isDamaged: Bool) async throws {
+    func `one record that cannot be read keeps no session from ending`(_ isDamaged: Bool) async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant()
         await broker.makeClient("app", of: "t1", Self.app)
@@ -50,7 +52,7 @@ internal import TokenBroker
         #expect(all.status == 200, "\(all.text)")
     }
 
-    @Test func `P2 an answer that was never stored is not given`() async throws {
+    @Test func `an answer that the store has not taken is not given out`() async throws {
         let time = ManualTime()
         let records = MemoryRecordStore { time.monotonic }
         let faulty = BrokerFaultyStore(records, revalidateAfter: .seconds(60))
@@ -70,10 +72,9 @@ internal import TokenBroker
         #expect(third.json["refresh_token"]?.text == second.json["refresh_token"]?.text)
         let fourth = await one.refresh(third.json["refresh_token"]?.text ?? "")
         #expect(fourth.status == 200, "\(fourth.text)")
-        print("P2 causes", try await one.events(named: "session.ended", of: Self.tenant).compactMap { $0["cause"]?.text })
     }
 
-    @Test func `P3 the answer of a lost exchange needs the verifier`() async throws {
+    @Test func `a lost exchange is repeated for the app that has the verifier only`() async throws {
         let store = Vanishing()
         let broker = try await BrokerHarness(store: store)
         await broker.makeTenant()
@@ -82,11 +83,94 @@ internal import TokenBroker
         store.vanishAfterNextCommit(of: .session)
         #expect(await broker.exchange(code).status == 503)
         store.comeBack()
+        let app = await broker.exchange(code)
+        #expect(app.status == 200, "\(app.text)")
+        #expect(await broker.exchange(code).text == app.text)
         let thief = await broker.exchange(code, ["code_verifier": nil, "redirect_uri": nil])
         #expect(thief.status == 400, "\(thief.text)")
+        #expect(await broker.refresh(app.json["refresh_token"]?.text ?? "").status == 400)
     }
 
-    @Test func `P4 a logout whose revocation takes long leaves a later login's sessions`() async throws {
+    @Test func `an exchange that was lost is repeated for no session that has ended`() async throws {
+        let store = Vanishing()
+        let broker = try await BrokerHarness(store: store)
+        await broker.makeTenant()
+        await broker.makeClient("app", of: "t1", Self.app)
+        let code = await broker.appCode()
+        store.vanishAfterNextCommit(of: .session)
+        #expect(await broker.exchange(code).status == 503)
+        store.comeBack()
+        #expect(await broker.logOut().status == 204)
+        #expect(await broker.exchange(code).json["error"]?.text == "invalid_grant")
+    }
+
+    @Test func `a code is good only while its redirect URI is one of the client's`() async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant()
+        await broker.makeClient("app", of: "t1", Self.app)
+        let code = await broker.appCode()
+        await broker.makeClient(
+            "app", of: "t1", #"{"redirect_uris": ["https://app.example/other"], "storage_key": "default"}"#)
+        #expect(await broker.exchange(code).json["error"]?.text == "invalid_grant")
+        await broker.makeClient("app", of: "t1", Self.app)
+        #expect(await broker.exchange(code).status == 200)
+    }
+
+    @Test func `a code for another app is good only while the session that let it in exists`() async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant()
+        await broker.makeClient(
+            "app", of: "t1",
+            #"{"redirect_uris": ["https://app.example/cb"], "storage_key": "default", "x_app2app_enabled": true}"#)
+        await broker.makeClient("other")
+        let key = try AppKey()
+        let session = try await broker.appSession(with: key)
+        let approval = await broker.approve(session, try key.proof(await broker.challenge(), now: broker.time.now))
+        let code = try #require(approval.json["code"]?.text)
+        let id = await broker.sessions().first?["session_id"]?.text ?? ""
+        #expect(await broker.call(.delete, "/tenants/t1/sessions/\(id)").status == 204)
+        #expect(await broker.exchange(code, client: "other").json["error"]?.text == "invalid_grant")
+    }
+
+    // MARK: Floods
+
+    private static let here = NetworkSource(NetworkAddress(parsing: Array("192.0.2.1".utf8)[...])!)
+
+    /// The requests without an API key.
+    private static let counted: [@Sendable (BrokerHarness) async -> BrokerHarness.Answer] = [
+        { await $0.call(.get, "/oauth2/authorize?client_id=app", key: nil, source: here) },
+        {
+            await $0.call(
+                .post, "/oauth2/challenge", key: nil, body: #"{"purpose": "app2app_request"}"#, source: here)
+        },
+        { await $0.app("/oauth2/revoke", [("client_id", "app"), ("token", "t")], source: here) },
+        {
+            await $0.app(
+                "/oauth2/token", [("grant_type", "refresh_token"), ("client_id", "app"), ("refresh_token", "t")],
+                source: here)
+        },
+    ]
+
+    @Test func `each endpoint counts the requests of an address by itself`() async throws {
+        let broker = try await BrokerHarness { $0.appRequests.perAddress = 4 }
+        await broker.makeTenant()
+        await broker.makeClient("app", of: "t1", Self.app)
+        for ask in Self.counted {
+            for number in 1...5 {
+                #expect((await ask(broker).status == 429) == (number == 5))
+            }
+        }
+    }
+
+    @Test(arguments: [(4096, 200), (4097, 400)])
+    func `a request for a challenge is short`(length: Int, status: Int) async throws {
+        let broker = try await BrokerHarness()
+        let body = #"{"purpose": "app2app_request"}"#
+        let padded = body + String(repeating: " ", count: length - body.utf8.count)
+        #expect(await broker.call(.post, "/oauth2/challenge", key: nil, body: padded).status == status)
+    }
+
+    @Test func `a logout whose revocation takes long leaves the sessions of a later login`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant(
             "t1",
@@ -108,7 +192,6 @@ internal import TokenBroker
         #expect(await logout.status == 204)
         let answer = await broker.refresh(token)
         #expect(answer.status == 200, "\(answer.text)")
-        print("P4 causes", try await broker.events(named: "session.ended", of: Self.tenant).compactMap { $0["cause"]?.text })
     }
 
     private static let provider = SigningProvider()
@@ -116,7 +199,9 @@ internal import TokenBroker
         {"client_id": "c1", "scopes": ["read"], \#(SigningProvider.members), "token_verification": {"access_token": {"audience": "api"}}}
         """#
 
-    private static func jwt(_ broker: BrokerHarness, _ name: String, _ subject: String, audience: String = "api") -> String {
+    private static func jwt(_ broker: BrokerHarness, _ name: String, _ subject: String, audience: String = "api")
+        -> String
+    {
         provider.signed("read", audience: audience, of: subject, at: broker.time.now, name: name)
     }
 
@@ -125,7 +210,8 @@ internal import TokenBroker
         first.transport.standing(at: SigningProvider.keysAddress, .json(200, provider.keySet))
         await first.makeTenant("t1", signing)
         await first.makeClient("app", of: "t1", app)
-        let code = await first.appCode(token: BrokerHarness.token(jwt(first, "1", "ada"), refresh: "r1", userID: userID))
+        let code = await first.appCode(
+            token: BrokerHarness.token(jwt(first, "1", "ada"), refresh: "r1", userID: userID))
         let token = await first.exchange(code).json["refresh_token"]?.text ?? ""
         first.transport.standing(at: SigningProvider.keysAddress, .failure(.connectFailed))
         first.time.advance(by: .seconds(60))
@@ -140,7 +226,7 @@ internal import TokenBroker
         _ = await broker.broker.core.sessionEndings.handleAllDue()
     }
 
-    @Test func `P5 a login that is not believed ends no session of an app`() async throws {
+    @Test func `a login that is not believed ends no session`() async throws {
         let (broker, token) = try await Self.verified(userID: 42)
         #expect(await broker.sessions().count == 1)
         let login = await broker.beginLogin()
@@ -152,10 +238,9 @@ internal import TokenBroker
         #expect(await broker.progress(login.id).json["error"]?.text == "token_response_error")
         let refreshed = await broker.refresh(token)
         #expect(refreshed.status == 200, "\(refreshed.text)")
-        print("P5 causes", try await broker.events(named: "session.ended", of: Self.tenant).compactMap { $0["cause"]?.text })
     }
 
-    @Test func `P6 another user's login that is verified later ends the sessions`() async throws {
+    @Test func `another user's login that is verified later ends the sessions`() async throws {
         let (broker, _) = try await Self.verified(userID: nil)
         #expect(await broker.sessions().count == 1)
         let login = await broker.beginLogin()
@@ -167,7 +252,7 @@ internal import TokenBroker
         #expect(await broker.sessions().isEmpty)
     }
 
-    @Test func `P7 a session that was ended elsewhere lets no app in`() async throws {
+    @Test func `a session that was ended at another replica lets no app in`() async throws {
         let (one, two) = try await BrokerHarness.replicas(cacheValidity: .seconds(60))
         await one.makeTenant()
         await one.makeClient(
@@ -182,13 +267,9 @@ internal import TokenBroker
         #expect(await one.call(.delete, "/tenants/t1/sessions/\(id)").status == 204)
         let second = await two.approve(session, try key.proof(await two.challenge(), now: two.time.now))
         #expect(second.status == 400, "\(second.text)")
-        if let code = second.json["code"]?.text {
-            let letIn = await two.exchange(code, client: "other")
-            print("P7 exchange", letIn.status)
-        }
     }
 
-    @Test func `P11 every key of a session ends with it`() async throws {
+    @Test func `a new biometric key takes the place of the earlier one, and ends with the session`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant()
         await broker.makeClient("app", of: "t1", Self.app)
@@ -198,11 +279,12 @@ internal import TokenBroker
             let key = try AppKey(keyID: WireText(name))
             keys.append(key)
             let proof = try key.proof(
-                await broker.challenge("biometric_request"), now: broker.time.now, type: "vnd.authgear.biometric-request",
+                await broker.challenge("biometric_request"), now: broker.time.now,
+                type: "vnd.authgear.biometric-request",
                 action: "setup", embedsKey: true)
             #expect(await broker.biometric(proof, ["refresh_token": session]).status == 200)
         }
-        print("P11 keys", try await broker.count(.biometricKey))
+        #expect(try await broker.count(.biometricKey) == 1)
         let id = await broker.sessions().first?["session_id"]?.text ?? ""
         #expect(await broker.call(.delete, "/tenants/t1/sessions/\(id)").status == 204)
         #expect(try await broker.count(.biometricKey) == 0)
