@@ -6,7 +6,7 @@ import Reactor
 import Testing
 
 /// Requests through an HTTP proxy.
-@Suite struct `A proxy` {
+@Suite(.timeLimit(.minutes(2))) struct `A proxy` {
     private static func origin(_ url: String) -> URLTarget.Origin { URLTarget(url)!.origin }
 
     @Test(arguments: [

@@ -14,7 +14,7 @@ package final class TinyProxy: Sendable {
         directory = StoreFixtureDirectory()
         try FileManager.default.createDirectory(atPath: directory.path, withIntermediateDirectories: true)
         let configuration =
-            "Port \(port)\nListen 127.0.0.1\nTimeout 60\nLogLevel Connect\nBasicAuth \(user) \(password)\n"
+            "Port \(port)\nListen 127.0.0.1\nTimeout 60\nLogLevel Info\nBasicAuth \(user) \(password)\n"
             + ports.map { "ConnectPort \($0)\n" }.joined()
         try Data(configuration.utf8).write(to: URL(filePath: directory.path + "/tinyproxy.conf"))
         process = try await TestProcess.start([
