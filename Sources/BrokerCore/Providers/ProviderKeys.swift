@@ -163,7 +163,13 @@ package final class ProviderKeys: Sendable {
     /// Asks for the keys, and keeps them. Where that fails, the keys of before are used on, unless they are too old.
     private func renew(_ source: Source, for configuration: TenantConfiguration) async -> Result<Held, BrokerError> {
         let begun = time.monotonic
-        let before = known.withLock { $0[source]?.held }
+        let standing = known.withLock { $0[source] }
+        // Another request may have ended since the caller looked.
+        if let standing, begun < standing.nextRequest {
+            if let held = standing.held { return .success(held) }
+            if let failure = standing.failure { return .failure(failure) }
+        }
+        let before = standing?.held
         do throws(BrokerError) {
             let held = try await request(source, before, begun: begun, for: configuration)
             keep(Known(held: held, nextRequest: begun.advanced(by: Self.interval)), of: source)
