@@ -27,9 +27,7 @@ extension RevocationJob {
         let unsettled = UnsettledCode(
             storageKey: id.storageKey, code: code, redirectURI: redirectURI, codeVerifier: codeVerifier,
             tokenEndpoint: server.tokenEndpoint, begun: now)
-        let record = Self.record(
-            unsettled.encoded, RecordID(.revocation, id.tenant, key: RefreshID().text),
-            version: records.nextVersion(after: 0), since: now, due: now.advanced(by: longestRedemption))
+        let record = newRecord(unsettled.encoded, of: id.tenant, since: now, due: now.advanced(by: longestRedemption))
         return CodeGuard(
             insertion: .insert(record), removal: .remove(record.id, version: record.version), id: record.id,
             version: record.version)
@@ -86,13 +84,5 @@ extension RevocationJob {
                 return removal
             }
         }
-    }
-
-    private static func record(
-        _ content: [UInt8], _ id: RecordID, version: Int64, since begun: Timestamp, due: Timestamp
-    ) -> OpenRecord {
-        OpenRecord(
-            id: id, version: version, content: SecretBytes(content),
-            expires: begun.advanced(by: PendingRevocation.span * 2), due: due)
     }
 }

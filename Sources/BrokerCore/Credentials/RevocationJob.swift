@@ -62,10 +62,21 @@ package final class RevocationJob: Sendable {
         // tries should have ended makes a last one, and the record expires if none can read it.
         return Logout(
             pending: pending,
-            record: OpenRecord(
-                id: RecordID(.revocation, id.tenant, key: RefreshID().text), version: records.nextVersion(after: 0),
-                content: SecretBytes(pending.encoded), expires: now.advanced(by: PendingRevocation.span * 2),
-                due: now.advanced(by: longestTry)))
+            record: newRecord(pending.encoded, of: id.tenant, since: now, due: now.advanced(by: longestTry)))
+    }
+
+    func newRecord(_ content: [UInt8], of tenant: TenantName, since begun: Timestamp, due: Timestamp) -> OpenRecord {
+        Self.record(
+            content, RecordID(.revocation, tenant, key: RefreshID().text), version: records.nextVersion(after: 0),
+            since: begun, due: due)
+    }
+
+    static func record(
+        _ content: [UInt8], _ id: RecordID, version: Int64, since begun: Timestamp, due: Timestamp
+    ) -> OpenRecord {
+        OpenRecord(
+            id: id, version: version, content: SecretBytes(content),
+            expires: begun.advanced(by: PendingRevocation.span * 2), due: due)
     }
 
     /// Logs a user out: removes the credentials, then makes the first try to end the session at the provider. A try that fails
@@ -108,10 +119,7 @@ package final class RevocationJob: Sendable {
         guard server.canRevoke else { return nil }
         let now = time.now
         let pending = PendingRevocation(storageKey: id.storageKey, credentials: held, loggedOut: now)
-        return .insert(
-            OpenRecord(
-                id: RecordID(.revocation, id.tenant, key: RefreshID().text), version: records.nextVersion(after: 0),
-                content: SecretBytes(pending.encoded), expires: now.advanced(by: PendingRevocation.span * 2), due: now))
+        return .insert(newRecord(pending.encoded, of: id.tenant, since: now, due: now))
     }
 
     /// Has the job look for revocations that are due.
