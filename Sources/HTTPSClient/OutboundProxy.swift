@@ -91,7 +91,7 @@ package struct OutboundProxy: Sendable {
             }
             rest = WireText(rest.utf8[rest.utf8.index(after: end)...])
         }
-        guard let url = URLTarget((scheme.text + rest.text)), url.pathAndQuery.utf8.elementsEqual("/".utf8) else {
+        guard let url = URLTarget(scheme.text + rest.text), url.pathAndQuery.utf8.elementsEqual("/".utf8) else {
             throw .address
         }
         (host, port, self.authorization) = (url.host, url.port, authorization)
@@ -112,8 +112,8 @@ package struct OutboundProxy: Sendable {
 
     /// The request for a tunnel to a server.
     func connectRequest(to origin: URLTarget.Origin) -> [UInt8] {
-        let host = origin.host.utf8.contains(UInt8(ascii: ":")) ? "[\(origin.host)]" : origin.host
-        var request = Array("CONNECT \(host):\(origin.port) HTTP/1.1\r\nHost: \(host):\(origin.port)\r\n".utf8)
+        let target = origin.authorityWithPort
+        var request = Array("CONNECT \(target) HTTP/1.1\r\nHost: \(target)\r\n".utf8)
         if let authorization {
             request += Array("Proxy-Authorization: ".utf8) + authorization.revealedBytes + Array("\r\n".utf8)
         }

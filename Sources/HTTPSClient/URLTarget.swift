@@ -29,10 +29,12 @@ package struct URLTarget: Sendable, Hashable, CustomStringConvertible {
         package let port: UInt16
 
         /// The value of a `Host` field (RFC 9110 §7.2), without the port if it is the scheme's default.
-        package var authority: String {
-            let name = host.utf8.contains(UInt8(ascii: ":")) ? "[\(host)]" : host
-            return port == scheme.defaultPort ? name : "\(name):\(port)"
-        }
+        package var authority: String { port == scheme.defaultPort ? name : authorityWithPort }
+
+        /// The target of a request for a tunnel (RFC 9112 §3.2.3), which names the port in any case.
+        var authorityWithPort: String { "\(name):\(port)" }
+
+        private var name: String { host.utf8.contains(UInt8(ascii: ":")) ? "[\(host)]" : host }
     }
 
     package let origin: Origin
