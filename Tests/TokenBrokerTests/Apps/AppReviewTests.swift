@@ -9,7 +9,6 @@ internal import HTTPSClient
 internal import JSON
 internal import OAuth
 internal import Reactor
-internal import Synchronization
 internal import Testing
 internal import TokenBroker
 
@@ -75,7 +74,7 @@ internal import TokenBroker
     }
 
     @Test func `a lost exchange is repeated for the app that has the verifier only`() async throws {
-        let store = Vanishing()
+        let store = VanishingStore()
         let broker = try await BrokerHarness(store: store)
         await broker.makeTenant()
         await broker.makeClient("app", of: "t1", Self.app)
@@ -92,7 +91,7 @@ internal import TokenBroker
     }
 
     @Test func `an exchange that was lost is repeated for no session that has ended`() async throws {
-        let store = Vanishing()
+        let store = VanishingStore()
         let broker = try await BrokerHarness(store: store)
         await broker.makeTenant()
         await broker.makeClient("app", of: "t1", Self.app)
@@ -292,34 +291,5 @@ internal import TokenBroker
             await broker.challenge("biometric_request"), now: broker.time.now, type: "vnd.authgear.biometric-request",
             action: "authenticate", embedsKey: false)
         #expect(await broker.biometric(proof).status == 400)
-    }
-}
-
-private final class Vanishing: ForwardingStore {
-    let inner: any RecordStore = MemoryRecordStore()
-    let revalidateAfter: Duration? = nil
-    private let state = Mutex<(kind: RecordKind?, isAway: Bool)>((nil, false))
-    func vanishAfterNextCommit(of kind: RecordKind) { state.withLock { $0.kind = kind } }
-    func comeBack() { state.withLock { $0 = (nil, false) } }
-    func admit() throws(StoreError) {
-        if state.withLock({ $0.isAway }) { throw .unavailable }
-    }
-    func read(_ id: RecordID) async throws(StoreError) -> StoredRecord? {
-        try admit()
-        return try await inner.read(id)
-    }
-    func commit(_ changes: [RecordChange]) async throws(StoreError) {
-        try admit()
-        try await inner.commit(changes)
-        let isLast = changes.contains { change in
-            switch change {
-            case .insert(let record), .replace(let record, _, _): state.withLock { $0.kind == record.id.kind }
-            default: false
-            }
-        }
-        if isLast {
-            state.withLock { $0.isAway = true }
-            throw .unavailable
-        }
     }
 }
