@@ -205,6 +205,19 @@ internal import TokenBroker
         #expect(await broker.get().token == good)
     }
 
+    @Test func `that a caller brings expire when they say so themselves`() async throws {
+        let broker = try await Self.broker()
+        let token = Self.access("1", at: broker.time.now)
+        let stored = await broker.call(
+            .put, "/credentials", tenant: "t1",
+            body:
+                #"{"credentials": {"level": "user", "client_id": "c1", "expires": "2090-01-01T00:00:00Z", "token": "\#(token)"}}"#
+        )
+        #expect(stored.status == 200)
+        let expiry = try #require(TokenResponse.expiry(ofToken: WireText(token)))
+        #expect(await broker.get().json["expires"]?.text == expiry.description)
+    }
+
     @Test func `that a caller brings are not stored while the keys do not answer`() async throws {
         let broker = try await Self.broker()
         broker.transport.standing(at: Self.keysAddress, .failure(.connectFailed))
