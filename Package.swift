@@ -94,7 +94,7 @@ let package = Package(
             "TokenBroker",
             [
                 "BrokerCore", "HTTPServer", "HTTPSClient", "CredentialStore", "OAuth", "Cryptography", "ExternalText",
-                "HTTPCodec", "JSON", "Reactor", "Postgres", "CResources", "Waiting",
+                "HTTPCodec", "JSON", "Reactor", "Postgres", "CResources", "TLS", "Waiting",
             ]),
         library(
             "DevelopmentProvider",
@@ -113,7 +113,7 @@ let package = Package(
             name: "token-broker",
             dependencies: [
                 "TokenBroker", "BrokerCore", "CredentialStore", "HTTPServer", "HTTPSClient", "Postgres", "OAuth",
-                "Cryptography", "CWipe", "ExternalText", "Reactor", "JSON",
+                "Cryptography", "CWipe", "ExternalText", "Reactor", "JSON", "TLS",
             ],
             swiftSettings: strict),
         .executableTarget(
@@ -144,6 +144,17 @@ let package = Package(
             path: "Tests/Simulation/Tool", swiftSettings: strict),
         // It starts the program above, which is built with the tests.
         tests("SimulationTests", []),
+        // Hostile input for what reads bytes from outside.
+        .target(name: "CFuzzing", path: "Tests/Fuzzing/CFuzzing"),
+        .executableTarget(
+            name: "fuzz",
+            dependencies: [
+                "BrokerCore", "CFuzzing", "CredentialStore", "Cryptography", "ExternalText", "HTTPCodec", "HTTPSClient",
+                "JOSE", "JSON", "OAuth", "Reactor",
+            ],
+            path: "Tests/Fuzzing/Tool", swiftSettings: strict),
+        // It starts the program above, too.
+        tests("FuzzingTests", []),
         tests("ContainersTests", ["Containers"]),
         tests("WaitingTests", ["Waiting"]),
         tests("ReactorTests", ["Reactor"]),
@@ -186,17 +197,20 @@ let package = Package(
             "TokenBrokerTests",
             [
                 "TokenBroker", "BrokerCore", "DevelopmentProvider", "CredentialStore", "HTTPServer", "HTTPSClient",
-                "HTTPCodec", "OAuth", "Cryptography", "Postgres", "Reactor", "JSON",
+                "HTTPCodec", "OAuth", "Cryptography", "Postgres", "Reactor", "JSON", "TLS",
             ]),
         tests(
             "AuthTests",
             [
-                "Auth", "AuthTesting", "BrokerCore", "OAuth", "DevelopmentProvider", "HTTPCodec", "HTTPSClient", "JSON",
-                "Reactor",
+                "Auth", "AuthTesting", "BrokerCore", "OAuth", "Cryptography", "DevelopmentProvider", "HTTPCodec",
+                "HTTPSClient", "JSON", "Reactor",
             ]),
         tests(
             "IntegrationTests",
-            ["DevelopmentProvider", "HTTPCodec", "HTTPSClient", "JSON", "Reactor", "Cryptography", "Postgres"],
+            [
+                "Auth", "DevelopmentProvider", "HTTPCodec", "HTTPSClient", "JSON", "Reactor", "Cryptography",
+                "Postgres", "CredentialStore", "HTTPServer", "OAuth",
+            ],
             exclude: ["oauth-libraries"]),
         // Replicas as processes, under faults: what is promised of many brokers at one database.
         .testTarget(

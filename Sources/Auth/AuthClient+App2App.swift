@@ -105,7 +105,7 @@ extension AuthClient {
         try await Self.follow(answer, open)
     }
 
-    private static func follow(_ uri: String, _ open: (URL) async -> Bool) async throws(AuthError) {
+    static func follow(_ uri: String, _ open: (URL) async -> Bool) async throws(AuthError) {
         guard let url = URL(string: uri) else {
             throw AuthError(.illegalArgument, message: "The link is not a URL.")
         }

@@ -26,6 +26,7 @@ internal import Synchronization
 public final class AuthClient: Sendable {
     let configuration: AuthConfiguration
     let environment: AuthEnvironment
+    let deviceKeys: (any DeviceKeyStore)?
     let state = Mutex(State())
 
     struct State {
@@ -42,7 +43,12 @@ public final class AuthClient: Sendable {
     /// - Parameters:
     ///   - configuration: each call checks it.
     ///   - environment: the environment that the instances of a process share.
-    public init(_ configuration: AuthConfiguration, in environment: AuthEnvironment) {
+    ///   - deviceKeys: where the keys of biometric logins are. Nil, the default, means that the instance has no biometric
+    ///     logins.
+    public init(
+        _ configuration: AuthConfiguration, in environment: AuthEnvironment, deviceKeys: (any DeviceKeyStore)? = nil
+    ) {
+        self.deviceKeys = deviceKeys
         self.configuration = configuration
         self.environment = environment
     }

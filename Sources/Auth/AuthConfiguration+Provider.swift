@@ -16,14 +16,18 @@ extension AuthConfiguration {
         public var revocation: URL?
         /// The provider's JWK set (RFC 7517 §5).
         public var jwks: URL?
+        /// The userinfo endpoint (OpenID Connect Core §5.3). It is asked after each login, and a login whose ID token names
+        /// another user fails. Nil, the default, means that it is not asked.
+        public var userInfo: URL?
         /// The endpoint that issues challenges for device keys. Nil means `/oauth2/challenge` below the issuer.
         public var challenge: URL?
 
         /// Sets the addresses.
         public init(
             authorization: URL? = nil, token: URL? = nil, deviceAuthorization: URL? = nil, revocation: URL? = nil,
-            jwks: URL? = nil, challenge: URL? = nil
+            jwks: URL? = nil, userInfo: URL? = nil, challenge: URL? = nil
         ) {
+            self.userInfo = userInfo
             self.challenge = challenge
             self.authorization = authorization
             self.token = token
@@ -35,7 +39,7 @@ extension AuthConfiguration {
         var members: [WireText: JSONValue] {
             let addresses: [(WireText, URL?)] = [
                 ("authorization", authorization), ("token", token), ("device_authorization", deviceAuthorization),
-                ("revocation", revocation), ("jwks", jwks), ("challenge", challenge),
+                ("revocation", revocation), ("jwks", jwks), ("userinfo", userInfo), ("challenge", challenge),
             ]
             var members: [WireText: JSONValue] = [:]
             for (name, address) in addresses {

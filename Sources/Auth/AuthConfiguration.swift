@@ -11,7 +11,8 @@ public struct AuthConfiguration: Sendable, Equatable {
     public var credentialsStorageKey: String
     /// The client identifier that the provider assigned.
     public var clientID: String
-    /// The scopes to request. Default: none.
+    /// The scopes to request. Default, and where the set is empty: those that the provider's profile requests by default, which
+    /// only the profiles `authgear` and `duckduckgo` do.
     public var scopes: Set<String>
     /// Required for client credentials. If it is set, every request to the token endpoint contains it. Default: none.
     public var clientSecret: String?
@@ -85,6 +86,10 @@ public struct AuthConfiguration: Sendable, Equatable {
     /// provider `authgear`.
     public var app2appOptions: App2AppOptions?
 
+    /// Header fields that are sent to the provider with each request, by name. At most 20, without those that the library writes
+    /// itself and those that authenticate. Default none.
+    public var requestHeaders: [String: String]
+
     /// Sets the parameters. They are checked by the calls that use them.
     public init(
         credentialsStorageKey: String, clientID: String, scopes: Set<String> = [], clientSecret: String? = nil,
@@ -96,8 +101,9 @@ public struct AuthConfiguration: Sendable, Equatable {
         clientAuthentication: ClientAuthentication? = nil, tokenVerification: TokenVerification? = nil,
         refreshLeadTime: Duration? = nil, proactiveRefresh: Duration? = nil, reuseGrace: Duration? = nil,
         sessionEndingAnswers: [SessionEndingAnswer] = [], tokenExpiryBufferInterval: Duration = .seconds(45),
-        app2appOptions: App2AppOptions? = nil
+        app2appOptions: App2AppOptions? = nil, requestHeaders: [String: String] = [:]
     ) {
+        self.requestHeaders = requestHeaders
         self.app2appOptions = app2appOptions
         self.credentialsStorageKey = credentialsStorageKey
         self.clientID = clientID
@@ -144,10 +150,10 @@ extension AuthConfiguration {
     func checked(for targets: TargetPolicy) throws(AuthError) -> TenantConfiguration {
         var members: [WireText: JSONValue] = [
             "provider": .string(WireText(provider)), "client_id": .string(WireText(clientID)),
-            "scopes": .array(scopes.map { .string(WireText($0)) }),
             // The library has no browser whose cookie could be checked.
             "browser_binding": .string(WireText(TenantConfiguration.BrowserBinding.off.rawValue)),
         ]
+        if !scopes.isEmpty { members["scopes"] = .array(scopes.map { .string(WireText($0)) }) }
         members["client_secret"] = clientSecret.map { .string(WireText($0)) }
         if !clientCredentials { members["client_credentials"] = .string("off") }
         members["client_unique_key"] = clientUniqueKey.map { .string(WireText($0)) }
@@ -166,6 +172,10 @@ extension AuthConfiguration {
             ("previous_issuers", previousIssuers), ("previous_token_endpoints", previousTokenEndpoints),
         ] where !addresses.isEmpty {
             members[WireText(name)] = .array(addresses.map { .string(WireText($0.absoluteString)) })
+        }
+        if !requestHeaders.isEmpty {
+            members["request_headers"] = .object(
+                Dictionary(uniqueKeysWithValues: requestHeaders.map { (WireText($0), .string(WireText($1))) }))
         }
         members["token_endpoint_auth_method"] = clientAuthentication.map { .string(WireText($0.rawValue)) }
         members["token_verification"] = try tokenVerification.map { verification throws(AuthError) in

@@ -41,6 +41,13 @@ public struct AuthError: Error, Sendable, Equatable {
         public static let unauthenticated = Code("unauthenticated")
         /// The system did not open a link in the app that it belongs to. Nothing was told to that app.
         public static let linkNotOpened = Code("linkNotOpened")
+        /// No biometric key is set up, or the device or the provider does not know it any more. Only a login by other means and
+        /// `AuthClient.enableBiometric` help.
+        public static let biometricNotEnabled = Code("biometricNotEnabled")
+        /// The user has cancelled, or the device has not recognised the user. A retry may help.
+        public static let biometricRefused = Code("biometricRefused")
+        /// The device's store of keys has failed, or what it returned is no key or no signature. `message` says what.
+        public static let biometricUnavailable = Code("biometricUnavailable")
         /// The provider's certificate, host name, key or TLS version was not accepted. Nothing was sent to the provider.
         /// Retrying helps only if the cause is in the network, such as a proxy that intercepts TLS.
         public static let providerUntrusted = Code("providerUntrusted")

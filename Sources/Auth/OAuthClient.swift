@@ -82,7 +82,8 @@ public protocol OAuthClient: Sendable {
     /// once if the environment cannot be opened. It buffers the newest 1000 events for a slow reader.
     ///
     /// The events of one refresh have the same identifier. They are sent when they are stored: those up to the request to
-    /// the provider when it begins, and the others together.
+    /// the provider when it begins, and the others together. A refresh that begins with nothing stored is not stored: its
+    /// two events are sent at once, so they may come before those of an earlier refresh.
     var refreshEvents: AsyncStream<OAuthClientRefreshEvent> { get }
 }
 

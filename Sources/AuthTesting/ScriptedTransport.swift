@@ -34,6 +34,7 @@ public final class ScriptedTransport: Sendable {
         package let parameters: [(name: String, value: String)]
         package let isPinned: Bool
         package let timeLimit: Duration?
+        package let avoidsListedNetworks: Bool
     }
 
     private struct State {
@@ -78,7 +79,8 @@ extension ScriptedTransport: ProviderTransport {
             url: request.url.description, method: request.method, fields: request.fields,
             form: Dictionary(pairs.map { ($0.name.text, $0.value.text) }) { $1 },
             parameters: parameters.map { ($0.name.text, $0.value.text) }, isPinned: request.pins != nil,
-            timeLimit: request.timeLimit)
+            timeLimit: request.timeLimit,
+            avoidsListedNetworks: request.avoidsListedNetworks)
         let step = state.withLock { state -> Step? in
             if let standing = state.standing[seen.url] {
                 state.standingSeen.append(seen)

@@ -77,6 +77,16 @@ static inline int copenssl_add_extension(X509 *certificate, X509 *issuer, int nu
     return is_added;
 }
 
+/// When a certificate expires, in seconds since 1970; 0 where that cannot be told.
+static inline long long copenssl_expiry_seconds(const X509 *certificate) {
+    ASN1_TIME *start = ASN1_TIME_set(NULL, 0);
+    int days = 0, seconds = 0;
+    int is_known = certificate != NULL && start != NULL &&
+                   ASN1_TIME_diff(&days, &seconds, start, X509_get0_notAfter(certificate)) == 1;
+    ASN1_TIME_free(start);
+    return is_known ? days * 86400LL + seconds : 0;
+}
+
 static inline void copenssl_ctx_set_mode(SSL_CTX *context, long mode) { SSL_CTX_set_mode(context, mode); }
 
 /// HKDF with SHA-256. In C, because each OSSL_PARAM keeps the pointer to its name, and Swift lends a string to C for the

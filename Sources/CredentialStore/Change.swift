@@ -32,6 +32,9 @@ package enum Change<Content: Sendable & Equatable>: Sendable, Equatable {
     case release(RecordID, version: Int64, holder: String, LeaseRelease)
     /// Adds an entry at the end of the log. The entries of a commit keep their order. Never a conflict.
     case append(LogEntry<Content>)
+    /// Adds a block at the end of a chain of the audit log. At most one in a commit. The block's numbers follow those of
+    /// the chain's last block.
+    case audit(AuditBlock)
 
     /// The same change, with the records and entries that the closures return.
     func map<Other, Failure: Error>(
@@ -50,6 +53,7 @@ package enum Change<Content: Sendable & Equatable>: Sendable, Equatable {
         case .release(let id, let version, let holder, let release):
             .release(id, version: version, holder: holder, release)
         case .append(let appended): .append(try entry(appended))
+        case .audit(let block): .audit(block)
         }
     }
 }

@@ -33,6 +33,8 @@ struct CommitPlan {
     private(set) var clearedTenants: Set<TenantName> = []
     /// The entries that the commit adds to the log, in order.
     private(set) var entries: [StoredLogEntry] = []
+    /// The block that the commit adds to the audit log.
+    private(set) var block: AuditBlock?
     /// For each lease that the commit gives up: after how long a replica should take it over; nil for never.
     private(set) var recoveries: [RecordID: Duration?] = [:]
     /// The records that have a look-up digest after the changes so far; nil for a digest that became free.
@@ -89,7 +91,19 @@ struct CommitPlan {
                 outcomes[id] = record
                 if case .unknown(let recovery) = release.outcome { recoveries.updateValue(recovery, forKey: id) }
             case .append(let entry): entries.append(entry)
+            case .audit(let block): self.block = block
             }
+        }
+    }
+
+    /// The plan for `RecordStore.reseal`: the records that are still as they were read, with their other octets.
+    init(resealing changes: [Reseal], on basis: some CommitBasis) throws(StoreError) {
+        for change in changes {
+            guard case .record(let read) = change.item, var record = try basis.record(read.id),
+                record.version == read.version, record.sealed == read.sealed
+            else { continue }
+            record.sealed = change.sealed
+            outcomes[record.id] = record
         }
     }
 

@@ -1,3 +1,4 @@
+internal import ExternalText
 package import OAuth
 package import Reactor
 internal import Synchronization
@@ -101,6 +102,14 @@ package final class MemoryRecordStore: RecordStore {
         }
     }
 
+    package func reseal(_ changes: [Reseal]) async throws(StoreError) -> Int {
+        try contents.withLock { contents throws(StoreError) in
+            let plan = try CommitPlan(resealing: changes, on: contents)
+            contents.apply(plan)
+            return plan.outcomes.count + contents.resealLog(changes)
+        }
+    }
+
     package func lapsed(_ kind: RecordKind, limit: Int) async throws(StoreError) -> [LapsedLease] {
         contents.withLock { contents in
             let lapsed = contents.records.values.compactMap { record -> (MonotonicInstant, LapsedLease)? in
@@ -137,6 +146,23 @@ package final class MemoryRecordStore: RecordStore {
         }
     }
 
+    package func auditChains(since: Timestamp?) async throws(StoreError) -> [AuditChain] {
+        contents.withLock { contents in
+            contents.audit.sorted { $0.key < $1.key }.compactMap { AuditChain($0.value) }
+                .filter { chain in since.map { chain.written >= $0 } ?? true }
+        }
+    }
+
+    package func auditBlocks(
+        of chain: String, after first: Int64, limit: Int
+    ) async throws(StoreError) -> [AuditBlock] {
+        contents.withLock { Array(($0.audit[WireText(chain)] ?? []).lazy.filter { $0.first > first }.prefix(limit)) }
+    }
+
+    package func removeAuditChain(_ chain: String) async throws(StoreError) {
+        contents.withLock { $0.audit[WireText(chain)] = nil }
+    }
+
     package func clock() async throws(StoreError) -> Timestamp? { timeOfDay?() }
 
     package func check() async throws(StoreError) {}
@@ -149,6 +175,8 @@ package final class MemoryRecordStore: RecordStore {
         /// Ordered by sequence.
         private(set) var log: [PlacedLogEntry] = []
         private(set) var bounds = LogBounds()
+        /// The blocks of each chain of the audit log, in order.
+        fileprivate(set) var audit: [WireText: [AuditBlock]] = [:]
         fileprivate(set) var leases: LeaseTimes
         var listings = RecordListings()
 
@@ -181,6 +209,7 @@ package final class MemoryRecordStore: RecordStore {
                 bounds.last += 1
                 log.append(PlacedLogEntry(sequence: bounds.last, entry: entry))
             }
+            if let block = plan.block { audit[WireText(block.chain), default: []].append(block) }
             // Removals first, because a look-up digest may move from one record to another.
             for id in plan.outcomes.keys { remove(id) }
             for (id, record) in plan.outcomes { leases.note(id, record: record, recovery: plan.recoveries[id]) }
@@ -189,6 +218,17 @@ package final class MemoryRecordStore: RecordStore {
                 listings.note(id, exists: true)
                 if let lookup = record.lookup { holders[LookupKey(kind: id.kind, digest: lookup)] = id }
             }
+        }
+
+        /// Returns how many entries got other octets.
+        mutating func resealLog(_ changes: [Reseal]) -> Int {
+            var count = 0
+            for change in changes {
+                guard case .entry(let read) = change.item, let place = log.firstIndex(of: read) else { continue }
+                log[place].entry.sealed = change.sealed
+                count += 1
+            }
+            return count
         }
 
         mutating func trim(_ count: Int) {

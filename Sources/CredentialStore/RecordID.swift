@@ -51,6 +51,11 @@ package enum RecordKind: String, Sendable, CaseIterable, Hashable {
     /// A key that a device guards by biometrics, by which an app's user logs in. The key begins with the digest of the
     /// storage key and ends with the key's identifier; the look-up digest is that of tenant and identifier.
     case biometricKey = "biometric-key"
+    /// Which keys of a device the library logs a user in by, at a provider. The key is the storage key.
+    case biometricLogin = "biometric-login"
+    /// A private key that the library keeps in place of a device's own store of keys. Under the tenant `.broker`; the key is
+    /// the name of the private key.
+    case softwareKey = "software-key"
     /// How many requests of one source or of one user the replicas have counted in a minute. Under the tenant
     /// `.broker`; the key is a digest of both.
     case requestCount = "request-count"

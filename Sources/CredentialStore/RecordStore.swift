@@ -21,7 +21,7 @@ package enum StoreError: Error, Equatable, Sendable {
 /// Implementations may be used from any task and by many tasks at once. None of them reads the sealed content or the
 /// wall clock; leases are measured by the store's own clock. Every write is durable before its call returns, except in
 /// memory.
-package protocol RecordStore: Sendable {
+package protocol RecordStore: AuditReading {
     /// How long a read value may be used before it must be revalidated. Nil when this process is the store's only
     /// writer, and so knows of every change.
     var revalidateAfter: Duration? { get }
@@ -47,6 +47,16 @@ package protocol RecordStore: Sendable {
 
     /// Makes all the changes, or none and throws `.conflict`. No two changes name the same record.
     func commit(_ changes: [RecordChange]) async throws(StoreError)
+
+    /// Writes other octets for sealed contents, each where the store still has the octets that were read (and, for a record,
+    /// the version). The rest of a record stays: its version, marks and lease. Nothing is reported to other replicas, because
+    /// the contents are the same.
+    ///
+    /// Not all or nothing: items that have changed are left as they are. After an error, some of the octets may have been
+    /// written; the caller reads the items again.
+    /// - Parameter changes: of one kind of record in the order of `list`, or of the log in its order.
+    /// - Returns: how many were written; fewer than were written where the store repeated the call.
+    func reseal(_ changes: [Reseal]) async throws(StoreError) -> Int
 
     /// Up to `limit` leases that a replica should take over: those that have expired without being given up, and those
     /// that were given up with a time for it. Those whose time came first come first.
@@ -83,6 +93,10 @@ package protocol RecordStore: Sendable {
     /// sequence is `count` or more below the last one. Stops at the first entry that is neither. Returns how many were
     /// removed. The removal of a tenant's entries moves no bound.
     func trimLog(before time: Timestamp, keeping count: Int, limit: Int) async throws(StoreError) -> Int
+
+    /// Removes a chain of the audit log, whole. Does nothing when there is none. For an operator: a role that only inserts
+    /// may not do so.
+    func removeAuditChain(_ chain: String) async throws(StoreError)
 
     /// Reports every commit of other replicas to `notify`, and whether the reports are complete, until the store is
     /// closed. To be called at most once. `notify` is called in order and must not block.

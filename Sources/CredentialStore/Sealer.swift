@@ -89,7 +89,8 @@ package struct Sealer: Sendable {
         }
     }
 
-    private static func keyIdentity(of envelope: [UInt8]) -> KeyIdentity? {
+    /// The key under which the octets were sealed; nil when they are no envelope.
+    static func keyIdentity(of envelope: [UInt8]) -> KeyIdentity? {
         guard envelope.count >= headCount + AES256GCM.tagCount else { return nil }
         return KeyIdentity(bytes: Array(envelope[1...KeyIdentity.count]))
     }

@@ -9,22 +9,41 @@ package final class Vault: Sendable {
     let store: any RecordStore
     let keyring: Keyring
     let sealer: Sealer
+    /// Writes entries for the changes that this vault commits; nil when changes are not audited.
+    private let audit: Audit?
+
+    /// The audit of changes.
+    private struct Audit: Sendable {
+        let log: AuditLog
+        /// What the log is to tell of the changes of a commit; nothing for changes of no interest.
+        let entries: @Sendable ([VaultChange]) -> [AuditEntry]
+    }
 
     package init(store: any RecordStore, keyring: Keyring) {
         self.store = store
         self.keyring = keyring
         sealer = Sealer(keyring: keyring)
+        audit = nil
     }
 
     /// The same vault, with a store that wraps its own.
     package func behind(_ make: (any RecordStore) -> any RecordStore) -> Vault {
-        Vault(store: make(store), keyring: keyring, sealer: sealer)
+        Vault(store: make(store), keyring: keyring, sealer: sealer, audit: audit)
     }
 
-    private init(store: any RecordStore, keyring: Keyring, sealer: Sealer) {
+    /// The same vault, which writes an entry into the log for each change that `entries` tells of, in the commit of the
+    /// change. A change whose entry cannot be written is not made.
+    package func audited(
+        by log: AuditLog, _ entries: @escaping @Sendable ([VaultChange]) -> [AuditEntry]
+    ) -> Vault {
+        Vault(store: store, keyring: keyring, sealer: sealer, audit: Audit(log: log, entries: entries))
+    }
+
+    private init(store: any RecordStore, keyring: Keyring, sealer: Sealer, audit: Audit?) {
         self.store = store
         self.keyring = keyring
         self.sealer = sealer
+        self.audit = audit
     }
 
     /// See `RecordStore`.
@@ -89,7 +108,12 @@ package final class Vault: Sendable {
                 try seal(entry)
             }
         }
-        try await store.commit(sealed)
+        let entries = audit?.entries(changes) ?? []
+        if let audit, !entries.isEmpty {
+            try await audit.log.commit(sealed, entries)
+        } else {
+            try await store.commit(sealed)
+        }
     }
 
     /// Removes up to `limit` records that expire before `now`. Returns how many were removed.
@@ -167,7 +191,7 @@ package final class Vault: Sendable {
         return (wanted.map(open), page.last?.sequence ?? sequence, page.count == limit)
     }
 
-    private func open(_ placed: PlacedLogEntry) -> VaultLogEntry {
+    func open(_ placed: PlacedLogEntry) -> VaultLogEntry {
         let content: SecretBytes?
         do throws(SealError) {
             content = try sealer.open(placed.entry).content
@@ -196,7 +220,7 @@ package final class Vault: Sendable {
         try sealing { () throws(CryptographyError) in try sealer.seal(record) }
     }
 
-    private func seal(_ entry: OpenLogEntry) throws(StoreError) -> StoredLogEntry {
+    func seal(_ entry: OpenLogEntry) throws(StoreError) -> StoredLogEntry {
         try sealing { () throws(CryptographyError) in try sealer.seal(entry) }
     }
 

@@ -58,33 +58,61 @@ package struct PublicKey: Sendable {
     /// - Throws: `.malformed` for a coordinate or key of the wrong length and for numbers with leading zero octets,
     ///   `.notOnCurve`, `.rsaSize`, `.rsaExponent`, `.weakModulus`, `.libraryFailure`.
     package init(_ material: PublicKeyMaterial) throws(KeyError) {
-        let information: [UInt8]
         switch material {
         case .elliptic(let curve, let x, let y):
             guard x.count == curve.coordinateCount, y.count == curve.coordinateCount else { throw .malformed }
-            // RFC 5480 §2.2: an uncompressed point begins with 4.
-            information = DER.sequence(curve.algorithmIdentifier, DER.bitString([4] + x + y))
-        case .rsa(let modulus, let exponent):
-            try Self.check(modulus: modulus, exponent: exponent)
-            let key = DER.sequence(DER.integer(modulus), DER.integer(exponent))
-            information = DER.sequence(DER.AlgorithmIdentifier.rsa, DER.bitString(key))
-        case .ed25519(let key):
-            guard key.count == PublicKeyMaterial.ed25519Count else { throw .malformed }
-            information = DER.sequence(DER.AlgorithmIdentifier.ed25519, DER.bitString(key))
+        case .rsa(let modulus, let exponent): try Self.check(modulus: modulus, exponent: exponent)
+        case .ed25519(let key): guard key.count == PublicKeyMaterial.ed25519Count else { throw .malformed }
         }
-        let decoded = unsafe withCleanErrorQueue {
-            unsafe information.withUnsafeBufferPointer { bytes -> OpaquePointer? in
-                var next = bytes.baseAddress
-                return unsafe d2i_PUBKEY(nil, &next, bytes.count)
-            }
-        }
-        guard let decoded = unsafe decoded else {
+        guard let decoded = unsafe Self.decode(Self.information(of: material)) else {
             // The form is right, so what is left as a cause with a curve is a point beside it.
             if case .elliptic = material { throw .notOnCurve }
             throw .libraryFailure
         }
         self.material = material
         handle = unsafe KeyHandle(adopting: decoded)
+    }
+
+    /// Reads a key in the form that key stores of devices hand out: the DER of a SubjectPublicKeyInfo (RFC 5280 §4.1), with
+    /// nothing behind it.
+    /// - Throws: `.malformed` for other bytes, `.unsupported` for a key of another kind, and what `init(_:)` throws.
+    package init(subjectPublicKeyInfo bytes: [UInt8]) throws(KeyError) {
+        guard bytes.count <= Self.longestInformation, let decoded = unsafe Self.decode(bytes) else { throw .malformed }
+        try self.init(try unsafe KeyHandle(adopting: decoded).publicMaterial())
+    }
+
+    /// The DER of the key's SubjectPublicKeyInfo. The point of an elliptic curve is uncompressed.
+    package var subjectPublicKeyInfo: [UInt8] { Self.information(of: material) }
+
+    /// The longest SubjectPublicKeyInfo that is read, in octets: more than that of an RSA key of 4096 bits.
+    private static let longestInformation = 1024
+
+    private static func information(of material: PublicKeyMaterial) -> [UInt8] {
+        switch material {
+        case .elliptic(let curve, let x, let y):
+            // RFC 5480 §2.2: an uncompressed point begins with 4.
+            DER.sequence(curve.algorithmIdentifier, DER.bitString([4] + x + y))
+        case .rsa(let modulus, let exponent):
+            DER.sequence(
+                DER.AlgorithmIdentifier.rsa,
+                DER.bitString(DER.sequence(DER.integer(modulus), DER.integer(exponent))))
+        case .ed25519(let key): DER.sequence(DER.AlgorithmIdentifier.ed25519, DER.bitString(key))
+        }
+    }
+
+    /// An EVP_PKEY that the caller must free; nil where the bytes are not exactly one key.
+    @unsafe private static func decode(_ information: [UInt8]) -> OpaquePointer? {
+        unsafe withCleanErrorQueue {
+            unsafe information.withUnsafeBufferPointer { bytes -> OpaquePointer? in
+                var next = bytes.baseAddress
+                guard let key = unsafe d2i_PUBKEY(nil, &next, bytes.count) else { return nil }
+                guard unsafe next == bytes.baseAddress?.advanced(by: bytes.count) else {
+                    unsafe EVP_PKEY_free(key)
+                    return nil
+                }
+                return unsafe key
+            }
+        }
     }
 
     private static func check(modulus: [UInt8], exponent: [UInt8]) throws(KeyError) {
@@ -118,6 +146,20 @@ package struct PublicKey: Sendable {
                     && EVP_DigestVerify(context, signature, signature.count, message, message.count) == 1
             }
         }
+    }
+}
+
+extension PublicKey {
+    /// The form of RFC 7518 §3.4 of a signature that a key store of a device has made: of that form already, or, by ECDSA,
+    /// the DER of X9.62. Nil where it is no signature of `message` by this key.
+    package func fixedLength(
+        _ signature: [UInt8], of message: [UInt8], by scheme: SignatureScheme
+    ) -> [UInt8]? {
+        if verifies(signature, of: message, by: scheme) { return signature }
+        guard case .elliptic(let curve, _, _) = material,
+            let fixed = ECDSASignature.fixedLength(signature, on: curve), verifies(fixed, of: message, by: scheme)
+        else { return nil }
+        return fixed
     }
 }
 

@@ -121,8 +121,20 @@ package struct RequestParser {
         do throws(LineReader.Fault) {
             return try lineReader.next(in: bytes)
         } catch {
-            throw .lineEnd
+            throw lineFault(bytes)
         }
+    }
+
+    /// The fault at an octet that no line can have. Beyond a limit it is that of the limit: a head that arrives octet by octet
+    /// is refused for its length before that octet is there.
+    private func lineFault(_ bytes: Span<UInt8>) -> RequestFault {
+        if requestLine == nil {
+            return lineReader.unfinishedLength > limits.requestLineBytes ? .requestLineTooLong : .lineEnd
+        }
+        let place = lineReader.start + lineReader.unfinishedLength
+        // A CR is a fault when the octet behind it is there.
+        let received = bytes[place] == UInt8(ascii: "\r") ? place + 1 : place
+        return fieldsStart + received < limits.headBytes ? .lineEnd : .headTooLarge
     }
 
     /// `method SP request-target SP HTTP-version` (RFC 9112 §3), each time with exactly one space.

@@ -160,6 +160,12 @@ final class ClientConnection {
 
     var isResumed: Bool { tls?.isResumed ?? false }
 
+    /// As `TLSSession.matchesBackupPinOnly`.
+    var matchesBackupPinOnly: Bool { tls?.matchesBackupPinOnly ?? false }
+
+    /// As `TLSSession.certificates`; empty without TLS.
+    func certificates() -> [VerifiedCertificate] { tls?.certificates() ?? [] }
+
     func resumableSession() -> ResumableSession? { tls?.resumableSession() }
 
     // MARK: Bytes

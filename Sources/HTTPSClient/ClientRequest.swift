@@ -14,10 +14,15 @@ package struct ClientRequest: Sendable, CustomStringConvertible, CustomDebugStri
     /// values mean the client's `exchangeTimeout`.
     package var timeLimit: Duration?
 
+    /// Whether the server must be one that needs no entry in `TargetPolicy.networks`, for an address that others than the
+    /// operator have named. Default false.
+    package var avoidsListedNetworks: Bool
+
     package init(
         method: Method, url: URLTarget, fields: Fields = Fields(), body: [UInt8] = [], pins: PinSet? = nil,
-        timeLimit: Duration? = nil
+        timeLimit: Duration? = nil, avoidsListedNetworks: Bool = false
     ) {
+        self.avoidsListedNetworks = avoidsListedNetworks
         self.method = method
         self.url = url
         self.fields = fields

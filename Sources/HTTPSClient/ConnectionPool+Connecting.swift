@@ -10,7 +10,7 @@ extension ConnectionPool {
         _ key: PoolKey, resuming session: ResumableSession?, until exchangeDeadline: MonotonicInstant
     ) async throws(TransportError) -> ClientConnection {
         let deadline = min(exchangeDeadline, .after(configuration.connectTimeout))
-        let connection = try await connect(to: key.origin, until: deadline)
+        let connection = try await connect(to: key, until: deadline)
         guard key.origin.scheme == .https else { return connection }
         guard await trustSystemRoots(),
             let tls = context.makeSession(for: PeerIdentity(host: key.origin.host), resuming: session)
@@ -31,14 +31,16 @@ extension ConnectionPool {
 
     /// Opens a connection to the server, or a tunnel to it through the proxy.
     private func connect(
-        to origin: URLTarget.Origin, until deadline: MonotonicInstant
+        to key: PoolKey, until deadline: MonotonicInstant
     ) async throws(TransportError) -> ClientConnection {
+        let origin = key.origin
+        let targets = key.avoidsListedNetworks ? configuration.targets.withoutNetworks : configuration.targets
         guard let proxy = configuration.proxy, proxy.serves(origin) else {
-            let addresses = try await allowedAddresses(of: origin, until: deadline)
+            let addresses = try await allowedAddresses(of: origin, by: targets, until: deadline)
             return ClientConnection(descriptor: try await connect(to: addresses, until: deadline), loop: loop)
         }
         if let address = SocketAddress(numericHost: origin.host, port: origin.port),
-            !configuration.targets.allows(address)
+            !targets.allows(address)
         {
             throw .forbiddenAddress
         }
@@ -85,10 +87,10 @@ extension ConnectionPool {
     /// The addresses that the client may connect to. The client connects to exactly the addresses that were checked
     /// here, without another look-up, so changing a name's addresses in between does not help an attacker (CWE-367).
     private func allowedAddresses(
-        of origin: URLTarget.Origin, until deadline: MonotonicInstant
+        of origin: URLTarget.Origin, by targets: TargetPolicy, until deadline: MonotonicInstant
     ) async throws(TransportError) -> [SocketAddress] {
         let addresses = try await addresses(of: origin.host, port: origin.port, until: deadline)
-        let allowed = addresses.filter(configuration.targets.allows)
+        let allowed = addresses.filter(targets.allows)
         if allowed.isEmpty { throw addresses.isEmpty ? .nameNotFound : .forbiddenAddress }
         return Array(allowed.prefix(Self.maximumAddresses))
     }

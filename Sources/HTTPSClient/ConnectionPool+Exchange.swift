@@ -13,7 +13,8 @@ extension ConnectionPool {
             guard request.pins == nil else { throw .untrusted(.pin) }
         }
         let encoded = try Self.encode(request)
-        let key = PoolKey(origin: request.url.origin, pins: request.pins)
+        let key = PoolKey(
+            origin: request.url.origin, pins: request.pins, avoidsListedNetworks: request.avoidsListedNetworks)
         return try await withSlot(for: key, until: deadline) { () throws(TransportError) in
             while true {
                 let borrowed = try await borrow(for: key, until: deadline)

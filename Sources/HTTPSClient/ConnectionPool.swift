@@ -3,10 +3,12 @@ internal import HTTPCodec
 internal import Reactor
 internal import Waiting
 
-/// Two requests with the same key may share a connection: they go to the same server and require the same pins.
+/// Two requests with the same key may share a connection: they go to the same server, require the same pins, and may go to the
+/// same addresses.
 struct PoolKey: Hashable, Sendable {
     let origin: URLTarget.Origin
     let pins: PinSet?
+    let avoidsListedNetworks: Bool
 }
 
 /// Lends connections to exchanges and keeps idle connections. Runs on the client's loop.
@@ -50,6 +52,8 @@ actor ConnectionPool {
     private var idleCount = 0
     /// At most one TLS session for each key. Each is used once.
     private var sessions = BoundedTable<PoolKey, ResumableSession>(capacity: 256)
+    /// When the use of a backup pin was last reported for a server.
+    private var backupReports = BoundedTable<URLTarget.Origin, MonotonicInstant>(capacity: 256)
     private var running = 0
     private var isClosed = false
     private var closeWaiters = WaitList<Void, Void>()
@@ -93,12 +97,31 @@ actor ConnectionPool {
         let connection = try await connect(key, resuming: takeSession(key), until: deadline)
         counters.connectionsOpened += 1
         if connection.isResumed { counters.sessionsResumed += 1 }
+        if connection.matchesBackupPinOnly { reportBackupPin(at: key.origin) }
         // An HTTP server does not send first; its bytes must not be taken for the response.
         switch connection.idleState() {
         case .quiet: return BorrowedConnection(connection: connection, isReused: false)
         case .receivedData: throw .malformedResponse
         case .closed: throw .connectionLost(requestSent: false)
         }
+    }
+
+    /// Opens a connection for its certificates alone, and closes it.
+    func certificates(of origin: URLTarget.Origin) async throws(TransportError) -> [VerifiedCertificate] {
+        let key = PoolKey(origin: origin, pins: nil, avoidsListedNetworks: false)
+        let deadline = MonotonicInstant.after(configuration.exchangeTimeout)
+        return try await withSlot(for: key, until: deadline) { () throws(TransportError) in
+            try await connect(key, resuming: nil, until: deadline).certificates()
+        }
+    }
+
+    /// Reports each server once an hour at most.
+    private func reportBackupPin(at origin: URLTarget.Origin) {
+        guard let report = configuration.onBackupPin else { return }
+        let now = MonotonicInstant.now
+        if let last = backupReports[origin], last.advanced(by: .seconds(3600)) > now { return }
+        backupReports.setNewest(now, forKey: origin)
+        report(origin)
     }
 
     /// Keeps a connection for the next exchange. Its last exchange is complete, and its server allows another.

@@ -46,6 +46,12 @@ package final class HTTPSClient: Sendable {
         try await pool.exchange(request)
     }
 
+    /// Connects to the server, verifies its chain and host name, and returns the chain's certificates from the leaf to the
+    /// root. Sends no request. Empty for `http`.
+    package func certificates(of origin: URLTarget.Origin) async throws(TransportError) -> [VerifiedCertificate] {
+        try await pool.certificates(of: origin)
+    }
+
     /// Refuses further requests with `.cancelled`, closes idle connections, and returns when the running exchanges have
     /// ended. Their deadlines bound this wait. Call this before the loop is shut down.
     package func close() async {

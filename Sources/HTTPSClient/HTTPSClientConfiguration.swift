@@ -8,6 +8,11 @@ package struct HTTPSClientConfiguration: Sendable {
     /// The proxy through which servers are reached over https. Default: none.
     package var proxy: OutboundProxy?
 
+    /// Called with a server whose chain has a backup key of the pins and not the first, the key in use: the operator has to
+    /// list new pins before the backups are used up. Once an hour at most for each server, on the client's loop. Default:
+    /// nothing is called.
+    package var onBackupPin: (@Sendable (URLTarget.Origin) -> Void)?
+
     /// The time for opening a TCP connection, including name resolution and all tried addresses.
     package var connectTimeout: Duration = .seconds(5)
     package var tlsHandshakeTimeout: Duration = .seconds(5)

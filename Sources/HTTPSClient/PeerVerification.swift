@@ -1,4 +1,5 @@
 internal import COpenSSL
+internal import Cryptography
 internal import Reactor
 
 /// The identity that a server must prove.
@@ -29,6 +30,16 @@ enum PeerIdentity {
     }
 }
 
+/// A certificate of a chain that was verified.
+package struct VerifiedCertificate: Sendable, Equatable {
+    /// The pin of its key, in the form that `PinSet` reads.
+    package let pin: String
+    /// In visible ASCII and spaces.
+    package let subject: String
+    /// Seconds from now to the certificate's expiry.
+    package let secondsUntilExpiry: Int64
+}
+
 /// The result of verifying a server's chain.
 struct VerifiedPeer {
     /// The SHA-256 digests of the SubjectPublicKeyInfo of every certificate, from the leaf to the root.
@@ -36,24 +47,53 @@ struct VerifiedPeer {
     /// Seconds from the verification to the first expiry of a certificate in the chain.
     let secondsUntilExpiry: Int64
 
-    /// Reads the chain that OpenSSL built and verified, which may differ from the chain that the server sent. Nil when
-    /// there is none.
+    /// Nil when OpenSSL has verified no chain.
     @unsafe init?(of ssl: OpaquePointer) {
+        let parts = unsafe Self.read(ssl) { certificate in
+            unsafe Self.keyDigest(of: certificate).flatMap { digest in
+                unsafe Self.secondsUntilExpiry(of: certificate).map { (digest: digest, seconds: $0) }
+            }
+        }
+        guard let parts else { return nil }
+        keyDigests = parts.map(\.digest)
+        secondsUntilExpiry = parts.map(\.seconds).min() ?? 0
+    }
+
+    /// The certificates of the verified chain, from the leaf to the root; nil when OpenSSL has verified no chain.
+    @unsafe static func certificates(of ssl: OpaquePointer) -> [VerifiedCertificate]? {
+        unsafe read(ssl) { certificate in
+            guard let digest = unsafe keyDigest(of: certificate),
+                let seconds = unsafe secondsUntilExpiry(of: certificate)
+            else { return nil }
+            return VerifiedCertificate(
+                pin: "sha256/" + Base64.encode(digest), subject: unsafe subject(of: certificate),
+                secondsUntilExpiry: seconds)
+        }
+    }
+
+    /// Reads each certificate of the chain that OpenSSL built and verified, which may differ from the chain that the server
+    /// sent. Nil when there is no chain, or when `part` is nil for a certificate.
+    @unsafe private static func read<Part>(_ ssl: OpaquePointer, _ part: (OpaquePointer) -> Part?) -> [Part]? {
         guard let chain = unsafe copenssl_verified_chain(ssl) else { return nil }
         let count = unsafe OPENSSL_sk_num(chain)
         guard count > 0 else { return nil }
-        var digests: [[UInt8]] = []
-        var secondsLeft = Int64.max
+        var parts: [Part] = []
         for index in 0..<count {
             guard let certificate = unsafe OPENSSL_sk_value(chain, index).map({ OpaquePointer($0) }),
-                let digest = unsafe Self.keyDigest(of: certificate),
-                let seconds = unsafe Self.secondsUntilExpiry(of: certificate)
+                let part = unsafe part(certificate)
             else { return nil }
-            digests.append(digest)
-            secondsLeft = min(secondsLeft, seconds)
+            parts.append(part)
         }
-        keyDigests = digests
-        secondsUntilExpiry = secondsLeft
+        return parts
+    }
+
+    /// In OpenSSL's form `/O=…/CN=…`, in which it escapes everything but visible ASCII and spaces; at most 511 characters.
+    private static func subject(of certificate: OpaquePointer) -> String {
+        var text = [CChar](repeating: 0, count: 512)
+        guard let name = unsafe X509_get_subject_name(certificate),
+            unsafe X509_NAME_oneline(name, &text, CInt(text.count)) != nil
+        else { return "" }
+        return String(decoding: text.prefix { $0 != 0 }.map { UInt8(bitPattern: $0) }, as: UTF8.self)
     }
 
     private static func keyDigest(of certificate: OpaquePointer) -> [UInt8]? {

@@ -26,6 +26,8 @@ final class TLSSession {
 
     private let channel: TLSChannel
     private var verifiedUntil: MonotonicInstant
+    /// Whether the chain of a full handshake has a backup key and not the key in use. False after a resumed handshake.
+    private(set) var matchesBackupPinOnly = false
 
     /// Nil when OpenSSL cannot check this host.
     /// - Parameter channel: it has not started its handshake.
@@ -56,9 +58,18 @@ final class TLSSession {
         guard let peer = withCleanErrorQueue({ unsafe channel.withSSL { unsafe VerifiedPeer(of: $0) } }) else {
             throw .untrusted(.chain)
         }
-        if let pins, !peer.keyDigests.contains(where: pins.contains) { throw .untrusted(.pin) }
+        if let pins {
+            let match = pins.match(peer.keyDigests)
+            if match == .none { throw .untrusted(.pin) }
+            matchesBackupPinOnly = match == .backup
+        }
         verifiedUntil = .after(.seconds(peer.secondsUntilExpiry))
         return true
+    }
+
+    /// The certificates of the chain that a full handshake has verified; empty after a resumed handshake.
+    func certificates() -> [VerifiedCertificate] {
+        withCleanErrorQueue { unsafe channel.withSSL { unsafe VerifiedPeer.certificates(of: $0) } } ?? []
     }
 
     /// Whether the handshake resumed an earlier session instead of exchanging certificates.

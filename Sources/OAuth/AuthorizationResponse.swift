@@ -92,10 +92,29 @@ package enum ErrorText {
         return allowed ? text.text : nil
     }
 
-    /// The text, or `withheld` if it repeats a secret of the request.
+    /// The text, or `withheld` if it repeats a secret of the request or looks like a token.
     package static func shown(_ text: String, answering sent: SentSecrets) -> String {
         let wire = WireText(text)
-        return !protocolNames.contains(wire) && sent.areRepeated(in: wire) ? "withheld" : text
+        if protocolNames.contains(wire) { return text }
+        return looksLikeToken(wire) || sent.areRepeated(in: wire) ? "withheld" : text
+    }
+
+    /// Letters and digits, mixed, without a character that separates words: as many as no name of an error has.
+    private static let tokenRun = 20
+
+    /// Whether the text could hold a token that is not one of the request's.
+    private static func looksLikeToken(_ text: WireText) -> Bool {
+        var (length, hasLetter, hasDigit) = (0, false, false)
+        for byte in text.utf8 {
+            if "._:".utf8.contains(byte) {
+                (length, hasLetter, hasDigit) = (0, false, false)
+                continue
+            }
+            length += 1
+            if byte.isDigit { hasDigit = true } else if byte != UInt8(ascii: "-") { hasLetter = true }
+            if length >= tokenRun, hasLetter, hasDigit { return true }
+        }
+        return false
     }
 
     /// The names that the specifications define. They are always shown, because they reveal nothing about a secret that

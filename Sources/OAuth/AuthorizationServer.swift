@@ -30,6 +30,8 @@ package struct AuthorizationServer: Sendable, Equatable {
     package var sessionEndingAnswers: [RefusalPattern]
     /// The lifetime of a token whose response has no lifetime and which is not a JWT.
     package var defaultLifetime: TokenLifetime
+    /// Sent with each request, in addition to the broker's own fields.
+    package var requestHeaders = RequestHeaders.none
 
     /// Whether the provider has an endpoint that ends sessions.
     package var canRevoke: Bool { logoutEndpoint != nil || revocationEndpoint != nil }

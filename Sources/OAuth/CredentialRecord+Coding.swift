@@ -151,6 +151,7 @@ extension HeldCredentials {
             json.memberIfPresent("issuer", grantedBy?.issuer?.text)
             json.memberIfPresent("token_endpoint", grantedBy?.tokenEndpoint?.text)
             if let refreshableFrom { json.member("refreshable_from", refreshableFrom.milliseconds) }
+            if loggedInSince != Self.unknownLogin { json.member("logged_in_since", loggedInSince.milliseconds) }
             if proof.accessToken { json.member("verified_access_token", true) }
             if proof.refreshToken { json.member("verified_refresh_token", true) }
             json.memberIfPresent("verified_id_token", proof.idToken?.revealedText)
@@ -178,7 +179,9 @@ extension HeldCredentials {
         for name in optional {
             if let member = json[name], member.string == nil { return nil }
         }
-        if let member = json["refreshable_from"], member.integer == nil { return nil }
+        for name in ["refreshable_from", "logged_in_since"] as [WireText] {
+            if let member = json[name], member.integer == nil { return nil }
+        }
         var digest: [UInt8]?
         if let text = json["client_secret_digest"]?.string {
             guard let bytes = Base64URL.decode(text.text) else { return nil }
@@ -199,6 +202,7 @@ extension HeldCredentials {
             accessToken: json["verified_access_token"]?.bool ?? false,
             refreshToken: json["verified_refresh_token"]?.bool ?? false,
             idToken: (json["verified_id_token"]?.string?.text).map(SecretBytes.init(utf8:)))
+        if let since = json["logged_in_since"]?.integer { loggedInSince = Timestamp(milliseconds: since) }
         deviceKey = (json["device_key"]?.string?.text).map { pem in
             DeviceKey(pem: SecretBytes(utf8: pem), isBound: json["device_key_is_candidate"]?.bool != true)
         }

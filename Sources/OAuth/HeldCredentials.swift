@@ -24,6 +24,13 @@ package struct HeldCredentials: Sendable, Equatable {
     /// The key by which the session lets other apps in; nil for a session that has none.
     package var deviceKey: DeviceKey?
 
+    /// When the first of this user's logins came, since which there was neither a logout nor another user; `unknownLogin`
+    /// for credentials that an earlier build stored. A later login of the same user leaves it.
+    package var loggedInSince = unknownLogin
+
+    /// Earlier than every login. Not nil, which would cost each cached user eight bytes more.
+    package static let unknownLogin = Timestamp(milliseconds: 0)
+
     /// The expiry of the token; nil when it does not expire.
     package var expiry: Timestamp? { expires == .never ? nil : expires }
 
@@ -79,6 +86,7 @@ package struct HeldCredentials: Sendable, Equatable {
             // A refresh need not bring an ID token; the one of the login still tells who the user is.
             proof.idToken = previous?.proof.idToken
             deviceKey = previous?.deviceKey
+            if let previous { loggedInSince = previous.loggedInSince }
         }
     }
 }

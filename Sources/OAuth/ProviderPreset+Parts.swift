@@ -79,6 +79,14 @@ extension ProviderPreset {
         package let keyParameter: String
         /// The grant that answers with a code for the other app.
         package let grantType: String
+        /// What a challenge for a biometric key is asked for.
+        package let biometricPurpose: String
+        /// `typ` of the token by which an app proves that it has a biometric key.
+        package let biometricProofType: WireText
+        /// The grant that sets up a biometric key, and logs its user in.
+        package let biometricGrantType: String
+        /// The `error_description` of an `invalid_grant` for a biometric key that the provider does not know.
+        package let biometricRefusal: WireText
     }
 
     /// A refusal that callers get as an error of that name.

@@ -206,7 +206,10 @@ package struct ProviderPreset: Sendable, Equatable {
         appToApp: AppToAppRules(
             challengePath: "oauth2/challenge", challengePurpose: "app2app_request",
             proofType: "vnd.authgear.app2app-request", keyParameter: "x_app2app_device_key_jwt",
-            grantType: "urn:authgear:params:oauth:grant-type:app2app-request"))
+            grantType: "urn:authgear:params:oauth:grant-type:app2app-request", biometricPurpose: "biometric_request",
+            biometricProofType: "vnd.authgear.biometric-request",
+            biometricGrantType: "urn:authgear:params:oauth:grant-type:biometric-request",
+            biometricRefusal: "InvalidCredentials"))
 
     /// DuckDuckGo's Auth v2: accounts of an application, without a login page. A session cookie connects the requests
     /// of a login, redirects carry the code, and the token endpoint is called by GET. The clients are public.
@@ -248,7 +251,7 @@ package struct ProviderPreset: Sendable, Equatable {
         tokenVerification: TokenVerification(
             accessToken: .init(audience: "PrivacyPro", scopes: ScopeSet(["privacypro"]), algorithms: [.es256]),
             refreshToken: .init(audience: "Auth", scopes: ScopeSet(["refresh"]), algorithms: [.es256]),
-            issuesAsBase: true))
+            issuesAsBase: true, namesOneUser: true))
 
     package static let all: [ProviderPreset] = [.tidal, .oidc, .spotify, .authgear, .duckduckgo]
 

@@ -68,15 +68,18 @@ package struct TokenVerification: Sendable, Equatable {
     package var jwks: String?
     /// Whether the provider's issuer is the base URI of its auth service, where no other is known.
     package var issuesAsBase: Bool
+    /// Whether the access token and the refresh token of a grant, where both are verified, must have the same `sub`.
+    package var namesOneUser: Bool
 
     package init(
         accessToken: Expectations? = nil, refreshToken: Expectations? = nil, jwks: String? = nil,
-        issuesAsBase: Bool = false
+        issuesAsBase: Bool = false, namesOneUser: Bool = false
     ) {
         self.accessToken = accessToken
         self.refreshToken = refreshToken
         self.jwks = jwks
         self.issuesAsBase = issuesAsBase
+        self.namesOneUser = namesOneUser
     }
 
     /// This verification, with the members of `other` in place of those that it has.
@@ -85,7 +88,7 @@ package struct TokenVerification: Sendable, Equatable {
         return TokenVerification(
             accessToken: Self.merged(accessToken, other.accessToken),
             refreshToken: Self.merged(refreshToken, other.refreshToken), jwks: other.jwks ?? jwks,
-            issuesAsBase: issuesAsBase)
+            issuesAsBase: issuesAsBase, namesOneUser: namesOneUser)
     }
 
     private static func merged(_ own: Expectations?, _ other: Expectations?) -> Expectations? {

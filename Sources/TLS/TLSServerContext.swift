@@ -1,5 +1,6 @@
 internal import COpenSSL
 internal import Cryptography
+internal import Synchronization
 
 /// Why a server cannot use TLS. Retrying does not help before the files are changed.
 package enum TLSServerError: Error, Equatable, Sendable, CustomStringConvertible {
@@ -27,18 +28,61 @@ package enum TLSServerError: Error, Equatable, Sendable, CustomStringConvertible
 
 /// The certificate, the key and the settings with which a server accepts TLS connections: TLS 1.2 or 1.3, and HTTP/1.1
 /// where the client names protocols. Any number of threads may use it at once.
-@safe package final class TLSServerContext: Sendable {
-    // `nonisolated(unsafe)`: no setting is changed after `init`. OpenSSL permits that many threads make channels of one
-    // context at once; its counter of references and its session tickets have locks.
-    nonisolated(unsafe) private let context: OpaquePointer
+package final class TLSServerContext: Sendable {
+    /// Owns one `SSL_CTX`, which no longer changes.
+    @safe private final class Handle: Sendable {
+        // `nonisolated(unsafe)`: no setting is changed after the context is published. OpenSSL permits that many threads
+        // make channels of one context at once; its counter of references and its session tickets have locks.
+        nonisolated(unsafe) let pointer: OpaquePointer
 
-    /// Reads the files. It blocks, so call it before an event loop runs.
+        init() throws(TLSServerError) {
+            guard let context = unsafe TLSSettings.makeContext(TLS_server_method()) else { throw .unavailable }
+            unsafe pointer = unsafe context
+            unsafe copenssl_ctx_prefer_own_ciphers(context)
+            unsafe copenssl_ctx_select_http11(context)
+            // Clients resume with tickets, so the server keeps no sessions.
+            unsafe copenssl_ctx_keep_no_sessions(context)
+            if unsafe SSL_CTX_set_num_tickets(context, 1) != 1 { throw .unavailable }
+        }
+
+        deinit {
+            unsafe SSL_CTX_free(pointer)
+        }
+    }
+
+    private let current: Mutex<Handle>
+
+    /// Reads the files. It blocks, so call it before an event loop runs or on a blocking thread.
     /// - Parameters:
     ///   - certificateFile: PEM: the server's certificate, then the certificates that lead to the root, without the root.
     ///   - keyFile: PEM: the private key of the server's certificate, without a passphrase.
-    package convenience init(certificateFile: String, keyFile: String) throws(TLSServerError) {
-        try self.init()
+    package init(certificateFile: String, keyFile: String) throws(TLSServerError) {
+        current = Mutex(try Self.read(certificateFile: certificateFile, keyFile: keyFile))
+    }
+
+    /// Uses a certificate that this process has issued.
+    @unsafe init(certificate: OpaquePointer, key: OpaquePointer) throws(TLSServerError) {
+        let handle = try Handle()
+        let isSet = withCleanErrorQueue {
+            unsafe SSL_CTX_use_certificate(handle.pointer, certificate) == 1
+                && SSL_CTX_use_PrivateKey(handle.pointer, key) == 1
+        }
+        if !isSet { throw .unavailable }
+        current = Mutex(handle)
+    }
+
+    /// Reads the files again, for the connections that are accepted from now on; earlier connections are not touched. The
+    /// keys of session tickets are new too, so that clients make one full handshake. It blocks.
+    /// - Throws: what `init` throws. The earlier certificate then stays in use.
+    package func reload(certificateFile: String, keyFile: String) throws(TLSServerError) {
+        let handle = try Self.read(certificateFile: certificateFile, keyFile: keyFile)
+        current.withLock { $0 = handle }
+    }
+
+    private static func read(certificateFile: String, keyFile: String) throws(TLSServerError) -> Handle {
+        let handle = try Handle()
         try withCleanErrorQueue { () throws(TLSServerError) in
+            let context = unsafe handle.pointer
             // Without a function of ours, OpenSSL would ask for a passphrase at the terminal.
             unsafe SSL_CTX_set_default_passwd_cb(context) { _, _, _, _ in -1 }
             guard unsafe SSL_CTX_use_certificate_chain_file(context, certificateFile) == 1 else {
@@ -52,33 +96,20 @@ package enum TLSServerError: Error, Equatable, Sendable, CustomStringConvertible
             }
             guard unsafe SSL_CTX_check_private_key(context) == 1 else { throw .otherKey(keyFile) }
         }
+        return handle
     }
 
-    /// Uses a certificate that this process has issued.
-    @unsafe convenience init(certificate: OpaquePointer, key: OpaquePointer) throws(TLSServerError) {
-        try self.init()
-        let isSet = withCleanErrorQueue {
-            unsafe SSL_CTX_use_certificate(context, certificate) == 1 && SSL_CTX_use_PrivateKey(context, key) == 1
-        }
-        if !isSet { throw .unavailable }
-    }
-
-    private init() throws(TLSServerError) {
-        guard let context = unsafe TLSSettings.makeContext(TLS_server_method()) else { throw .unavailable }
-        unsafe self.context = unsafe context
-        unsafe copenssl_ctx_prefer_own_ciphers(context)
-        unsafe copenssl_ctx_select_http11(context)
-        // Clients resume with tickets, so the server keeps no sessions.
-        unsafe copenssl_ctx_keep_no_sessions(context)
-        if unsafe SSL_CTX_set_num_tickets(context, 1) != 1 { throw .unavailable }
-    }
-
-    deinit {
-        unsafe SSL_CTX_free(context)
+    /// When the server's certificate expires, in seconds since 1970.
+    package var expirySeconds: Int64 {
+        let handle = current.withLock { $0 }
+        defer { extendLifetime(handle) }
+        return withCleanErrorQueue { unsafe copenssl_expiry_seconds(SSL_CTX_get0_certificate(handle.pointer)) }
     }
 
     /// A channel that waits for a client's handshake. Nil when memory is short.
     package func makeChannel() -> TLSChannel? {
-        unsafe TLSChannel(context: context, role: .server)
+        let handle = current.withLock { $0 }
+        defer { extendLifetime(handle) }
+        return unsafe TLSChannel(context: handle.pointer, role: .server)
     }
 }

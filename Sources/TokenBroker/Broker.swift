@@ -12,6 +12,8 @@ package final class Broker: Sendable {
         package var core = CredentialsBroker.Settings()
         package var adminKeys: AdminKeys
         package var rates = Rates()
+        /// How long an API key is valid whose creator does not say it; nil for without end, which is the default.
+        package var apiKeyLifetime: Duration?
         /// The version that `/` shows; empty shows none.
         package var version = ""
         /// Whether probes and metrics are answered by a listener of their own.
@@ -40,6 +42,7 @@ package final class Broker: Sendable {
     let authenticationFailures: AuthenticationFailures
     private let serverStatistics = Mutex<(@Sendable () -> ServerStatistics)?>(nil)
     private let operationsStatistics = Mutex<(@Sendable () -> ServerStatistics)?>(nil)
+    private let certificateExpiry = Mutex<(@Sendable () -> Timestamp)?>(nil)
 
     package init(
         settings: Settings, vault: Vault, journal: Journal? = nil, transport: any ProviderTransport, time: any Time,
@@ -97,6 +100,12 @@ package final class Broker: Sendable {
         operationsStatistics.withLock { $0 = counters }
     }
 
+    /// Adds the expiry of the listener's certificate to the metrics.
+    package func observeCertificate(_ expires: @escaping @Sendable () -> Timestamp) {
+        certificateExpiry.withLock { $0 = expires }
+    }
+
+    var currentCertificateExpiry: Timestamp? { certificateExpiry.withLock { $0 }?() }
     var currentServerStatistics: ServerStatistics? { serverStatistics.withLock { $0 }?() }
     var currentOperationsStatistics: ServerStatistics? { operationsStatistics.withLock { $0 }?() }
 }

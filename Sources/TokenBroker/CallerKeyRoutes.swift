@@ -59,7 +59,7 @@ struct CallerKeyRoutes {
         let tenant = try await tenant(call)
         let (key, secret) = try await broker.keys.create(
             tenant: tenant, name: wanted.name, permissions: wanted.permissions, storageKeys: wanted.storageKeys,
-            expiresIn: wanted.expiresIn)
+            expiresIn: wanted.expiresIn ?? broker.settings.apiKeyLifetime)
         broker.log.info("api_key_created", [.tenant(tenant), .apiKey(APIKeyID(key.id))])
         return .json(.created) { json in
             Self.encode(key, to: &json)

@@ -28,7 +28,33 @@ struct CredentialsRoutes {
 
     // MARK: GET /credentials
 
+    /// What a read is about, and what it hands out, for the audit log.
+    private struct Reading {
+        /// Nil until the request is known to be allowed.
+        var id: CredentialsID?
+        /// Nil where nothing is handed out.
+        var version: Int64?
+    }
+
     private func get(_ call: Call) async throws(BrokerError) -> Response {
+        var reading = Reading()
+        let response: Response
+        do throws(BrokerError) {
+            response = try await get(call, noting: &reading)
+        } catch {
+            try await tell(of: reading, outcome: error.code.rawValue)
+            throw error
+        }
+        try await tell(of: reading, outcome: response.status == .notModified ? "not_modified" : nil)
+        return response
+    }
+
+    private func tell(of reading: Reading, outcome: String?) async throws(BrokerError) {
+        guard let id = reading.id else { return }
+        try await broker.core.audit.tell(ofRead: "credentials.read", id, version: reading.version, outcome: outcome)
+    }
+
+    private func get(_ call: Call, noting reading: inout Reading) async throws(BrokerError) -> Response {
         let text = call.request.query ?? ""
         let parameters = try CredentialsParameters(text.utf8.span)
         let storageKey = parameters.storageKey(in: text.utf8.span)
@@ -43,15 +69,17 @@ struct CredentialsRoutes {
             try broker.rateLimits.spend(.writes, call.caller)
         }
         let provider = tenant.configuration.preset.name
+        let id = CredentialsID(tenant: tenant.name, storageKey: storageKey)
+        reading.id = id
         let answer: CredentialsProvider.Answer
         do throws(BrokerError) {
-            answer = try await broker.credentials.credentials(
-                CredentialsID(tenant: tenant.name, storageKey: storageKey), of: tenant, query, patience: patience)
+            answer = try await broker.credentials.credentials(id, of: tenant, query, patience: patience)
         } catch {
             let isRefusal = error.code == .levelNotAvailable || error.code == .missingTokenContainer
             broker.metrics.tokenRead(provider: provider, isRefusal ? .refused : .failed)
             throw error
         }
+        reading.version = answer.snapshot.isStored ? answer.snapshot.heldVersion : nil
         let tag = Self.tag(answer)
         if let tag, EntityTags.contain(tag.utf8.span, fields.lines.span, fields.bytes.span) {
             broker.metrics.tokenRead(provider: provider, .notModified)
@@ -144,7 +172,7 @@ struct CredentialsRoutes {
             _ = try await broker.core.writer.purge(id)
             removed = broker.time.now
         }
-        await broker.core.sessionEndings.end(of: id, by: .logout, before: removed)
+        await broker.core.sessionEndings.endFirst(of: id, by: .logout, before: removed)
         broker.log.info("logout", LogField.credentials(id))
         var response = Response.empty(.noContent)
         if let outcome { response.fields.append("Token-Revocation", outcome.rawValue) }

@@ -152,6 +152,13 @@ struct OperationRoutes {
                     [("", (server.refusals[.connections] ?? 0) + (server.refusals[.source] ?? 0))]
                 ))
         }
+        if let expires = broker.currentCertificateExpiry {
+            gauges.append(
+                (
+                    "tls_certificate_expiry_seconds", "gauge",
+                    "When the listener's certificate expires, in seconds since 1970.", [("", Int(expires.seconds))]
+                ))
+        }
         return Response(
             .ok, fields: ["Content-Type": "text/plain; version=0.0.4; charset=utf-8"],
             body: Array(broker.metrics.text(gauges: gauges).utf8))

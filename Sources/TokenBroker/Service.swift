@@ -1,4 +1,5 @@
 internal import BrokerCore
+internal import CredentialStore
 internal import ExternalText
 package import HTTPCodec
 package import HTTPServer
@@ -35,8 +36,9 @@ package struct Service: RequestHandler {
         }
         router = Router(routes)
         let read = routes.first(where: QuickReads.answers)
-        // Only `respond` writes a line in the log for each read.
-        quickReads = broker.settings.logsReads ? nil : read.map { QuickReads(broker, $0) }
+        // Only `respond` writes a line in the log, or an entry in the audit log, for each read.
+        let tells = broker.settings.logsReads || broker.core.audit.tellsOfReads
+        quickReads = tells ? nil : read.map { QuickReads(broker, $0) }
         broker.metrics.expect(routes.map { ($0.path, $0.method.name) } + [("unknown", "GET"), ("malformed", "OTHER")])
     }
 
@@ -96,8 +98,8 @@ package struct Service: RequestHandler {
             guard let match = reception.match, problem == nil else {
                 throw problem ?? BrokerError(.notFound, "There is nothing at this path.")
             }
-            response = try await match.route.handle(
-                Call(request: request, parameters: match.parameters, caller: reception.caller))
+            response = try await handle(
+                Call(request: request, parameters: match.parameters, caller: reception.caller), match.route)
         } catch {
             problem = error
             response = Self.response(to: error, request)
@@ -107,6 +109,34 @@ package struct Service: RequestHandler {
             start.duration(to: broker.time.monotonic) + (request.admission == nil ? .zero : reception.took)
         report(request, reception, response, problem, took: took)
         return response
+    }
+
+    /// Has the route answer. The audit log tells who causes what the route does.
+    private func handle(_ call: Call, _ route: Route) async throws(BrokerError) -> Response {
+        guard broker.core.audit.isOn else { return try await route.handle(call) }
+        let outcome = await AuditOrigin.$current.withValue(Self.origin(of: call, route)) {
+            () async -> Result<Response, BrokerError> in
+            do throws(BrokerError) {
+                return .success(try await route.handle(call))
+            } catch {
+                return .failure(error)
+            }
+        }
+        return try outcome.get()
+    }
+
+    private static func origin(of call: Call, _ route: Route) -> AuditOrigin {
+        let caller =
+            switch call.caller {
+            case .key(let key)?: "key:\(key.id)"
+            case .admin(let name)?: "admin:\(name)"
+            // Browsers and apps have no key.
+            case nil: "anyone"
+            }
+        let address = call.request.client.map { $0 == .unspecified ? "unix" : $0.description }
+        return AuditOrigin(
+            caller: caller, address: address, operation: "\(route.method.name) \(route.path)",
+            requestID: call.request.id)
     }
 
     /// The result of checking the head. A request with content was checked at its admission.
@@ -140,7 +170,7 @@ package struct Service: RequestHandler {
             // The key is checked before everything else. So a client without a key learns nothing and costs little.
             if match.route.access != .open { reception.caller = try await authenticated(request) }
             try match.route.authorize(reception.caller)
-            try broker.rateLimits.spend(.requests, reception.caller)
+            try broker.rateLimits.admit(reception.caller, from: request.source)
             if hasContent { try match.route.checkContent(request.fields) }
         } catch {
             reception.problem = error

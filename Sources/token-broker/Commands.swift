@@ -1,3 +1,5 @@
+internal import HTTPSClient
+
 /// A command of the command line.
 enum Command: Equatable {
     case serve
@@ -7,11 +9,22 @@ enum Command: Equatable {
     case version
     case checkConfiguration
     case generateKey(id: String)
+    /// Prints how much is sealed under each key.
+    case keyStatus
+    /// Seals everything under the first key.
+    case reseal(perSecond: Int)
+    /// Has the store open without a key.
+    case retireKey(id: String)
     /// Requests /livez from the broker on this machine, for the health check of a container.
     case healthCheck
+    /// Connects to a server and prints the pins of its certificates.
+    case pins(URLTarget.Origin)
     /// Examines the files of a data directory or a journal directory.
     /// - Parameter repair: the directory to which the intact records are written; nil only reports.
     case examineStore(repair: String?)
+    /// Checks the configuration and what is in the store.
+    case examineInstallation
+    case audit(AuditCommand)
 
     /// Nil for unknown arguments.
     init?(arguments: [String]) {
@@ -21,16 +34,60 @@ enum Command: Equatable {
         case ["--help"], ["-h"], ["help"]: self = .help
         case ["--version"]: self = .version
         case ["config", "check"]: self = .checkConfiguration
+        case ["keys", "status"]: self = .keyStatus
+        case ["keys", "reseal"]: self = .reseal(perSecond: Self.usualResealRate)
         case ["keys", "generate"]: self = .generateKey(id: "k1")
         case ["healthcheck"]: self = .healthCheck
+        case ["doctor"]: self = .examineInstallation
         case ["doctor", "store"]: self = .examineStore(repair: nil)
+        case let arguments where arguments.first == "audit":
+            guard let command = AuditCommand(arguments: Array(arguments.dropFirst())) else { return nil }
+            self = .audit(command)
         default:
+            if arguments.count == 2, arguments[0] == "pins" {
+                // A host, or a host and a port: what else a URL may have makes the path another one.
+                guard let url = URLTarget("https://\(arguments[1])/"), url.pathAndQuery == "/" else { return nil }
+                self = .pins(url.origin)
+                return
+            }
             if arguments.count == 4, arguments.prefix(3) == ["doctor", "store", "--repair"], !arguments[3].isEmpty {
                 self = .examineStore(repair: arguments[3])
                 return
             }
-            guard arguments.count == 3, arguments.prefix(2) == ["keys", "generate"] else { return nil }
-            self = .generateKey(id: arguments[2])
+            if arguments.count == 4, arguments.prefix(3) == ["keys", "reseal", "--rate"] {
+                guard let rate = Int(arguments[3]), Self.resealRates.contains(rate) else { return nil }
+                self = .reseal(perSecond: rate)
+                return
+            }
+            guard arguments.count == 3, arguments[0] == "keys" else { return nil }
+            switch arguments[1] {
+            case "generate": self = .generateKey(id: arguments[2])
+            case "retire": self = .retireKey(id: arguments[2])
+            default: return nil
+            }
+        }
+    }
+
+    /// How many records and events are sealed again in a second.
+    private static let resealRates = 1...100_000
+    private static let usualResealRate = 500
+
+    /// Whether it is about the whole configuration of the service.
+    var concernsService: Bool { [.serve, .checkConfiguration, .examineInstallation].contains(self) }
+
+    /// Whether it needs the master keys of a database.
+    var needsMasterKeys: Bool {
+        switch self {
+        case .migrate, .audit(.export), .pins: false
+        default: true
+        }
+    }
+
+    /// Whether it needs the operator's key for a service with a database.
+    var needsAdminKey: Bool {
+        switch self {
+        case .migrate, .audit, .keyStatus, .reseal, .retireKey, .pins: false
+        default: true
         }
     }
 
@@ -46,19 +103,44 @@ enum Command: Equatable {
           migrate             bring the database's schema up to date; requires the database's URL and no keys
           config check        check the configuration and print all of its faults
           keys generate [ID]  print a new entry for TOKEN_BROKER_MASTER_KEYS (default ID: k1)
-          healthcheck         request /livez from the service on this machine; exit 0 if it answers
+          keys status         print how many records and events are encrypted with each master key
+          keys reseal [--rate N]
+                              encrypt all records and events with the first master key, up to N in a second (1 to
+                              100000, default 500), while replicas run. If the command is stopped, run it again. With the
+                              embedded store, stop the service first
+          keys retire ID      have the store open without this master key. Refused while a record or an event is encrypted
+                              with it
+          healthcheck         request /livez from the service on this machine; exit 0 if it answers. With
+                              TOKEN_BROKER_TLS_CERTIFICATE it requires TOKEN_BROKER_OPERATIONS_LISTEN
+          pins HOST[:PORT]    connect to a server with the configured proxy and root certificates, verify its
+                              certificates, and print the pin of each for a tenant's pinned_certificates, from the
+                              server's own to the root; default port 443
+          doctor              check the installation with the service's variables: TLS, insecure switches, files that
+                              others can read, pins, bindings, ages of API keys and client secrets, master keys, the log.
+                              With a database it can run beside the service; with the embedded store, stop the service
+                              first. Nothing is changed
           doctor store [--repair DIRECTORY]
                               report for each file in TOKEN_BROKER_DATA_DIR, or with a database in
                               TOKEN_BROKER_JOURNAL_DIR, whether it is intact and what is lost if it is damaged. Stop the
                               service first. The directory is not changed. --repair writes the intact records to
                               DIRECTORY, which must not exist yet, as a new data directory or journal
+          audit verify        check the hashes, the numbers and the signatures of the audit log, and print every fault
+          audit export [--tenant NAME] [--from TIME] [--to TIME]
+                              print the entries of the audit log as lines of JSON, those of a tenant and those from a
+                              time on (inclusive) to another one (exclusive), such as 2026-11-01T00:00:00Z
+          audit remove --before TIME
+                              remove the chains of the audit log whose last entry is older than TIME, which must be a
+                              week ago or more; with a database, as the owner of its tables; without one, stop the
+                              service first
           --help, --version
 
         exit status
           0    the command succeeded
           1    the command failed; standard error says why
+          10   doctor: there are warnings, and no faults
           64   the command is unknown
-          65   doctor store: a file is damaged, whether or not it was repaired
+          65   doctor: there are faults; doctor store: a file is damaged, whether or not it was repaired; audit verify and audit export: entries
+               were changed or are missing
           71   the system refused a basic operation
           78   the configuration has faults, which are listed on standard error
           130  a signal ended the command before it was complete
@@ -69,8 +151,14 @@ enum Command: Equatable {
           TOKEN_BROKER_OPERATIONS_LISTEN         address and port for /livez, /readyz, /healthz and /metrics, which a
                                                  separate thread then serves at this address only; without it,
                                                  TOKEN_BROKER_LISTEN serves them
-          TOKEN_BROKER_PUBLIC_BASE_URL           the URL at which browsers reach the broker; default http:// and
-                                                 TOKEN_BROKER_LISTEN; required if that is 0.0.0.0 or [::]
+          TOKEN_BROKER_TLS_CERTIFICATE           PEM file with the certificate of TOKEN_BROKER_LISTEN and the certificates
+                                                 that lead to its root: the listener then accepts TLS 1.2 and 1.3 only.
+                                                 The file is read again when it changes; without it, plain HTTP
+          TOKEN_BROKER_TLS_KEY                   PEM file with the private key of that certificate, without a
+                                                 passphrase; other users must not be able to write to it
+          TOKEN_BROKER_PUBLIC_BASE_URL           the URL at which browsers reach the broker; default TOKEN_BROKER_LISTEN
+                                                 with http://, or https:// with TOKEN_BROKER_TLS_CERTIFICATE; required
+                                                 if that is 0.0.0.0 or [::]
           TOKEN_BROKER_DATABASE_URL *            PostgreSQL 13 or later, as a libpq URI; without it, the embedded file
                                                  store is used. Without sslmode in the URI, every host that is not local
                                                  is connected over TLS with verify-full
@@ -106,6 +194,13 @@ enum Command: Equatable {
           TOKEN_BROKER_LOG_LEVEL                 debug, info, warning or error; default info
           TOKEN_BROKER_LOG_READS                 true: log successful requests of GET /credentials as well; default
                                                  false, which only counts them in /metrics
+          TOKEN_BROKER_AUDIT_CHANGES             true: the audit log tells of each change, in the commit of the change;
+                                                 default false
+          TOKEN_BROKER_AUDIT_READS               which reads of tokens the audit log tells of, each before its answer:
+                                                 none, all, or a number from 2 to 1000000 for one read in so many,
+                                                 chosen at random; default none
+          TOKEN_BROKER_AUDIT_SIGNATURE_SECONDS   seconds between signatures of the audit log while it grows, 1 to 3600;
+                                                 default 60
           TOKEN_BROKER_EVENT_LOOPS               event loops of the server, 1 to 256; default one per core
           TOKEN_BROKER_MAX_CONNECTIONS           concurrent connections, 1 to 1000000; default 10000
           TOKEN_BROKER_MAX_CONNECTIONS_PER_SOURCE
@@ -140,11 +235,16 @@ enum Command: Equatable {
           TOKEN_BROKER_WRITE_RATE                credentials that one API key may set, remove or force to refresh per
                                                  second, with such a burst, 0 to 1000000; 0 is no limit; default 200
           TOKEN_BROKER_REQUEST_RATE              requests of one API key per second, with such a burst, except reads
-                                                 that the cache answers while LOG_READS is off, 0 to 1000000; default 0,
+                                                 that the cache answers while LOG_READS is off and AUDIT_READS is none, 0
+                                                 to 1000000; default 0, no limit
+          TOKEN_BROKER_TENANT_REQUEST_RATE       the same requests of all API keys of one tenant; default 0, no limit
+          TOKEN_BROKER_ADDRESS_REQUEST_RATE      the same requests from one IPv4 address or IPv6 /64 prefix; default 0,
                                                  no limit
           TOKEN_BROKER_AUTHENTICATION_FAILURE_RATE
                                                  requests without a valid key from one address per second that are
                                                  answered without a delay, 0 to 1000000; 0 delays none; default 20
+          TOKEN_BROKER_API_KEY_DAYS              days that a new API key is valid whose creator names no expires_in, 0 to
+                                                 3650; 0 is without end; default 0
           TOKEN_BROKER_PENDING_LOGINS            pending logins of one tenant on all replicas, 0 to 10000000; 0 is no
                                                  limit; default 10000
           TOKEN_BROKER_PENDING_DEVICE_LOGINS     the same for device logins; default 2000

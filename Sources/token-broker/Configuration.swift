@@ -6,6 +6,7 @@ internal import HTTPSClient
 internal import OAuth
 internal import Postgres
 internal import Reactor
+internal import TLS
 internal import TokenBroker
 
 /// The configuration from the environment. All variables are checked, and all faults are reported together, before
@@ -25,6 +26,8 @@ struct Configuration: Sendable {
     var listen: SocketAddress
     /// The address for probes and metrics; nil means that `listen` also serves them.
     var operationsListen: SocketAddress?
+    /// The certificate with which `listen` accepts connections by TLS; nil for plain HTTP.
+    var certificate: ListenerCertificate.Files?
     var publicBaseURL: String
     var store: Store
     /// Whether `serve` brings the database's schema up to date.
@@ -44,6 +47,7 @@ struct Configuration: Sendable {
     var providerTargets: TargetPolicy
     var logLevel: LogLevel
     var logsReads: Bool
+    var audit: AuditTrail.Settings
     var eventLoops: Int?
     var maximumConnections: Int
     /// The most connections from one source; nil means that a source is limited only while the server is full.
@@ -91,6 +95,7 @@ struct Configuration: Sendable {
             }
         }
 
+        certificate = Self.certificate(&reader, for: command)
         let base = reader.value("PUBLIC_BASE_URL")
         if let base, let port = URLTarget.refusedPort(of: base) {
             reader.note(
@@ -99,14 +104,14 @@ struct Configuration: Sendable {
         } else if let base, Self.isBaseURL(base) == false {
             reader.note("PUBLIC_BASE_URL", "must be an http or https URL without query and fragment")
         }
-        if base == nil, self.listen.ip.isUnspecified, command == .serve || command == .checkConfiguration {
+        if base == nil, self.listen.ip.isUnspecified, command.concernsService {
             reader.note(
                 "PUBLIC_BASE_URL",
                 "is required when TOKEN_BROKER_LISTEN is \(self.listen), which means all addresses of this machine and is no "
                     + "address for a browser: set the URL at which browsers reach the broker, such as "
                     + "https://broker.example.com")
         }
-        publicBaseURL = (base ?? "http://\(self.listen)").trimmingSlash
+        publicBaseURL = (base ?? "\(certificate == nil ? "http" : "https")://\(self.listen)").trimmingSlash
 
         let databaseURL = reader.secret("DATABASE_URL", fileVariable: "TOKEN_BROKER_DATABASE_URL_FILE")
         let directory = reader.value("DATA_DIR")
@@ -149,7 +154,7 @@ struct Configuration: Sendable {
                 store = .files(directory: "")
             }
             if directory != nil { reader.note("DATA_DIR", "is not used together with TOKEN_BROKER_DATABASE_URL") }
-            if masterKeys == nil, command != .migrate {
+            if masterKeys == nil, command.needsMasterKeys {
                 reader.note(
                     "MASTER_KEYS", "is required with TOKEN_BROKER_DATABASE_URL; token-broker keys generate prints one")
             }
@@ -159,7 +164,7 @@ struct Configuration: Sendable {
                         "JOURNAL_DIR",
                         "is required with TOKEN_BROKER_DATABASE_URL, because only the journal can be examined")
                 }
-            } else if adminKey == nil, command != .migrate {
+            } else if adminKey == nil, command.needsAdminKey {
                 reader.note("ADMIN_KEY", "is required with TOKEN_BROKER_DATABASE_URL")
             }
         } else {
@@ -181,6 +186,7 @@ struct Configuration: Sendable {
         providerTargets = Self.providerTargets(&reader)
         logLevel = reader.choice("LOG_LEVEL", LogLevel.self) ?? .info
         logsReads = reader.bool("LOG_READS") ?? false
+        audit = Self.audit(&reader)
         eventLoops = reader.integer("EVENT_LOOPS", in: 1...256)
         maximumConnections = reader.integer("MAX_CONNECTIONS", in: 1...1_000_000) ?? 10_000
         maximumConnectionsPerSource = reader.integer("MAX_CONNECTIONS_PER_SOURCE", in: 1...1_000_000)
@@ -203,6 +209,55 @@ struct Configuration: Sendable {
             for variable in unknownVariables { reader.fault(unknown: variable) }
         }
         if !reader.faults.isEmpty { throw Faults(lines: reader.faults) }
+    }
+
+    /// The files of the listener's certificate, which `serve` and `config check` also read.
+    private static func certificate(
+        _ reader: inout EnvironmentReader, for command: Command
+    ) -> ListenerCertificate.Files? {
+        let (certificate, key) = (reader.value("TLS_CERTIFICATE"), reader.value("TLS_KEY"))
+        guard let certificate, let key else {
+            if certificate != nil { reader.note("TLS_KEY", "is required with TOKEN_BROKER_TLS_CERTIFICATE") }
+            if key != nil { reader.note("TLS_CERTIFICATE", "is required with TOKEN_BROKER_TLS_KEY") }
+            return nil
+        }
+        let files = ListenerCertificate.Files(certificate: certificate, key: key)
+        guard command.concernsService else { return files }
+        do throws(TLSServerError) {
+            _ = try files.read()
+        } catch {
+            switch error {
+            case .certificateFile, .name:
+                reader.note("TLS_CERTIFICATE", "names a file without a certificate that can be used")
+            case .keyFile:
+                reader.note("TLS_KEY", "names a file without a private key that can be read without a passphrase")
+            case .otherKey: reader.note("TLS_KEY", "names a key that does not belong to the certificate")
+            case .unavailable: reader.note("TLS_CERTIFICATE", "cannot be used, because OpenSSL cannot set up TLS")
+            }
+            return files
+        }
+        reader.checkAccess(toSecretFile: key, variable: "TLS_KEY", fullName: "TOKEN_BROKER_TLS_KEY")
+        return files
+    }
+
+    private static func audit(_ reader: inout EnvironmentReader) -> AuditTrail.Settings {
+        var settings = AuditTrail.Settings()
+        settings.changes = reader.bool("AUDIT_CHANGES") ?? false
+        switch reader.value("AUDIT_READS") {
+        case nil, "none": break
+        case "all": settings.reads = .all
+        case let text?:
+            let digits = text.utf8.allSatisfy(\.isDigit) && text.utf8.count <= 7 ? Int(text) : nil
+            if let count = digits, (2...1_000_000).contains(count) {
+                settings.reads = .oneIn(count)
+            } else {
+                reader.note("AUDIT_READS", "must be none, all, or a number from 2 to 1000000: one read in so many")
+            }
+        }
+        if let seconds = reader.integer("AUDIT_SIGNATURE_SECONDS", in: 1...3600) {
+            settings.signatureInterval = .seconds(Int64(seconds))
+        }
+        return settings
     }
 
     private static func listening(_ reader: inout EnvironmentReader) -> PostgresRecordStore.Listening {
@@ -298,12 +353,16 @@ extension Configuration {
         var eventStreamsPerKey: Int?
         var eventStreamsPerTenant: Int?
         var appRequests = TokenEndpointLimits.Limits()
+        /// The lifetime of API keys whose creator names none.
+        var apiKeyLifetime: Duration?
 
         fileprivate init(_ reader: inout EnvironmentReader) {
             rates.logins = reader.rate("LOGIN_RATE", rates.logins)
             rates.deviceLogins = reader.rate("DEVICE_LOGIN_RATE", rates.deviceLogins)
             rates.writes = reader.rate("WRITE_RATE", rates.writes)
             rates.requests = reader.rate("REQUEST_RATE", rates.requests)
+            rates.requestsOfTenant = reader.rate("TENANT_REQUEST_RATE", rates.requestsOfTenant)
+            rates.requestsFromAddress = reader.rate("ADDRESS_REQUEST_RATE", rates.requestsFromAddress)
             if let rate = reader.integer("AUTHENTICATION_FAILURE_RATE", in: 0...1_000_000) {
                 rates.authenticationFailures = rate == 0 ? nil : Rate(perSecond: rate, burst: rate)
             }
@@ -312,6 +371,8 @@ extension Configuration {
             pendingDeviceLogins = reader.limit("PENDING_DEVICE_LOGINS", usual.pendingDeviceLogins)
             eventStreamsPerKey = reader.limit("EVENT_STREAMS_PER_KEY", usual.listenersPerKey)
             eventStreamsPerTenant = reader.limit("EVENT_STREAMS_PER_TENANT", usual.listenersPerTenant)
+            let days = reader.integer("API_KEY_DAYS", in: 0...3650) ?? 0
+            apiKeyLifetime = days == 0 ? nil : .seconds(Int64(days) * 86_400)
             appRequests.perAddress = reader.limit("APP_REQUESTS_PER_ADDRESS", appRequests.perAddress)
             appRequests.perUser = reader.limit("APP_REQUESTS_PER_USER", appRequests.perUser)
         }
@@ -372,16 +433,28 @@ private struct EnvironmentReader: TextReader {
             note(name + "_FILE", "names a file that cannot be read")
             return nil
         }
-        if access.belongsToAnother {
-            note(name + "_FILE", "names a file that belongs to another user; it must be this user's or root's")
-        }
-        if access.isWritableByOthers {
-            note(name + "_FILE", "names a file that other users can write to; allow its owner only (chmod 600)")
-        }
-        if access.isReadableByOthers { exposedFiles.append(fileVariable) }
+        check(access, variable: name + "_FILE", fullName: fileVariable)
         let trimmed = text.trimmingNewlines
         if trimmed.isEmpty { note(name + "_FILE", "names an empty file") }
         return trimmed.isEmpty ? nil : trimmed
+    }
+
+    /// Notes that other users can change a file which was found readable, and that they can read it.
+    mutating func checkAccess(toSecretFile path: String, variable name: String, fullName: StaticString) {
+        guard let (_, access) = try? SmallFile.readWithAccess(path, limit: 1 << 20) else {
+            return note(name, "names a file that cannot be read")
+        }
+        check(access, variable: name, fullName: fullName)
+    }
+
+    private mutating func check(_ access: FileAccess, variable name: String, fullName: StaticString) {
+        if access.belongsToAnother {
+            note(name, "names a file that belongs to another user; it must be this user's or root's")
+        }
+        if access.isWritableByOthers {
+            note(name, "names a file that other users can write to; allow its owner only (chmod 600)")
+        }
+        if access.isReadableByOthers { exposedFiles.append(fullName) }
     }
 
     /// A rate per second, with a burst of four seconds' worth; nil when the variable is 0.

@@ -22,6 +22,8 @@ struct RunningService {
     private let server: Server
     /// The server for probes and metrics, if they have their own address.
     private let operations: Server?
+    /// The task that reads the listener's certificate again when its files change.
+    private let renewal: Task<Void, Never>?
     private let log: Log
     private let output: LineWriter
 
@@ -63,10 +65,12 @@ struct RunningService {
         settings.eventSpan = .milliseconds(100)
         settings.cacheBytes = configuration.cacheBytes
         settings.core.grantMemory = configuration.grantMemory
+        settings.core.audit = configuration.audit
         settings.core.providerBudget.places = configuration.providerConcurrency
         settings.providerTimeout = configuration.providerTimeout
         settings.core.renewalPatience = configuration.renewalPatience
         settings.rates = configuration.limits.rates
+        settings.apiKeyLifetime = configuration.limits.apiKeyLifetime
         settings.pendingLogins = configuration.limits.pendingLogins
         settings.pendingDeviceLogins = configuration.limits.pendingDeviceLogins
         settings.listenersPerKey = configuration.limits.eventStreamsPerKey
@@ -80,6 +84,12 @@ struct RunningService {
             settings: settings, vault: resources.vault, journal: resources.journal, transport: resources.client,
             time: resources.time, log: log)
         broker.health.explain { store.reports.lastReason }
+        do throws(StoreError) {
+            try await broker.core.audit.open()
+        } catch {
+            await resources.close()
+            throw StartFailure(text: "the audit log cannot be written: \(store.reports.lastReason ?? "\(error)")")
+        }
         do throws(BrokerError) {
             try await broker.core.takeUpJournal()
         } catch {
@@ -92,6 +102,14 @@ struct RunningService {
         serverConfiguration.trustedProxies = TrustedProxies(configuration.trustedProxies)
         serverConfiguration.limits.bodyBytes = 1 << 20
         serverConfiguration.maximumConnectionsPerSource = configuration.maximumConnectionsPerSource
+        let certificate: ListenerCertificate?
+        do {
+            certificate = try configuration.certificate.map { try ListenerCertificate($0, time: time, log: log) }
+        } catch {
+            await resources.close()
+            throw StartFailure(text: "TOKEN_BROKER_TLS_CERTIFICATE and TOKEN_BROKER_TLS_KEY: \(error)")
+        }
+        serverConfiguration.tls = certificate?.context
         let server: Server
         let operations: Server?
         do throws(SystemError) {
@@ -112,13 +130,14 @@ struct RunningService {
         }
         broker.observe { server.statistics }
         if let operations { broker.observeOperations { operations.statistics } }
+        if let certificate { broker.observeCertificate { certificate.expires } }
         resources.start(broker.core)
         if let operations { log.info("listening_for_operations", [.address(operations.address)]) }
         log.info("listening", [.address(server.address)])
         ProcessMemory.releaseStartPages()
         return RunningService(
             configuration: configuration, broker: broker, resources: resources, server: server, operations: operations,
-            log: log, output: output)
+            renewal: certificate.map { certificate in Task { await certificate.follow() } }, log: log, output: output)
     }
 
     /// The server for probes and metrics; nil if they have no address of their own.
@@ -162,6 +181,7 @@ struct RunningService {
     /// Reports the service as not ready at once, waits for running requests within the grace period, and closes everything.
     func close() async {
         broker.beginDraining()
+        renewal?.cancel()
         log.info("draining", [])
         let end = MonotonicInstant.after(configuration.shutdownGrace)
         await server.drain(within: configuration.shutdownGrace)
@@ -179,7 +199,7 @@ struct RunningService {
     }
 
     /// The writer for the log, and the event loop for connections to databases and providers.
-    private static func makeOutputAndLoop() throws(StartFailure) -> (LineWriter, EventLoop) {
+    static func makeOutputAndLoop() throws(StartFailure) -> (LineWriter, EventLoop) {
         do throws(SystemError) {
             return (try LineWriter(descriptor: 1), try EventLoop(name: "outbound"))
         } catch {
@@ -205,7 +225,7 @@ struct RunningService {
     }
 
     /// Opens the configured store, and waits for a database that is starting at the same time.
-    private static func openStore(
+    static func openStore(
         _ configuration: Configuration, loop: EventLoop, log: Log, time: SystemTime
     ) async throws(StartFailure) -> BrokerStore {
         let location: BrokerStore.Location
@@ -214,7 +234,7 @@ struct RunningService {
             location = .directory(
                 directory, masterKeys: configuration.masterKeys, keysFile: configuration.masterKeysFile)
         case .postgres(let configured, let listening):
-            guard let keys = configuration.masterKeys, configuration.adminKeys != nil,
+            guard let keys = configuration.masterKeys,
                 let keyring = try? Keyring(parsing: keys.revealedText)
             else { throw StartFailure(text: "the configuration lacks keys") }
             location = .database(database(configured, listening, configuration), keyring)
@@ -326,6 +346,7 @@ extension RunningService.StartFailure {
         case .cancelled: self.text = "stopped before PostgreSQL answered"
         case .journalFiles, .journalKeys: self.text = "TOKEN_BROKER_JOURNAL_DIR: \(text)"
         case .client: self.text = "TOKEN_BROKER_TRUSTED_CA_FILE: \(text)"
+        case .files(.store(.alreadyOpen)): self.text = text + "; stop that process first"
         case .files, .keys, .time: self.text = text
         }
     }

@@ -25,10 +25,14 @@ case .generateKey(let id):
         Console.printError("token-broker: \(error)")
         Console.exit(64)
     }
+case .keyStatus, .reseal, .retireKey: runKeyCommand(command)
 case .healthCheck: runHealthCheck()
+case .pins(let origin): showPins(of: origin)
 case .migrate: runMigration()
 case .serve: runService()
+case .examineInstallation: examineInstallation()
 case .examineStore(let target): examineStore(repair: target)
+case .audit(let audit): runAudit(audit)
 }
 
 /// Reads the configuration. If it has faults, prints all of them and exits.
@@ -89,19 +93,10 @@ func prepareCryptography() {
 /// Migrates and exits. The first signal ends the process, and the database then rolls back the running step.
 func runMigration() -> Never {
     let configuration = loadConfiguration(for: .migrate)
-    TerminationSignal.block()
-    harden()
-    Task {
-        do throws(RunningService.StartFailure) {
-            try await RunningService.migrate(configuration)
-            Console.exit(0)
-        } catch {
-            Console.printError("token-broker: \(error.text)")
-            Console.exit(1)
-        }
+    runCommand { () async throws(RunningService.StartFailure) in
+        try await RunningService.migrate(configuration)
+        return 0
     }
-    TerminationSignal.wait()
-    Console.exit(130)
 }
 
 /// Protects the secrets that the process will hold.
@@ -117,6 +112,12 @@ func harden() {
 /// Requests /livez at the configured address, over loopback if the address means all addresses of the host.
 func runHealthCheck() -> Never {
     let configuration = loadConfiguration(for: .healthCheck)
+    if configuration.certificate != nil, configuration.operationsListen == nil {
+        Console.printError(
+            "token-broker: with TOKEN_BROKER_TLS_CERTIFICATE a health check requires TOKEN_BROKER_OPERATIONS_LISTEN, which is "
+                + "served without TLS")
+        Console.exit(78)
+    }
     let listen = configuration.operationsListen ?? configuration.listen
     let host: String
     switch listen.ip {

@@ -2,6 +2,7 @@ internal import Auth
 internal import AuthTesting
 internal import BrokerTesting
 internal import FoundationEssentials
+internal import HTTPCodec
 internal import Testing
 
 /// Each parameter of a configuration has an effect.
@@ -19,6 +20,24 @@ internal import Testing
             scripted.transport.enqueue(.tokens(scripted.tokens.container()))
             _ = try await scripted.client.getTokens(policy: .localForceRefresh)
             #expect(scripted.transport.seen.map(\.isPinned) == [isPinned])
+        }
+    }
+
+    @Test func `requests have the named header fields, and others are refused`() async throws {
+        try await ScriptedClient.run {
+            $0.requestHeaders = ["X-Partner": "acme", "User-Agent": "acme/2"]
+        } _: { scripted async throws in
+            try await scripted.adopt()
+            scripted.transport.enqueue(.tokens(scripted.tokens.container()))
+            _ = try await scripted.client.getTokens(policy: .localForceRefresh)
+            let fields = try #require(scripted.transport.seen.first?.fields)
+            #expect(fields.values("X-Partner") == ["acme"])
+            #expect(fields.values("User-Agent") == ["acme/2"])
+        }
+        try await ScriptedClient.run {
+            $0.requestHeaders = ["Authorization": "Basic eA=="]
+        } _: { scripted async throws in
+            await #expect(throws: OAuthClientError.self) { try await scripted.adopt() }
         }
     }
 
@@ -42,6 +61,37 @@ internal import Testing
             #expect(login.absoluteString.hasPrefix("https://login.example/begin?"))
             #expect(scripted.transport.requestsAtAddresses.allSatisfy { $0.url == ScriptedClient.keys })
             #expect(!scripted.transport.requestsAtAddresses.isEmpty)
+        }
+    }
+
+    /// The user whom the userinfo endpoint names, nil where no endpoint is named; the user of the ID token is `ada`.
+    @Test(arguments: [(nil, true), ("ada", true), ("eve", false)])
+    func `the named userinfo endpoint is asked after a login`(user: String?, succeeds: Bool) async throws {
+        let address = "https://provider.example/userinfo"
+        try await ScriptedClient.run {
+            // The audience of the signed tokens that the test has.
+            $0.clientID = "PrivacyPro"
+            $0.issuer = URL(string: ScriptedClient.issuer)
+            $0.endpoints.userInfo = user.flatMap { _ in URL(string: address) }
+        } _: { scripted async throws in
+            if let user { scripted.transport.answer(at: address, with: .json(200, #"{"sub": "\#(user)"}"#)) }
+            let granted = scripted.tokens.container(subject: "ada")
+            scripted.transport.enqueue(
+                .json(
+                    200,
+                    #"{"access_token": "\#(granted.accessToken)", "refresh_token": "\#(granted.refreshToken)", "#
+                        + #""token_type": "Bearer", "expires_in": 14400, "id_token": "\#(granted.accessToken)"}"#))
+            let login = try await scripted.auth.initializeLogin(redirectURI: URL(string: "my-app:/callback")!)
+            let items = try #require(URLComponents(string: login.absoluteString)?.queryItems)
+            let state = try #require(items.last { $0.name == "state" }?.value)
+            do throws(AuthError) {
+                try await scripted.auth.finalizeLogin(loginResponseQuery: "code=c-1&state=\(state)")
+                #expect(succeeds)
+            } catch {
+                #expect(!succeeds)
+            }
+            #expect(try await scripted.client.isUserAuthenticated == succeeds)
+            #expect(scripted.transport.requestsAtAddresses.filter { $0.url == address }.count == (user == nil ? 0 : 1))
         }
     }
 

@@ -52,9 +52,10 @@ class Session:
 
         return self._keep("postgres", start).make_database(name)
 
-    def broker(self, name, database=None, keys=measure.STORAGE_KEYS, **settings):
+    def broker(self, name, database=None, keys=measure.STORAGE_KEYS, program=None, **settings):
         """A broker with a store that holds so many keys. It is left stopped."""
-        broker = Broker(self.path(name.replace(" ", "-").replace(",", "")), self.arguments.broker, database, name, settings)
+        path = self.path(name.replace(" ", "-").replace(",", "").replace("/", "-"))
+        broker = Broker(path, program or self.arguments.broker, database, name, settings)
         # Nothing is measured yet: all there is may help.
         broker.start(cores=range(os.cpu_count()), environment={"TOKEN_BROKER_EVENT_LOOPS": str(os.cpu_count())})
         try:
@@ -70,6 +71,13 @@ class Session:
     @property
     def files(self):
         return self._keep("files", lambda: self.broker("broker, files"))
+
+    @property
+    def beside(self):
+        """Brokers of other builds, on files."""
+        return [
+            self._keep(f"beside {program}", lambda: self.broker(f"broker, files, {program}", program=program))
+            for program in self.arguments.beside]
 
     @property
     def small(self):
@@ -122,6 +130,7 @@ def read_arguments():
     parser.add_argument("--programs", required=True, help=argparse.SUPPRESS)
     parser.add_argument("--broker", required=True, help=argparse.SUPPRESS)
     parser.add_argument("--check", action="store_true")
+    parser.add_argument("--beside", action="append", default=[], type=os.path.realpath)
     parser.add_argument("--counts", action="store_true")
     parser.add_argument("--long", action="store_true")
     parser.add_argument("--publish", action="store_true")

@@ -329,7 +329,8 @@ OVER_NGINX = {
 
 
 def measure_rounds(session, findings):
-    servers = [session.floor, session.nginx, session.files, session.postgres]
+    beside = session.beside
+    servers = [session.floor, session.nginx, session.files, session.postgres, *beside]
     with session.running(*servers):
         results = rounds(
             session.tools, servers, SCENARIOS, session.arguments.rounds, session.arguments.seconds, session.say)
@@ -360,6 +361,11 @@ def measure_rounds(session, findings):
             f"{scenario.name} (medians of {session.arguments.rounds} windows)",
             ["server", "CPU µs", "busy", "generator", "per second", "p50 µs", "p99 µs", "p99.9 µs", "× floor's CPU",
              "nginx's CPU ×"], rows)
+    for other in beside:
+        findings.table(
+            f"CPU time, this program over {other.name}", ["scenario", "×"],
+            [[scenario.name, ratio(results, scenario.name, broker, other.name, "server_cpu_us")]
+             for scenario in SCENARIOS])
 
 
 # --- What dominates -------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ struct `A cluster` {
     /// A token is renewed when it has less than a minute left: these live for a few seconds beyond that.
     private static let lifetime: Duration = .seconds(65)
 
+    // H050 H077 H086 H088
     @Test(.timeLimit(.minutes(600)))
     func `keeps every user logged in, whatever happens to it`() async throws {
         let settings = try ChaosSettings()
@@ -23,6 +24,7 @@ struct `A cluster` {
         }
     }
 
+    // H076
     @Test(.timeLimit(.minutes(5)))
     func `refreshes exactly when it must while nothing fails`() async throws {
         try await ChaosCluster.run(try .peaceful(seconds: 20, users: 30), lifetime: Self.lifetime) { cluster in

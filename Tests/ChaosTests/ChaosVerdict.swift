@@ -67,6 +67,8 @@ struct ChaosVerdict {
     private static let stalenessWithoutFeed: Moment = 6500
     /// How long after a disturbance its consequences last.
     private static let aftermath: Moment = 3000
+    /// How long one renewal takes at most: six tries, between which it waits 15.5 s in all.
+    private static let longestRenewal: Moment = 16_000
 
     /// - Parameters:
     ///   - unknownOutcomes: when a broker said that it would try a token again, by the storage key's digest.
@@ -168,6 +170,14 @@ struct ChaosVerdict {
         let upgrade = GrantType.updateClient.rawValue
         if first.request.grant == upgrade, first.request.outcome == .answered(status: 400) {
             return "a refused upgrade"
+        }
+        // A refusal says nothing about the session if the tenant was configured anew while the broker asked: the new
+        // registration is asked with.
+        let isReconfigured = state.disturbances.contains {
+            [.secrets, .scopes].contains($0.kind) && $0.overlaps(received - Self.longestRenewal, finished)
+        }
+        if isReconfigured, first.request.outcome == .answered(status: 400) {
+            return "a refusal under an earlier configuration"
         }
         let at = presentation.request.receivedAt
         let isAnnounced = (unknownOutcomes[ChaosCluster.digest(presentation.user)] ?? []).contains {

@@ -14,6 +14,7 @@ struct `A herd of expired tokens` {
     /// Calls at one time: to each replica, and to the provider where it is measured alone.
     private static let callersPerReplica = 64
 
+    // H076 H090
     @Test(.timeLimit(.minutes(10)))
     func `is refreshed once each, at about the speed of the provider`() async throws {
         let count = ProcessInfo.processInfo.environment["HERD_KEYS"].flatMap(Int.init) ?? 2000

@@ -181,6 +181,31 @@ import Testing
         #expect(Self.rules(Self.records([Self.read(100), Self.read(200, version: 11), read])) == rules)
     }
 
+    /// What happened before the refusal, for how long before, and whether it explains that the token comes once more.
+    @Test(
+        arguments: [
+            (.secrets, 100, true), (.scopes, 100, true), (.secrets, 15_000, true), (.secrets, 17_000, false),
+            (.listen, 100, false),
+        ] as [(FaultKind, Moment, Bool)])
+    func `a refresh token that comes again after a refusal, unless the tenant was configured anew`(
+        kind: FaultKind, before: Moment, isExplained: Bool
+    ) async {
+        var configuration = ProviderConfiguration(profile: .tidal, clients: [ProviderClient("app")])
+        configuration.rotation = .rotate(grace: .zero)
+        let provider = DevelopmentProvider(configuration)
+        let token = provider.openSessions(users: ["alice"])?.first?.refreshToken ?? ""
+        let driver = ProviderDriver(provider)
+        let begun = rightNow()
+        // The second one and the third one are refused; only the third one follows a refusal.
+        for _ in 0..<3 { _ = await driver.refresh(token) }
+        let change = Disturbance(kind: kind, replica: nil, begun: begun - before - 10, ended: begun - before, text: "")
+        let verdict = ChaosVerdict(
+            ChaosRecords.State(disturbances: [change]), provider: provider, unknownOutcomes: [:], polling: [],
+            userOfName: ["alice": 0], graceSeconds: 0, judgesRecovery: true)
+        #expect(verdict.violations.count { $0.rule == .presentedAgain } == (isExplained ? 1 : 2))
+        #expect(verdict.repeats == (isExplained ? ["a refusal under an earlier configuration": 1] : [:]))
+    }
+
     @Test(arguments: [(false, 1), (true, 0)])
     func `a refresh token that comes twice without a word of why`(isAnnounced: Bool, count: Int) async {
         var configuration = ProviderConfiguration(profile: .tidal, clients: [ProviderClient("app")])

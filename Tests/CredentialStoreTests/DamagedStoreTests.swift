@@ -268,6 +268,25 @@ internal import Testing
         #expect(try await start(target).0?.records.map(\.id) == [Self.records[1].id])
     }
 
+    @Test func `a damaged chain of the audit log is told of, and copied by a repair as it is`() async throws {
+        let directory = StoreFixtureDirectory(isInMemory: true)
+        let target = StoreFixtureDirectory(isInMemory: true)
+        let store = try await FileRecordStore(directory: directory.path)
+        for block in [AuditBlock.sample("a-1", 1), .sample("a-1", 2, 3), .sample("b-1", 1)] {
+            try await store.commit([.audit(block)])
+        }
+        await store.close()
+        let whole = try Self.files(directory)
+        let broken = Self.damaged(whole, "audit/a-1", .truncated)
+        try Self.put(broken, directory)
+        let examination = try examine(directory)
+        #expect(examination.files.filter { $0.flaw != nil }.map(\.path) == ["audit/a-1"])
+        #expect(examination.files.contains { $0.path == "audit/b-1" && $0.flaw == nil })
+        try examination.repair(into: target.path)
+        #expect(try Self.files(target)["audit/a-1"] == broken["audit/a-1"])
+        #expect(try Self.files(target)["audit/b-1"] == whole["audit/b-1"])
+    }
+
     // MARK: Repair
 
     @Test func `is repaired in one step, whichever step of it fails or is the last`() async throws {

@@ -63,8 +63,15 @@ internal import Testing
             changes: [.remove(before[0].id, version: 1), .removeAll(alpha), entry("end"), entry("end", .broker)]),
         Scenario(
             testDescription: "the end of a tenant that has entries only", changes: [.removeAll(alpha), entry("end")]),
+        Scenario(testDescription: "a block that begins a chain", changes: [.audit(.sample("new-1", 1, 2))]),
+        Scenario(
+            testDescription: "a record with an entry and a block",
+            changes: [
+                .insert(record(.credentials, alpha, "new")), entry("new"), .audit(.sample("old-1", 2, isSigned: true)),
+            ]),
     ]
 
+    // K16
     @Test func `says what the disk reported, which a store's error cannot`() async throws {
         let directory = StoreFixtureDirectory(isInMemory: true)
         let disk = StandInDisk()
@@ -277,6 +284,7 @@ internal import Testing
     }
 
     /// The changes of a commit that took place must be made before anything is read.
+    // H105
     @Test(arguments: [false, true])
     func `a commit for whose entries the disk has no room does not take place, and reads go on`(
         hasEntries: Bool

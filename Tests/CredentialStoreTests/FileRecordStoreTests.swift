@@ -70,6 +70,7 @@ internal import Testing
 
     // MARK: The directory
 
+    // K14 K17
     @Test func `is for its owner alone`() async throws {
         try await fill()
         func mode(_ path: String) throws -> Int {
@@ -184,7 +185,7 @@ internal import Testing
 
     // MARK: Damage
 
-    // T78
+    // T78 K15
     @Test func `any flipped or missing octet of a record is damage`() async throws {
         try await fill()
         let good = try bytes(plainName)

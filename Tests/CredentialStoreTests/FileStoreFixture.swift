@@ -39,7 +39,10 @@ extension FileStoreFixture {
 
     /// The commits of `open`.
     static var beginning: [[RecordChange]] {
-        [before.map { .insert($0) }, [entry("first"), entry("second", beta)], [entry("third")]]
+        [
+            before.map { .insert($0) } + [.audit(.sample("old-1", 1))], [entry("first"), entry("second", beta)],
+            [entry("third")],
+        ]
     }
 
     /// A new store with the records and entries of `beginning`.

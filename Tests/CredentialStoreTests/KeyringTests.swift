@@ -15,6 +15,7 @@ internal import Testing
         #expect(ring.primaryID == text.split(separator: ":")[0].filter { !$0.isWhitespace })
     }
 
+    // H052
     @Test(
         arguments: [
             ("", .empty), (" \n", .empty), (",", .malformedEntry(position: 1)), ("a", .malformedEntry(position: 1)),

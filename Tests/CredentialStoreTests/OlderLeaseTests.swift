@@ -103,6 +103,7 @@ internal import Testing
         #expect(lease?.failure == nil)
     }
 
+    // H089
     @Test(arguments: endings)
     func `stands, whatever the row says of the lease before`(ending: LeaseRelease) async throws {
         try await Self.run(ending) { store, _ in

@@ -59,6 +59,7 @@ internal import Testing
         try server.stop(.immediate)
     }
 
+    // H084
     @Test func `after a failover the new server is used, and the old one no more`() async throws {
         let primary = try PostgresServer()
         let replica = try PostgresServer(replicaOf: primary)
@@ -81,6 +82,7 @@ internal import Testing
         try replica.stop(.immediate)
     }
 
+    // H084
     @Test func `a name that leads elsewhere after a failover is followed, though not to a standby`() async throws {
         let primary = try PostgresServer()
         let replica = try PostgresServer(replicaOf: primary)
@@ -112,6 +114,7 @@ internal import Testing
         try replica.stop(.immediate)
     }
 
+    // H084
     @Test func `a server that takes no writes for a while is read from, and written to as soon as it takes them`()
         async throws
     {
@@ -131,6 +134,7 @@ internal import Testing
         try server.stop(.immediate)
     }
 
+    // H106
     @Test func `a server without room for a connection refuses in time, and lets in as soon as there is room`()
         async throws
     {
@@ -218,6 +222,7 @@ internal import Testing
         await relay.close()
     }
 
+    // H083
     @Test func `a slow server is waited for, and one that is too slow is not`() async throws {
         let server = try PostgresServer.shared.get()
         let database = try await server.makeDatabase()
@@ -263,6 +268,7 @@ internal import Testing
         await store.close()
     }
 
+    // H084
     @Test func `connections that die without a word are replaced`() async throws {
         let server = try PostgresServer.shared.get()
         let database = try await server.makeDatabase()

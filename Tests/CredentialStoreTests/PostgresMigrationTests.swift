@@ -95,6 +95,7 @@ internal import Testing
         await pool.close()
     }
 
+    // H089
     @Test func `a newer schema is used when it says that this build can, and refused otherwise`() async throws {
         let database = try await PostgresServer.shared.get().makeDatabase()
         let store = try await Self.open(database)
@@ -147,6 +148,7 @@ internal import Testing
         await pool.close()
     }
 
+    // H089
     @Test func `an older build works beside this one`() async throws {
         let database = try await PostgresServer.shared.get().makeDatabase()
         let pool = try Self.pool(database)

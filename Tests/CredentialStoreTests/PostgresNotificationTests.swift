@@ -173,6 +173,7 @@ internal import Testing
         await other.close()
     }
 
+    // H087
     @Test func `tells that it lives, that it was lost and that it follows again`() async throws {
         let server = try PostgresServer.shared.get()
         let database = try await server.makeDatabase()

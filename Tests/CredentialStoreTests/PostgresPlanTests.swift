@@ -142,13 +142,17 @@ internal import Testing
         ]
         for (name, change, parameters) in changes {
             uses.append(Use(testDescription: name, statement: Statements.alone(change), parameters: parameters))
-            let shape = Statements.CommitShape(change: change, hasRequirement: true, entryCount: 1)
-            guard let statement = Statements.complete(shape) else { continue }
+            let shape = Statements.CommitShape(hasRequirement: true, entryCount: 1, isAudited: true)
+            guard let statement = Statements.complete(change, shape) else { continue }
             let entry: [PostgresValue] = [.text("t7"), .text("k7"), .integer(1), .integer(1), .bytes([1])]
+            let block: [PostgresValue] = [
+                .text("c-1"), .integer(1), .integer(2), .integer(1), .text("[]"), .bytes([1]), .bytes([2]),
+            ]
             uses.append(
                 Use(
-                    testDescription: name + " under a tenant with an entry", statement: statement,
-                    parameters: parameters + [.text("tenant"), .text("t7"), .text("")] + entry))
+                    testDescription: name + " under a tenant, with an entry and a block of the audit log",
+                    statement: statement,
+                    parameters: parameters + [.text("tenant"), .text("t7"), .text("")] + entry + block))
         }
         return uses
     }()

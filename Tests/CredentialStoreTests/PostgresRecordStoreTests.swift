@@ -71,6 +71,7 @@ internal import Testing
         await relay.close()
     }
 
+    // H085
     @Test func `a commit whose answer was lost is found out to have taken place`() async throws {
         try await Self.withRelay { store, relay in
             for version in Int64(1)...30 {
@@ -83,6 +84,7 @@ internal import Testing
         }
     }
 
+    // H085
     @Test func `a transaction whose answer was lost is found out to have taken place`() async throws {
         try await Self.withRelay { store, relay in
             let tenant = StoredRecord(id: RecordID(.tenant, Self.tenant), version: 1, sealed: [0])
@@ -100,6 +102,7 @@ internal import Testing
         }
     }
 
+    // H085
     @Test func `a commit that did not arrive is not taken for one that did`() async throws {
         try await Self.withRelay { store, relay in
             await relay.set(.cutBefore("INSERT INTO"))
@@ -451,6 +454,7 @@ internal import Testing
         await readOnly.close()
     }
 
+    // H100
     @Test func `without a server opening fails, and the operator learns why`() async throws {
         let reported = Mutex<[PostgresError]>([])
         let error = await Self.failure {

@@ -50,6 +50,7 @@ internal import Testing
         }
     }
 
+    // K19 H046 H048
     @Test func `the sealed form shows nothing of the content and never repeats`() throws {
         var seen: Set<[UInt8]> = []
         for _ in 0..<500 {
@@ -59,6 +60,7 @@ internal import Testing
         }
     }
 
+    // H049
     @Test func `any flipped bit, missing end or added octet is refused`() throws {
         let good = try sealer.seal(record)
         for index in good.sealed.indices {
@@ -100,6 +102,7 @@ internal import Testing
         ("expiry zero", { $0.expires = Timestamp(milliseconds: 0) }),
     ]
 
+    // H047
     @Test(arguments: alterations.indices)
     func `a record that says something else is refused`(index: Int) throws {
         let (name, alter) = Self.alterations[index]
@@ -122,6 +125,7 @@ internal import Testing
         #expect(refusal(altered) == .broken)
     }
 
+    // H047
     @Test func `contents cannot be swapped between records`() throws {
         var other = record
         other.id = RecordID(.credentials, TenantName("alpha")!, key: "other")
@@ -132,6 +136,7 @@ internal import Testing
         #expect(refusal(second) == .broken)
     }
 
+    // H051
     @Test func `an old content put back under the current version is refused`() throws {
         let old = try sealer.seal(record)
         var newer = record
@@ -141,6 +146,7 @@ internal import Testing
         #expect(refusal(current) == .broken)
     }
 
+    // H050
     @Test func `a rotated ring opens both, and seals under its first key`() throws {
         let old = try Keyring.generate(id: "old")
         let new = try Keyring.generate(id: "new")
@@ -158,6 +164,7 @@ internal import Testing
         }
     }
 
+    // K20
     @Test func `another key under the same id is unknown, and the same key under another id too`() throws {
         let key = try Keyring.generate(id: "main")
         let sealed = try Sealer(keyring: try Keyring(parsing: key)).seal(record)
@@ -208,6 +215,7 @@ internal import Testing
         #expect(refusal(altered) == .broken, "\(name)")
     }
 
+    // H047
     @Test func `an entry does not pass for a record, nor a record for an entry`() throws {
         let sealedEntry = try sealer.seal(entry)
         for kind in RecordKind.allCases {

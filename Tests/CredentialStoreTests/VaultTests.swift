@@ -54,6 +54,7 @@ internal import Testing
         #expect(try await vault.list(.login, tenant: nil, limit: 9) == [])
     }
 
+    // H046
     @Test func `the store sees no content`() async throws {
         try await vault.commit([.insert(record())])
         let stored = try #require(try await store.read(record().id))
@@ -116,6 +117,7 @@ internal import Testing
         #expect(try await vault.entries(after: 0, limit: 9).map(\.key) == ["notice"])
     }
 
+    // H047
     @Test func `a record that was copied over another is damage, named without its content`() async throws {
         let digests = [SHA256.digest([1]), SHA256.digest([2])]
         try await vault.commit([
@@ -134,6 +136,7 @@ internal import Testing
         #expect(try await vault.read(source.id)?.content.revealedText == "secret-canary")
     }
 
+    // H050
     @Test func `a record of a key that is gone is damage that names the key's identity`() async throws {
         try await vault.commit([.insert(record())])
         let other = try vault(try Keyring.generate(id: "other"))

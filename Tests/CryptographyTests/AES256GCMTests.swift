@@ -50,6 +50,7 @@ internal import Testing
     let key = SecretBytes([UInt8](repeating: 7, count: 32))
     let nonce = [UInt8](repeating: 9, count: 12)
 
+    // H049
     @Test func `any flipped bit shows`() throws {
         let associatedData: [UInt8] = [4, 5, 6]
         let sealed = try AES256GCM.seal([1, 2, 3], key: key, nonce: nonce, associatedData: associatedData)

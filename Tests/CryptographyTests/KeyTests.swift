@@ -40,6 +40,40 @@ internal import Testing
     }
 
     @Test(arguments: schemes)
+    func `is read again from its SubjectPublicKeyInfo, and from nothing else`(scheme: SignatureScheme) throws {
+        let key = key(for: scheme).publicKey
+        let information = key.subjectPublicKeyInfo
+        #expect(try PublicKey(subjectPublicKeyInfo: information) == key)
+        let others: [[UInt8]] = [
+            [], information + [0], Array(information.dropLast()), Array(information.dropFirst()),
+            [UInt8](repeating: 0x30, count: 1 << 20),
+        ]
+        for other in others {
+            #expect(throws: KeyError.malformed) { try PublicKey(subjectPublicKeyInfo: other) }
+        }
+    }
+
+    @Test func `a signature of ECDSA counts in both of its forms`() throws {
+        let (key, other) = (Self.p256, Self.p384)
+        let signature = try key.signature(of: Self.message, by: .ecdsaP256)
+        func integer(_ number: ArraySlice<UInt8>) -> [UInt8] {
+            let bytes = [0] + number.drop { $0 == 0 }
+            let minimal = bytes.count > 1 && bytes[1] < 0x80 ? Array(bytes.dropFirst()) : bytes
+            return [0x02, UInt8(minimal.count)] + minimal
+        }
+        let numbers = integer(signature.prefix(32)) + integer(signature.suffix(32))
+        let encoded = [0x30, UInt8(numbers.count)] + numbers
+        for form in [signature, encoded] {
+            #expect(key.publicKey.fixedLength(form, of: Self.message, by: .ecdsaP256) == signature)
+            #expect(key.publicKey.fixedLength(form, of: [1], by: .ecdsaP256) == nil)
+            #expect(other.publicKey.fixedLength(form, of: Self.message, by: .ecdsaP384) == nil)
+        }
+        for wrong in [[], Array(encoded.dropLast()), [UInt8](repeating: 0xff, count: 72)] {
+            #expect(key.publicKey.fixedLength(wrong, of: Self.message, by: .ecdsaP256) == nil)
+        }
+    }
+
+    @Test(arguments: schemes)
     func `verifies no signature with a flipped bit`(scheme: SignatureScheme) throws {
         let key = key(for: scheme)
         let signature = try key.signature(of: Self.message, by: scheme)

@@ -83,6 +83,7 @@ internal import Testing
 }
 
 @Suite struct `Randomness` {
+    // H028
     @Test func `has the length that was asked for and does not repeat`() throws {
         for count in [0, 1, 16, 32, 5000] {
             #expect(try SecureRandom.bytes(count).count == count)

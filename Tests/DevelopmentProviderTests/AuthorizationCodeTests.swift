@@ -96,6 +96,7 @@ import Testing
         if !works { expectError(response, "invalid_grant") }
     }
 
+    // K34
     @Test(arguments: [
         "", "dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXK", "dBjftJeZ4CVP+mB92K27uhbUJU1p1r_wW1gFWFOEjXk",
         ProviderDriver.challenge,

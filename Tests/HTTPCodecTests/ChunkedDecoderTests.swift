@@ -58,6 +58,7 @@ private func decode(
         }
     }
 
+    // H003
     @Test(arguments: [
         "\r\n", "g\r\n", " 5\r\nhello\r\n", "5 \r\nhello\r\n", "5\nhello\n", "5\rhello", "-5\r\n", "+5\r\n", "0x5\r\n",
         "5\r\nhello0\r\n\r\n", "5\r\nhello\n0\r\n\r\n", "5\r\nhello\r0\r\n\r\n", "5\r\nhello!\r\n0\r\n\r\n", "5;\r\n",
@@ -79,11 +80,13 @@ private func decode(
         #expect(try decode("\(first)\r\n\(body)\r\n\(more)0\r\n\r\n", bodyLimit: 10).isComplete)
     }
 
+    // H003
     @Test(arguments: ["b\r\n", "ffffffffffffffff\r\n", "7fffffffffffffff;", "9\r\n123456789\r\n2\r\n"])
     func `refuses a declared size beyond the limit before its data`(text: String) {
         #expect(throws: ChunkedDecoder.Fault.bodyTooLarge) { try decode(text, bodyLimit: 10) }
     }
 
+    // H003
     @Test(arguments: [(9, true), (10, true), (11, false)])
     func `extensions and trailers share one budget`(length: Int, fits: Bool) {
         // "a" and its CR, twice, and "T:" with its CRLF are eight bytes.

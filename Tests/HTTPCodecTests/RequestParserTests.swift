@@ -98,6 +98,7 @@ private struct Case: Sendable, CustomTestStringConvertible {
         #expect(try parser.parsed(bytes.span)?.length == bytes.count)
     }
 
+    // H005 H061
     @Test(arguments: [
         Case("GET / HTTP/1.1\nHost: a\n\n", .lineEnd, "bare LF everywhere"),
         Case("GET / HTTP/1.1\r\nHost: a\n\r\n", .lineEnd, "bare LF after a field"),
@@ -194,6 +195,7 @@ private struct Case: Sendable, CustomTestStringConvertible {
         #expect(found == example.fault)
     }
 
+    // H001 H002 H004
     @Test(arguments: [
         Case("", .host, "no Host"),
         Case("Host: a\r\nHost: a\r\n", .host, "two Hosts, even equal ones"),
@@ -245,6 +247,7 @@ private struct Case: Sendable, CustomTestStringConvertible {
         #expect(fault("POST / HTTP/1.1\r\n" + example.text + "\r\n") == example.fault)
     }
 
+    // H004
     @Test func `refuses a second Host also beside an absolute target`() {
         #expect(fault("GET http://a/ HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n") == .host)
         #expect(fault("GET http://a/ HTTP/1.1\r\n\r\n") == .host)
@@ -352,6 +355,28 @@ private struct Case: Sendable, CustomTestStringConvertible {
         #expect(fault(text, limits) == expected)
         // An endless line is refused without its end.
         #expect(fault(start + String(repeating: "a", count: 200), limits) == .headTooLarge)
+    }
+
+    /// A bad line end whose octets stand just before a limit, at it and behind it.
+    @Test(arguments: ["\n", "\r\r", "\0"], 195...204)
+    func `refuses a bad line end for the same reason however much arrives at once`(end: String, length: Int) throws {
+        let limits = RequestLimits(requestLineBytes: 200, headBytes: 200)
+        for start in ["GET /", "GET / HTTP/1.1\r\nHost: a\r\nX: "] {
+            let text = start + String(repeating: "a", count: length - start.utf8.count) + end + "a\r\n\r\n"
+            var parser = RequestParser(limits: limits)
+            var byOctets: RequestFault?
+            for count in 1...text.utf8.count where byOctets == nil {
+                do throws(RequestFault) {
+                    #expect(try parser.parse(Array(text.utf8.prefix(count)).span) == nil)
+                } catch {
+                    byOctets = error
+                }
+            }
+            #expect(fault(text, limits) == byOctets)
+            // The last place of the end at which it is refused for itself. A CR is a fault when the octet behind it is there.
+            let last = start.utf8.count == 5 ? 200 : end.utf8.first == UInt8(ascii: "\r") ? 198 : 199
+            #expect(byOctets != nil && (byOctets == .lineEnd) == (length <= last))
+        }
     }
 
     @Test(arguments: [(9, nil), (10, nil), (11, RequestFault.tooManyFields)])

@@ -129,6 +129,7 @@ private let ok = "HTTP/1.1 200 OK\r\n"
         ),
     ]
 
+    // H095
     @Test(arguments: hostile)
     func `refuses what breaks the grammar or a limit`(fault: ResponseFault, texts: [String]) {
         for text in texts {
@@ -161,6 +162,7 @@ private let ok = "HTTP/1.1 200 OK\r\n"
         }
     }
 
+    // H094
     @Test func `bounds heads without an end, and all interim heads together`() {
         let limits = ResponseLimits(headBytes: 100)
         #expect(throws: ResponseFault.headTooLarge) {
@@ -175,6 +177,7 @@ private let ok = "HTTP/1.1 200 OK\r\n"
         }
     }
 
+    // H094
     @Test(arguments: [(9, true), (10, true), (11, false)])
     func `bounds every kind of body`(length: Int, fits: Bool) throws {
         let body = String(repeating: "x", count: length)

@@ -29,6 +29,7 @@ final class ScriptedLookUp: Sendable {
 }
 
 @Suite(.serialized) struct `Allowed addresses` {
+    // H071
     @Test(arguments: [
         "127.0.0.1", "127.0.0.2", "0.0.0.0", "10.0.0.1", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1",
         "224.0.0.1", "255.255.255.255", "[::1]", "[::]", "[::ffff:127.0.0.1]", "[::ffff:169.254.169.254]",
@@ -44,6 +45,7 @@ final class ScriptedLookUp: Sendable {
         #expect(try await server.report(afterEnds: 1).connections == 1)
     }
 
+    // H071
     @Test(arguments: [
         "127.0.0.1", "::1", "::ffff:127.0.0.1", "10.1.2.3", "169.254.169.254", "fd00::1", "fe80::1",
     ])
@@ -58,6 +60,32 @@ final class ScriptedLookUp: Sendable {
         #expect(try await server.report(afterEnds: 1).connections == 1)
     }
 
+    @Test func `a listed network is not for requests that avoid those`() async throws {
+        let server = try await TLSTestServer([.serve(answer("{}"))])
+        let network = try #require(NetworkRange(parsing: "127.0.0.1"))
+        try await withClient([set(\.targets, TargetPolicy(networks: [network]))]) { client in
+            var request = ClientRequest(method: .get, url: try #require(URLTarget(server.url())))
+            request.avoidsListedNetworks = true
+            #expect(await Self.failure(of: request, client) == .forbiddenAddress)
+            request.avoidsListedNetworks = false
+            #expect(try await client.send(request).status == .ok)
+            // The idle connection of the one is not for the other.
+            request.avoidsListedNetworks = true
+            #expect(await Self.failure(of: request, client) == .forbiddenAddress)
+        }
+        #expect(try await server.report(afterEnds: 1).connections == 1)
+    }
+
+    private static func failure(of request: ClientRequest, _ client: HTTPSClient) async -> TransportError? {
+        do throws(TransportError) {
+            _ = try await client.send(request)
+            return nil
+        } catch {
+            return error
+        }
+    }
+
+    // H071
     @Test(arguments: ["127.1", "0", "2130706433", "0x7f.1", "0177.0.0.1"])
     func `a shortened or octal spelling that the system's resolver accepts is refused`(host: String) async throws {
         // URLTarget refuses these texts already; the policy must not depend on that.
@@ -74,6 +102,7 @@ final class ScriptedLookUp: Sendable {
         await client.close()
     }
 
+    // H072
     @Test func `the client connects to the address that it checked, without another look-up`() async throws {
         // A second look-up between check and connection would return the other address, on which no server listens.
         let server = try await TLSTestServer([.serve(answer("{}"))])
@@ -114,6 +143,7 @@ final class ScriptedLookUp: Sendable {
         }
     }
 
+    // H067
     @Test(
         arguments: [
             (["127.0.0.0/8"], "127.0.0.1", true), (["127.0.0.1"], "127.0.0.1", true),
@@ -132,6 +162,7 @@ final class ScriptedLookUp: Sendable {
         }
     }
 
+    // H071
     @Test(arguments: [
         (["169.254.0.0/16"], "169.254.169.254", false), (["169.254.169.254"], "169.254.169.254", true),
         (["169.254.169.254/32"], "169.254.169.254", true), (["169.254.0.0/16"], "169.254.169.253", true),
@@ -196,6 +227,7 @@ final class ScriptedLookUp: Sendable {
         }
     }
 
+    // H067
     @Test func `plain HTTP is refused before anything is connected`() async throws {
         let server = try await TLSTestServer(tls: nil, [.serve(answer("{}"))])
         let url = "http://localhost:\(server.port)/"

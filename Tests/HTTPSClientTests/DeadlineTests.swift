@@ -18,6 +18,7 @@ import Testing
         }
     }
 
+    // H093
     @Test func `a peer that does not accept`() async throws {
         // The queue of a listener from which no process accepts is full after a few connections. The kernel then drops
         // further ones.
@@ -35,6 +36,7 @@ import Testing
         #expect(listener.rawValue >= 0)
     }
 
+    // H093
     @Test(
         arguments: [
             [.withoutHandshake, .hold],
@@ -65,6 +67,7 @@ import Testing
         }
     }
 
+    // H093
     @Test func `a handshake that the peer prolongs without end`() async throws {
         // HelloRequest, which a client ignores during a handshake (RFC 5246 §7.4.1.1).
         let helloRequest = "\u{16}\u{3}\u{3}\u{0}\u{4}\u{0}\u{0}\u{0}\u{0}"
@@ -74,6 +77,7 @@ import Testing
         }
     }
 
+    // H093
     @Test func `a silent server`() async throws {
         let server = try await TLSTestServer([.hold])
         try await withClient([set(\.firstByteTimeout, .milliseconds(200))]) { client in
@@ -116,6 +120,7 @@ import Testing
         loop.shutDown()
     }
 
+    // H093
     @Test(arguments: [
         "HTTP/1.1 200 OK\r\nX: " + String(repeating: "x", count: 2000),
         "HTTP/1.1 200 OK\r\nContent-Length: 2000\r\n\r\n" + String(repeating: "x", count: 2000),

@@ -6,6 +6,7 @@ import Testing
 @testable import HTTPSClient
 
 @Suite(.serialized) struct `Responses` {
+    // H066
     @Test(arguments: [301, 302, 303, 307, 308])
     func `a redirect is returned and not followed`(status: Int) async throws {
         let elsewhere = try await TLSTestServer([.serve(answer("elsewhere"))])
@@ -63,6 +64,7 @@ import Testing
         }
     }
 
+    // H094
     @Test func `a body of the maximum size is accepted and one byte more is refused`() async throws {
         let server = try await TLSTestServer(
             [.read, .send(answer(String(repeating: "x", count: 1000))), .hold],
@@ -74,6 +76,7 @@ import Testing
         }
     }
 
+    // H094
     @Test(
         arguments: [
             [.read, .send("HTTP/1.1 200 OK\r\nContent-Length: 1073741824\r\n\r\n"), .flood("xxxxxxxxxxxxxxxx")],
@@ -92,6 +95,7 @@ import Testing
         #expect(try await server.report(afterEnds: 1).connections == 1)
     }
 
+    // H094 H095
     @Test(arguments: [
         "HTTP/1.1 200 OK\r\nContent-Length: 4\r\nContent-Length: 5\r\n\r\nbody",
         "HTTP/1.1 200 OK\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
@@ -118,6 +122,7 @@ import Testing
         }
     }
 
+    // H068
     @Test(
         arguments: [
             ("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{\"access_token\"", .close),
@@ -138,6 +143,7 @@ import Testing
         #expect(failure == .connectionLost(requestSent: true))
     }
 
+    // H068
     @Test func `a response that ends with the connection is complete after close_notify`() async throws {
         let server = try await TLSTestServer([.read, .send("HTTP/1.1 200 OK\r\n\r\n{}"), .close])
         try await withClient { client in
@@ -205,6 +211,7 @@ import Testing
 }
 
 @Suite(.serialized) struct `Kept connections` {
+    // H095
     @Test func `many callers get their own responses over few connections`() async throws {
         let server = try await TLSTestServer([.echo])
         try await withClient([set(\.maximumConnectionsPerOrigin, 3)]) { client in
@@ -220,6 +227,7 @@ import Testing
         }
     }
 
+    // H095
     @Test func `bytes after a response end the connection`() async throws {
         let stolen = answer("stolen")
         let server = try await TLSTestServer(
@@ -233,6 +241,7 @@ import Testing
         }
     }
 
+    // H095
     @Test(
         arguments: [
             [.send(answer("stolen"))], [.close], [.cut], [.reset],
@@ -261,6 +270,7 @@ import Testing
         #expect(report.requests.filter { $0.hasPrefix("POST") }.count == 2)
     }
 
+    // H097
     @Test func `a request that was sent on a connection that then ends is not sent again`() async throws {
         let server = try await TLSTestServer([.read, .send(answer("first")), .read, .cut], [.serve(answer("again"))])
         try await withClient { client in

@@ -25,6 +25,7 @@ import Testing
             ])
     }
 
+    // H063
     @Test(
         arguments: [
             (.good, "LocalHost"), (.good, "127.0.0.1"), (.wildcard, "a.example.test"), (.rsa, "localhost"),
@@ -40,6 +41,7 @@ import Testing
         }
     }
 
+    // H062 H063
     @Test(
         arguments: [
             (.wrongHost, "localhost", .hostName),
@@ -75,6 +77,7 @@ import Testing
         #expect(report.bytes == 0)
     }
 
+    // H062
     @Test(arguments: ["TLSv1_2", "TLSv1_3"])
     func `a bad certificate is refused in each protocol version`(version: String) async throws {
         let server = try await TLSTestServer(tls: .init(.expired, onlyVersion: version), [.hold])
@@ -83,6 +86,7 @@ import Testing
         #expect(try await server.report(afterEnds: 1).bytes == 0)
     }
 
+    // H062
     @Test func `a root that is not configured is not trusted`() async throws {
         let server = try await TLSTestServer([.hold])
         let failure = try await withClient([set(\.trustedCAFile, String?.none)]) { client in
@@ -135,6 +139,7 @@ import Testing
 }
 
 @Suite(.serialized) struct `Versions and suites of TLS` {
+    // H064
     @Test(
         arguments: [
             .init(onlyVersion: "TLSv1_3"),
@@ -151,6 +156,7 @@ import Testing
         }
     }
 
+    // H064
     @Test(
         arguments: [
             .init(onlyVersion: "TLSv1"),

@@ -2,6 +2,7 @@ import BrokerTesting
 import HTTPCodec
 import HTTPSClient
 import Reactor
+import Synchronization
 import Testing
 
 @Suite(.serialized) struct Pins {
@@ -15,6 +16,7 @@ import Testing
         }
     }
 
+    // H065
     @Test func `a pinned backup key is accepted without a change of pins`() async throws {
         let pins = try PinSet(parsing: [
             try await TLSTestCertificates.pin(of: "good"), try await TLSTestCertificates.pin(of: "backup"),
@@ -28,6 +30,52 @@ import Testing
         }
     }
 
+    // H065
+    @Test(arguments: [(["good"], 0), (["good", "backup"], 0), (["root", "backup"], 0), (["backup", "good"], 1)])
+    func `a chain with a backup key and not the first pinned key is reported once an hour`(
+        pinned: [String], count: Int
+    ) async throws {
+        let server = try await TLSTestServer([.read, .send(answer("1", fields: "Connection: close\r\n")), .close])
+        var texts: [String] = []
+        for name in pinned { texts.append(try await TLSTestCertificates.pin(of: name)) }
+        let pins = try PinSet(parsing: texts)
+        let reports = Mutex<[URLTarget.Origin]>([])
+        let url = try #require(URLTarget(server.url()))
+        try await withClient([{ $0.onBackupPin = { origin in reports.withLock { $0.append(origin) } } }]) { client in
+            _ = try await client.post(server.url(), pins: pins)
+            _ = try await client.post(server.url(), pins: pins)
+        }
+        #expect(reports.withLock { $0 } == [URLTarget.Origin](repeating: url.origin, count: count))
+    }
+
+    @Test func `the pins of a server are read without a request`() async throws {
+        let server = try await TLSTestServer([.hold])
+        let url = try #require(URLTarget(server.url()))
+        let chain = try await withClient { client in try await client.certificates(of: url.origin) }
+        var pins: [String] = []
+        for name in ["good", "intermediate", "root"] { pins.append(try await TLSTestCertificates.pin(of: name)) }
+        #expect(chain.map(\.pin) == pins)
+        #expect(chain.allSatisfy { $0.secondsUntilExpiry > 0 && !$0.subject.isEmpty })
+        #expect(try await server.report(afterEnds: 1).bytes == 0)
+    }
+
+    @Test func `a chain that is not trusted shows no pins`() async throws {
+        let server = try await TLSTestServer(tls: .init(.unknownRoot), [.hold])
+        let url = try #require(URLTarget(server.url()))
+        let failure = await withKnownFailure { try await withClient { try await $0.certificates(of: url.origin) } }
+        #expect(failure == .untrusted(.chain))
+    }
+
+    private func withKnownFailure<R>(_ body: () async throws -> R) async -> TransportError? {
+        do {
+            _ = try await body()
+            return nil
+        } catch {
+            return error as? TransportError
+        }
+    }
+
+    // H065
     @Test(arguments: ["TLSv1_2", "TLSv1_3"])
     func `a good chain without a pinned key gets no byte of the request`(version: String) async throws {
         let server = try await TLSTestServer(tls: .init(onlyVersion: version), [.hold])
@@ -39,6 +87,7 @@ import Testing
         #expect(report.bytes == 0)
     }
 
+    // H065
     @Test(
         arguments: [
             (.unknownRoot, .chain), (.selfSigned, .chain), (.wrongHost, .hostName), (.expired, .expired),
@@ -78,6 +127,7 @@ import Testing
         }
     }
 
+    // K39
     @Test func `pins are refused on a plain connection`() async throws {
         let server = try await TLSTestServer(tls: nil, [.hold])
         let pins = try PinSet(parsing: [try await TLSTestCertificates.pin(of: "good")])

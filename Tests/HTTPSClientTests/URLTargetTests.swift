@@ -27,6 +27,7 @@ import Testing
         #expect(url.pathAndQuery == target)
     }
 
+    // H070
     @Test(arguments: [
         "", "https", "https:", "https:/", "https://", "https:///", "https:auth.example.com", "//auth.example.com/",
         "auth.example.com", "file:///etc/passwd", "ftp://a.example/", "gopher://a.example/", "httpss://a.example/",
@@ -36,6 +37,7 @@ import Testing
         #expect(URLTarget(text) == nil)
     }
 
+    // H070
     @Test(arguments: [
         "https://a@b.example/", "https://a:b@b.example/", "https://@b.example/", "https://b.example#f",
         "https://b.example/#f", "https://b.example/#",
@@ -81,6 +83,7 @@ import Testing
         #expect(URLTarget("https://\(host)/") == nil)
     }
 
+    // H070
     @Test(arguments: [
         ("0", false), ("1", false), ("22", false), ("25", false), ("79", false), ("80", true), ("81", false),
         ("442", false), ("443", true), ("444", false), ("1023", false), ("1024", true), ("65535", true),

@@ -24,6 +24,7 @@ import Testing
         }
     }
 
+    // H108
     @Test func `each request has its own identifier, and the handler knows it`() async throws {
         let handler: @Sendable (Request) async -> Response = { Response(.ok, body: Array($0.id.utf8)) }
         try await withServer(handler: handler) { server in
@@ -152,6 +153,7 @@ import Testing
 
     // MARK: Pipelining
 
+    // H011
     @Test func `answers keep the order of their requests although a later one is ready earlier`() async throws {
         let (begun, release) = (HTTPLatch(), HTTPLatch())
         let handler: @Sendable (Request) async -> Response = { request in
@@ -216,6 +218,7 @@ import Testing
         }
     }
 
+    // H007
     @Test(arguments: [
         ("Content-Length: 2\r\nExpect: teapot", 417), ("Content-Length: 65537\r\nExpect: 100-continue", 413),
         ("Content-Length: 65537", 413),
@@ -232,6 +235,7 @@ import Testing
 
     // MARK: Clients that leave
 
+    // H013
     @Test func `a half-closed client gets its answer although the handler has to wait`() async throws {
         let (begun, release, wasCancelled) = (HTTPLatch(), HTTPLatch(), HTTPLatch())
         let handler: @Sendable (Request) async -> Response = { _ in
@@ -256,6 +260,7 @@ import Testing
         }
     }
 
+    // H013
     @Test func `all requests that a half-closed client has pipelined are answered`() async throws {
         try await withServer { server in
             let client = try HTTPRawClient(server.address)

@@ -26,6 +26,7 @@ import Testing
         _ = consume taken
     }
 
+    // H098
     @Test func `draining lets a running request end and closes what is idle`() async throws {
         let (begun, release) = (HTTPLatch(), HTTPLatch())
         let handler: @Sendable (Request) async -> Response = { request in
@@ -85,6 +86,7 @@ import Testing
         }
     }
 
+    // H098
     @Test func `when the grace ends, what is left is reset and its handler cancelled`() async throws {
         let (begun, cancelled) = (HTTPLatch(), HTTPLatch())
         let handler: @Sendable (Request) async -> Response = { _ in
@@ -171,6 +173,7 @@ import Testing
     }
 
     /// In a process of its own, since the limit on descriptors is the process's.
+    // H101
     @Test func `without descriptors accepting pauses, does not spin, and recovers`() async throws {
         await #expect(processExitsWith: .success) {
             try await withServer(configured { $0.idleGrace = .seconds(60) }) { server in

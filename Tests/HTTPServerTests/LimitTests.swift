@@ -11,6 +11,7 @@ import Testing
     // MARK: What is not a request
 
     /// Each is followed by a well-formed request that must not be served.
+    // H001 H002 H003 H004 H005 H012 H058 H061
     @Test(arguments: [
         (400, "GET / HTTP/1.1\nHost: a\n\n"), (400, "GET / HTTP/1.1\r\nHost: a\r\nX: a\0b\r\n\r\n"),
         (400, "GET / HTTP/1.1\r\nHost : a\r\n\r\n"), (400, "GET / HTTP/1.1\r\nHost: a\r\nX: a\r\n b\r\n\r\n"),
@@ -82,6 +83,7 @@ import Testing
 
     // MARK: Sizes
 
+    // H006
     @Test(arguments: [(8192, 200), (8193, 414)]) func `bounds the request line`(length: Int, code: Int) async throws {
         try await withServer { server in
             let client = try HTTPRawClient(server.address)
@@ -90,6 +92,7 @@ import Testing
         }
     }
 
+    // H006
     @Test func `refuses a request line without waiting for its end`() async throws {
         try await withServer { server in
             let client = try HTTPRawClient(server.address)
@@ -98,6 +101,7 @@ import Testing
         }
     }
 
+    // H006
     @Test(arguments: [(100, 200), (101, 431)]) func `bounds the number of fields`(count: Int, code: Int) async throws {
         try await withServer { server in
             let client = try HTTPRawClient(server.address)
@@ -106,6 +110,7 @@ import Testing
         }
     }
 
+    // H006
     @Test func `bounds the head without waiting for its end`() async throws {
         try await withServer { server in
             let client = try HTTPRawClient(server.address)
@@ -114,6 +119,7 @@ import Testing
         }
     }
 
+    // H006
     @Test(arguments: [
         (65_536, 200, "Content-Length: 65536\r\n\r\n", ""), (65_537, 413, "Content-Length: 65537\r\n\r\n", ""),
         (65_536, 200, "Transfer-Encoding: chunked\r\n\r\n10000\r\n", "\r\n0\r\n\r\n"),
@@ -128,6 +134,7 @@ import Testing
         }
     }
 
+    // H003
     @Test(arguments: [
         "1;a=\(String(repeating: "x", count: 5000))\r\n", "0\r\nT: \(String(repeating: "x", count: 5000))",
     ])
@@ -141,6 +148,7 @@ import Testing
 
     // MARK: Contents
 
+    // H006
     @Test func `contents that do not end are bounded in their sum`() async throws {
         let clock = ManualLoopClock()
         try await withServer(configured { $0.contentBytes = 100_000 }, clock: clock) { server in
@@ -192,6 +200,7 @@ import Testing
 
     // MARK: Connections
 
+    // H102
     @Test func `a connection beyond the limit is answered 503, and there is room again later`() async throws {
         let (begun, release) = (HTTPLatch(), HTTPLatch())
         let handler: @Sendable (Request) async -> Response = { request in
@@ -223,6 +232,7 @@ import Testing
         }
     }
 
+    // H102
     @Test func `beyond the limit the connection that was idle for longest gives way`() async throws {
         let configuration = configured {
             $0.maximumConnections = 2

@@ -99,6 +99,7 @@ private func full(_ connections: Int, loops: Int = 1, _ adjust: (inout ServerCon
         }
     }
 
+    // H102
     @Test func `takes nothing from those that have no more than their share`() async throws {
         let handler = HoldingHandler()
         // A share of two.
@@ -136,6 +137,7 @@ private func full(_ connections: Int, loops: Int = 1, _ adjust: (inout ServerCon
         }
     }
 
+    // H102
     @Test(arguments: [(1, 0), (2, 0), (3, 1)])
     func `is refused over a limit that is set`(count: Int, refused: Int) async throws {
         let handler = HoldingHandler()
@@ -167,6 +169,7 @@ private func full(_ connections: Int, loops: Int = 1, _ adjust: (inout ServerCon
         }
     }
 
+    // H102
     @Test func `has its own longest idle connection closed over a limit that is set`() async throws {
         let configuration = full(20) {
             $0.maximumConnectionsPerSource = 2

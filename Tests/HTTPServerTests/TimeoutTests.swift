@@ -26,6 +26,7 @@ import Testing
         #expect(try await client.rest() == "")
     }
 
+    // H008
     @Test func `a head has to be complete in time, however steadily it comes`() async throws {
         let clock = ManualLoopClock()
         try await withServer(configured { $0.headTimeout = .seconds(10) }, clock: clock) { server in
@@ -33,6 +34,7 @@ import Testing
         }
     }
 
+    // H008
     @Test func `content has to be complete in time, however steadily it comes`() async throws {
         let clock = ManualLoopClock()
         try await withServer(configured { $0.bodyTimeout = .seconds(10) }, clock: clock) { server in
@@ -152,6 +154,7 @@ import Testing
         }
     }
 
+    // H009
     @Test func `a peer that does not read is dropped, and what it could make the server queue is bounded`() async throws
     {
         let body = [UInt8](repeating: 0x61, count: 32_768)
@@ -202,6 +205,7 @@ import Testing
         }
     }
 
+    // H010
     @Test func `slow peers do not delay others`() async throws {
         try await withServer { server in
             var slow: [HTTPRawClient] = []

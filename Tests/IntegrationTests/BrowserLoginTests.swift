@@ -40,6 +40,7 @@ struct `A login in a real browser` {
         }
     }
 
+    // H031 H032
     @Test func `is refused in another browser than the one it began in, which then finishes it`() async throws {
         try await Self.run { broker, brokerURL, driver async throws in
             let login = try await Self.begin(broker)

@@ -102,6 +102,7 @@ struct `The program and its database` {
         try server.stop(.immediate)
     }
 
+    // H083
     @Test func `credentials in memory outlive a database that is killed or stopped, and all recovers by itself`()
         async throws
     {
@@ -123,6 +124,7 @@ struct `The program and its database` {
         }
     }
 
+    // H084
     @Test func `credentials in memory and those in a read-only database are handed out, and what writes waits for it`()
         async throws
     {

@@ -123,7 +123,7 @@ struct `The doctor of stores` {
     }
 
     @Test(arguments: [
-        (["doctor"], 64, "unknown command"), (["doctor", "store", "--repair"], 64, "unknown command"),
+        (["doctor", "x"], 64, "unknown command"), (["doctor", "store", "--repair"], 64, "unknown command"),
         (["doctor", "store", "--repair", ""], 64, "unknown command"),
         (["doctor", "store", "x"], 64, "unknown command"),
         (["doctor", "store"], 1, "No such file or directory"),

@@ -37,6 +37,7 @@ struct `The program` {
         await process.terminate()
     }
 
+    // H100
     @Test func `a second process on the same port is refused`() async throws {
         let port = try PostgresServer.freePort()
         let process = try await start(port, ["DATA_DIR": directory.path])
@@ -49,6 +50,7 @@ struct `The program` {
         await process.terminate()
     }
 
+    // H052 H100
     @Test(arguments: [
         (#"k1:HwAHBgUEAwIBAAECAwQFBgcICQoLDA0ODxAREhMUFRY="#, "a key 'k1' that differs"),
         (#"k2:HwAHBgUEAwIBAAECAwQFBgcICQoLDA0ODxAREhMUFRY="#, "which TOKEN_BROKER_MASTER_KEYS lacks"),
@@ -71,6 +73,7 @@ struct `The program` {
         #expect(await again.terminate() == 0)
     }
 
+    // H052
     @Test func `records without their own key file are not given new keys`() async throws {
         let process = try await start(try PostgresServer.freePort(), ["DATA_DIR": directory.path])
         #expect(await process.terminate() == 0)
@@ -81,6 +84,7 @@ struct `The program` {
         #expect(!FileManager.default.fileExists(atPath: directory.path + "/master.keys"))
     }
 
+    // H052 H100
     @Test func `every fault of the configuration is told at once, by its variable's name, and nothing is opened`()
         async throws
     {
@@ -180,6 +184,7 @@ struct `The program` {
         #expect(embedded.status == 0, "\(embedded.output)")
     }
 
+    // H061
     @Test func `secrets come from files as well`() async throws {
         let port = try PostgresServer.freePort()
         let files = StoreFixtureDirectory()
@@ -207,6 +212,7 @@ struct `The program` {
         return path
     }
 
+    // H052
     @Test(arguments: [
         ("ADMIN_KEY", "a", "must have 32 to 512"), ("ADMIN_KEY", String(repeating: "a", count: 40), "must be random"),
         ("ADMIN_KEY", "ops:short,ci:" + BrokerHarness.adminKey, "the key 'ops'"),
@@ -226,6 +232,7 @@ struct `The program` {
         #expect(!FileManager.default.fileExists(atPath: directory.path))
     }
 
+    // H052
     @Test(arguments: [0o620, 0o602, 0o666])
     func `a start with a secret's file that others can write is refused, by way of a link too`(mode: Int) async throws {
         let path = try secret(BrokerHarness.adminKey, mode: mode)
@@ -255,6 +262,7 @@ struct `The program` {
         #expect(await process.terminate() == 0)
     }
 
+    // H052
     @Test(arguments: ["admin.key", "master.keys"])
     func `the embedded store's own secrets are refused where others can write them`(name: String) async throws {
         var process = try await start(try PostgresServer.freePort(), ["DATA_DIR": directory.path, "ADMIN_KEY": ""])
@@ -368,6 +376,7 @@ struct `The program` {
         }
     }
 
+    // H101 H102
     @Test func `callers cannot take the descriptors that the store needs`() async throws {
         let port = try PostgresServer.freePort()
         let process = try await TestProcess.start(
@@ -400,6 +409,9 @@ struct `The program` {
             (["config", "check"], 0, "The configuration is valid."), (["keys", "generate"], 0, "k1:"),
             (["keys", "generate", "2026-11"], 0, "2026-11:"), (["keys", "generate", "a b"], 64, ""),
             (["unknown"], 64, "see token-broker --help"), (["healthcheck"], 1, ""),
+            (["pins"], 64, "see token-broker --help"), (["pins", "https://localhost"], 64, "see token-broker --help"),
+            (["pins", "localhost/x"], 64, "see token-broker --help"), (["pins", "a@localhost"], 64, ""),
+            (["pins", "localhost:22"], 64, ""),
         ] as [([String], Int32, String)])
     func `commands say what they do`(arguments: [String], status: Int32, text: String) async throws {
         let port = try PostgresServer.freePort()
@@ -408,6 +420,25 @@ struct `The program` {
         #expect(result.output.contains(text), "\(result.output)")
     }
 
+    @Test func `pins prints those of a chain that leads to a trusted root, and of no other chain`() async throws {
+        let server = try await TLSTestServer([.hold], [.hold])
+        let host = "localhost:\(server.port)"
+        let trusting = ["TOKEN_BROKER_TRUSTED_CA_FILE": TLSTestCertificates.shared.root]
+        let shown = try await run(trusting, ["pins", host])
+        #expect(shown.status == 0, "\(shown.output)")
+        let lines = shown.output.split(separator: "\n").map { $0.split(separator: "  ").map(String.init) }
+        #expect(lines.map { $0.count == 4 ? $0[1] : "" } == ["server", "intermediate", "root"])
+        var pins: [String] = []
+        for name in ["good", "intermediate", "root"] { pins.append(try await TLSTestCertificates.pin(of: name)) }
+        #expect(lines.compactMap(\.first) == pins)
+        let refused = try await run([:], ["pins", host])
+        #expect(refused.status == 1)
+        #expect(
+            refused.output.contains("\(host): The certificate does not lead to a trusted root"), "\(refused.output)")
+        #expect(!refused.output.contains("sha256/"))
+    }
+
+    // H098 H099
     @Test func `SIGTERM lets a refresh under way end, and stores what it brought`() async throws {
         let provider = try RunningProvider(Self.configuration)
         let port = try PostgresServer.freePort()

@@ -81,12 +81,14 @@ import Testing
         (#"{"alg":"ES256","typ":7}"#, .malformedParameter),
     ]
 
+    // H043
     @Test(arguments: headers.indices)
     func `refuses each header that could deceive`(index: Int) {
         let (header, error) = Self.headers[index]
         #expect(refusal(of: SampleKeys.token(header: header)) == error, "\(header)")
     }
 
+    // H043
     @Test func `refuses HMAC with the bytes of a public key, whatever the caller permits`() throws {
         // No list of algorithms can name HMAC, so neither PEM, DER nor JWK of the key can become its secret.
         for name in ["HS256", "HS384", "HS512", "none"] { #expect(SignatureAlgorithm(rawValue: name) == nil) }

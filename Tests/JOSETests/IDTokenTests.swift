@@ -58,6 +58,7 @@ import Testing
         #expect(try Self.expectations.check(token, now: NumericDate(seconds: Self.now)).subject == "u")
     }
 
+    // H043
     @Test(arguments: [
         ("iss", ClaimsRejection.missing(.iss)), ("sub", .missing(.sub)), ("aud", .missing(.aud)),
         ("exp", .missing(.exp)), ("iat", .missing(.iat)), ("nonce", .missing(.nonce)),
@@ -76,6 +77,7 @@ import Testing
         #expect(try rejection(["at_hash": .null]) == .fault(.wrongType(.accessTokenHash)))
     }
 
+    // H043
     @Test(arguments: ["https://a.example/", "https://A.example", "http://a.example", "", "https://a.example\u{301}"])
     func `of another issuer is refused`(issuer: String) throws {
         #expect(try rejection(["iss": .string(WireText(issuer))]) == .issuer)
@@ -95,6 +97,7 @@ import Testing
         ("client", "", [], .authorizedParty), (.array(["client", "other"]), "other", ["other"], .authorizedParty),
     ]
 
+    // H043
     @Test(arguments: audiences.indices)
     func `is for this client, and for no other that is not trusted`(index: Int) throws {
         let (audience, party, trusted, rejection) = Self.audiences[index]
@@ -102,6 +105,7 @@ import Testing
         #expect(found == rejection)
     }
 
+    // H043
     @Test(arguments: SignatureAlgorithm.allCases)
     func `is signed by an algorithm of its provider`(algorithm: SignatureAlgorithm) throws {
         #expect(try rejection(algorithm: algorithm) == (algorithm == .es256 ? nil : .algorithm))
@@ -109,6 +113,7 @@ import Testing
         #expect(try rejection(algorithm: algorithm) { $0.algorithms = [] } == .algorithm)
     }
 
+    // H043
     @Test(arguments: [
         (-1, 0, nil), (0, 0, ClaimsRejection.expired), (1, 0, .expired), (59, 60, nil), (60, 60, .expired),
         (61, 60, .expired),
@@ -158,6 +163,7 @@ import Testing
         (.unchecked, "m", nil),
     ]
 
+    // H043
     @Test(arguments: nonces.indices)
     func `belongs to this login by its nonce`(index: Int) throws {
         let (nonce, value, rejection) = Self.nonces[index]

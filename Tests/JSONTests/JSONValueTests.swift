@@ -31,11 +31,13 @@ import Testing
         #expect(throws: JSONValue.Fault.malformed) { try Self.parse(text) }
     }
 
+    // H014
     @Test(arguments: ["1 1", "{} x", "null,", "[]]", "\"a\"\"b\"", "{}{}", "1\u{0}"])
     func `bytes after the value are refused`(text: String) {
         #expect(throws: JSONValue.Fault.malformed) { try Self.parse(text) }
     }
 
+    // H014
     @Test(arguments: [
         [0x22, 0xff, 0x22], [0x22, 0xc0, 0xaf, 0x22], [0x22, 0xed, 0xa0, 0x80, 0x22], [0x22, 0xe2, 0x82, 0x22],
         [0x22, 0xf5, 0x80, 0x80, 0x80, 0x22], [0x80],
@@ -102,6 +104,7 @@ import Testing
         #expect(try Self.parse(objects).object != nil)
     }
 
+    // H014
     @Test(arguments: [33, 34, 100_000])
     func `values nested deeper are refused`(depth: Int) {
         let arrays = String(repeating: "[", count: depth) + String(repeating: "]", count: depth)
@@ -123,6 +126,7 @@ import Testing
 
     // MARK: Repeated members
 
+    // H015
     @Test(arguments: [
         (#"{"a":1,"a":1}"#, "/a"), (#"{"a":1,"b":2,"a":3}"#, "/a"), (#"{"a":1,"\u0061":2}"#, "/a"),
         (#"{"x":{"a":1,"a":2}}"#, "/x/a"), (#"{"x":[0,{"a":1,"a":2}]}"#, "/x/1/a"),

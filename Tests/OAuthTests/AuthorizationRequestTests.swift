@@ -19,7 +19,7 @@ import Testing
         return try FormEncoding.decode(String(try #require(parts.last)))
     }
 
-    // T01 T60
+    // T01 T60 K01
     @Test func `has the design's parameters in the design's order`() {
         let uri = Self.plain.uri(for: Sample.client(), at: Sample.tidal)
         #expect(
@@ -134,6 +134,7 @@ import Testing
         }
     }
 
+    // H045
     @Test(arguments: [
         "client_id", "client_secret", "state", "scope", "nonce", "redirect_uri", "response_type", "response_mode",
         "code_challenge", "code_challenge_method", "code_verifier", "request", "request_uri", "resource",

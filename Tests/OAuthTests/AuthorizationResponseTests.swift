@@ -64,6 +64,7 @@ import Testing
         #expect(try AuthorizationResponse(query: query).outcome == .incomplete)
     }
 
+    // H015
     @Test(arguments: [
         ("code=1&code=2&state=st", "code"), ("code=1&code=1&state=st", "code"), ("code=1&state=a&state=b", "state"),
         ("code=1&state=a&state=a", "state"), ("error=a&error=b&state=st", "error"), ("iss=a&iss=a&code=1", "iss"),
@@ -122,8 +123,22 @@ import Testing
         #expect(ErrorText.presentable(WireText(text)) == (allowed.contains(text) ? text : nil))
     }
 
+    // H075
     @Test(arguments: ["ungültig", "e\u{301}", "\u{ff45}", "<script>", "a b", "a\nb", "Bearer abc"])
     func `any other text is not shown`(text: String) {
         #expect(ErrorText.presentable(WireText(text)) == nil)
+    }
+
+    /// The provider may repeat a token that was not in the request.
+    @Test(arguments: [
+        // 19, 20 and 21 characters.
+        ("a1b2c3d4e5f6a7b8c9d", true), ("a1b2c3d4e5f6a7b8c9d0", false), ("a1b2c3d4e5f6a7b8c9d0e", false),
+        ("0f8fad5b-d9cb-469f-a165-70867728950e", false), ("eyJhbGciOiJIUzI1NiJ9.e30.x", false),
+        ("code_a1b2c3d4e5f6a7b8c9d0", false), ("a1b2c3d4e5._f6a7b8c9d0e1", true),
+        ("12345678901234567890", true), ("NotAuthorizedExceptionOfAPool", true), ("account-selection-required", true),
+        ("AADSTS700082", true), ("invalid_grant", true), ("11003", true),
+    ])
+    func `an error that looks like a token is not shown`(text: String, isShown: Bool) {
+        #expect(ErrorText.shown(text, answering: .none) == (isShown ? text : "withheld"))
     }
 }

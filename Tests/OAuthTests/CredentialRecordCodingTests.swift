@@ -62,6 +62,7 @@ import Testing
             ])
     }
 
+    // H089
     @Test func `the provider is added to the members that earlier builds read and changes none of them`() throws {
         let before = try #require(try JSONValue(parsing: CredentialRecord(held: Self.full).encoded)["held"]?.object)
         for held in Self.providers {

@@ -85,7 +85,7 @@ import Testing
         (.zero, false), (.milliseconds(-1), false), (.seconds(-3600), false),
     ]
 
-    // T23 T25 T54
+    // T23 T25 T54 K40
     @Test(arguments: minute)
     func `a user's token is served when a minute is left, otherwise refreshed`(
         left: Duration, isServed: Bool

@@ -4,7 +4,7 @@ import OAuth
 import Testing
 
 @Suite struct `Backoff schedule` {
-    // T10 T57
+    // T10 T57 K24 H091
     @Test(
         arguments: [
             (Int.min, nil), (-1, nil), (0, nil), (1, .milliseconds(500)), (2, .seconds(1)), (3, .seconds(2)),
@@ -39,6 +39,7 @@ import Testing
 }
 
 @Suite struct `Retry-After` {
+    // H092
     @Test(
         arguments: [
             ("0", .zero), ("1", .seconds(1)), ("5", .seconds(5)), ("007", .seconds(7)), ("3599", .seconds(3599)),
@@ -50,6 +51,7 @@ import Testing
         #expect(RetryAfter.parse(WireText(text), status: 429, now: Sample.now) == duration)
     }
 
+    // H092
     @Test(
         arguments: [
             ("Sat, 21 Nov 2026 09:00:00 GMT", .zero), ("Sat, 21 Nov 2026 09:00:01 GMT", .seconds(1)),
@@ -63,6 +65,7 @@ import Testing
     }
 
     /// A 429 is bounded to an hour.
+    // H092
     @Test(arguments: [
         ("59", 59), ("60", 60), ("61", 60), ("3600", 60), ("99999999999999999999", 60),
         ("Sat, 21 Nov 2026 09:00:59 GMT", 59), ("Sat, 21 Nov 2026 09:01:00 GMT", 60),
@@ -79,6 +82,7 @@ import Testing
         #expect(RetryAfter.parse("Sat, 21 Nov 2026 09:00:01 GMT", status: 429, now: now) == .milliseconds(999))
     }
 
+    // H092
     @Test(arguments: [
         "", " ", "-1", "+5", "5.5", "1e9", "0x10", "5s", " 5", "5 ", "5, 6", "soon", "\u{665}", "2026-11-21T09:00:05Z",
         "Sat, 21 Nov 2026 09:00:05", "NaN", "infinity",

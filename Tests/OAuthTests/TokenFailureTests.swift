@@ -30,7 +30,7 @@ import Testing
         "401 invalid_grant",
     ]
 
-    // T33 T34
+    // T33 T34 H080
     @Test(arguments: [400, 401, 402, 403, 404, 405, 408, 409, 410, 418, 422, 451, 499])
     func `only the listed refusals of a refresh end the session`(status: Int) {
         for error in Self.errors {
@@ -92,7 +92,7 @@ import Testing
         }
     }
 
-    // T12 T29
+    // T12 T29 K08 H080
     @Test(arguments: TokenRequest.Grant.allCases, [500, 501, 502, 503, 504, 507, 511, 599, 600, 999])
     func `a 5xx is retryable, whatever its body says`(grant: TokenRequest.Grant, status: Int) {
         for error in Self.errors {
@@ -100,7 +100,7 @@ import Testing
         }
     }
 
-    // T32
+    // T32 K27
     @Test(arguments: TokenRequest.Grant.allCases.filter { $0 != .upgrade })
     func `a 429 is a rate limit, whatever its body says`(grant: TokenRequest.Grant) {
         for error in Self.errors {

@@ -41,6 +41,7 @@ import Testing
         #expect(response.userID == nil)
     }
 
+    // H096
     @Test(arguments: [
         "", " ", "null", "true", "42", #""at-1""#, "[]", #"[{"access_token":"at-1"}]"#, "{}", "{",
         #"{"access_token":"at-1""#, #"{"access_token":"at-1"}}"#, #"{"access_token":"at-1"} x"#,
@@ -87,6 +88,7 @@ import Testing
         #expect(parse(with: #""refresh_token":"# + text)?.refreshToken != nil)
     }
 
+    // H079
     @Test(arguments: ["null", #""""#])
     func `a refresh token that is null or empty counts as absent`(value: String) throws {
         let response = try #require(parse(with: #""expires_in":60,"refresh_token":"# + value))
@@ -95,6 +97,7 @@ import Testing
         #expect(lifetime(response) == 60)
     }
 
+    // H081
     @Test(
         arguments: [
             ("3600", 3600), ("1", 1), ("0", 0), ("-1", 0), ("-9223372036854775808", 0), (#""3600""#, 3600),
@@ -119,6 +122,7 @@ import Testing
         #"{"seconds":3600}"#, #""\#(String(repeating: "1", count: 41))""#,
     ]
 
+    // H081
     @Test(arguments: unreadable)
     func `a lifetime that cannot be read is distinguished from none, and the token is kept`(value: String) throws {
         let response = try #require(parse(with: #""expires_in":"# + value + #","refresh_token":"rt-2""#))

@@ -190,6 +190,7 @@ internal import Testing
         #expect(after == .closed)
     }
 
+    // H058
     @Test func `no error shows a value or SQL`() async throws {
         let connection = try await Self.connect()
         let error = await Self.failure {
@@ -487,6 +488,7 @@ internal import Testing
         await connection.close()
     }
 
+    // H069
     @Test func `a certificate for another host is refused`() async throws {
         let server = try PostgresServer.shared.get()
         let error = await Self.failure {
@@ -502,6 +504,7 @@ internal import Testing
         #expect(detail.contains("database.example"))
     }
 
+    // H069
     @Test func `a certificate of another authority is refused`() async throws {
         let server = try PostgresServer.shared.get()
         let error = await Self.failure {

@@ -173,6 +173,7 @@ import Testing
 
     private static func request(_ number: Int) -> [UInt8] { [0x52, 0, 0, 0, 8, 0, 0, 0, UInt8(number)] }
 
+    // H069
     @Test(
         arguments: [
             [.hear, .sendBytes(inClear), .hear, .hold],
@@ -215,6 +216,7 @@ import Testing
         }
     }
 
+    // H069
     @Test(arguments: [inClear, asMD5, accepted])
     func `a server with TLS that proves nothing does not get the password either`(answer: [UInt8]) async throws {
         let server = try await TLSTestServer([
@@ -230,6 +232,7 @@ import Testing
         #expect(!report.requests.joined().contains("md5"))
     }
 
+    // H069
     @Test func `a server that is not verified is told not even the user`() async throws {
         let server = try await TLSTestServer([
             .withoutHandshake, .hear, .send("S"), .handshake, .hear, .sendBytes(Self.inClear), .hear, .hold,

@@ -188,6 +188,7 @@ internal import Testing
         await relay.close()
     }
 
+    // H087
     @Test func `follows again after its server was killed and restarted, and says once that it was lost`() async throws
     {
         let server = try PostgresServer()

@@ -104,6 +104,7 @@ internal import Testing
         await pool.close()
     }
 
+    // H106
     @Test func `when all connections stay in use the wait is bounded, and then the queue`() async throws {
         var configuration = try Self.configuration()
         configuration.maximumConnections = 1

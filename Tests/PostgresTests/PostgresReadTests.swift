@@ -383,6 +383,7 @@ internal import Testing
         }
     }
 
+    // H106
     @Test func `more batches than may wait are refused at once`() async throws {
         try await Self.withPool(readsAtOnce: 2, waiters: 2) { caller, _ in
             let tasks = try await caller.holding { caller in caller.reads([1, 1, 1, 1, 1, 1]) }

@@ -2,6 +2,7 @@ import Reactor
 import Testing
 
 @Suite struct `Socket address` {
+    // H071
     @Test(arguments: [
         // Each range of the registry and the addresses next to it.
         ("0.0.0.0", false), ("0.255.255.255", false), ("1.0.0.0", true),
@@ -32,6 +33,7 @@ import Testing
         #expect(try !#require(SocketAddress(numericHost: "64:ff9b:1::" + host, port: 443)).isGloballyRoutable)
     }
 
+    // H071
     @Test(arguments: [
         ("::", false), ("::1", false), ("::2", false), ("100::1", false),
         ("1fff:ffff:ffff:ffff:ffff:ffff:ffff:ffff", false), ("2000::", true),

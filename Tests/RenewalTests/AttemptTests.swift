@@ -31,6 +31,7 @@ import Testing
         }
     }
 
+    // H078
     @Test(arguments: [(3.3, true), (3.4, false)])
     func `presents a token that may be spent while the store is away only as long as its lease stands`(
         seconds: Double, isPresented: Bool
@@ -176,6 +177,7 @@ import Testing
         #expect(run.next(.waited) == .publish(over: 1, heedsLease: true))
     }
 
+    // H078
     @Test(arguments: [(-29.0, 1.0), (-31.0, 0.0)])
     func `waits beyond the grace for a holder that may have a successor`(remaining: Double, wait: Double) {
         let lease = StandingLease(holder: "other", remaining: .seconds(remaining), sinceFirstUse: .seconds(60))

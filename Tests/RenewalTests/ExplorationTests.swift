@@ -22,6 +22,7 @@ import Testing
         exploration.finding.map { Comment(rawValue: ([$0.violation] + $0.timeline).joined(separator: "\n")) }
     }
 
+    // H078
     @Test(arguments: [0, 3, 6, 9, 12], Setting.Successor.allCases)
     func `lose no session by one fault where the grace leaves time for another call`(
         grace: Int, successor: Setting.Successor

@@ -31,6 +31,7 @@ ROOMS = {
     "Telemetry": "the log and the metrics",
     "Cache": "records of the store in memory, for how long they are valid, and their revalidation",
     "Events": "changes of the store: announced within a process, told to listeners",
+    "Audit": "what the audit log tells of changes and reads, and when it is signed",
     "Tenants": "tenants and their configuration",
     "Providers": "requests to the providers of tenants",
     "Records": "credentials in the store, in memory and in the journal",

@@ -98,7 +98,7 @@ extension RecordChange {
     package func writes(_ kind: RecordKind) -> Bool {
         switch self {
         case .insert(let record), .replace(let record, _, _): record.id.kind == kind
-        case .remove, .require, .removeAll, .settleDue, .claim, .release, .append: false
+        case .remove, .require, .removeAll, .settleDue, .claim, .release, .append, .audit: false
         }
     }
 }

@@ -166,7 +166,7 @@ package final class FaultyStore: ForwardingStore {
         case .insert(let record), .replace(let record, _, _): record.id.kind
         case .remove(let id, _), .settleDue(let id, _, _, _): id.kind
         case .removeAll: .tenant
-        case .require, .claim, .release, .append: nil
+        case .require, .claim, .release, .append, .audit: nil
         }
     }
 }

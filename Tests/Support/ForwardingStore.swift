@@ -38,6 +38,11 @@ extension ForwardingStore {
         try await inner.commit(changes)
     }
 
+    package func reseal(_ changes: [Reseal]) async throws(StoreError) -> Int {
+        try admit()
+        return try await inner.reseal(changes)
+    }
+
     package func removeExpired(before now: Timestamp, limit: Int) async throws(StoreError) -> Int {
         try admit()
         return try await inner.removeExpired(before: now, limit: limit)
@@ -82,6 +87,23 @@ extension ForwardingStore {
     package func trimLog(before time: Timestamp, keeping count: Int, limit: Int) async throws(StoreError) -> Int {
         try admit()
         return try await inner.trimLog(before: time, keeping: count, limit: limit)
+    }
+
+    package func auditChains(since: Timestamp?) async throws(StoreError) -> [AuditChain] {
+        try admit()
+        return try await inner.auditChains(since: since)
+    }
+
+    package func auditBlocks(
+        of chain: String, after first: Int64, limit: Int
+    ) async throws(StoreError) -> [AuditBlock] {
+        try admit()
+        return try await inner.auditBlocks(of: chain, after: first, limit: limit)
+    }
+
+    package func removeAuditChain(_ chain: String) async throws(StoreError) {
+        try admit()
+        try await inner.removeAuditChain(chain)
     }
 
     package func resumeLog() async throws(StoreError) {

@@ -109,7 +109,7 @@ extension RecordChange {
         case .removeAll(let tenant): .tenantRemoved(tenant)
         case .release(let id, let version, _, _): .written(id, version: version)
         case .append(let entry): .logGrown(entry.tenant)
-        case .require, .settleDue, .claim: nil
+        case .require, .settleDue, .claim, .audit: nil
         }
     }
 }

@@ -44,9 +44,10 @@ package struct SleepLength: Sendable, CustomStringConvertible {
     /// Before another broker's device login is polled, or ended when its time is over: the interval of its polls and more.
     package static let loginTakeover = SleepLength.between(.seconds(10), .seconds(360))
     package static let revocationSearch = SleepLength.seconds(30)
+    package static let sessionEndings = SleepLength.seconds(30)
 
     /// All work of a broker that shares its store, each begun once.
     package static let jobsOfReplica = [
-        housekeeping, expiryNotices, beliefRenewal, leaseSearch, loginSearch, revocationSearch,
+        housekeeping, expiryNotices, beliefRenewal, leaseSearch, loginSearch, revocationSearch, sessionEndings,
     ]
 }

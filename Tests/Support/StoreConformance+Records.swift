@@ -77,7 +77,7 @@ extension StoreConformance {
 
     /// For stores that keep their records when the process ends.
     package static let durableChecks: [StoreConformance] =
-        durableLeases + [
+        durableLeases + durableReseals + [
             StoreConformance(opening: "what was committed is there after the store is opened again") {
                 open async throws in
                 var store = try await open()

@@ -24,7 +24,8 @@ package struct StoreConformance: Sendable, CustomTestStringConvertible {
     }
 
     /// For every store.
-    package static let checks = roundTrips + changes + commits + queries + dueMarks + leases + log + races
+    package static let checks =
+        roundTrips + changes + commits + queries + dueMarks + leases + log + reseals + audit + races
 
     /// A check on one open store, which is closed afterwards.
     init(_ name: String, _ body: @escaping @Sendable (any RecordStore) async throws -> Void) {

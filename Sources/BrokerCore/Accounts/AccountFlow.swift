@@ -36,30 +36,24 @@ package final class AccountFlow: Sendable {
     ///   - platformSignature: the signature of a platform, such as the receipt of an application store.
     ///   - source: the name of the platform; nil for the one of the provider's preset.
     /// - Throws: what `AccountEndpoint.grant` does; `token_response_error` where a token is not believed, and `network_error` where
-    ///   the provider's keys do not answer: the credentials are stored then, and served once they are verified; `not_found` where the tenant is gone; `storage_unavailable` where the broker
-    ///   is stopped before the store answers.
+    ///   the provider's keys do not answer: the credentials are stored then, and served once they are verified; `not_found`
+    ///   where the tenant is gone; `storage_unavailable` where the broker is stopped before the store answers.
     package func activate(
         _ id: CredentialsID, of tenant: Tenant, platformSignature: SecretBytes, source: WireText?
     ) async throws(BrokerError) -> Activated {
         let refreshID = RefreshID()
-        // A caller waits where the work runs, unless it prefers another executor.
-        let run = await withDefaultTaskExecutor(providers.endpoint.executor) {
-            await flights.run(refreshID, within: nil) {
-                do throws(BrokerError) {
-                    let login = AccountEndpoint.Login.activation(signature: platformSignature, source: source)
-                    return .success(try await self.logIn(by: login, id, of: tenant, as: refreshID))
-                } catch {
-                    self.log.warning(
-                        "account_activation_failed",
-                        LogField.credentials(id) + [.refresh(refreshID)] + LogField.reason(of: error))
-                    return .failure(error)
-                }
-            }
-        }
-        guard let run else {
-            throw BrokerError(.retryableError, "The request ended before the account was activated.", retryAfter: 1)
-        }
-        return try run.value.get()
+        let login = AccountEndpoint.Login.activation(signature: platformSignature, source: source)
+        return try await flights.runToEnd(
+            refreshID, on: providers.endpoint.executor,
+            interruption: "The request ended before the account was activated.",
+            work: { () async throws(BrokerError) in
+                try await self.logIn(by: login, id, of: tenant, as: refreshID)
+            },
+            reporting: { error in
+                self.log.warning(
+                    "account_activation_failed",
+                    LogField.credentials(id) + [.refresh(refreshID)] + LogField.reason(of: error))
+            })
     }
 
     private func logIn(

@@ -95,7 +95,9 @@ package final class AppLinkCheck: Sendable {
             response = try await transport.send(
                 ClientRequest(
                     method: .get, url: url, fields: ["Accept": "application/json", "User-Agent": "token-broker"],
-                    timeLimit: Self.timeLimit))
+                    timeLimit: Self.timeLimit,
+                    // The app that asks has named the host, and must not have the broker call the operator's private networks.
+                    avoidsListedNetworks: true))
         } catch {
             log.warning("app_links_unreadable", [.endpoint(address), .transport(error)])
             throw unreadable
@@ -115,7 +117,9 @@ package final class AppLinkCheck: Sendable {
             log.warning("app_links_unreadable", [.endpoint(address), .status(response.status)])
             throw unreadable
         }
-        let seconds = response.body.count <= Self.longestToKeep ? Self.freshness(of: response.fields) : 0
+        let seconds =
+            response.body.count <= Self.longestToKeep
+            ? CacheControl.freshSeconds(response.fields, unstated: 0, limit: Self.longestKept) : 0
         kept.withLock { kept in
             if seconds > 0 {
                 kept.setNewest(
@@ -125,24 +129,5 @@ package final class AppLinkCheck: Sendable {
             }
         }
         return document
-    }
-
-    /// For how many seconds a response may be used again (RFC 9111 §5.2): what `max-age` leaves of `Age`, at most
-    /// `longestKept`, and 0 without a `max-age`, with `no-store` and with `no-cache`.
-    static func freshness(of fields: Fields) -> Int64 {
-        var longest: Int64?
-        for directive in fields.values("Cache-Control").flatMap({ $0.split(at: ",") }) {
-            let parts = directive.trimmed.split(at: "=", limit: 2)
-            switch parts[0].lowercased {
-            case "no-store", "no-cache": return 0
-            case "max-age":
-                guard parts.count == 2, let seconds = Int64(parts[1].text), seconds >= 0 else { return 0 }
-                longest = min(longest ?? seconds, seconds)
-            default: break
-            }
-        }
-        guard let longest else { return 0 }
-        let age = fields["Age"].flatMap { Int64($0.trimmed.text) } ?? 0
-        return min(max(0, longest - max(0, min(age, longest))), longestKept)
     }
 }

@@ -24,7 +24,7 @@ package final class AppToAppFlow: Sendable {
 
     /// What an app is told whose request a caller rejects without a reason, or the provider refuses without a name.
     private static let rejected = "x_app2app_rejected"
-    private static let unknown = "unknown_error"
+    static let unknown = "unknown_error"
 
     init(renewer: CredentialsRenewer, links: AppLinkCheck) {
         self.renewer = renewer
@@ -52,21 +52,14 @@ package final class AppToAppFlow: Sendable {
     package func approve(
         _ request: AppToAppRequest, _ id: CredentialsID, of tenant: Tenant, for app: AppLinkCheck.App?
     ) async throws(BrokerError) -> Outcome {
-        let run = await withDefaultTaskExecutor(renewer.providers.endpoint.executor) {
-            await flights.run(RefreshID(), within: nil) { () -> Result<Outcome, BrokerError> in
-                do throws(BrokerError) {
-                    return .success(try await self.ask(request, id, tenant, app))
-                } catch {
-                    self.renewer.log.warning(
-                        "app2app_not_decided", LogField.credentials(id) + LogField.reason(of: error))
-                    return .failure(error)
-                }
-            }
-        }
-        guard let run else {
-            throw BrokerError(.retryableError, "The request ended before the provider decided.", retryAfter: 1)
-        }
-        return try run.value.get()
+        try await flights.runToEnd(
+            RefreshID(), on: renewer.providers.endpoint.executor,
+            interruption: "The request ended before the provider decided.",
+            work: { () async throws(BrokerError) in try await self.ask(request, id, tenant, app) },
+            reporting: { error in
+                self.renewer.log.warning(
+                    "app2app_not_decided", LogField.credentials(id) + LogField.reason(of: error))
+            })
     }
 
     private func ask(
@@ -75,7 +68,7 @@ package final class AppToAppFlow: Sendable {
         let (records, endpoint) = (renewer.records, renewer.providers.endpoint)
         // Without a session nothing else is asked for.
         let known = try await stored(id)
-        let held = try Self.session(in: known, tenant)
+        let held = try Self.session(in: known)
         if held.deviceKey == nil { _ = try Self.recordWithKey(known, tenant) }
         guard let server = try await renewer.providers.servers.server(for: tenant, holding: held) else {
             throw BrokerError(
@@ -86,7 +79,7 @@ package final class AppToAppFlow: Sendable {
         try await records.waitForOthersAfterRollback(id, known.version)
         let use = SessionUse(renewer, id, of: tenant)
         return try await use.run(at: server) { (snapshot) throws(BrokerError) in
-            _ = try Self.session(in: snapshot, tenant)
+            _ = try Self.session(in: snapshot)
             return try Self.recordWithKey(snapshot, tenant)
         } _: { held throws(BrokerError) in
             guard let credentials = held.snapshot.record.held, let key = credentials.deviceKey,
@@ -160,9 +153,7 @@ package final class AppToAppFlow: Sendable {
     }
 
     /// The user's credentials, with a refresh token.
-    private static func session(
-        in snapshot: CredentialsSnapshot, _ tenant: Tenant
-    ) throws(BrokerError) -> HeldCredentials {
+    private static func session(in snapshot: CredentialsSnapshot) throws(BrokerError) -> HeldCredentials {
         guard let held = snapshot.record.granted, held.level == .user, held.refreshToken != nil else {
             throw noSession
         }
@@ -191,7 +182,7 @@ package final class AppToAppFlow: Sendable {
     }
 
     /// The other app as events name it, in 200 bytes at most.
-    private static func shown(_ request: AppToAppRequest) -> String { request.clientID.prefix(200).text }
+    static func shown(_ request: AppToAppRequest) -> String { request.clientID.prefix(200).text }
 
     private static let noSession = BrokerError(
         .unauthenticated, "No user is logged in under this storage key with a refresh token.")

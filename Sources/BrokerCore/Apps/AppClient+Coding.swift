@@ -1,4 +1,4 @@
-internal import CredentialStore
+package import CredentialStore
 internal import Cryptography
 internal import ExternalText
 package import JSON
@@ -23,6 +23,7 @@ extension AppClient.Settings {
         allowsAppToApp = reader.bool("x_app2app_enabled") ?? false
         bindsInsecurely = reader.bool("x_app2app_insecure_device_key_binding_enabled") ?? false
         requiresBiometricProtection = reader.bool("x_app2app_biometric_protection_required") ?? false
+        setsUpByRefreshToken = reader.bool("x_biometric_setup_requires_refresh_token") ?? false
         androidApps = reader.objects("android_apps", atMost: Self.mostApps, Self.androidApp) ?? []
         appleApps =
             reader.strings("apple_apps", atMost: Self.mostApps) {
@@ -90,6 +91,8 @@ extension AppClient.Settings {
         json.member("x_app2app_enabled", allowsAppToApp)
         json.member("x_app2app_insecure_device_key_binding_enabled", bindsInsecurely)
         json.member("x_app2app_biometric_protection_required", requiresBiometricProtection)
+        // Callers that do not know the member are not to meet it.
+        if setsUpByRefreshToken { json.member("x_biometric_setup_requires_refresh_token", true) }
         json.name("android_apps")
         json.array { json in
             for app in androidApps {
@@ -128,6 +131,7 @@ extension AppClient.Settings {
         allowsAppToApp = json["x_app2app_enabled"]?.bool ?? false
         bindsInsecurely = json["x_app2app_insecure_device_key_binding_enabled"]?.bool ?? false
         requiresBiometricProtection = json["x_app2app_biometric_protection_required"]?.bool ?? false
+        setsUpByRefreshToken = json["x_biometric_setup_requires_refresh_token"]?.bool ?? false
         androidApps = (json["android_apps"]?.array ?? []).compactMap { app in
             guard let name = app["package_name"]?.string?.text else { return nil }
             let fingerprints = app["sha256_cert_fingerprints"]?.array?.compactMap { $0.string?.text } ?? []
@@ -139,7 +143,7 @@ extension AppClient.Settings {
 
 extension AppClient {
     /// The sealed content of the record, as JSON.
-    var encoded: [UInt8] {
+    package var encoded: [UInt8] {
         JSONWriter.object { json in
             json.member("created", created.milliseconds)
             settings.encodeStored(to: &json)
@@ -147,7 +151,7 @@ extension AppClient {
     }
 
     /// Throws `.damaged` where this build cannot read the record.
-    convenience init(_ record: OpenRecord) throws(StoreError) {
+    package convenience init(_ record: OpenRecord) throws(StoreError) {
         guard let json = try? JSONValue(parsing: record.content.revealedBytes), let created = json["created"]?.integer,
             let settings = Settings(stored: json)
         else {

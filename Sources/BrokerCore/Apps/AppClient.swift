@@ -39,6 +39,9 @@ package final class AppClient: Cacheable, Equatable {
         package var bindsInsecurely = false
         /// Whether only a biometric key lets other apps in.
         package var requiresBiometricProtection = false
+        /// Whether a biometric key is set up with the refresh token only. Otherwise the access token that the session was given
+        /// last is enough, which the tenant's API keys also read.
+        package var setsUpByRefreshToken = false
         package var androidApps: [AndroidApp] = []
         /// Application identifiers with their team's prefix.
         package var appleApps: [String] = []
@@ -114,5 +117,12 @@ package final class AppClient: Cacheable, Equatable {
         min(
             created.advanced(by: .seconds(settings.sessionDays * 86_400)),
             lastUsed.advanced(by: .seconds(settings.idleDays * 86_400)))
+    }
+}
+
+extension LogField {
+    /// The client, and the tenant that has it.
+    package static func client(_ client: AppClient) -> [LogField] {
+        [.tenant(client.tenant), .registeredClient(client.clientID)]
     }
 }

@@ -64,7 +64,7 @@ package struct AppCode: Sendable, Equatable {
         .insert(record(Self.recordID(tenant, code: WireText(code.revealedText).utf8.span), version: 1))
     }
 
-    func record(_ id: RecordID, version: Int64) -> OpenRecord {
+    package func record(_ id: RecordID, version: Int64) -> OpenRecord {
         OpenRecord(
             id: id, version: version, content: SecretBytes(encoded), expires: issued.advanced(by: Self.memory))
     }
@@ -84,7 +84,7 @@ package struct AppCode: Sendable, Equatable {
     }
 
     /// Throws `.damaged` where this build cannot read the record.
-    init(_ record: OpenRecord) throws(StoreError) {
+    package init(_ record: OpenRecord) throws(StoreError) {
         guard let json = try? JSONValue(parsing: record.content.revealedBytes),
             let clientID = json["client_id"]?.string?.text, let redirectURI = json["redirect_uri"]?.string?.text,
             let mustName = json["must_name_redirect_uri"]?.bool, let challenge = json["code_challenge"]?.string,

@@ -49,21 +49,23 @@ package final class AppGrants: Sendable {
     package let limits: TokenEndpointLimits
     private let tenants: TenantDirectory
     private let credentials: CredentialsProvider
-    private let vault: Vault
-    private let time: any Time
-    private let log: Log
+    let vault: Vault
+    let time: any Time
+    let log: Log
+    let audit: AuditTrail
 
     /// The shortest life of an access token that is given while the provider answers.
     private static let shortestLife: Duration = .seconds(60)
 
     init(
         clients: AppClientDirectory, sessions: AppSessions, credentials: CredentialsProvider,
-        limits: TokenEndpointLimits
+        limits: TokenEndpointLimits, audit: AuditTrail
     ) {
         self.clients = clients
         self.sessions = sessions
         self.limits = limits
         self.credentials = credentials
+        self.audit = audit
         (tenants, vault) = (sessions.records.tenants, sessions.vault)
         (time, log) = (sessions.time, sessions.log)
     }
@@ -88,15 +90,18 @@ package final class AppGrants: Sendable {
             case .answered(let answer): return answer
             case .unused(let found, let content): (record, code) = (found, content)
             }
-            let (held, tokenType) = try await held(code.credentialsID, of: client, as: code.userID)
-            guard AppSession.isOf(held, userID: code.userID) else { throw .invalidCode }
+            let held = try await held(code.credentialsID, of: client, as: code.userID)
+            // A code of a login that has ended is dead, also after the same user's next login.
+            guard AppSession.isOf(held, userID: code.userID), held.loggedInSince <= code.issued else {
+                throw .invalidCode
+            }
             if deviceKey == nil {
                 try await limits.admit(code.credentialsID)
                 deviceKey = .some(try await binding())
             }
             var used = code
             let begun = try begin(
-                code.credentialsID, client, held, tokenType,
+                code.credentialsID, client, held,
                 Beginning(userID: code.userID ?? held.userID, deviceKey: deviceKey ?? nil))
             used.session = begun.session.id
             let use = VaultChange.replace(used.record(id, version: record.version + 1), version: record.version)
@@ -107,26 +112,21 @@ package final class AppGrants: Sendable {
 
     /// Gives an access token to the session of a refresh token, and with rotation a new refresh token.
     /// - Returns: the answer's body.
-    package func refresh(_ text: WireText, for client: AppClient) async throws(AppError) -> SecretBytes {
-        guard let token = AppSessionToken(text) else { throw .invalidRefreshToken }
-        let arrival = time.now
-        let answer = try await noting(text) { () async throws(AppError) in
-            try await self.refresh(token, for: client, arrival: arrival)
-        }
+    package func refresh(_ token: AppSessionToken, for client: AppClient) async throws(AppError) -> SecretBytes {
+        let answer = try await refresh(token, for: client, arrival: time.now)
         sessions.deferred.forget(token.secretDigest)
         return answer
     }
 
-    /// Runs a part of a refresh. Where it cannot be done now, the app is not late that presents the token again.
-    /// - Parameter text: the refresh token.
+    /// Runs a refresh. Where it cannot be done now, the app is not late that presents the token again.
     package func noting<R: Sendable>(
-        _ text: WireText?, _ body: () async throws(AppError) -> R
+        _ token: AppSessionToken, _ body: () async throws(AppError) -> R
     ) async throws(AppError) -> R {
         let arrival = time.now
         do throws(AppError) {
             return try await body()
         } catch {
-            if error.status == .serviceUnavailable, let token = text.flatMap({ AppSessionToken($0) }) {
+            if error.status == .serviceUnavailable {
                 sessions.deferred.note(token.secretDigest, arrival: arrival)
             }
             throw error
@@ -144,11 +144,13 @@ package final class AppGrants: Sendable {
                 isCounted = true
             }
             switch found {
-            case .repeated(_, let answer): return answer
+            case .repeated(let session, let answer):
+                try await tell(ofAnswerFor: session.credentialsID, to: client)
+                return answer
             case .delayed(let session, let answer): return try await renewed(answer, for: session, client)
             case .present(let session):
-                let (held, tokenType) = try await held(of: session, client)
-                if let answer = try await goOn(session, token, client, held, tokenType) { return answer }
+                let held = try await held(of: session, client)
+                if let answer = try await goOn(session, token, client, held) { return answer }
             }
         }
         throw Self.busy
@@ -202,62 +204,6 @@ package final class AppGrants: Sendable {
         return held.map { $0.isLoggedIn(at: time.now) && AppSession.isOf($0, userID: userID) } ?? false
     }
 
-    // MARK: Codes
-
-    /// What a code is good for.
-    private enum FoundCode {
-        case unused(OpenRecord, AppCode)
-        /// The code was used by a request whose answer the app did not get.
-        case answered(SecretBytes)
-    }
-
-    private func find(
-        _ id: RecordID, _ digest: [UInt8], _ exchange: Exchange, _ client: AppClient
-    ) async throws(AppError) -> FoundCode {
-        let record: OpenRecord
-        let code: AppCode
-        do throws(StoreError) {
-            guard let found = try await vault.read(id) else { throw .conflict }
-            (record, code) = (found, try AppCode(found))
-        } catch .conflict {
-            throw .invalidCode
-        } catch {
-            throw AppError(BrokerError(error))
-        }
-        guard WireText(code.clientID) == WireText(client.clientID), code.issued >= client.created,
-            client.redirectURI(WireText(code.redirectURI)) != nil
-        else { throw .invalidCode }
-        if let used = code.session {
-            let session = RecordID(.session, client.tenant, key: used)
-            do throws(StoreError) {
-                if let answer = sessions.unanswered.answer(to: digest, provenBy: Array(used.utf8)),
-                    (try? code.verify(exchange)) != nil, try await sessions.reread(session) != nil
-                {
-                    return .answered(answer)
-                }
-                log.warning("code_replayed", LogField.credentials(code.credentialsID))
-                _ = try await sessions.end(session, by: .replay)
-            } catch {
-                throw AppError(BrokerError(error))
-            }
-            throw .invalidCode
-        }
-        guard code.expires > time.now else { throw .invalidCode }
-        try code.verify(exchange)
-        if let origin = code.origin {
-            do throws(StoreError) {
-                guard try await sessions.reread(RecordID(.session, client.tenant, key: origin)) != nil else {
-                    throw .conflict
-                }
-            } catch .conflict {
-                throw .invalidCode
-            } catch {
-                throw AppError(BrokerError(error))
-            }
-        }
-        return .unused(record, code)
-    }
-
     // MARK: Sessions
 
     /// A session that is not stored yet.
@@ -265,13 +211,12 @@ package final class AppGrants: Sendable {
         package let session: AppSession
         /// The body of the answer to the app.
         package let answer: SecretBytes
-        package let refreshToken: SecretBytes
         fileprivate let held: HeldCredentials
     }
 
     /// Makes a session, without storing it.
     package func begin(
-        _ id: CredentialsID, _ client: AppClient, _ held: HeldCredentials, _ tokenType: String, _ beginning: Beginning
+        _ id: CredentialsID, _ client: AppClient, _ held: HeldCredentials, _ beginning: Beginning
     ) throws(AppError) -> Begun {
         do throws(BrokerError) {
             let token = try AppSessionToken(for: id.storageKey, in: vault)
@@ -281,8 +226,7 @@ package final class AppGrants: Sendable {
                 begunWith: beginning.begunWith, deviceInfo: beginning.deviceInfo)
             session.givenToken = Self.digest(of: held)
             session.biometricKey = beginning.biometricKey
-            return Begun(
-                session: session, answer: answer(held, tokenType, token), refreshToken: token.text, held: held)
+            return Begun(session: session, answer: answer(held, token), held: held)
         } catch {
             throw AppError(error)
         }
@@ -311,8 +255,8 @@ package final class AppGrants: Sendable {
                 }
                 // A logout that came first has not found the session, and one that comes from now on does. The app does not
                 // know the session yet, so nothing is lost if this process ends here.
-                let isLoggedIn =
-                    try await sessions.records.reread(session.credentialsID).record.granted?.level == .user
+                let granted = try await sessions.records.reread(session.credentialsID).record.granted
+                let isLoggedIn = granted.map { Self.isSameLogin($0, held) } ?? false
                 if !isLoggedIn { _ = try await sessions.end(session.recordID, by: .logout) }
                 sessions.unanswered.forget(digest)
                 return isLoggedIn
@@ -327,21 +271,28 @@ package final class AppGrants: Sendable {
         }
     }
 
+    /// Whether no logout came between two sets of a user's credentials. A replica of an earlier build does not keep the time.
+    private static func isSameLogin(_ standing: HeldCredentials, _ known: HeldCredentials) -> Bool {
+        guard standing.level == .user else { return false }
+        return standing.loggedInSince == known.loggedInSince
+            || standing.loggedInSince == HeldCredentials.unknownLogin
+            || known.loggedInSince == HeldCredentials.unknownLogin
+    }
+
     /// An answer whose access token may have expired, with one that is good now.
     private func renewed(
         _ answer: SecretBytes, for session: AppSession, _ client: AppClient
     ) async throws(AppError) -> SecretBytes {
-        let (held, tokenType) = try await held(of: session, client)
+        let held = try await held(of: session, client)
         guard let text = (try? JSONValue(parsing: answer.revealedBytes))?["refresh_token"]?.string,
             let token = AppSessionToken(text)
         else { return answer }
-        return self.answer(held, tokenType, token)
+        return self.answer(held, token)
     }
 
     /// The answer to a refresh of this session; nil where it was changed meanwhile.
     private func goOn(
-        _ session: AppSession, _ token: AppSessionToken, _ client: AppClient, _ held: HeldCredentials,
-        _ tokenType: String
+        _ session: AppSession, _ token: AppSessionToken, _ client: AppClient, _ held: HeldCredentials
     ) async throws(AppError) -> SecretBytes? {
         let digest = Self.digest(of: held)
         var next = session
@@ -351,7 +302,7 @@ package final class AppGrants: Sendable {
             session.givenToken == digest
             ? [] : [sessions.tokenRecord(digest, of: session, expires: held.expires)]
         guard client.settings.rotatesRefreshTokens else {
-            let answer = answer(held, tokenType, nil)
+            let answer = answer(held, nil)
             if !sessions.isPresent(token, session) {
                 (next.secretDigest, next.generation) = (token.secretDigest, token.generation)
             } else if !sessions.isDue(session, givenToken: digest) {
@@ -373,9 +324,8 @@ package final class AppGrants: Sendable {
         } catch {
             throw AppError(error)
         }
-        let answer = answer(held, tokenType, rotated)
-        (next.secretDigest, next.generation) = (rotated.secretDigest, rotated.generation)
-        next.previous = .init(secretDigest: token.secretDigest, replaced: next.lastUsed, answer: answer)
+        let answer = answer(held, rotated)
+        next.replace(token, by: rotated, answer: answer, at: next.lastUsed)
         var tries = 0
         while true {
             do throws(StoreError) {
@@ -414,13 +364,13 @@ package final class AppGrants: Sendable {
     /// - Throws: `invalid_grant` where the user is not logged in any more, or another user is.
     package func held(
         of session: AppSession, _ client: AppClient
-    ) async throws(AppError) -> (HeldCredentials, tokenType: String) {
-        let (held, tokenType) = try await held(session.credentialsID, of: client, as: session.userID)
+    ) async throws(AppError) -> HeldCredentials {
+        let held = try await held(session.credentialsID, of: client, as: session.userID)
         guard session.isOf(held) else {
             try await sessions.end(session, by: .replaced)
             throw .invalidRefreshToken
         }
-        return (held, tokenType)
+        return held
     }
 
     /// The user's access token, which lives for a minute at least unless the provider is down.
@@ -430,10 +380,10 @@ package final class AppGrants: Sendable {
     /// - Parameter userID: the user that is expected; nil where none is known.
     package func held(
         _ id: CredentialsID, of client: AppClient, as userID: WireText?
-    ) async throws(AppError) -> (HeldCredentials, tokenType: String) {
+    ) async throws(AppError) -> HeldCredentials {
         do throws(AppError) {
             let known = try await held(id, of: client)
-            if AppSession.isOf(known.0, userID: userID) { return known }
+            if AppSession.isOf(known, userID: userID) { return known }
         } catch {
             guard error.code == .invalidGrant else { throw error }
         }
@@ -447,15 +397,16 @@ package final class AppGrants: Sendable {
 
     private func held(
         _ id: CredentialsID, of client: AppClient
-    ) async throws(AppError) -> (HeldCredentials, tokenType: String) {
+    ) async throws(AppError) -> HeldCredentials {
         do throws(BrokerError) {
             guard let tenant = try await tenants.tenant(client.tenant) else { throw BrokerError.noSuchTenant }
             let query = CredentialsQuery(minimumLifetime: Self.shortestLife, lowestLevel: .user)
             let answer = try await credentials.credentials(id, of: tenant, query, patience: nil)
+            try await audit.tell(of: id, version: answer.snapshot.heldVersion, to: client)
             guard let held = answer.snapshot.record.held, held.level == .user else {
                 throw BrokerError(.levelNotAvailable, "")
             }
-            return (held, "Bearer")
+            return held
         } catch {
             throw AppError(error)
         }
@@ -476,11 +427,11 @@ package final class AppGrants: Sendable {
     }
 
     /// RFC 6749 §5.1.
-    private func answer(_ held: HeldCredentials, _ tokenType: String, _ token: AppSessionToken?) -> SecretBytes {
+    private func answer(_ held: HeldCredentials, _ token: AppSessionToken?) -> SecretBytes {
         SecretBytes(
             JSONWriter.object { json in
                 json.member("access_token", held.accessToken.revealedText)
-                json.member("token_type", tokenType)
+                json.member("token_type", "Bearer")
                 if let expiry = held.expiry {
                     json.member("expires_in", CredentialsSnapshot.seconds(until: expiry.milliseconds, at: time.now))
                 }

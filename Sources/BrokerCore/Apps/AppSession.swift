@@ -31,11 +31,11 @@ package struct AppSession: Cacheable, Equatable {
         }
     }
 
-    /// The refresh token before the present one.
-    struct Previous: Sendable, Equatable {
+    /// A refresh token that was replaced.
+    struct Replaced: Sendable, Equatable {
         let secretDigest: [UInt8]
         let replaced: Timestamp
-        /// The answer that had the present one, which a repeated request gets again.
+        /// The answer that had its successor, which a repeated request gets again.
         let answer: SecretBytes
     }
 
@@ -53,7 +53,9 @@ package struct AppSession: Cacheable, Equatable {
     var secretDigest: [UInt8]
     /// How many refresh tokens of the session came before this one. 0 in records of earlier builds.
     var generation: UInt32
-    var previous: Previous?
+    /// The tokens that were replaced, the last one first: that one for as long as the session, and those before it for
+    /// `Replaced.memory`, `Replaced.most` of them in all.
+    private(set) var replaced: [Replaced] = []
     /// SHA-256 of the access token that the app got last.
     var givenToken: [UInt8]?
     package var deviceKey: DeviceKey?
@@ -62,6 +64,14 @@ package struct AppSession: Cacheable, Equatable {
     package let begunWith: String?
     /// What the app said of its device, as JSON; nil for nothing.
     package var deviceInfo: [UInt8]?
+
+    /// Notes that the present refresh token is replaced.
+    mutating func replace(_ token: AppSessionToken, by next: AppSessionToken, answer: SecretBytes, at now: Timestamp) {
+        let recent = replaced.filter { $0.replaced.duration(to: now) <= Replaced.memory }
+        let last = Replaced(secretDigest: token.secretDigest, replaced: now, answer: answer)
+        replaced = [last] + recent.prefix(Replaced.most - 1)
+        (secretDigest, generation) = (next.secretDigest, next.generation)
+    }
 
     package var recordID: RecordID { RecordID(.session, tenant, key: id) }
     package var credentialsID: CredentialsID { CredentialsID(tenant: tenant, storageKey: storageKey) }
@@ -94,7 +104,7 @@ package struct AppSession: Cacheable, Equatable {
     }
 
     /// - Parameter end: when the session ends unless it is used.
-    func record(end: Timestamp) -> OpenRecord {
+    package func record(end: Timestamp) -> OpenRecord {
         // The record outlives the session, so that `SessionEndings` tells of the end.
         OpenRecord(
             id: recordID, version: version, content: SecretBytes(encoded), lookup: Self.lookup(id),
@@ -117,12 +127,15 @@ extension AppSession {
             json.member("last_used", lastUsed.milliseconds)
             json.member("secret_digest", Base64URL.encode(secretDigest))
             json.member("generation", Int64(generation))
-            if let previous {
+            // An earlier build reads the first one only.
+            if let last = replaced.first {
                 json.name("previous")
-                json.object { json in
-                    json.member("secret_digest", Base64URL.encode(previous.secretDigest))
-                    json.member("replaced", previous.replaced.milliseconds)
-                    json.member("answer", previous.answer.revealedText)
+                json.object { last.encode(to: &$0) }
+            }
+            if replaced.count > 1 {
+                json.name("earlier")
+                json.array { json in
+                    for token in replaced.dropFirst() { json.object { token.encode(to: &$0) } }
                 }
             }
             json.memberIfPresent("given_token", givenToken.map { Base64URL.encode($0) })
@@ -146,7 +159,7 @@ extension AppSession {
     }
 
     /// Throws `.damaged` where this build cannot read the record.
-    init(_ record: OpenRecord) throws(StoreError) {
+    package init(_ record: OpenRecord) throws(StoreError) {
         guard let json = try? JSONValue(parsing: record.content.revealedBytes),
             let clientID = json["client_id"]?.string?.text,
             let storageKey = json["storage_key"]?.string.flatMap({ StorageKey($0) }),
@@ -163,14 +176,8 @@ extension AppSession {
         self.lastUsed = Timestamp(milliseconds: lastUsed)
         secretDigest = digest
         generation = json["generation"]?.integer.flatMap { UInt32(exactly: $0) } ?? 0
-        if let kept = json["previous"],
-            let digest = kept["secret_digest"]?.string.flatMap({ Base64URL.decode($0.text) }),
-            let replaced = kept["replaced"]?.integer, let answer = kept["answer"]?.string
-        {
-            previous = Previous(
-                secretDigest: digest, replaced: Timestamp(milliseconds: replaced),
-                answer: SecretBytes(utf8: answer.text))
-        }
+        let last = json["previous"].map { [$0] } ?? []
+        replaced = (last + (json["earlier"]?.array ?? [])).compactMap { Replaced($0) }
         givenToken = json["given_token"]?.string.flatMap { Base64URL.decode($0.text) }
         if let key = json["device_key"], let jwk = key["jwk"]?.string, let thumbprint = key["thumbprint"]?.string {
             deviceKey = DeviceKey(jwk: Array(jwk.utf8), thumbprint: thumbprint.text)
@@ -182,6 +189,29 @@ extension AppSession {
         }
         begunWith = json["begun_with"]?.string?.text
         deviceInfo = json["device_info"]?.string.map { Array($0.utf8) }
+    }
+}
+
+extension AppSession.Replaced {
+    /// How many are kept at most. An app that refreshes faster is told from a thief by the last ones only.
+    static let most = 16
+    /// For how long a token before the last one is kept: it is repeated within ten seconds, or within a minute more by an app
+    /// that was told to come again.
+    static let memory: Duration = AppSessions.repetition + DeferredTokens.validity
+
+    fileprivate func encode(to json: inout JSONWriter) {
+        json.member("secret_digest", Base64URL.encode(secretDigest))
+        json.member("replaced", replaced.milliseconds)
+        json.member("answer", answer.revealedText)
+    }
+
+    /// Nil where this build cannot read it.
+    fileprivate init?(_ json: JSONValue) {
+        guard let digest = json["secret_digest"]?.string.flatMap({ Base64URL.decode($0.text) }),
+            let replaced = json["replaced"]?.integer, let answer = json["answer"]?.string
+        else { return nil }
+        self.init(
+            secretDigest: digest, replaced: Timestamp(milliseconds: replaced), answer: SecretBytes(utf8: answer.text))
     }
 }
 

@@ -36,8 +36,8 @@ package final class AppSessions: Sendable {
         deferred = DeferredTokens(time: time)
         memory = SessionMemory(isEnabled: records.memory.isEnabled, time: time)
         cache = RevalidatingCache(bytes: 32 << 20, validity: bus.cacheValidity) { id, session in
-            2 * id.key.utf8.count + 512 + (session.previous?.answer.count ?? 0) + (session.deviceKey?.jwk.count ?? 0)
-                + (session.deviceInfo?.count ?? 0)
+            2 * id.key.utf8.count + 512 + session.replaced.reduce(0) { $0 + $1.answer.count + 128 }
+                + (session.deviceKey?.jwk.count ?? 0) + (session.deviceInfo?.count ?? 0)
         } version: {
             $0.version
         }
@@ -133,14 +133,15 @@ package final class AppSessions: Sendable {
             throw AppError.invalidRefreshToken
         }
         if isPresent(token, session) { return .present(session) }
-        if let previous = session.previous, ConstantTime.equal(previous.secretDigest, token.secretDigest) {
-            if previous.replaced.duration(to: now) <= Self.repetition {
-                return .repeated(session, answer: previous.answer)
+        // Also a token before the last one: the app's next refresh may have come while this request was on its way.
+        if let earlier = session.replaced.first(where: { ConstantTime.equal($0.secretDigest, token.secretDigest) }) {
+            if earlier.replaced.duration(to: now) <= Self.repetition {
+                return .repeated(session, answer: earlier.answer)
             }
             // A request that waited for the store, or was told to come again, came in time.
             let first = deferred.firstPresentation(of: token.secretDigest) ?? arrival ?? now
-            if previous.replaced.duration(to: min(first, arrival ?? now)) <= Self.repetition {
-                return .delayed(session, answer: previous.answer)
+            if earlier.replaced.duration(to: min(first, arrival ?? now)) <= Self.repetition {
+                return .delayed(session, answer: earlier.answer)
             }
         }
         if let answer = unanswered.answer(to: token.secretDigest, provenBy: session.secretDigest) {

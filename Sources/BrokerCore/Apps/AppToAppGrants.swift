@@ -33,8 +33,6 @@ package struct AppToAppGrants: Sendable {
         }
     }
 
-    private static let challengeMethod: WireText = "S256"
-
     let grants: AppGrants
     let challenges: AppChallenges
     private var sessions: AppSessions { grants.sessions }
@@ -132,14 +130,17 @@ package struct AppToAppGrants: Sendable {
 
     /// Where the other app gets its code, and what it proves itself by there.
     private static func destination(_ request: Request, _ target: AppClient) throws(AppError) -> Destination {
-        guard let challenge = request.codeChallenge else {
-            throw AppError(.invalidRequest, "code challenge is required")
-        }
-        guard request.codeChallengeMethod == challengeMethod else {
-            throw AppError(.invalidRequest, "only 'S256' PKCE transform is supported")
-        }
-        guard challenge.count == 43, Base64URL.decode(challenge.text)?.count == 32 else {
-            throw AppError(.invalidRequest, "invalid code challenge")
+        let challenge: WireText
+        do throws(CodeChallenge.Fault) {
+            challenge = try CodeChallenge.read(request.codeChallenge, method: request.codeChallengeMethod)
+        } catch {
+            let text =
+                switch error {
+                case .missing: "code challenge is required"
+                case .otherMethod: "only 'S256' PKCE transform is supported"
+                case .malformed: "invalid code challenge"
+                }
+            throw AppError(.invalidRequest, text)
         }
         guard let given = request.redirectURI, RedirectURI.fault(given) == nil else {
             throw AppError(.invalidRequest, "invalid redirect URI")
@@ -316,7 +317,7 @@ package struct AppToAppGrants: Sendable {
                 throw error.code == .invalidGrant ? Self.unauthenticated : error
             }
         }
-        guard let bearer = request.bearer else { throw Self.unauthenticated }
+        guard let bearer = request.bearer, !client.settings.setsUpByRefreshToken else { throw Self.unauthenticated }
         do throws(StoreError) {
             guard let session = try await sessions.session(givenToken: bearer, of: client) else {
                 throw .conflict
@@ -355,10 +356,10 @@ package struct AppToAppGrants: Sendable {
         }
         try await grants.limits.admit(id)
         guard try await challenges.use(proof.challenge, for: .biometric) else { throw Self.credentials }
-        let (held, tokenType) = try await grants.held(id, of: client, as: key.userID)
+        let held = try await grants.held(id, of: client, as: key.userID)
         guard AppSession.isOf(held, userID: key.userID) else { throw Self.credentials }
         let begun = try grants.begin(
-            id, client, held, tokenType,
+            id, client, held,
             AppGrants.Beginning(
                 userID: key.userID, biometricKey: .init(keyID: key.keyID.text, thumbprint: key.thumbprint),
                 begunWith: key.keyID.text, deviceInfo: proof.deviceInfo ?? key.deviceInfo))

@@ -1,12 +1,12 @@
-internal import CredentialStore
+package import CredentialStore
 internal import Cryptography
 internal import ExternalText
 internal import JSON
-internal import OAuth
+package import OAuth
 
 /// A key that a device guards by biometrics: who has it can log in to the app as its user. Lives until the user's login or the
 /// client ends, or an operator ends the session that has it.
-struct BiometricKey: Sendable, Equatable {
+package struct BiometricKey: Sendable, Equatable {
     /// The identifier within the key, unique in the tenant.
     let keyID: WireText
     /// The public key as JSON (RFC 7517).
@@ -27,7 +27,7 @@ struct BiometricKey: Sendable, Equatable {
         SHA256.digest(Array((tenant.description + "/" + keyID.text).utf8))
     }
 
-    func record(_ tenant: TenantName, version: Int64) -> OpenRecord {
+    package func record(_ tenant: TenantName, version: Int64) -> OpenRecord {
         let id = CredentialsID(tenant: tenant, storageKey: storageKey)
         return OpenRecord(
             id: Self.recordID(id, keyID), version: version, content: SecretBytes(encoded),
@@ -65,7 +65,7 @@ struct BiometricKey: Sendable, Equatable {
     }
 
     /// Throws `.damaged` where this build cannot read the record.
-    init(_ record: OpenRecord) throws(StoreError) {
+    package init(_ record: OpenRecord) throws(StoreError) {
         guard let json = try? JSONValue(parsing: record.content.revealedBytes), let keyID = json["key_id"]?.string,
             let jwk = json["jwk"]?.string, let thumbprint = json["thumbprint"]?.string?.text,
             let clientID = json["client_id"]?.string?.text,

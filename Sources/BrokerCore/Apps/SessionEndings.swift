@@ -12,7 +12,9 @@ internal import Waiting
 /// Safe to use from any task.
 package final class SessionEndings: Sendable {
     private static let batch = 100
-    /// The longest pause between two searches: marks that other replicas write are not announced.
+    /// How many pages of `batch` records a logout waits for.
+    private static let firstPages = 5
+    /// The longest pause between two searches.
     private static let interval: Duration = .seconds(30)
     /// When a record that this process cannot read is handled again: another replica may be able to read it.
     private static let unreadablePause: Duration = .seconds(3600)
@@ -40,45 +42,47 @@ package final class SessionEndings: Sendable {
     /// - Returns: after how long to search again.
     package func handleAllDue() async -> Duration {
         do throws(StoreError) {
-            try await handleAllDue(.sessionEnding) { due throws(StoreError) in try await self.carryOut(due) }
-            try await handleAllDue(.session) { due throws(StoreError) in try await self.expire(due) }
-            let marks = [try await vault.nextDue(.sessionEnding), try await vault.nextDue(.session)]
-            guard let next = marks.compactMap(\.self).min() else { return Self.interval }
-            return max(.milliseconds(1), min(Self.interval, time.now.duration(to: next) + .milliseconds(1)))
+            let search = DueRecords(vault: vault, time: time, batch: Self.batch, interval: Self.interval)
+            // A mark of this moment is due already: the commit of a logout has written it.
+            try await search.handleAll(.sessionEnding, ahead: .milliseconds(1)) { due throws(StoreError) in
+                try await self.handle(due) { record throws(StoreError) in try await self.carryOut(record) }
+            }
+            try await search.handleAll(.session, ahead: .milliseconds(1)) { due throws(StoreError) in
+                try await self.handle(due) { record throws(StoreError) in try await self.expire(record) }
+            }
+            return try await search.pause(.sessionEnding, .session)
         } catch {
             log.storeFailed(error)
             return Self.interval
         }
     }
 
-    /// Ends the sessions of credentials that were removed. If the store does not answer, the job ends them later.
+    /// Ends the first sessions of credentials that were removed, so that the caller finds them ended. The job ends the rest, and
+    /// all of them if the store does not answer: the commit of the removal has left it a record.
     /// - Parameter removed: when the credentials were removed. Sessions of a later login go on.
-    package func end(of id: CredentialsID, by cause: BrokerEvent.SessionEnd, before removed: Timestamp) async {
+    package func endFirst(of id: CredentialsID, by cause: BrokerEvent.SessionEnd, before removed: Timestamp) async {
         do throws(StoreError) {
-            try await end(.of(id.storageKey), of: id.tenant, by: cause, before: removed)
+            try await end(.of(id.storageKey), of: id.tenant, by: cause, before: removed, pages: Self.firstPages)
         } catch {
             log.storeFailed(error, LogField.credentials(id))
         }
     }
 
-    private func handleAllDue(
-        _ kind: RecordKind, _ handle: (DueRecord) async throws(StoreError) -> Void
-    ) async throws(StoreError) {
-        while !Task.isCancelled {
-            // One millisecond later, since a mark is due once its time has passed.
-            let due = try await vault.due(kind, before: time.now.advanced(by: .milliseconds(1)), limit: Self.batch)
-            for record in due {
-                if Task.isCancelled { return }
-                do throws(StoreError) {
-                    try await handle(record)
-                } catch .damaged(let text) {
-                    // Another replica may be able to read what this one cannot. The other records must not wait for it.
-                    log.storeFailed(.damaged(text))
-                    try await postpone(record, to: time.now.advanced(by: Self.unreadablePause))
-                }
+    /// - Returns: true, because each record is removed or has a later mark then; the task may be cancelled before that.
+    private func handle(
+        _ due: [DueRecord], _ handle: (DueRecord) async throws(StoreError) -> Void
+    ) async throws(StoreError) -> Bool {
+        for record in due {
+            if Task.isCancelled { break }
+            do throws(StoreError) {
+                try await handle(record)
+            } catch .damaged(let text) {
+                // Another replica may be able to read what this one cannot. The other records must not wait for it.
+                log.storeFailed(.damaged(text))
+                try await postpone(record, to: time.now.advanced(by: Self.unreadablePause))
             }
-            if due.count < Self.batch { return }
         }
+        return true
     }
 
     /// Ends the sessions that a record names, then removes the record.
@@ -99,8 +103,9 @@ package final class SessionEndings: Sendable {
 
     private func end(
         _ which: PendingSessionEnding.Sessions, of tenant: TenantName, by cause: BrokerEvent.SessionEnd,
-        before: Timestamp
+        before: Timestamp, pages: Int = .max
     ) async throws(StoreError) {
+        var pages = pages
         let storageKey: StorageKey? = if case .of(let storageKey) = which { storageKey } else { nil }
         var after: String?
         while !Task.isCancelled {
@@ -112,14 +117,17 @@ package final class SessionEndings: Sendable {
             }
             guard let next else { break }
             after = next
+            pages -= 1
+            if pages == 0 { return }
         }
-        try await removeKeys(which, of: tenant, before: before)
+        try await removeKeys(which, of: tenant, before: before, pages: pages)
     }
 
     /// Removes the biometric keys whose user or client has ended with the sessions.
     private func removeKeys(
-        _ which: PendingSessionEnding.Sessions, of tenant: TenantName, before: Timestamp
+        _ which: PendingSessionEnding.Sessions, of tenant: TenantName, before: Timestamp, pages: Int
     ) async throws(StoreError) {
+        var pages = pages
         let prefix: String? =
             if case .of(let storageKey) = which { PendingSessionEnding.keyPrefix(of: storageKey) } else { nil }
         var after = prefix.map { RecordID(.biometricKey, tenant, key: $0) }
@@ -139,6 +147,8 @@ package final class SessionEndings: Sendable {
             }
             guard found.count == Self.batch, let last = found.last else { return }
             after = last.id
+            pages -= 1
+            if pages == 0 { return }
         }
     }
 

@@ -57,9 +57,9 @@ package final class BrokerResources: Sendable {
         do throws(OpeningFailure) {
             try await unlock(store)
             if let directory = options.journalDirectory {
-                journal = try await openJournal(directory, keyring: store.keyring, log: log)
+                journal = try await openJournal(directory, keyring: store.keyring, log: log, time: time)
             }
-            let client = try makeClient(settings, options, on: loop)
+            let client = try makeClient(settings, options, on: loop, log: log)
             let shared = SharedTime(time)
             if let patience = options.timePatience {
                 try await begin(shared, store, within: patience, log)
@@ -84,7 +84,7 @@ package final class BrokerResources: Sendable {
 
     /// Opens the journal, which is a file store that is sealed with the database's keys.
     private static func openJournal(
-        _ directory: String, keyring: Keyring, log: Log
+        _ directory: String, keyring: Keyring, log: Log, time: any Time
     ) async throws(OpeningFailure) -> Journal {
         let vault: Vault
         do throws(FileStoreError) {
@@ -97,6 +97,7 @@ package final class BrokerResources: Sendable {
         }
         do throws(VaultError) {
             try await vault.unlock()
+            try await retireOtherKeys(of: vault, log, time)
         } catch {
             await vault.close()
             throw .journalKeys(error)
@@ -104,12 +105,35 @@ package final class BrokerResources: Sendable {
         return Journal(vault: vault)
     }
 
+    /// Seals a journal under the first key, and retires its other keys. No other process can do so: the journal is this
+    /// process's own. A key under which something is left that does not open stays.
+    private static func retireOtherKeys(of journal: Vault, _ log: Log, _ time: any Time) async throws(VaultError) {
+        let others = try await journal.otherKeys()
+        if others.isEmpty { return }
+        do throws(StoreError) {
+            let progress = try await Resealing(journal, time: time, perSecond: nil).run()
+            log.info("journal_resealed", [.count(progress.resealed)])
+        } catch {
+            throw .store(error)
+        }
+        for id in others {
+            do throws(RetirementRefusal) {
+                try await journal.retireKey(id: id)
+            } catch {
+                if case .store(let error) = error { throw .store(error) }
+            }
+        }
+    }
+
     private static func makeClient(
-        _ settings: CredentialsBroker.Settings, _ options: Options, on loop: EventLoop
+        _ settings: CredentialsBroker.Settings, _ options: Options, on loop: EventLoop, log: Log
     ) throws(OpeningFailure) -> HTTPSClient {
         var configuration = HTTPSClientConfiguration()
         configuration.trustedCAFile = options.trustedCAFile
         configuration.proxy = options.proxy
+        configuration.onBackupPin = { origin in
+            log.warning("provider_backup_pin", [.endpoint("\(origin.scheme.rawValue)://\(origin.authority)")])
+        }
         settings.limit(&configuration)
         let resolver: NameResolver
         do throws(SystemError) {

@@ -43,6 +43,8 @@ package final class CredentialsBroker: Sendable {
         package var renewalPatience: Duration? = .seconds(2)
         /// The longest time of one call to a provider, unless its preset has a longer one; see `limit`. A lease lasts a little longer. Default 10 s.
         package var providerTimeout: Duration = .seconds(10)
+        /// What the audit log tells of. Default: nothing.
+        package var audit = AuditTrail.Settings()
         /// How many token requests a provider gets at once.
         package var providerBudget = ProviderBudget.Limits()
 
@@ -61,6 +63,7 @@ package final class CredentialsBroker: Sendable {
     package let time: any Time
     package let log: Log
     package let metrics: Metrics
+    package let audit: AuditTrail
     package let budget: ProviderBudget
     package let tenants: TenantDirectory
     package let providers: ProviderAccess
@@ -80,6 +83,8 @@ package final class CredentialsBroker: Sendable {
     package let logins: LoginFlow
     package let deviceLogins: DeviceFlow
     package let appAdmission: AppToAppFlow
+    package let biometrics: BiometricLogins
+    package let softwareKeys: SoftwareKeys
     package let events: EventFeed
     package let expiryJob: ExpiryJob
     package let bus: EventBus
@@ -109,7 +114,9 @@ package final class CredentialsBroker: Sendable {
         metrics = Metrics()
         let instruments = Instruments(time: time, log: log, metrics: metrics)
         let reports = StoreReports(log, metrics, time: time)
-        let vault = vault.behind { ReportingStore(inner: $0, reports: reports) }
+        let reporting = vault.behind { ReportingStore(inner: $0, reports: reports) }
+        audit = AuditTrail(settings.audit, vault: reporting, time: time, log: log)
+        let vault = audit.audited(reporting)
         self.vault = vault
         let bus = EventBus(cacheValidity: CacheValidity(lifetime: vault.revalidateAfter))
         self.bus = bus
@@ -159,7 +166,7 @@ package final class CredentialsBroker: Sendable {
         let sessions = AppSessions(records: records, clients: clients)
         apps = AppGrants(
             clients: clients, sessions: sessions, credentials: credentials,
-            limits: TokenEndpointLimits(settings.appRequests, vault: vault, instruments: instruments))
+            limits: TokenEndpointLimits(settings.appRequests, vault: vault, instruments: instruments), audit: audit)
         appLinks = AppLinkFiles(clients: clients, base: settings.publicBaseURL, instruments: instruments)
         challenges = AppChallenges(vault: vault, time: time)
         appToApp = AppToAppGrants(grants: apps, challenges: challenges)
@@ -177,6 +184,9 @@ package final class CredentialsBroker: Sendable {
             renewer: renewer,
             links: AppLinkCheck(
                 transport: transport, allowsHTTP: settings.providerTargets.allowsHTTP, time: time, log: log))
+
+        biometrics = BiometricLogins(renewer: renewer, credentials: credentials, intake: intake)
+        softwareKeys = SoftwareKeys(vault: vault, log: log)
 
         storeRecovery = StoreRecovery(vault: vault, records: records, time: time, log: log) {
             () async throws(StoreError) in try await sessions.restoreLost()
@@ -206,20 +216,19 @@ package final class CredentialsBroker: Sendable {
     }
 
     /// Starts the background jobs: removing expired records, polling for device logins, renewing tokens before they expire,
-    /// finishing renewals whose process has died, repeating revocations that failed, ending sessions of apps, revalidating cache entries, storing again what the store has lost. Each job is
-    /// one `run()`, which ends when its task is cancelled.
+    /// finishing renewals whose process has died, repeating revocations that failed, ending sessions of apps, revalidating
+    /// cache entries, storing again what the store has lost. Each job is one `run()`, which ends when its task is cancelled.
     package func start() {
         jobs.withLock {
             [
                 deviceLogins, storeRecovery, leaseRecovery, cacheRevalidation, expiryJob, revocations, sessionEndings,
-                housekeeping
-            ] jobs
-            in
+                housekeeping, audit
+            ] jobs in
             jobs.tasks = [
                 Task { await deviceLogins.run() }, Task { await leaseRecovery.run() },
                 Task { await cacheRevalidation.run() }, Task { await expiryJob.run() },
                 Task { await revocations.run() }, Task { await sessionEndings.run() },
-                Task { await housekeeping.run() },
+                Task { await housekeeping.run() }, Task { await audit.run() },
             ]
             jobs.recovery = Task { await storeRecovery.run() }
         }
@@ -261,6 +270,7 @@ package final class CredentialsBroker: Sendable {
         await logins.finish()
         await accounts.finish()
         await appAdmission.finish()
+        await biometrics.finish()
         await apps.limits.finish()
         await appLinks.finish()
         await renewer.finish()
@@ -271,13 +281,14 @@ package final class CredentialsBroker: Sendable {
             await storeRecovery.finish()
         }
         await events.finish()
+        await audit.close()
         canceller?.cancel()
     }
 
     private func cancelAll() {
         let count =
             renewer.cancelAll() + logins.cancelAll() + accounts.cancelAll() + deviceLogins.cancelAll()
-            + appAdmission.cancelAll()
+            + appAdmission.cancelAll() + biometrics.cancelAll()
         providers.servers.cancelAll()
         providers.verifier.keys.cancelAll()
         log.error("work_cut_short", [.count(count)])

@@ -172,6 +172,11 @@ package struct ObjectReader: ValueReader {
         note(at: path(name), detail)
     }
 
+    /// Adds a fault of a member of a nested object.
+    package mutating func note(_ name: WireText, member: WireText, _ detail: String) {
+        note(at: path(name) + "/" + JSONValue.pointerToken(member), detail)
+    }
+
     private mutating func note(at pointer: String, _ detail: String) {
         faults.add(.init(pointer, detail))
     }

@@ -6,6 +6,8 @@ package enum Quota: String, Sendable, CaseIterable {
     case deviceLogins = "device_login_rate"
     case writes = "write_rate"
     case requests = "request_rate"
+    case requestsOfTenant = "tenant_request_rate"
+    case requestsFromAddress = "address_request_rate"
     case pendingLogins = "pending_logins"
     case pendingDeviceLogins = "pending_device_logins"
     case streamsOfKey = "event_streams_per_key"
@@ -21,6 +23,9 @@ package enum Quota: String, Sendable, CaseIterable {
         case .deviceLogins: "The API key begins more device logins a second than it may. Begin the next one later."
         case .writes: "The API key changes or refreshes more credentials a second than it may. Try again later."
         case .requests: "The API key makes more requests a second than it may. Try again later."
+        case .requestsOfTenant:
+            "The tenant's API keys together make more requests a second than they may. Try again later."
+        case .requestsFromAddress: "This address makes more requests a second than it may. Try again later."
         case .pendingLogins: "The tenant has as many pending logins as it may have. Try again when some have ended."
         case .pendingDeviceLogins:
             "The tenant has as many pending device logins as it may have. Try again when some have ended."

@@ -48,7 +48,9 @@ package final class CredentialsWriter: Sendable {
             }
             // An earlier try may have been carried out although its answer was lost.
             let stored = try await self.records.reread(id)
-            return stored.record.granted == held ? stored : nil
+            var expected = held
+            expected.loggedInSince = stored.record.granted?.loggedInSince ?? HeldCredentials.unknownLogin
+            return stored.record.granted == expected ? stored : nil
         }
     }
 
@@ -77,6 +79,8 @@ package final class CredentialsWriter: Sendable {
         // The cache entry is enough for the first try: if the store has another version, the try is a conflict.
         var known = records.cache.fresh(id, now: time.monotonic)
         return try await retryingConflicts { () async throws(StoreError) in
+            // Before the companions, which may issue a code of this login.
+            let began = self.time.now
             guard let (others, events) = try await companions() else { return nil }
             let current: CredentialsSnapshot
             if let snapshot = known {
@@ -85,6 +89,7 @@ package final class CredentialsWriter: Sendable {
                 current = try await self.records.reread(id)
             }
             let now = self.time.now
+            let held = Self.dated(held, over: current.record, began)
             var record = CredentialRecord(held: held)
             if let waiting { record = record.waiting(for: waiting(current.record.held), since: current.heldVersion) }
             let isVerified = waiting == nil
@@ -98,6 +103,17 @@ package final class CredentialsWriter: Sendable {
             if !endings.isEmpty { self.records.sessionEndings.signal(0) }
             return snapshot
         }
+    }
+
+    /// The credentials of a login with their `loggedInSince`.
+    private static func dated(
+        _ held: HeldCredentials, over record: CredentialRecord, _ began: Timestamp
+    ) -> HeldCredentials {
+        guard held.level == .user else { return held }
+        let earlier = record.held.flatMap { $0.level == .user && !$0.isOfOtherUser(than: held) ? $0 : nil }
+        var held = held
+        held.loggedInSince = earlier?.loggedInSince ?? began
+        return held
     }
 
     /// Removes user and client credentials and the quarantined ones (TIDAL's Auth design, "logout"). The compare-and-set of a

@@ -23,7 +23,7 @@ package final class RevocationJob: Sendable {
     private static let batch = 100
     /// How many revocations are made at once.
     private static let atOnce = 8
-    /// The longest pause between two searches: marks that other replicas write are not announced.
+    /// The longest pause between two searches.
     private static let interval: Duration = .seconds(30)
     /// When a record that this process cannot read is handled again: another replica may be able to read it.
     private static let unreadablePause: Duration = .seconds(3600)
@@ -141,14 +141,12 @@ package final class RevocationJob: Sendable {
     /// - Returns: after how long to search again.
     package func handleAllDue() async -> Duration {
         do throws(StoreError) {
-            while !Task.isCancelled {
-                let due = try await vault.due(.revocation, before: time.now, limit: Self.batch)
-                try await handle(due)
-                if due.count < Self.batch { break }
+            let search = DueRecords(vault: vault, time: time, batch: Self.batch, interval: Self.interval)
+            try await search.handleAll(.revocation) { due throws(StoreError) in
+                try await self.handle(due)
+                return true
             }
-            guard let next = try await vault.nextDue(.revocation) else { return Self.interval }
-            // A mark is due once its time has passed, so one millisecond later.
-            return max(.milliseconds(1), min(Self.interval, time.now.duration(to: next) + .milliseconds(1)))
+            return try await search.pause(.revocation)
         } catch {
             log.storeFailed(error)
             return Self.interval

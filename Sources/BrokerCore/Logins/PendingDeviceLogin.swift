@@ -1,4 +1,4 @@
-internal import CredentialStore
+package import CredentialStore
 internal import Cryptography
 internal import ExternalText
 internal import JSON
@@ -9,7 +9,7 @@ internal import Reactor
 ///
 /// The replica that replaces exactly the version of the record that it has read owns the next poll. So all replicas together poll
 /// no more often than one would.
-struct PendingDeviceLogin: Sendable {
+package struct PendingDeviceLogin: Sendable {
     /// What a poll sends.
     struct Request: Sendable {
         /// The registration, and the endpoints, as they were when the login began.
@@ -62,7 +62,7 @@ struct PendingDeviceLogin: Sendable {
     }
 
     /// The record that replaces `previous`.
-    func record(replacing previous: OpenRecord) -> OpenRecord {
+    package func record(replacing previous: OpenRecord) -> OpenRecord {
         OpenRecord(
             id: recordID, version: previous.version + 1, content: SecretBytes(encoded), lookup: previous.lookup,
             expires: previous.expires, due: due)
@@ -91,7 +91,7 @@ extension PendingDeviceLogin {
     }
 
     /// Reads a record; throws `.damaged` where this build cannot read it.
-    init(_ record: OpenRecord) throws(StoreError) {
+    package init(_ record: OpenRecord) throws(StoreError) {
         let damaged = StoreError.damaged("a device login of tenant \(record.id.tenant) cannot be read by this version")
         guard let json = try? JSONValue(parsing: record.content.revealedBytes),
             let storageKey = json["storage_key"]?.string.flatMap(StorageKey.init),

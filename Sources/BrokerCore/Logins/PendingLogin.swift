@@ -1,4 +1,4 @@
-internal import CredentialStore
+package import CredentialStore
 internal import Cryptography
 internal import ExternalText
 internal import JSON
@@ -124,7 +124,7 @@ package struct PendingLogin: Sendable {
     }
 
     /// The record that replaces `previous`.
-    func record(replacing previous: OpenRecord) -> OpenRecord {
+    package func record(replacing previous: OpenRecord) -> OpenRecord {
         OpenRecord(
             id: recordID, version: previous.version + 1, content: SecretBytes(encoded), lookup: previous.lookup,
             expires: previous.expires, due: due)
@@ -188,7 +188,7 @@ extension PendingLogin {
 
     /// Reads a record; throws `.damaged` where this build cannot read it. Members that earlier builds did not write have
     /// defaults.
-    init(_ record: OpenRecord) throws(StoreError) {
+    package init(_ record: OpenRecord) throws(StoreError) {
         let damaged = StoreError.damaged("a login of tenant \(record.id.tenant) cannot be read by this version")
         guard let json = try? JSONValue(parsing: record.content.revealedBytes),
             let storageKey = json["storage_key"]?.string.flatMap(StorageKey.init),

@@ -128,7 +128,7 @@ struct AccountEndpoint: Sendable {
         guard let location = response.fields["Location"] else {
             throw unusable("redirects without a Location", address, exchange)
         }
-        guard let code = Self.code(in: location) else {
+        guard let code = Self.code(in: location, at: WireText(exchange.rules.redirectURI)) else {
             throw unusable("redirects without an authorization code", address, exchange)
         }
         return code
@@ -200,10 +200,12 @@ struct AccountEndpoint: Sendable {
         }
     }
 
-    /// The code in the query of the address that the provider redirects to; nil where there is none, or more than one.
-    private static func code(in location: WireText) -> SecretBytes? {
+    /// The code in the query of the address that the provider redirects to; nil where there is none, or more than one, or where
+    /// the address is not the redirect URI, as the code is then for another application.
+    private static func code(in location: WireText, at redirectURI: WireText) -> SecretBytes? {
         let address = location.split(at: "#", limit: 2)[0].split(at: "?", limit: 2)
-        guard address.count == 2, let pairs = try? FormEncoding.decode(address[1].utf8.span) else { return nil }
+        guard address.count == 2, address[0] == redirectURI, let pairs = try? FormEncoding.decode(address[1].utf8.span)
+        else { return nil }
         let codes = pairs.filter { $0.name == codeParameter }.map(\.value)
         guard codes.count == 1, (1...longestCode).contains(codes[0].count),
             codes[0].utf8.allSatisfy({ $0 > 0x20 && $0 < 0x7f })

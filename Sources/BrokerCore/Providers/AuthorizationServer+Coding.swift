@@ -34,5 +34,6 @@ extension AuthorizationServer {
             revocationAuthentication: json["revocation_authentication"]?.string.flatMap(
                 ProviderPreset.ClientAuthentication.init))
         challengeEndpoint = json["challenge"]?.string?.text
+        requestHeaders = configuration.requestHeaders
     }
 }

@@ -21,6 +21,7 @@ extension ClientRequest {
         self.init(
             method: method, url: url, fields: ["Accept": "application/json", "User-Agent": "token-broker"],
             pins: try PinSet.inForce(server.pinnedCertificates, at: url))
+        self.fields.add(server.requestHeaders)
     }
 
     /// The parameters in the form of an HTML form: the body, or the query of a request without a body.
@@ -28,5 +29,12 @@ extension ClientRequest {
         guard body.isEmpty else { return body }
         let parts = WireText(url.pathAndQuery).split(at: "?", limit: 2)
         return parts.count == 2 ? Array(parts[1].utf8) : []
+    }
+}
+
+extension Fields {
+    /// Adds what the operator has the broker send to a provider. `User-Agent` is replaced by it.
+    mutating func add(_ headers: RequestHeaders) {
+        for field in headers.fields { set(field.name.text, field.value.text) }
     }
 }

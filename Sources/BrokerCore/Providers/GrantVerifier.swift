@@ -107,7 +107,10 @@ package struct GrantVerifier: Sendable {
                 subject = token.claims.subject
             }
             if let expectations = verification?.refreshToken, let refreshToken = held.refreshToken {
-                _ = try await verified(refreshToken, .refresh, expectations, source)
+                let token = try await verified(refreshToken, .refresh, expectations, source)
+                if verification?.namesOneUser == true, held.proof.accessToken, token.claims.subject != subject {
+                    throw Self.refused(.refresh, "its subject is not that of the access token.")
+                }
                 held.proof.refreshToken = true
             }
             if held.level == .user, let idToken = grant.idToken,

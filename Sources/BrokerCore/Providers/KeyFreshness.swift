@@ -18,21 +18,8 @@ struct KeyFreshness: Sendable, Equatable {
     let lastModified: WireText?
 
     init(_ fields: Fields) {
-        var seconds = Int64(Self.longest.components.seconds)
-        for field in fields.values("Cache-Control") {
-            for directive in field.split(at: ",") {
-                let parts = directive.trimmed.lowercased.split(at: "=", limit: 2)
-                switch parts[0] {
-                case "no-store", "no-cache": seconds = 0
-                // Where a directive cannot be read or occurs twice, the shortest time counts (RFC 9111 §4.2.1).
-                case "max-age": seconds = min(seconds, parts.count == 2 ? Self.seconds(parts[1]) ?? 0 : 0)
-                default: break
-                }
-            }
-        }
-        // What a cache on the way has kept is older by this.
-        let age = fields["Age"].flatMap { Self.seconds($0.trimmed) } ?? 0
-        lifetime = min(max(.seconds(max(0, seconds - min(age, seconds))), Self.shortest), Self.longest)
+        let longest = Self.longest.components.seconds
+        lifetime = max(.seconds(CacheControl.freshSeconds(fields, unstated: longest, limit: longest)), Self.shortest)
         entityTag = Self.validator(fields["ETag"])
         lastModified = Self.validator(fields["Last-Modified"])
     }
@@ -55,13 +42,6 @@ struct KeyFreshness: Sendable, Equatable {
     func addConditions(to fields: inout Fields) {
         if let entityTag { fields.append("If-None-Match", entityTag.text) }
         if let lastModified { fields.append("If-Modified-Since", lastModified.text) }
-    }
-
-    /// A number of seconds, with or without quotation marks; nil for another text.
-    private static func seconds(_ text: WireText) -> Int64? {
-        let digits = text.utf8.filter { $0 != UInt8(ascii: "\"") }
-        guard !digits.isEmpty, digits.count <= 18, digits.allSatisfy({ $0 >= 0x30 && $0 <= 0x39 }) else { return nil }
-        return digits.reduce(0) { $0 * 10 + Int64($1 - 0x30) }
     }
 
     /// A validator that can be sent back as it came; nil for another one.

@@ -22,10 +22,17 @@ package final class ProviderKeys: Sendable {
         case refused(JWSError)
     }
 
-    /// Where keys are. What was learnt without pins, or under others, is nothing that a tenant with pins may rely on.
+    /// Where keys are. What was learnt without pins, or under others, is nothing that a tenant with pins may rely on; and a
+    /// provider may answer other header fields differently.
     private struct Source: Hashable {
         let address: String
         let pins: [String]
+        let headers: RequestHeaders
+
+        init(_ address: String, _ configuration: TenantConfiguration) {
+            self.address = address
+            (pins, headers) = (configuration.effectivePins, configuration.requestHeaders)
+        }
     }
 
     private struct Held {
@@ -84,7 +91,7 @@ package final class ProviderKeys: Sendable {
     package func verified(
         _ token: CompactJWS, at address: String, for configuration: TenantConfiguration
     ) async throws(Failure) -> VerifiedJWS {
-        let source = Source(address: address, pins: configuration.effectivePins)
+        let source = Source(address, configuration)
         let (before, now) = (known.withLock { $0[source] }, time.monotonic)
         if let held = before?.held, now < held.end {
             do throws(JWSError) {
@@ -121,7 +128,7 @@ package final class ProviderKeys: Sendable {
     package func verifiedAtOnce(
         _ token: CompactJWS, at address: String, for configuration: TenantConfiguration
     ) throws(Failure) -> VerifiedJWS {
-        let source = Source(address: address, pins: configuration.effectivePins)
+        let source = Source(address, configuration)
         guard let held = known.withLock({ $0[source]?.held }), time.monotonic < held.end else {
             throw .unavailable(Self.later(.seconds(1)))
         }
@@ -193,7 +200,7 @@ package final class ProviderKeys: Sendable {
         var fields: Fields = ["Accept": "application/jwk-set+json, application/json"]
         before?.freshness.addConditions(to: &fields)
         let response = try await ProviderResource.keys.get(
-            source.address, fields, pins: source.pins, of: configuration.preset, over: transport, instruments)
+            source.address, fields, for: configuration, over: transport, instruments)
         if response.status == .notModified, let before {
             return Held(
                 keys: before.keys, freshness: before.freshness.confirmed(by: response.fields), confirmed: begun)

@@ -39,21 +39,22 @@ enum ProviderResource {
 
     /// Sends one request. Counts it, and logs a failure.
     /// - Parameters:
-    ///   - pins: those of the tenant that asks; empty for none.
-    ///   - preset: the tenant's kind of provider.
+    ///   - configuration: of the tenant that asks.
     /// - Returns: the answer, whatever its status.
     /// - Throws: `illegal_configuration` where the address or the pins are not usable; `provider_untrusted`; `network_error` where
     ///   no answer comes within 5 seconds. Only after the last one, a retry may help.
     func get(
-        _ address: String, _ fields: Fields, pins: [String], of preset: ProviderPreset,
+        _ address: String, _ fields: Fields, for configuration: TenantConfiguration,
         over transport: any ProviderTransport, _ instruments: Instruments
     ) async throws(BrokerError) -> ClientResponse {
         guard let url = URLTarget(address) else {
             throw BrokerError(.illegalConfiguration, "The address of the \(name) is not a usable URL.")
         }
-        let request = ClientRequest(
-            method: .get, url: url, fields: fields, pins: try PinSet.inForce(pins, at: url),
+        let preset = configuration.preset
+        var request = ClientRequest(
+            method: .get, url: url, fields: fields, pins: try PinSet.inForce(configuration.effectivePins, at: url),
             timeLimit: Self.longestRequest)
+        request.fields.add(configuration.requestHeaders)
         let start = instruments.time.monotonic
         func count(_ code: String) {
             instruments.metrics.providerAnswered(

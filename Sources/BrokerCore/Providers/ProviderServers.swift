@@ -10,16 +10,18 @@ internal import Waiting
 
 /// The endpoints of a tenant's provider: from the configuration, completed by the provider's metadata where needed.
 package final class ProviderServers: Sendable {
-    /// Has the pins, since a tenant with pins must not use metadata that was fetched without them, or with other ones.
+    /// Has the pins, since a tenant with pins must not use metadata that was fetched without them, or with other ones; and the
+    /// header fields, since a provider may answer others differently.
     private struct Source: Hashable {
         let issuer: String
         let pins: [String]
+        let headers: RequestHeaders
 
         /// Nil for a tenant without an issuer.
         init?(_ configuration: TenantConfiguration) {
             guard let issuer = configuration.issuer else { return nil }
             self.issuer = issuer
-            pins = configuration.effectivePins
+            (pins, headers) = (configuration.effectivePins, configuration.requestHeaders)
         }
     }
 
@@ -175,10 +177,11 @@ package final class ProviderServers: Sendable {
             // The first address may have used up the time.
             if start >= end { break }
             do throws(TransportError) {
-                let response = try await transport.send(
-                    ClientRequest(
-                        method: .get, url: url, fields: ["Accept": "application/json"], pins: pinSet,
-                        timeLimit: start.duration(to: end)))
+                var request = ClientRequest(
+                    method: .get, url: url, fields: ["Accept": "application/json"], pins: pinSet,
+                    timeLimit: start.duration(to: end))
+                request.fields.add(source.headers)
+                let response = try await transport.send(request)
                 metrics.providerAnswered(
                     provider: preset.name, endpoint: .metadata, code: String(response.status.code),
                     took: start.duration(to: time.monotonic))

@@ -1,6 +1,6 @@
 internal import ExternalText
 internal import HTTPCodec
-internal import HTTPSClient
+package import HTTPSClient
 internal import JOSE
 internal import JSON
 internal import OAuth
@@ -119,8 +119,9 @@ package struct TenantCheck: Sendable {
             return .noPin(error.detail)
         }
         do throws(TransportError) {
-            _ = try await transport.send(
-                ClientRequest(method: .get, url: url, pins: pins, timeLimit: providers.callLimit))
+            var request = ClientRequest(method: .get, url: url, pins: pins, timeLimit: providers.callLimit)
+            request.fields.add(configuration.requestHeaders)
+            _ = try await transport.send(request)
             return .answered
         } catch {
             return Self.reach(error, origin)
@@ -185,7 +186,7 @@ package struct TenantCheck: Sendable {
     }
 
     /// Why a request failed, and what to change.
-    private static func words(_ error: TransportError) -> String {
+    package static func words(_ error: TransportError) -> String {
         switch error {
         case .invalidURL, .invalidRequest: "The address is not a usable URL."
         case .insecureTarget, .forbiddenAddress: "The address may not be called: " + TargetPolicy.remedy
@@ -234,10 +235,11 @@ package struct TenantCheck: Sendable {
         let start = time.monotonic
         do {
             let pins = try PinSet.inForce(configuration.effectivePins, at: url)
-            response = try await transport.send(
-                ClientRequest(
-                    method: .get, url: url, fields: ["Accept": "application/json"], pins: pins,
-                    timeLimit: providers.callLimit))
+            var request = ClientRequest(
+                method: .get, url: url, fields: ["Accept": "application/json"], pins: pins,
+                timeLimit: providers.callLimit)
+            request.fields.add(configuration.requestHeaders)
+            response = try await transport.send(request)
         } catch let error as TransportError {
             return Outcome(.jwks, false, unanswered(address, error, since: start))
         } catch {

@@ -26,12 +26,8 @@ extension TokenEndpoint {
     func proof(
         of key: DeviceKey, at server: AuthorizationServer, of tenant: TenantName, retries: Int
     ) async throws(BrokerError) -> WireText {
-        guard let rules = server.preset.appToApp, let address = server.challengeEndpoint else {
-            throw BrokerError(
-                .illegalConfiguration,
-                "No challenge endpoint is known of this provider. Name it in the configured endpoints.")
-        }
-        let challenge = try await challenge(rules, address, server, tenant, retries: retries)
+        let (rules, address) = try Self.challengeEndpoint(at: server)
+        let challenge = try await challenge(for: rules.challengePurpose, address, server, tenant, retries: retries)
         do throws(KeyError) {
             return try key.proof(of: challenge, by: rules, at: time.now)
         } catch {
@@ -39,11 +35,24 @@ extension TokenEndpoint {
         }
     }
 
-    private func challenge(
-        _ rules: ProviderPreset.AppToAppRules, _ address: String, _ server: AuthorizationServer, _ tenant: TenantName,
-        retries: Int
+    /// The provider's rules for keys of devices, and the address of its challenges.
+    /// - Throws: `illegal_configuration` where the provider has no such endpoint.
+    static func challengeEndpoint(
+        at server: AuthorizationServer
+    ) throws(BrokerError) -> (rules: ProviderPreset.AppToAppRules, address: String) {
+        guard let rules = server.preset.appToApp, let address = server.challengeEndpoint else {
+            throw BrokerError(
+                .illegalConfiguration,
+                "No challenge endpoint is known of this provider. Name it in the configured endpoints.")
+        }
+        return (rules, address)
+    }
+
+    /// Asks for a challenge for that purpose.
+    func challenge(
+        for purpose: String, _ address: String, _ server: AuthorizationServer, _ tenant: TenantName, retries: Int
     ) async throws(BrokerError) -> WireText {
-        let message = try Self.challengeRequest(rules, address, server)
+        let message = try Self.challengeRequest(purpose, address, server)
         let fields: [LogField] = [.tenant(tenant), .provider(server.preset), .endpoint(address)]
         var retry = 0
         while true {
@@ -80,11 +89,11 @@ extension TokenEndpoint {
     }
 
     private static func challengeRequest(
-        _ rules: ProviderPreset.AppToAppRules, _ address: String, _ server: AuthorizationServer
+        _ purpose: String, _ address: String, _ server: AuthorizationServer
     ) throws(BrokerError) -> ClientRequest {
         var message = try ClientRequest(provider: server, .post, address)
         message.fields.append("Content-Type", "application/json")
-        message.body = JSONWriter.object { $0.member("purpose", rules.challengePurpose) }
+        message.body = JSONWriter.object { $0.member("purpose", purpose) }
         return message
     }
 
@@ -98,7 +107,7 @@ extension TokenEndpoint {
     func tryChallenge(
         _ rules: ProviderPreset.AppToAppRules, _ address: String, at server: AuthorizationServer, within limit: Duration
     ) async throws(BrokerError) -> Result<ClientResponse, TransportError> {
-        var message = try Self.challengeRequest(rules, address, server)
+        var message = try Self.challengeRequest(rules.challengePurpose, address, server)
         message.timeLimit = limit
         return await send(message, endpoint: .challenge, server: server)
     }
@@ -133,20 +142,28 @@ extension TokenEndpoint {
             let sent = SentSecrets(form: message.parameters, authorization: nil)
             let refusal = await refusal(response, to: sent, fields)
             log.warning("app2app_request_refused", refusal.fields)
-            if refusal.status == 429 {
-                budget.pauses.pause(
-                    ProviderPauses.Key(tenant.configuration.client, at: server),
-                    for: refusal.retryAfter ?? .seconds(Self.defaultRetryAfterSeconds), now: time.monotonic)
-            }
-            guard (400...499).contains(refusal.status), refusal.status != 429 else { throw refusal.retryable }
+            try requireDecision(refusal, for: tenant.configuration.client, at: server)
             return .refused(
                 error: refusal.answer.error.map { ErrorText.shown($0, answering: sent) },
                 description: await Self.description(in: response, answering: sent))
         }
     }
 
+    /// Has other calls spare a provider that limits their rate.
+    /// - Throws: `retryable_error` where the refusal says nothing about the request.
+    func requireDecision(
+        _ refusal: Refusal, for client: ClientConfiguration, at server: AuthorizationServer
+    ) throws(BrokerError) {
+        if refusal.status == 429 {
+            budget.pauses.pause(
+                ProviderPauses.Key(client, at: server),
+                for: refusal.retryAfter ?? .seconds(Self.defaultRetryAfterSeconds), now: time.monotonic)
+        }
+        guard (400...499).contains(refusal.status), refusal.status != 429 else { throw refusal.retryable }
+    }
+
     /// A text of an answer; nil where it has none of a usable form.
-    private static func value(in response: ClientResponse, at path: [WireText]) async -> WireText? {
+    static func value(in response: ClientResponse, at path: [WireText]) async -> WireText? {
         let text = await InputReading.run(bytes: response.body.count) { () -> WireText? in
             guard let json = try? JSONValue(parsing: response.body) else { return nil }
             return path.reduce(json as JSONValue?) { $0?[$1] }?.string
@@ -156,7 +173,7 @@ extension TokenEndpoint {
     }
 
     /// The description of a refusal for the app that has asked; nil where there is none that can be passed on.
-    private static func description(in response: ClientResponse, answering sent: SentSecrets) async -> WireText? {
+    static func description(in response: ClientResponse, answering sent: SentSecrets) async -> WireText? {
         await InputReading.run(bytes: response.body.count) {
             guard let text = (try? JSONValue(parsing: response.body))?["error_description"]?.string,
                 (1...256).contains(text.count), text.utf8.allSatisfy({ $0 >= 0x20 && $0 < 0x7f }),

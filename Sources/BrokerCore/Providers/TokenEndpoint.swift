@@ -340,7 +340,7 @@ package struct TokenEndpoint: Sendable {
     }
 
     /// The grant in an answer; nil where there is none.
-    private func readGrant(
+    func readGrant(
         _ response: ClientResponse, of server: AuthorizationServer, askedAt asked: Timestamp, _ fields: [LogField]
     ) async -> TokenResponse? {
         let granted = await InputReading.run(bytes: response.body.count) {

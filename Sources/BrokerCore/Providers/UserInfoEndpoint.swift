@@ -30,8 +30,7 @@ struct UserInfoEndpoint: Sendable {
         ]
         do throws(BrokerError) {
             response = try await ProviderResource.userInfo.get(
-                address, fields, pins: configuration.effectivePins, of: configuration.preset, over: transport,
-                instruments)
+                address, fields, for: configuration, over: transport, instruments)
         } catch {
             throw .unavailable(error)
         }

@@ -80,7 +80,7 @@ package final class Journal: Sendable {
 }
 
 /// Credentials that a provider granted in exchange for a refresh token, before they are stored.
-struct JournalEntry: Sendable, Equatable {
+package struct JournalEntry: Sendable, Equatable {
     /// What the credentials were exchanged for.
     struct Exchange: Sendable, Equatable {
         /// The version of the record that they are to replace.
@@ -113,7 +113,7 @@ struct JournalEntry: Sendable, Equatable {
         self.isOfSameUser = isOfSameUser
     }
 
-    var encoded: [UInt8] {
+    package var encoded: [UInt8] {
         JSONWriter.object { json in
             json.member("base", exchange.base)
             json.memberIfPresent("holder", exchange.holder)
@@ -128,7 +128,7 @@ struct JournalEntry: Sendable, Equatable {
     }
 
     /// Nil where this build cannot read the record.
-    init?(_ record: OpenRecord) {
+    package init?(_ record: OpenRecord) {
         guard let json = try? JSONValue(parsing: record.content.revealedBytes), let base = json["base"]?.integer,
             let spent = (json["spent"]?.string?.text).flatMap(Base64URL.decode),
             let content = (json["record"]?.string?.text).flatMap(Base64URL.decode),

@@ -1,12 +1,12 @@
-internal import CredentialStore
+package import CredentialStore
 internal import Cryptography
 internal import ExternalText
 internal import JSON
-internal import OAuth
+package import OAuth
 
 /// Sessions of apps that are to be ended, because a logout, another user's login or the removal of a client has ended what they
 /// rest on. The commit of that change writes it, so that a process that dies right after it leaves no session behind.
-struct PendingSessionEnding: Sendable, Equatable {
+package struct PendingSessionEnding: Sendable, Equatable {
     enum Sessions: Sendable, Equatable {
         case of(StorageKey)
         case ofClient(String)
@@ -18,7 +18,7 @@ struct PendingSessionEnding: Sendable, Equatable {
     let before: Timestamp
 
     /// The change that the commit makes. Work on it is due at once.
-    func insertion(in tenant: TenantName, version: Int64) -> VaultChange {
+    package func insertion(in tenant: TenantName, version: Int64) -> VaultChange {
         .insert(
             OpenRecord(
                 id: RecordID(.sessionEnding, tenant, key: RefreshID().text), version: version,
@@ -37,7 +37,7 @@ struct PendingSessionEnding: Sendable, Equatable {
     }
 
     /// Nil where this build cannot read the record.
-    init?(_ record: OpenRecord) {
+    package init?(_ record: OpenRecord) {
         guard let json = try? JSONValue(parsing: record.content.revealedBytes),
             let cause = json["cause"]?.string.flatMap({ BrokerEvent.SessionEnd($0) }),
             let before = json["before"]?.integer

@@ -51,7 +51,7 @@ package final class ExpiryJob: Sendable {
     private static let batch = 500
     /// How many attempts may be under way at once, over all providers.
     private static let limit = 256
-    /// The longest pause between two searches: marks that other replicas write are not announced.
+    /// The longest pause between two searches.
     private static let interval: Duration = .seconds(5)
     /// When a record that this process cannot read is handled again.
     private static let unreadablePause: Duration = .seconds(60)
@@ -133,14 +133,9 @@ package final class ExpiryJob: Sendable {
     /// - Returns: after how long to search again.
     package func handleAllDue() async -> Duration {
         do throws(StoreError) {
-            while !Task.isCancelled {
-                let due = try await vault.due(.credentials, before: time.now, limit: Self.batch)
-                // Further records of a full page, and those that had to wait too long, are in the next page.
-                if try await handle(due), due.count < Self.batch { break }
-            }
-            guard let next = try await vault.nextDue(.credentials) else { return Self.interval }
-            // A mark is due once its time has passed, so one millisecond later.
-            return max(.milliseconds(1), min(Self.interval, time.now.duration(to: next) + .milliseconds(1)))
+            let search = DueRecords(vault: vault, time: time, batch: Self.batch, interval: Self.interval)
+            try await search.handleAll(.credentials) { due throws(StoreError) in try await self.handle(due) }
+            return try await search.pause(.credentials)
         } catch {
             log.storeFailed(error)
             return Self.interval

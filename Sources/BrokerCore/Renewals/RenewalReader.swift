@@ -119,7 +119,9 @@ final class RenewalReader {
         basis.decision = renewer.decider.decide(basis.snapshot, tenant, request.query, id)
         basis.grant = basis.decision.grant
         if basis.decision == .verify {
-            return .ended(await renewer.verification.verify(id, of: tenant, basis.snapshot))
+            // The set has waited, so that each caller decides by what is left of its lifetime.
+            return .ended(
+                await renewer.verification.verify(id, of: tenant, basis.snapshot).map { _ in .overtaken })
         }
         if basis.grant == nil, basis.decision != .retire || lease == nil {
             guard basis.decision != .retire else { return due(basis, lease: nil) }

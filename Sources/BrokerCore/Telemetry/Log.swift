@@ -34,6 +34,8 @@ package struct LogField: Sendable {
     /// The identifier that the server gave a request.
     package static func request(_ id: RequestID) -> LogField { .init("request_id", id.text) }
     package static func tenant(_ tenant: TenantName) -> LogField { .init("tenant", tenant.description) }
+    /// - Parameter id: the identifier of a registered client, which an operator has chosen, and never one that a request names.
+    package static func registeredClient(_ id: String) -> LogField { .init("client_id", id) }
     package static func provider(_ preset: ProviderPreset) -> LogField { .init("provider", preset.name) }
     package static func route(_ route: StaticString) -> LogField { .init("route", route.description) }
     package static func outcome(_ outcome: StaticString) -> LogField { .init("outcome", outcome.description) }
@@ -90,6 +92,9 @@ package struct LogField: Sendable {
     package static func credentials(_ id: CredentialsID) -> [LogField] {
         [.tenant(id.tenant), .init("storage_key_digest", id.storageKeyDigest)]
     }
+
+    /// When the listener's certificate expires.
+    package static func expires(_ time: Timestamp) -> LogField { .init("expires", time.description) }
 
     /// The difference of two clocks.
     package static func difference(_ duration: Duration) -> LogField {

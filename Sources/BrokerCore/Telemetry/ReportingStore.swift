@@ -49,6 +49,10 @@ struct ReportingStore: RecordStore {
         try await reporting(.write) { () async throws(StoreError) in try await inner.commit(changes) }
     }
 
+    func reseal(_ changes: [Reseal]) async throws(StoreError) -> Int {
+        try await reporting(.write) { () async throws(StoreError) in try await inner.reseal(changes) }
+    }
+
     func lapsed(_ kind: RecordKind, limit: Int) async throws(StoreError) -> [LapsedLease] {
         try await reporting(.read) { () async throws(StoreError) in try await inner.lapsed(kind, limit: limit) }
     }
@@ -93,6 +97,20 @@ struct ReportingStore: RecordStore {
         try await reporting(.write) { () async throws(StoreError) in
             try await inner.trimLog(before: time, keeping: count, limit: limit)
         }
+    }
+
+    func auditChains(since: Timestamp?) async throws(StoreError) -> [AuditChain] {
+        try await reporting(.read) { () async throws(StoreError) in try await inner.auditChains(since: since) }
+    }
+
+    func auditBlocks(of chain: String, after first: Int64, limit: Int) async throws(StoreError) -> [AuditBlock] {
+        try await reporting(.read) { () async throws(StoreError) in
+            try await inner.auditBlocks(of: chain, after: first, limit: limit)
+        }
+    }
+
+    func removeAuditChain(_ chain: String) async throws(StoreError) {
+        try await reporting(.write) { () async throws(StoreError) in try await inner.removeAuditChain(chain) }
     }
 
     func watch(_ notify: @escaping @Sendable (StoreNotification) -> Void) { inner.watch(notify) }

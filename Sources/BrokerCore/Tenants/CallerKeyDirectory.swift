@@ -58,7 +58,7 @@ package final class CallerKeyDirectory: Sendable {
                 cache.fill(digest, nil, ticket)
                 return nil
             }
-            let key = try decode(record)
+            let key = try CallerKey(record)
             cache.fill(digest, key, ticket)
             return key
         } catch {
@@ -98,7 +98,7 @@ package final class CallerKeyDirectory: Sendable {
                 .insert(
                     OpenRecord(
                         id: RecordID(.apiKey, tenant, key: id), version: Self.onlyVersion,
-                        content: SecretBytes(encode(key)),
+                        content: SecretBytes(key.encoded),
                         lookup: digest.bytes, expires: key.expires)),
             ])
         } catch .conflict {
@@ -125,7 +125,7 @@ package final class CallerKeyDirectory: Sendable {
             let size = records.reduce(0) { $0 + $1.content.count }
             return try await InputReading.run(bytes: size) { () throws(StoreError) in
                 var keys: [CallerKey] = []
-                for record in records { keys.append(try self.decode(record)) }
+                for record in records { keys.append(try CallerKey(record)) }
                 return keys
             }
         } catch {
@@ -135,7 +135,7 @@ package final class CallerKeyDirectory: Sendable {
 
     package func key(tenant: TenantName, id: String) async throws(BrokerError) -> CallerKey? {
         do throws(StoreError) {
-            return try await vault.read(RecordID(.apiKey, tenant, key: id)).map(decode)
+            return try await vault.read(RecordID(.apiKey, tenant, key: id)).map(CallerKey.init)
         } catch {
             throw BrokerError(error)
         }
@@ -157,24 +157,30 @@ package final class CallerKeyDirectory: Sendable {
             throw BrokerError(error)
         }
     }
+}
 
-    private func encode(_ key: CallerKey) -> [UInt8] {
+extension CallerKey {
+    /// The sealed content of the record, as JSON.
+    package var encoded: [UInt8] {
         JSONWriter.object { json in
-            json.member("name", key.name)
-            json.member("permissions", key.permissions.map(\.rawValue))
-            if let storageKeys = key.storageKeys { json.member("storage_keys", storageKeys.map(\.description)) }
-            json.member("created", key.created.milliseconds)
-            json.memberIfPresent("expires", key.expires?.milliseconds)
+            json.member("name", name)
+            json.member("permissions", permissions.map(\.rawValue))
+            if let storageKeys { json.member("storage_keys", storageKeys.map(\.description)) }
+            json.member("created", created.milliseconds)
+            json.memberIfPresent("expires", expires?.milliseconds)
         }
     }
 
-    private func decode(_ record: OpenRecord) throws(StoreError) -> CallerKey {
+    /// Throws `.damaged` where this build cannot read the record. A limit of another form than this build writes is not
+    /// ignored: the key would be good for more than its owner has allowed.
+    package convenience init(_ record: OpenRecord) throws(StoreError) {
         guard let json = try? JSONValue(parsing: record.content.revealedBytes),
             let name = json["name"]?.string?.text,
             let permissions = json["permissions"]?.array?.compactMap({ $0.string.flatMap { Permission($0) } }),
-            let created = json["created"]?.integer
+            let created = json["created"]?.integer, json["storage_keys"].map({ $0.array != nil }) ?? true,
+            json["expires"].map({ $0.integer != nil }) ?? true
         else { throw .damaged("API key \(record.id.key) of tenant \(record.id.tenant)") }
-        return CallerKey(
+        self.init(
             id: record.id.key, tenant: record.id.tenant, name: name,
             scope: CallerKey.Scope(
                 permissions: permissions,

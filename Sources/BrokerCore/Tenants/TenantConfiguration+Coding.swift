@@ -93,6 +93,7 @@ extension TenantConfiguration {
         reuseGrace = reader.integer("reuse_grace", in: 0...86_400).map { .seconds($0) }
         proactiveRefresh = reader.integer("proactive_refresh", in: 60...86_400).map { .seconds($0) }
         clientCredentials = reader.choice("client_credentials", ClientCredentials.self) ?? .on
+        requestHeaders = Self.requestHeaders(&reader)
         tokenVerification = reader.object("token_verification") { reader in
             TokenVerification(
                 accessToken: reader.object("access_token", Self.expectations),
@@ -165,6 +166,20 @@ extension TenantConfiguration {
         case .word?: .unlimited
         case nil: nil
         }
+    }
+
+    private static func requestHeaders(_ reader: inout ObjectReader) -> RequestHeaders {
+        let fields = reader.stringMap("request_headers", atMost: RequestHeaders.most) ?? [:]
+        var names: Set<WireText> = []
+        for (name, value) in fields.sorted(by: { $0.key < $1.key }) {
+            if let fault = RequestHeaders.fault(name, value) {
+                reader.note("request_headers", member: name, fault)
+            } else if !names.insert(name.lowercased).inserted {
+                reader.note(
+                    "request_headers", member: name, "has the name of another field, which differs by case only")
+            }
+        }
+        return RequestHeaders(fields)
     }
 
     private static func displayName(_ reader: inout ObjectReader) -> String? {
@@ -318,6 +333,12 @@ extension TenantConfiguration {
             }
         }
         if clientCredentials != .on { json.member("client_credentials", clientCredentials.rawValue) }
+        if requestHeaders != .none {
+            json.name("request_headers")
+            json.object { json in
+                for field in requestHeaders.fields { json.member(field.name.text, field.value.text) }
+            }
+        }
     }
 
     private static func encode(
@@ -337,12 +358,12 @@ extension TenantConfiguration {
     }
 
     /// The content of the sealed record.
-    var encoded: [UInt8] {
+    package var encoded: [UInt8] {
         JSONWriter.object { encode(to: &$0, revealingSecret: true) }
     }
 
     /// Reads a sealed record.
-    init?(decoding bytes: [UInt8]) {
+    package init?(decoding bytes: [UInt8]) {
         guard let json = try? JSONValue(parsing: bytes) else { return nil }
         self.init(stored: json)
     }

@@ -88,6 +88,8 @@ package struct TenantConfiguration: Sendable, Equatable {
     /// How long before its expiry a user's token is renewed without a caller's request, 60 s to a day; nil for never.
     package var proactiveRefresh: Duration?
     package var clientCredentials = ClientCredentials.on
+    /// Sent to the provider with each request, in addition to the broker's own fields.
+    package var requestHeaders = RequestHeaders.none
     /// How signed tokens are verified; its members replace those of the preset. Nil for the preset's.
     package var tokenVerification: TokenVerification?
     /// Nil where the broker takes no part in logins between apps.
@@ -229,6 +231,7 @@ package struct TenantConfiguration: Sendable, Equatable {
         server.activationEndpoint = endpoints.activation ?? endpoint(preset.paths.activation)
         server.logoutEndpoint = endpoints.logout ?? endpoint(preset.paths.logout)
         server.challengeEndpoint = challengeEndpoint(issuer: issuer)
+        server.requestHeaders = requestHeaders
         return server
     }
 

@@ -163,7 +163,8 @@ struct CatalogFrame {
                 let id = RecordID(kind, tenant, key: key)
                 if code == Code.added { frame.added.append(id) } else { frame.removed.append(id) }
             case Code.segment:
-                guard let segment = fields.integer(Int64.self) else { throw .damaged }
+                guard let segment = fields.integer(Int64.self), segment == 0 || LogFrame.sequences.contains(segment)
+                else { throw .damaged }
                 frame.segment = segment
             default: throw .newerFormat
             }

@@ -21,7 +21,8 @@ struct ExaminedLog {
         var last = known?.trimmed ?? 0
         // Whether the end of the log is known.
         var isComplete = true
-        for segment in segmentNames(view) {
+        let names = segmentNames(view)
+        for segment in names {
             let path = FileLog.path(of: segment)
             var flaw: FileFlaw?
             var frames: [LogFrame.Extent] = []
@@ -29,6 +30,9 @@ struct ExaminedLog {
                 guard let bytes = try view.read(path) else { throw .missing }
                 (frames, flaw) = LogFrame.frames(of: bytes, in: segment)
                 if let catalog, segment > catalog.segment { throw .uncatalogued }
+                if flaw == nil, segment == names.last, let end = frames.last?.last, let known, end < known.trimmed {
+                    throw .truncated
+                }
             } catch {
                 flaw = error
             }

@@ -38,20 +38,31 @@ enum FileChange: Equatable, Sendable {
         }
     }
 
+    /// - Throws: `.damaged` also for a path that commits do not change. The digest of the log is no seal, so a path in a
+    ///   log that was forged could lead to any file of the machine.
     init(decoding fields: inout FieldReader) throws(FramedFile.Failure) {
-        switch fields.integer(UInt8.self) {
-        case Code.remove:
-            guard let path = fields.text() else { throw .damaged }
-            self = .remove(path)
+        let code = fields.integer(UInt8.self)
+        guard code == Code.remove || code == Code.append || code == Code.write else { throw .newerFormat }
+        guard let path = fields.text(), Self.isChangedByCommits(path) else { throw .damaged }
+        switch code {
+        case Code.remove: self = .remove(path)
         case Code.append:
-            guard let path = fields.text(), let offset = fields.integer(Int64.self), offset >= 0,
-                let bytes = fields.bytes()
-            else { throw .damaged }
+            guard let offset = fields.integer(Int64.self), offset >= 0, let bytes = fields.bytes() else {
+                throw .damaged
+            }
             self = .append(to: path, offset: Int(offset), bytes)
-        case Code.write:
-            guard let path = fields.text(), let bytes = fields.bytes() else { throw .damaged }
+        default:
+            guard let bytes = fields.bytes() else { throw .damaged }
             self = .write(to: path, bytes)
-        default: throw .newerFormat
         }
+    }
+
+    /// Whether the path is that of a record, of the catalog, of the log of events or of the audit log.
+    private static func isChangedByCommits(_ path: String) -> Bool {
+        // The system reads a path up to the first zero.
+        if path.utf8.contains(0) { return false }
+        if let place = RecordPath(parsing: path) { return place.text.utf8.elementsEqual(path.utf8) }
+        return FileLog.segment(at: path) != nil || AuditFrame.isChain(at: path)
+            || [Catalog.name, FileLog.statePath].contains { $0.utf8.elementsEqual(path.utf8) }
     }
 }

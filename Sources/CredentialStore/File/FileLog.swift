@@ -119,6 +119,52 @@ final class FileLog {
         }
     }
 
+    /// The segments that have entries with these sequences, in their order.
+    func segments(of sequences: [Int64]) -> [Int64] {
+        guard let first = sequences.min(), let last = sequences.max() else { return [] }
+        return segments.enumerated().filter { index, segment in
+            segment <= last && (index + 1 == segments.count || segments[index + 1] > first)
+        }.map(\.element)
+    }
+
+    /// The change that gives entries of a segment other octets, and how many; nil when none of them is as it was read. The
+    /// octets have the same lengths, so that every frame stays where it is.
+    func rewriting(
+        _ segment: Int64, with others: [Int64: (read: [UInt8], sealed: [UInt8])]
+    ) throws(FileStoreError) -> (change: FileChange?, count: Int) {
+        let bytes = try read(segment, from: 0)
+        var rest = bytes[...]
+        var first: Int?
+        var written: [UInt8] = []
+        var count = 0
+        while !rest.isEmpty {
+            let frame = try decode(rest, of: segment)
+            var entries = frame.entries
+            var changed = 0
+            for place in entries.indices {
+                guard let other = others[entries[place].sequence], other.read == entries[place].entry.sealed,
+                    other.sealed.count == other.read.count
+                else { continue }
+                entries[place].entry.sealed = other.sealed
+                changed += 1
+            }
+            if changed > 0, first == nil { first = rest.startIndex }
+            if first != nil {
+                // A change of a file writes everything behind its offset.
+                written +=
+                    changed > 0
+                    ? LogFrame.encode(entries.map(\.entry), first: entries[0].sequence)
+                    : Array(rest.prefix(frame.count))
+            }
+            count += changed
+            rest = rest.dropFirst(frame.count)
+        }
+        return (first.map { .append(to: Self.path(of: segment), offset: $0, written) }, count)
+    }
+
+    /// To be called when such a change is made. Writing the end of a file gives back the room that was reserved behind it.
+    func didRewrite() { reserved = ("", 0) }
+
     // MARK: Reading
 
     func entries(after sequence: Int64, tenant: TenantName?, limit: Int) throws(FileStoreError) -> [PlacedLogEntry] {
@@ -219,7 +265,10 @@ final class FileLog {
         }
         if let segment = segments.last {
             let frames = try readFrames(of: segment)
-            (last, end) = (max(last, frames.last), frames.count)
+            // Trimming goes as far as there are entries. An entry behind the bound would leave a gap in this segment, which
+            // the next start would take for damage.
+            guard frames.last >= state.trimmed else { throw files.damage(Self.path(of: segment), .truncated) }
+            (last, end) = (frames.last, frames.count)
         }
         try files.onDisk { () throws(SystemError) in try didWrite(state) }
     }
@@ -276,9 +325,9 @@ final class FileLog {
     /// The first sequence of the segment with this path; nil when no segment has the path.
     static func segment(at path: String) -> Int64? {
         let digits = String(decoding: path.utf8.dropFirst(directoryName.utf8.count + 1), as: UTF8.self)
-        guard let first = Int64(digits), first > 0, Self.path(of: first).utf8.elementsEqual(path.utf8) else {
-            return nil
-        }
+        guard let first = Int64(digits), LogFrame.sequences.contains(first),
+            Self.path(of: first).utf8.elementsEqual(path.utf8)
+        else { return nil }
         return first
     }
 

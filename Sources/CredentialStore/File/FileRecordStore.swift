@@ -71,6 +71,11 @@ package actor FileRecordStore: RecordStore {
         try files.commit(changes)
     }
 
+    package func reseal(_ changes: [Reseal]) throws(StoreError) -> Int {
+        guard let files else { throw .unavailable }
+        return try files.reseal(changes)
+    }
+
     package func removeExpired(before now: Timestamp, limit: Int) throws(StoreError) -> Int {
         try attempt { files throws(FileStoreError) in try files.removeExpired(before: now, limit: limit) }
     }
@@ -113,6 +118,19 @@ package actor FileRecordStore: RecordStore {
         try attempt { files throws(FileStoreError) in
             try files.trimLog(before: time, keeping: count, limit: limit)
         }
+    }
+
+    package func auditChains(since: Timestamp?) throws(StoreError) -> [AuditChain] {
+        try attempt { files throws(FileStoreError) in try files.auditChains(since: since) }
+    }
+
+    package func auditBlocks(of chain: String, after first: Int64, limit: Int) throws(StoreError) -> [AuditBlock] {
+        let blocks = try attempt { files throws(FileStoreError) in try files.auditBlocks(of: chain) }
+        return Array(blocks.lazy.filter { $0.first > first }.prefix(limit))
+    }
+
+    package func removeAuditChain(_ chain: String) throws(StoreError) {
+        try attempt { files throws(FileStoreError) in try files.removeAuditChain(chain) }
     }
 
     nonisolated package func clock() async throws(StoreError) -> Timestamp? { nil }

@@ -14,15 +14,18 @@ extension FileRecords {
     func write(_ plan: CommitPlan) throws(FileStoreError) {
         let addition = try log.addition(of: plan.entries)
         let state = log.state(cutting: plan.clearedTenants)
+        let block = try plan.block.map { block throws(FileStoreError) in try audit.addition(of: block) }
         if catalog.isLong { try renewCatalog() }
         try carryOut { () throws(FileStoreError) in
             let segment = addition.flatMap { $0.offset == 0 ? $0.first : nil }
             var steps = try steps(for: plan.outcomes, beginning: segment)
             if state != log.state { steps.append(try step(writing: state.encode(), to: FileLog.statePath)) }
             if let addition { steps.append(try step(for: addition)) }
+            if let block { steps.append(try step(for: block)) }
             return steps
         } finishing: { () throws(SystemError) in
             if let addition { log.didWrite(addition) }
+            if let block { audit.didWrite(block) }
             if state != log.state { try moveLog(to: state) }
         }
         for id in plan.outcomes.keys { index.remove(id) }
@@ -61,6 +64,38 @@ extension FileRecords {
             try moveLog(to: state)
         }
         return removed
+    }
+
+    /// Writes other octets for entries of the log, one segment after the other. Returns how many were written.
+    func resealLog(_ changes: [Reseal]) throws(FileStoreError) -> Int {
+        var others: [Int64: (read: [UInt8], sealed: [UInt8])] = [:]
+        for change in changes {
+            guard case .entry(let placed) = change.item else { continue }
+            others[placed.sequence] = (placed.entry.sealed, change.sealed)
+        }
+        var written = 0
+        for segment in log.segments(of: Array(others.keys)) {
+            let (change, count) = try log.rewriting(segment, with: others)
+            guard let change else { continue }
+            try carryOut { () throws(FileStoreError) in
+                [Step(change: change)]
+            } finishing: { () throws(SystemError) in
+                log.didRewrite()
+            }
+            written += count
+        }
+        return written
+    }
+
+    func removeAuditChain(_ chain: String) throws(FileStoreError) {
+        try recoverIfNeeded()
+        let path = AuditFrame.path(of: chain)
+        guard try files.exists(path) else { return }
+        try carryOut { () throws(FileStoreError) in
+            [Step(change: .remove(path))]
+        } finishing: { () throws(SystemError) in
+            audit.didRemove(path)
+        }
     }
 
     // MARK: Preparing
@@ -119,6 +154,14 @@ extension FileRecords {
             try files.directory.append(addition.bytes, to: draft, at: 0)
         }
         return Step(change: addition.change, draft: draft)
+    }
+
+    private func step(for block: FileAudit.Addition) throws(FileStoreError) -> Step {
+        try files.onDisk { () throws(SystemError) in
+            try writer.makeDirectory(AuditFrame.directoryName)
+            try audit.reserve(block)
+        }
+        return Step(change: block.change)
     }
 
     private func location(of id: RecordID) throws(FileStoreError) -> RecordPath? {

@@ -96,6 +96,7 @@ extension FileRecords {
     /// - Returns: the content of the catalog; nil when the store has none yet.
     private func recover(isCatalogued: Bool) throws(FileStoreError) -> Catalog.Content? {
         writer.reset()
+        audit.forget()
         let logged = try commits.read()
         try files.onDisk { () throws(SystemError) in
             // A copy of the store may lack an empty directory.

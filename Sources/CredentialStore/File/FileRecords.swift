@@ -6,6 +6,7 @@ internal import Reactor
 ///
 /// - `plain` and `indexed` contain the records, one file each; see `RecordPath`.
 /// - `log` contains the log of events; see `FileLog`.
+/// - `audit` contains the audit log; see `FileAudit`.
 /// - `catalog` lists the records, so that a missing one is noticed; see `Catalog`.
 /// - `commits` is the write-ahead log; see `CommitLog`. A commit takes place when it is in that file.
 /// - `new` contains drafts of files, which do not count. The drafts of a dead process are removed at the next start.
@@ -21,6 +22,7 @@ final class FileRecords {
     let files: StoreFiles
     let writer: FileWriter
     let log: FileLog
+    let audit: FileAudit
     let commits: CommitLog
     let catalog: Catalog
     let report: (FileStoreError) -> Void
@@ -48,6 +50,7 @@ final class FileRecords {
         let directory = files.directory
         writer = FileWriter(directory)
         log = FileLog(files)
+        audit = FileAudit(files)
         commits = CommitLog(files)
         catalog = Catalog(files)
         let (access, names): (StoreDirectory.Access, [String])
@@ -122,6 +125,15 @@ final class FileRecords {
         try asStore { () throws(FileStoreError) in try write(plan) }
     }
 
+    func reseal(_ changes: [Reseal]) throws(StoreError) -> Int {
+        try asStore { () throws(FileStoreError) in try recoverIfNeeded() }
+        let plan = try CommitPlan(resealing: changes, on: self)
+        return try asStore { () throws(FileStoreError) in
+            try write(plan)
+            return plan.outcomes.count + (try resealLog(changes))
+        }
+    }
+
     func due(_ kind: RecordKind, before now: Timestamp, limit: Int) throws(FileStoreError) -> [StoredRecord] {
         try recoverIfNeeded()
         return try load(index.due(kind, before: now, limit: limit))
@@ -160,6 +172,18 @@ final class FileRecords {
     func logBounds() throws(FileStoreError) -> LogBounds {
         try recoverIfNeeded()
         return log.bounds
+    }
+
+    // MARK: The audit log
+
+    func auditChains(since: Timestamp?) throws(FileStoreError) -> [AuditChain] {
+        try recoverIfNeeded()
+        return try audit.chains(since: since)
+    }
+
+    func auditBlocks(of chain: String) throws(FileStoreError) -> [AuditBlock] {
+        try recoverIfNeeded()
+        return try audit.blocks(of: chain)
     }
 
     // MARK: Secrets

@@ -45,6 +45,7 @@ final class FileWriter {
             if !mayComeBack { mayComeBack = try directory.exists(parent) }
             if mayComeBack { unsynchronizedDirectories.insert(parent) }
         case .append(let path, let offset, let bytes):
+            if offset == 0 { try makeDirectory(Self.parent(of: path)) }
             try directory.append(bytes, to: path, at: offset)
             noteWriting(to: path, changesDirectory: offset == 0)
         }

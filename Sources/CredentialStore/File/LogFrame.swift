@@ -6,6 +6,8 @@ internal import OAuth
 struct LogFrame {
     private static let mark = "TBle"
     private static let format: UInt8 = 1
+    /// The sequences that entries can have: more than a store ever gives, and room to count on from the last one.
+    static let sequences: ClosedRange<Int64> = 1...1 << 62
 
     /// In order. The sequences rise by one.
     let entries: [PlacedLogEntry]
@@ -34,7 +36,7 @@ struct LogFrame {
         while !fields.isAtEnd {
             guard let tenant = fields.text().flatMap(TenantName.init(stored:)), let key = fields.text(),
                 let version = fields.integer(Int64.self), let time = fields.integer(Int64.self),
-                let sealed = fields.bytes()
+                let sealed = fields.bytes(), Self.sequences.contains(sequence)
             else { throw .damaged }
             let entry = StoredLogEntry(
                 tenant: tenant, key: key, version: version, time: Timestamp(milliseconds: time), sealed: sealed)

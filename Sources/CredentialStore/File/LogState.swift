@@ -43,7 +43,9 @@ struct LogState: Equatable {
 
     init(decoding bytes: [UInt8]) throws(FramedFile.Failure) {
         var fields = FieldReader(try FramedFile.decode(bytes, mark: Self.mark, format: Self.format))
-        guard let trimmed = fields.integer(Int64.self), trimmed >= 0 else { throw .damaged }
+        guard let trimmed = fields.integer(Int64.self), trimmed == 0 || LogFrame.sequences.contains(trimmed) else {
+            throw .damaged
+        }
         self.trimmed = trimmed
         while !fields.isAtEnd {
             guard let tenant = fields.text().flatMap(TenantName.init(stored:)),

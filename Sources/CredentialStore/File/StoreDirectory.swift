@@ -1,5 +1,6 @@
 internal import CLinux
 internal import Glibc
+internal import OAuth
 internal import Reactor
 
 /// A call on the file system that is about to be made. Tests let calls fail as they would on a full or broken disk, or
@@ -124,6 +125,15 @@ final class StoreDirectory {
     func access(_ path: String) throws(SystemError) -> FileAccess? {
         guard let descriptor = try present({ () throws(SystemError) in try open(path, O_RDONLY) }) else { return nil }
         return try FileAccess(of: descriptor.rawValue)
+    }
+
+    /// When the file was written last, by the clock of the file system; nil when it does not exist.
+    func modified(_ path: String) throws(SystemError) -> Timestamp? {
+        guard let descriptor = try present({ () throws(SystemError) in try open(path, O_RDONLY) }) else { return nil }
+        let number = descriptor.rawValue
+        var status = stat()
+        try retryingInterrupts("fstat") { unsafe fstat(number, &status) }
+        return Timestamp(seconds: Int64(status.st_mtim.tv_sec))
     }
 
     /// Creates a file. It is durable when its directory is synchronized. A failure may leave a part of it.

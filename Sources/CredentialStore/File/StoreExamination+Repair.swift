@@ -94,6 +94,11 @@ extension StoreExamination {
             let name = FileLog.path(of: segment)
             try put(name, try intact(name) { LogFrame.frames(of: $0, in: segment).flaw == nil })
         }
+        for name in audit {
+            // Evidence is kept as it is.
+            guard let bytes = try? view.read(name) else { throw .changed(path: "\(path)/\(name)") }
+            try put(name, bytes)
+        }
         for secret in secrets { try put(secret.rawValue, try intact(secret.rawValue) { !$0.isEmpty }) }
         try put(FileLog.statePath, log.state.encode())
         try put(Catalog.name, Catalog.encode(content))

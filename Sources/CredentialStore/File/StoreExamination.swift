@@ -38,6 +38,8 @@ package final class StoreExamination {
     private(set) var records: [RecordPath] = []
     private(set) var log = ExaminedLog()
     private(set) var secrets: [StoreSecret] = []
+    /// The files of the audit log that can be read, whether or not they are intact.
+    private(set) var audit: [String] = []
 
     /// Opens the directory.
     /// - Throws: `.alreadyOpen` while a process uses it; `.notAStore`; `.newerFormat`, which this build does not know.
@@ -115,6 +117,7 @@ package final class StoreExamination {
         examineRecords(keyring, catalog: catalog)
         log.examine(view, catalog: catalog, requiresState: format.number == StoreFormat.number)
         files += log.files
+        examineAudit()
     }
 
     private func note(_ path: String, subject: String, flaw: FileFlaw?, loss: String) {
@@ -160,6 +163,34 @@ package final class StoreExamination {
         note(
             CommitLog.name, subject: "the commits that may not be in their files yet", flaw: flaw,
             loss: "the last commits, if the power failed as well; otherwise nothing")
+    }
+
+    private func examineAudit() {
+        func examine(_ path: String) throws(FileFlaw) {
+            let bytes = try view.read(path) ?? []
+            audit.append(path)
+            if let flaw = AuditFrame.blocks(of: bytes).flaw { throw flaw }
+        }
+        let names: [String]
+        do throws(FileFlaw) {
+            names = try view.names(in: AuditFrame.directoryName)
+        } catch {
+            return note(
+                AuditFrame.directoryName, subject: "the directory of the audit log", flaw: error,
+                loss: "the audit log")
+        }
+        for name in names {
+            let path = AuditFrame.path(of: name)
+            var flaw: FileFlaw?
+            do throws(FileFlaw) {
+                try examine(path)
+            } catch {
+                flaw = error
+            }
+            note(
+                path, subject: "a chain of the audit log", flaw: flaw,
+                loss: "entries behind the flaw; a repair copies the file as it is")
+        }
     }
 
     private func examineCatalog() -> Catalog.Content? {
@@ -309,6 +340,8 @@ extension RecordID {
         case .usedChallenge: "nothing: challenges are valid for five minutes"
         case .biometricKey:
             "the biometric key of a user of tenant \(tenant), who must log in to the app and set one up again"
+        case .biometricLogin, .softwareKey:
+            "a key by which a program's user logs in without a password; the user must set one up again"
         case .requestCount: "nothing: requests of the last minute are counted anew"
         case .sessionEnding:
             "the end of sessions of apps of tenant \(tenant), which may go on although their user has logged out"

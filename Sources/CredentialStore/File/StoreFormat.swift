@@ -5,7 +5,10 @@ enum StoreFormat {
     static let draftsName = "new"
     static let ownNames: Set<String> =
         Set(
-            [lockName, draftsName, Catalog.name, CommitLog.name, FileLog.directoryName, "lost+found"]
+            [
+                lockName, draftsName, Catalog.name, CommitLog.name, FileLog.directoryName, AuditFrame.directoryName,
+                "lost+found",
+            ]
                 + RecordPath.Tree.allCases.map(\.rawValue) + StoreSecret.allCases.map(\.rawValue))
 
     /// Format 2 has no catalog, and a state of the log only after a trimming.

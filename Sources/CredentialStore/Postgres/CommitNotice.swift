@@ -11,8 +11,8 @@ enum CommitNotice {
     /// The payload for a commit whose notice is longer than the limit.
     static let anything = "*"
 
-    /// The payload for a commit. Nil when the commit only takes leases or moves due marks, which other replicas do not
-    /// cache.
+    /// The payload for a commit. Nil when the commit only takes leases, moves due marks or adds to the audit log, which
+    /// other replicas do not cache.
     static func text(_ changes: [RecordChange]) -> String? {
         var text = ""
         var grown: [TenantName] = []
@@ -35,7 +35,7 @@ enum CommitNotice {
                 if grown.contains(entry.tenant) { continue }
                 grown.append(entry.tenant)
                 line("l", entry.tenant.description)
-            case .require, .settleDue, .claim: break
+            case .require, .settleDue, .claim, .audit: break
             }
         }
         if text.isEmpty { return nil }

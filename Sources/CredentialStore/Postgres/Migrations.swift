@@ -121,6 +121,45 @@ enum Migrations {
                         ADD COLUMN lease_retry bigint, ADD COLUMN lease_state_of text
                     """)
             ]),
+        Migration(
+            version: 6, compatible: 1,
+            statements: [
+                PostgresStatement(
+                    """
+                    CREATE TABLE token_broker_audit (
+                        chain text COLLATE "C" NOT NULL,
+                        first_entry bigint NOT NULL,
+                        last_entry bigint NOT NULL,
+                        time bigint NOT NULL,
+                        body text NOT NULL,
+                        hash bytea NOT NULL,
+                        signature bytea,
+                        PRIMARY KEY (chain, first_entry)
+                    )
+                    """),
+                // Whatever privileges a role has, it can only insert, unless it owns the table; and the owner removes
+                // nothing by mistake. Without the search path, a temporary table of the caller could stand for pg_class.
+                PostgresStatement(
+                    """
+                    CREATE FUNCTION token_broker_audit_kept() RETURNS trigger LANGUAGE plpgsql
+                    SET search_path = pg_catalog, pg_temp AS $$
+                    BEGIN
+                        IF TG_OP = 'DELETE' AND current_setting('token_broker.removes_audit', true) = 'on'
+                            AND pg_has_role((SELECT relowner FROM pg_catalog.pg_class WHERE oid = TG_RELID), 'USAGE')
+                        THEN
+                            RETURN NULL;
+                        END IF;
+                        RAISE EXCEPTION 'entries of the audit log are not changed or removed'
+                            USING ERRCODE = 'insufficient_privilege';
+                    END
+                    $$
+                    """),
+                PostgresStatement(
+                    """
+                    CREATE TRIGGER token_broker_audit_kept BEFORE UPDATE OR DELETE OR TRUNCATE ON token_broker_audit
+                    FOR EACH STATEMENT EXECUTE FUNCTION token_broker_audit_kept()
+                    """),
+            ]),
     ]
 
     /// How the schema of the database compares with the schema that this build knows.

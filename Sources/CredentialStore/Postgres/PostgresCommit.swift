@@ -43,6 +43,7 @@ enum PostgresCommit {
         for change in changes {
             switch change {
             case .append(let entry): appends.append(PostgresCommand(Statements.append, Self.values(entry)))
+            case .audit(let block): appends.append(PostgresCommand(Statements.appendAudit, Self.values(block)))
             case .removeAll(let tenant):
                 let parameters: [PostgresValue] = [.text(tenant.description), .text(RecordKind.tenant.rawValue)]
                 first.append(PostgresCommand(Statements.removeTenant, parameters))
@@ -113,9 +114,11 @@ enum PostgresCommit {
         var row: (change: Statements.RowChange, parameters: [PostgresValue])?
         var requirement: RecordID?
         var entries: [StoredLogEntry] = []
+        var block: AuditBlock?
         for change in changes {
             switch change {
             case .append(let entry): entries.append(entry)
+            case .audit(let added): block = added
             case .require(let id):
                 guard requirement == nil else { return nil }
                 requirement = id
@@ -126,20 +129,23 @@ enum PostgresCommit {
             }
         }
         guard let row else {
-            guard let requirement, entries.isEmpty else { return nil }
-            return PostgresCommand(Statements.require, names(requirement))
+            guard entries.isEmpty, block == nil || requirement == nil else { return nil }
+            if let block { return PostgresCommand(Statements.appendAudit, values(block)) }
+            return requirement.map { PostgresCommand(Statements.require, names($0)) }
         }
         if let requirement, requirement.kind != .tenant || row.parameters[0] == .text(RecordKind.tenant.rawValue) {
             return nil
         }
-        if requirement == nil, entries.isEmpty {
+        if requirement == nil, entries.isEmpty, block == nil {
             return PostgresCommand(Statements.alone(row.change), row.parameters)
         }
         let shape = Statements.CommitShape(
-            change: row.change, hasRequirement: requirement != nil, entryCount: entries.count)
-        guard let statement = Statements.complete(shape) else { return nil }
+            hasRequirement: requirement != nil, entryCount: entries.count, isAudited: block != nil)
+        guard let statement = Statements.complete(row.change, shape) else { return nil }
         return PostgresCommand(
-            statement, row.parameters + (requirement.map { names($0) } ?? []) + entries.flatMap { values($0) })
+            statement,
+            row.parameters + (requirement.map { names($0) } ?? []) + entries.flatMap { values($0) }
+                + (block.map { values($0) } ?? []))
     }
 
     /// The statement and the parameters for the change of one record; nil for another change.
@@ -174,7 +180,7 @@ enum PostgresCommit {
             } else {
                 (Statements.release, names(id) + [.integer(version), .text(holder)])
             }
-        case .require, .removeAll, .append: nil
+        case .require, .removeAll, .append, .audit: nil
         }
     }
 
@@ -211,6 +217,13 @@ enum PostgresCommit {
         [
             .text(entry.tenant.description), .text(entry.key), .integer(entry.version),
             .integer(entry.time.milliseconds), .bytes(entry.sealed),
+        ]
+    }
+
+    private static func values(_ block: AuditBlock) -> [PostgresValue] {
+        [
+            .text(block.chain), .integer(block.first), .integer(block.last), .integer(block.time.milliseconds),
+            .text(String(decoding: block.body, as: UTF8.self)), .bytes(block.hash), .bytes(block.signature),
         ]
     }
 }

@@ -23,7 +23,7 @@ struct PostgresCommitter: Sendable {
         let isRepeatable = changes.allSatisfy { change in
             switch change {
             case .require, .removeAll, .claim: true
-            case .insert, .replace, .remove, .settleDue, .release, .append: false
+            case .insert, .replace, .remove, .settleDue, .release, .append, .audit: false
             }
         }
         let deadline = database.deadline
@@ -36,7 +36,13 @@ struct PostgresCommitter: Sendable {
             }
             switch attempt {
             case .success(true): return
-            case .success(false), .failure(.server(Self.uniqueViolation)): throw .conflict
+            case .success(false): throw .conflict
+            case .failure(.server(Self.uniqueViolation)):
+                // An earlier commit whose outcome was not known may have stored its block late.
+                for case .audit(let block) in changes {
+                    if try await isStored(block) != nil { throw .unavailable }
+                }
+                throw .conflict
             case .failure(.server(let sqlstate)) where StoreDatabase.transientStates.contains(sqlstate): continue
             case .failure(let error):
                 guard error.leavesOutcomeUnknown else { throw database.storeError(error) }
@@ -64,6 +70,7 @@ struct PostgresCommitter: Sendable {
             case .removeAll(let tenant): (2, RecordID(.tenant, tenant))
             case .insert(let record): (record.id.kind == .tenant ? 3 : 4, record.id)
             case .append: (5, RecordID(.tenant, .broker))
+            case .audit: (6, RecordID(.tenant, .broker))
             }
         }
         // Nearly every commit has this order already.
@@ -178,10 +185,20 @@ struct PostgresCommitter: Sendable {
             return found?.version == version && found?.lease?.holder == holder ? .unchanged : .moved
         case .append(let entry):
             return try await log.contains(entry) ? .committed : .unchanged
+        case .audit(let block):
+            return try await isStored(block) == true ? .committed : .unchanged
         case .require(let id):
             return try await read(id) == nil ? .moved : .unchanged
         case .removeAll:
             return .unchanged
+        }
+    }
+
+    /// Whether the block is stored; false when another one has its number, nil when none has.
+    private func isStored(_ block: AuditBlock) async throws(StoreError) -> Bool? {
+        let parameters: [PostgresValue] = [.text(block.chain), .integer(block.first), .bytes(block.hash)]
+        return try await database.query(Statements.hasAudit, with: parameters) { result throws(PostgresError) in
+            try result.first?.boolean(0)
         }
     }
 

@@ -214,6 +214,31 @@ package struct PostgresRecordStore: RecordStore {
         try outcome.get()
     }
 
+    /// One transaction, which locks the records in the order in which commits do; see `PostgresCommitter.inLockOrder`.
+    package func reseal(_ changes: [Reseal]) async throws(StoreError) -> Int {
+        if changes.isEmpty { return 0 }
+        let updates = changes.map { change in
+            switch change.item {
+            case .record(let record):
+                PostgresCommand(
+                    Statements.resealRecord,
+                    PostgresCommit.names(record.id) + [
+                        .integer(record.version), .bytes(record.sealed), .bytes(change.sealed),
+                    ])
+            case .entry(let placed):
+                PostgresCommand(
+                    Statements.resealEntry,
+                    [.integer(placed.sequence), .bytes(placed.entry.sealed), .bytes(change.sealed)])
+            }
+        }
+        let commands = [PostgresCommand(Statements.begin)] + updates + [PostgresCommand(Statements.commit)]
+        let deadline = database.deadline
+        let results = try await database.repeating { () async throws(PostgresError) in
+            try await database.transaction(commands, until: deadline)
+        }
+        return results.dropFirst().dropLast().count { $0.affectedRows == 1 }
+    }
+
     package func removeExpired(before now: Timestamp, limit: Int) async throws(StoreError) -> Int {
         try await database.translating { () async throws(PostgresError) in
             try await database.pool.execute(
@@ -235,6 +260,35 @@ package struct PostgresRecordStore: RecordStore {
 
     package func trimLog(before time: Timestamp, keeping count: Int, limit: Int) async throws(StoreError) -> Int {
         try await log.trim(before: time, keeping: count, limit: limit)
+    }
+
+    // MARK: The audit log
+
+    package func auditChains(since: Timestamp?) async throws(StoreError) -> [AuditChain] {
+        try await database.query(Statements.auditChains, with: [.integer(since?.milliseconds)]) {
+            result throws(PostgresError) in
+            try result.rows.map { row throws(PostgresError) in try StoreRows.auditChain(row) }
+        }
+    }
+
+    package func auditBlocks(
+        of chain: String, after first: Int64, limit: Int
+    ) async throws(StoreError) -> [AuditBlock] {
+        let parameters: [PostgresValue] = [.text(chain), .integer(first), .integer(Int64(max(0, limit)))]
+        return try await database.query(Statements.auditBlocks, with: parameters) { result throws(PostgresError) in
+            try result.rows.map { row throws(PostgresError) in try StoreRows.auditBlock(row) }
+        }
+    }
+
+    package func removeAuditChain(_ chain: String) async throws(StoreError) {
+        let deadline = database.deadline
+        _ = try await database.repeating { () async throws(PostgresError) in
+            try await database.transaction(
+                [
+                    PostgresCommand(Statements.begin), PostgresCommand(Statements.permitAuditRemoval),
+                    PostgresCommand(Statements.removeAuditChain, [.text(chain)]), PostgresCommand(Statements.commit),
+                ], until: deadline)
+        }
     }
 
     // MARK: The store as a whole

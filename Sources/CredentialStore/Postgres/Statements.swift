@@ -62,16 +62,20 @@ enum Statements {
     struct RowChange: Sendable {
         let parameterCount: Int
         fileprivate let alone: PostgresStatement
-        /// Without a requirement and with one; for each, with 0 to `entryLimit` entries.
-        fileprivate let complete: [[PostgresStatement]]
+        /// Without a requirement and with one; for each, with 0 to `entryLimit` entries; for each, without a block of the
+        /// audit log and with one.
+        fileprivate let complete: [[[PostgresStatement]]]
 
         init(sql: String, parameterCount: Int) {
             self.parameterCount = parameterCount
             alone = PostgresStatement(trusted: sql.replacing(condition, with: ""), isPrepared: true)
             complete = [false, true].map { hasRequirement in
                 (0...entryLimit).map { entryCount in
-                    makeComplete(
-                        sql, parameterCount: parameterCount, hasRequirement: hasRequirement, entryCount: entryCount)
+                    [false, true].map { isAudited in
+                        let shape = CommitShape(
+                            hasRequirement: hasRequirement, entryCount: entryCount, isAudited: isAudited)
+                        return makeComplete(sql, parameterCount: parameterCount, shape)
+                    }
                 }
             }
         }
@@ -122,6 +126,17 @@ enum Statements {
             UPDATE token_broker_records SET due = $6
             WHERE kind = $1 AND tenant = $2 AND key = $3 AND version = $4 AND due = coalesce($5, due) \(condition)
             """, parameterCount: 6)
+
+    /// $5 is what was read.
+    static let resealRecord = PostgresStatement(
+        """
+        UPDATE token_broker_records SET sealed = $6
+        WHERE kind = $1 AND tenant = $2 AND key = $3 AND version = $4 AND sealed = $5
+        """, isPrepared: true)
+
+    /// $2 is what was read.
+    static let resealEntry = PostgresStatement(
+        "UPDATE token_broker_events SET sealed = $3 WHERE sequence = $1 AND sealed = $2", isPrepared: true)
 
     /// The bits of `lease_state`. A lease whose `lease_expires` is NULL was given up as well: builds that do not know
     /// `lease_state` store it that way.
@@ -180,26 +195,28 @@ enum Statements {
     static func alone(_ change: RowChange) -> PostgresStatement { change.alone }
 
     /// A whole commit in one statement. The change takes place only if the required record exists, and the entries are
-    /// appended only if the change takes place. The statement returns one row, or none when it is in conflict.
+    /// appended only if the change takes place, like the block of the audit log. The statement returns one row, or none
+    /// when it is in conflict.
     ///
-    /// The parameters are those of the change, then of the requirement, then of each entry. Nil for more than
-    /// `entryLimit` entries.
-    static func complete(_ shape: CommitShape) -> PostgresStatement? {
+    /// The parameters are those of the change, then of the requirement, then of each entry, then of the block. Nil for
+    /// more than `entryLimit` entries.
+    static func complete(_ change: RowChange, _ shape: CommitShape) -> PostgresStatement? {
         guard shape.entryCount <= entryLimit else { return nil }
-        return shape.change.complete[shape.hasRequirement ? 1 : 0][shape.entryCount]
+        return change.complete[shape.hasRequirement ? 1 : 0][shape.entryCount][shape.isAudited ? 1 : 0]
     }
 
+    /// What a commit consists of beside the change of a record.
     struct CommitShape {
-        var change: RowChange
         var hasRequirement = false
         var entryCount = 0
+        var isAudited = false
     }
 
     /// Commits with more entries are rare.
     private static let entryLimit = 4
 
     private static func makeComplete(
-        _ change: String, parameterCount: Int, hasRequirement: Bool, entryCount: Int
+        _ change: String, parameterCount: Int, _ shape: CommitShape
     ) -> PostgresStatement {
         var last = parameterCount
         func next() -> String {
@@ -207,13 +224,13 @@ enum Statements {
             return "$\(last)"
         }
         var parts: [String] = []
-        if hasRequirement { parts.append("required AS (\(require(kind: next(), tenant: next(), key: next())))") }
+        if shape.hasRequirement { parts.append("required AS (\(require(kind: next(), tenant: next(), key: next())))") }
         // The condition is evaluated first, so the required row is locked before the changed row.
         let sql = change.replacing(
-            condition, with: hasRequirement ? "AND EXISTS (SELECT 1 FROM required)" : "")
+            condition, with: shape.hasRequirement ? "AND EXISTS (SELECT 1 FROM required)" : "")
         parts.append("changed AS (\(sql) RETURNING 1)")
-        if entryCount > 0 {
-            let entries = (0..<entryCount).map { place in
+        if shape.entryCount > 0 {
+            let entries = (0..<shape.entryCount).map { place in
                 "(\(place), \(next()), \(next()), \(next())::bigint, \(next())::bigint, \(next())::bytea)"
             }
             // The identity column numbers the rows in the order of ORDER BY.
@@ -225,6 +242,17 @@ enum Statements {
                     FROM (VALUES \(entries.joined(separator: ", ")))
                         AS entry (place, tenant, key, version, time, sealed)
                     WHERE EXISTS (SELECT 1 FROM changed) ORDER BY entry.place
+                )
+                """)
+        }
+        if shape.isAudited {
+            parts.append(
+                """
+                audited AS (
+                    INSERT INTO token_broker_audit (chain, first_entry, last_entry, time, body, hash, signature)
+                    SELECT \(next()), \(next())::bigint, \(next())::bigint, \(next())::bigint, \(next()),
+                        \(next())::bytea, \(next())::bytea
+                    WHERE EXISTS (SELECT 1 FROM changed)
                 )
                 """)
         }

@@ -127,8 +127,8 @@ struct StoreDatabase: Sendable {
         switch error {
         case .server(let sqlstate) where sqlstate.hasPrefix("42") || sqlstate.hasPrefix("3F"):
             return .damaged(
-                "PostgreSQL: the tables token_broker_records, token_broker_events, token_broker_log and "
-                    + "token_broker_schema, or the role's privileges on them, are not what this build needs "
+                "PostgreSQL: the tables token_broker_records, token_broker_events, token_broker_log, token_broker_audit "
+                    + "and token_broker_schema, or the role's privileges on them, are not what this build needs "
                     + "(SQLSTATE \(sqlstate))")
         case .unexpectedResult(let text):
             return .damaged("PostgreSQL: the tables of the store are not what this build needs: \(text)")

@@ -35,6 +35,24 @@ enum StoreRows {
                 tenant: tenant, key: key, version: version, time: Timestamp(milliseconds: time), sealed: sealed))
     }
 
+    static func auditChain(_ row: PostgresResult.Row) throws(PostgresError) -> AuditChain {
+        guard let name = try row.text(0), let last = try row.integer(1), let hash = try row.bytes(2),
+            let begun = try row.integer(3), let written = try row.integer(4)
+        else { throw .unexpectedResult("a chain of the audit log has no name, number or hash") }
+        return AuditChain(
+            end: AuditHead(chain: name, sequence: last, hash: hash), begun: Timestamp(milliseconds: begun),
+            written: Timestamp(milliseconds: written))
+    }
+
+    static func auditBlock(_ row: PostgresResult.Row) throws(PostgresError) -> AuditBlock {
+        guard let chain = try row.text(0), let first = try row.integer(1), let last = try row.integer(2),
+            let time = try row.integer(3), let body = try row.text(4), let hash = try row.bytes(5)
+        else { throw .unexpectedResult("a block of the audit log has no name, number or content") }
+        return AuditBlock(
+            chain: chain, first: first, last: last, time: Timestamp(milliseconds: time), body: Array(body.utf8),
+            hash: hash, signature: try row.bytes(6))
+    }
+
     private static func lease(_ row: PostgresResult.Row) throws(PostgresError) -> Lease? {
         guard let holder = try row.text(7) else { return nil }
         let (remaining, state) = (try row.integer(8), try row.integer(10) ?? 0)

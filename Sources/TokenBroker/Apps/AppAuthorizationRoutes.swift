@@ -1,5 +1,4 @@
 internal import BrokerCore
-internal import Cryptography
 internal import ExternalText
 internal import HTTPCodec
 internal import HTTPServer
@@ -17,7 +16,6 @@ struct AppAuthorizationRoutes {
 
     private static let code: WireText = "code"
     private static let query: WireText = "query"
-    private static let challengeMethod: WireText = "S256"
     /// The longest values that a login gets of a request, in bytes.
     private static let longestLocale = 100
     private static let longestHint = 320
@@ -84,14 +82,17 @@ struct AppAuthorizationRoutes {
         if let mode = form["response_mode"], mode != Self.query {
             throw AppError(.invalidRequest, "response_mode must be query")
         }
-        guard let challenge = form["code_challenge"] else {
-            throw AppError(.invalidRequest, "code_challenge is required (RFC 7636)")
-        }
-        guard form["code_challenge_method"] == Self.challengeMethod else {
-            throw AppError(.invalidRequest, "code_challenge_method must be S256")
-        }
-        guard challenge.count == 43, Base64URL.decode(challenge.text)?.count == 32 else {
-            throw AppError(.invalidRequest, "code_challenge must be the base64url of a SHA-256 digest")
+        let challenge: WireText
+        do throws(CodeChallenge.Fault) {
+            challenge = try CodeChallenge.read(form["code_challenge"], method: form["code_challenge_method"])
+        } catch {
+            let text =
+                switch error {
+                case .missing: "code_challenge is required (RFC 7636)"
+                case .otherMethod: "code_challenge_method must be S256"
+                case .malformed: "code_challenge must be the base64url of a SHA-256 digest"
+                }
+            throw AppError(.invalidRequest, text)
         }
         let locale = form["ui_locales"].map { $0.split(at: " ", limit: 2)[0] }
         let hint = form["login_hint"]

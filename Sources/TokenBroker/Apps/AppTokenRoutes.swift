@@ -38,15 +38,13 @@ struct AppTokenRoutes {
             let name = form["grant_type"]
             let type = name.flatMap { GrantType($0) }
             if type == .appToApp || type == .appToAppRequest { return try await approve(form) }
-            let client = try await apps.noting(type == .refreshToken ? form["refresh_token"] : nil) {
-                () async throws(AppError) in try await authentication.client(in: apps.clients)
-            }
+            if type == .refreshToken { return .oauth(.ok, try await refresh(form, authentication).revealedBytes) }
+            let client = try await authentication.client(in: apps.clients)
             guard name != nil else { throw AppError(.invalidRequest, "grant_type is required") }
             switch type {
             case .authorizationCode: return .oauth(.ok, try await exchange(form, client).revealedBytes)
-            case .refreshToken: return .oauth(.ok, try await refresh(form, client).revealedBytes)
             case .biometric: return try await biometric(form, client, authentication)
-            case .appToApp, .appToAppRequest, nil:
+            case .appToApp, .appToAppRequest, .refreshToken, nil:
                 throw AppError(.unsupportedGrantType, "grant type is not supported")
             }
         }
@@ -90,9 +88,18 @@ struct AppTokenRoutes {
         }
     }
 
-    private func refresh(_ form: AppForm, _ client: AppClient) async throws(AppError) -> SecretBytes {
-        guard let token = form["refresh_token"] else { throw AppError(.invalidRequest, "refresh token is required") }
-        return try await apps.refresh(token, for: client)
+    private func refresh(
+        _ form: AppForm, _ authentication: AppAuthentication
+    ) async throws(AppError) -> SecretBytes {
+        let text = form["refresh_token"]
+        guard let token = text.flatMap({ AppSessionToken($0) }) else {
+            _ = try await authentication.client(in: apps.clients)
+            throw text == nil
+                ? AppError(.invalidRequest, "refresh token is required") : AppError.invalidRefreshToken
+        }
+        return try await apps.noting(token) { () async throws(AppError) in
+            try await apps.refresh(token, for: try await authentication.client(in: apps.clients))
+        }
     }
 
     /// RFC 7009: the answer is the same whatever the token is.
@@ -110,15 +117,26 @@ struct AppTokenRoutes {
         _ body: (AppForm, AppAuthentication) async throws(AppError) -> Response
     ) async -> Response {
         let isChallenged = call.request.fields.contains("Authorization")
+        var claimed: WireText?
         do throws(AppError) {
             try await apps.limits.admit(call.request.source, for: purpose)
             let form = try await AppForm.content(of: call)
-            return try await body(form, try AppAuthentication(form, call.request.fields))
+            let authentication = try AppAuthentication(form, call.request.fields)
+            claimed = authentication.clientID
+            return try await body(form, authentication)
         } catch {
             broker.log.info(
-                "app_request_refused", [.request(RequestID(call.request.id)), .reason(error.code.logged)])
+                "app_request_refused",
+                [.request(RequestID(call.request.id)), .reason(error.code.logged)] + (await known(claimed)))
             return error.response(challenging: isChallenged)
         }
+    }
+
+    /// The log's fields of the client that a request names, if there is one: no other text of a request is logged. The request may
+    /// have come from another program.
+    private func known(_ clientID: WireText?) async -> [LogField] {
+        guard let clientID, let client = try? await apps.clients.client(clientID) else { return [] }
+        return LogField.client(client)
     }
 
     /// RFC 8414 §2.

@@ -89,6 +89,7 @@ internal import Testing
         }
     }
 
+    // H090
     @Test(arguments: [1, 2, 16])
     func `has so many places at each provider`(places: Int) async {
         let users = Users(places: places)
@@ -106,6 +107,7 @@ internal import Testing
         #expect(users.budget.usage == .init(inUse: 0, waiting: 0))
     }
 
+    // H027
     @Test(
         arguments: [
             (["a-1", "a-2", "a-3"], ["a-1", "a-2", "a-3"]),

@@ -366,9 +366,31 @@ final class DatabaseLink: RecordStore, @unchecked Sendable {
         try await call("a look at the log") { database throws(StoreError) in try await database.records.logBounds() }
     }
 
+    func reseal(_ changes: [Reseal]) async throws(StoreError) -> Int {
+        try await call("a reseal") { database throws(StoreError) in try await database.records.reseal(changes) }
+    }
+
     func trimLog(before time: Timestamp, keeping count: Int, limit: Int) async throws(StoreError) -> Int {
         try await call("a trim of the log") { database throws(StoreError) in
             try await database.trimLog(before: time, keeping: count, limit: limit)
+        }
+    }
+
+    func auditChains(since: Timestamp?) async throws(StoreError) -> [AuditChain] {
+        try await call("a look at the audit log") { database throws(StoreError) in
+            try await database.records.auditChains(since: since)
+        }
+    }
+
+    func auditBlocks(of chain: String, after first: Int64, limit: Int) async throws(StoreError) -> [AuditBlock] {
+        try await call("a read of the audit log") { database throws(StoreError) in
+            try await database.records.auditBlocks(of: chain, after: first, limit: limit)
+        }
+    }
+
+    func removeAuditChain(_ chain: String) async throws(StoreError) {
+        try await call("a removal from the audit log") { database throws(StoreError) in
+            try await database.records.removeAuditChain(chain)
         }
     }
 
@@ -398,7 +420,7 @@ extension RecordChange {
         switch self {
         case .insert(let record), .replace(let record, _, _): record.id
         case .remove(let id, _), .settleDue(let id, _, _, _), .claim(let id, _, _), .release(let id, _, _, _): id
-        case .require, .removeAll, .append: nil
+        case .require, .removeAll, .append, .audit: nil
         }
     }
 }

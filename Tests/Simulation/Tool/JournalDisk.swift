@@ -76,9 +76,21 @@ final class JournalDisk: RecordStore, @unchecked Sendable {
 
     func logBounds() async throws(StoreError) -> LogBounds { try await records.logBounds() }
 
+    func reseal(_ changes: [Reseal]) async throws(StoreError) -> Int { try await records.reseal(changes) }
+
     func trimLog(before time: Timestamp, keeping count: Int, limit: Int) async throws(StoreError) -> Int {
         try await records.trimLog(before: time, keeping: count, limit: limit)
     }
+
+    func auditChains(since: Timestamp?) async throws(StoreError) -> [AuditChain] {
+        try await records.auditChains(since: since)
+    }
+
+    func auditBlocks(of chain: String, after first: Int64, limit: Int) async throws(StoreError) -> [AuditBlock] {
+        try await records.auditBlocks(of: chain, after: first, limit: limit)
+    }
+
+    func removeAuditChain(_ chain: String) async throws(StoreError) { try await records.removeAuditChain(chain) }
 
     func watch(_ notify: @escaping @Sendable (StoreNotification) -> Void) {}
 

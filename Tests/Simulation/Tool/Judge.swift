@@ -360,7 +360,10 @@ final class Judge: @unchecked Sendable {
         let known = min(firstUse, age.map { world.executor.now - $0.nanoseconds } ?? firstUse)
         let from = firstUse + grace / 3
         let to = known + grace - 500_000_000
-        let able = world.replicas.map { ($0, $0.longestAbility(for: user.index, from: from, to: max(from, to))) }
+        let vain = world.provider.sessions[session].tokens[token].vainCalls
+        let able = world.replicas.map {
+            ($0, $0.longestAbility(for: user.index, from: from, to: max(from, to), without: vain))
+        }
         if grace > 0, let (replica, span) = able.first(where: { $0.1.to - $0.1.from >= Self.needed(at: grace) }) {
             return violated(
                 .lost, user.index,

@@ -98,6 +98,8 @@ final class ProviderLink: ProviderTransport, @unchecked Sendable {
         func timeOut(_ sent: Bool) {
             // Until then this replica makes no other call for the user; another replica can.
             replica.disturb(user, until: limit)
+            // Meanwhile the lease is this replica's, and no replica can tell a provider that is silent from one that is slow.
+            if replica.isCutFromProvider { world.provider.noteVainCall(session, token, by: process, until: limit) }
             executor.at(limit, process) { exchange.end(.failure(.timedOut(.firstByte, requestSent: sent))) }
         }
         var way = world.faults.chance.span(.milliseconds(3), .milliseconds(40))

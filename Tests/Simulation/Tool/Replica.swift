@@ -192,8 +192,12 @@ final class Replica: @unchecked Sendable {
     }
 
     /// The longest span within the two times in which nothing kept it from renewing a user's token.
-    func longestAbility(for user: Int, from: Int64, to: Int64) -> (from: Int64, to: Int64) {
-        ability.longest(from: from, to: to, without: hung(user))
+    /// - Parameter calls: calls about that user. Those of another process kept it from that, too.
+    func longestAbility(
+        for user: Int, from: Int64, to: Int64, without calls: [SimulatedProvider.VainCall]
+    ) -> (from: Int64, to: Int64) {
+        let others = calls.filter { $0.process !== process }.map { (from: $0.from, to: $0.to) }
+        return ability.longest(from: from, to: to, without: hung(user) + others)
     }
 
     private func hung(_ user: Int) -> [(from: Int64, to: Int64)] {

@@ -25,8 +25,16 @@ final class SimulatedProvider: @unchecked Sendable {
         var holders: [SimulatedProcess] = []
         /// How often a call that presented it brought nothing, by what that costs of the grace.
         var losses = 0
+        /// The calls of processes that were cut off from the provider, as long as they took.
+        var vainCalls: [VainCall] = []
         /// When an answer with one of its successors reached a process first.
         var firstDelivery: Int64?
+    }
+
+    struct VainCall {
+        let process: SimulatedProcess
+        let from: Int64
+        let to: Int64
     }
 
     struct Session {
@@ -125,6 +133,12 @@ final class SimulatedProvider: @unchecked Sendable {
     func noteLoss(_ session: Int, _ token: Int, weight: Int) {
         guard session < sessions.count, token < sessions[session].tokens.count else { return }
         sessions[session].tokens[token].losses += weight
+    }
+
+    /// A process presents the token and waits, although it is cut off from the provider.
+    func noteVainCall(_ session: Int, _ token: Int, by process: SimulatedProcess, until end: Int64) {
+        guard session < sessions.count, token < sessions[session].tokens.count else { return }
+        sessions[session].tokens[token].vainCalls.append(VainCall(process: process, from: executor.now, to: end))
     }
 
     /// Whether another answer about that token may be lost on the provider's side: none within the grace may lose so many

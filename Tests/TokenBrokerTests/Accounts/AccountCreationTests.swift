@@ -128,9 +128,11 @@ internal import TokenBroker
         arguments: [
             "com.duckduckgo:/authcb", "com.duckduckgo:/authcb?", "com.duckduckgo:/authcb?code=",
             "com.duckduckgo:/authcb?state=x", "com.duckduckgo:/authcb?code=a&code=b", "com.duckduckgo:/authcb#code=a",
-            "com.duckduckgo:/authcb?code=%00", "",
+            "com.duckduckgo:/authcb?code=%00", "", "com.duckduckgo://other.example/authcb?code=a",
+            "com.duckduckgo:/authcb2?code=a", "com.duckduckgo:/authc?code=a", "https://other.example/authcb?code=a",
+            "/authcb?code=a", "?code=a",
         ])
-    func `a redirect without one code is an answer without tokens`(location: String) async throws {
+    func `a redirect without one code for the redirect URI is an answer without tokens`(location: String) async throws {
         let (broker, provider) = try await BrokerHarness.accounts()
         provider.script(Fault(.createAccount, status: .found, fields: ["Location": location]))
         let answer = await broker.get(Self.create)

@@ -45,7 +45,7 @@ internal import TokenBroker
         #expect(provider.counters.requests(.refreshToken) == (isRefreshed ? 1 : 0))
     }
 
-    // D07 D12 D20
+    // D07 D12 D20 K33
     @Test(arguments: ["", "policy=local_force_refresh"])
     func `a refresh is a query, is stored as a whole, and its steps are told in order`(query: String) async throws {
         let (broker, provider, token) = try await Self.account()
@@ -188,6 +188,30 @@ internal import TokenBroker
         let answer = await replica.get("policy=local_force_refresh")
         #expect(answer.token == token)
         #expect(answer.json["expires_in"] == .integer(Int64(counted)))
+    }
+
+    /// What is added to the user's `sub` in the refresh token; with nil it has no `sub`.
+    @Test(arguments: [("", true), ("2", false), (nil, false)])
+    func `a refresh token of another user is not believed`(suffix: String?, isBelieved: Bool) async throws {
+        let (broker, _, _) = try await Self.account()
+        let user = try #require(await broker.get().json["user_id"]?.text)
+        let keys = SigningProvider()
+        broker.transport.standing(
+            at: BrokerHarness.accountBase + "/api/auth/v2/.well-known/jwks.json", .json(200, keys.keySet))
+        func signed(_ audience: String, _ scope: String, of subject: String?) -> String {
+            let (now, base) = (broker.time.now.seconds, BrokerHarness.accountBase)
+            let name = subject.map { #""sub": "\#($0)", "# } ?? ""
+            return keys.token(
+                #"{\#(name)"iss": "\#(base)", "aud": "\#(audience)", "scope": "\#(scope)", "exp": \#(now + 14_400)}"#)
+        }
+        // A replica that knows no other keys yet.
+        let replica = try await BrokerHarness(store: broker.store, transport: broker.transport, time: broker.time)
+        let token = signed("PrivacyPro", "privacypro", of: user)
+        replica.transport.enqueue(
+            .json(200, BrokerHarness.token(token, refresh: signed("Auth", "refresh", of: suffix.map { user + $0 }))))
+        let answer = await replica.get("policy=local_force_refresh")
+        #expect((answer.token == token) == isBelieved)
+        if !isBelieved { #expect((answer.status, answer.code) == (502, "token_response_error")) }
     }
 
     // MARK: Staging

@@ -500,6 +500,7 @@ internal import TokenBroker
         #expect(answer.code == (isAllowed ? nil : "illegal_argument"))
         let asked = try #require(broker.transport.standingSeen.last { $0.url == address })
         #expect(asked.method == .get && asked.timeLimit == .seconds(5))
+        #expect(asked.avoidsListedNetworks)
         #expect(broker.transport.seen.count == (isAllowed ? 2 : 1))
         #expect(broker.transport.standingSeen.count == (isAllowed ? 3 : 2))
     }

@@ -57,6 +57,7 @@ internal import Testing
 
     private static let fingerprint = Array(repeating: "aB", count: 32).joined(separator: ":")
 
+    // H023
     @Test func `an identifier belongs to one tenant of the broker`() async throws {
         let broker = try await Self.broker()
         await broker.makeTenant("t2")

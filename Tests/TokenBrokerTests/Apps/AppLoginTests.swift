@@ -82,6 +82,7 @@ internal import TokenBroker
         #expect(await broker.callback("code=c-2&state=\(state)", accept: "application/json").status == 403)
     }
 
+    // H038
     @Test(
         arguments: [
             ("unknown client", ["client_id": "nobody"]), ("no client", ["client_id": nil]),
@@ -119,6 +120,7 @@ internal import TokenBroker
         #expect(parameters["iss"] == "https://broker.example")
     }
 
+    // H015
     @Test func `a repeated parameter is refused, at the redirect URI where that is certain`() async throws {
         let broker = try await Self.broker()
         let twice = await broker.authorize(BrokerHarness.authorization() + "&state=s-2")
@@ -128,7 +130,7 @@ internal import TokenBroker
         #expect(await broker.authorize(BrokerHarness.authorization() + "&unknown=1&unknown=2").status == 303)
     }
 
-    // A04
+    // A04 H038
     @Test(arguments: [
         ("http://127.0.0.1/callback", "http://127.0.0.1:51234/callback", true),
         ("http://127.0.0.1/callback", "http://127.0.0.1/callback", true),

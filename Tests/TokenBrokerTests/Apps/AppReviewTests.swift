@@ -51,6 +51,31 @@ internal import TokenBroker
         #expect(all.status == 200, "\(all.text)")
     }
 
+    @Test func `a logout waits for the first pages of sessions, and the job ends the rest`() async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant()
+        await broker.makeClient("app", of: "t1", Self.app)
+        _ = await broker.appSession()
+        let prefix = Base64URL.encode(Array(SHA256.digest(Array("default".utf8)).prefix(16))) + "."
+        // Records that cannot be read stand for sessions: the log counts how many were looked at.
+        for number in 0..<600 {
+            try await broker.vault.commit([
+                .insert(
+                    OpenRecord(
+                        id: RecordID(.session, Self.tenant, key: prefix + "\(1000 + number)"), version: 1,
+                        content: SecretBytes(utf8: "{}")))
+            ])
+        }
+        func looks() -> Int { broker.log.count { $0.contains("session_unreadable") } }
+        broker.time.advance(by: .seconds(1))
+        #expect(await broker.logOut().status == 204)
+        #expect((499...500).contains(looks()))
+        _ = await broker.broker.core.sessionEndings.handleAllDue()
+        #expect((1099...1100).contains(looks()))
+        #expect(await broker.sessions(query: "?storage_key=default").isEmpty)
+        #expect(try await broker.count(.sessionEnding) == 0)
+    }
+
     @Test func `an answer that the store has not taken is not given out`() async throws {
         let time = ManualTime()
         let records = MemoryRecordStore { time.monotonic }

@@ -243,6 +243,16 @@ internal import TokenBroker
         #expect(await broker.approve(session, try key.proof(challenge, now: now)).status == 200)
     }
 
+    // RFC 7515 §4.1.9: `typ` is a media type, and those are the same in capital and small letters (RFC 2045 §5.1).
+    @Test(arguments: ["VND.AUTHGEAR.APP2APP-REQUEST", "application/Vnd.Authgear.App2App-Request"])
+    func `the type of a proof counts in capital and in small letters`(type: WireText) async throws {
+        let broker = try await Self.broker()
+        let key = try AppKey()
+        let session = try await broker.appSession(with: key)
+        let proof = try key.proof(await broker.challenge(), now: broker.time.now, type: type)
+        #expect(await broker.approve(session, proof).status == 200)
+    }
+
     @Test(arguments: [
         ["exp": "299"], ["iat": "-600"], ["iat": "600"], ["nbf": "300"], ["iat": "", "exp": ""], ["action": ""],
         ["device_info": "0"],

@@ -188,13 +188,18 @@ internal import TokenBroker
         }
     }
 
-    @Test func `a token that is older than the one before ends the session at once`() async throws {
+    @Test(arguments: [("app", true), ("another", false)])
+    func `a refusal is logged with the client that is named, if there is one`(
+        client: String, isKnown: Bool
+    ) async throws {
         let broker = try await Self.broker()
-        let first = await broker.appSession()
-        let second = try #require(await broker.refresh(first).json["refresh_token"]?.text)
-        let third = try #require(await broker.refresh(second).json["refresh_token"]?.text)
-        #expect(Self.error(await broker.refresh(first)) == "invalid_grant")
-        #expect(Self.error(await broker.refresh(third)) == "invalid_grant")
+        let answer = await broker.app(
+            "/oauth2/token", [("grant_type", "refresh_token"), ("client_id", client), ("refresh_token", "x")])
+        #expect(answer.status == (isKnown ? 400 : 401))
+        let lines = broker.log.filter { $0.contains(#""event":"app_request_refused""#) }
+        #expect(lines.count == 1)
+        #expect(lines.allSatisfy { $0.contains(#""tenant":"t1""#) == isKnown })
+        #expect(lines.allSatisfy { $0.contains("\"client_id\":\"\(client)\"") == isKnown })
     }
 
     @Test func `a guess ends no session`() async throws {

@@ -82,6 +82,36 @@ internal import TokenBroker
         }
     }
 
+    @Test func `a client may want the refresh token for the setup`() async throws {
+        let broker = try await Self.broker(#""x_biometric_setup_requires_refresh_token": true"#)
+        let key = try AppKey()
+        let session = await broker.appSession()
+        let refused = await broker.biometric(try await Self.proof(key, "setup", broker), bearer: "access-1")
+        #expect(refused.status == 401)
+        #expect(Self.error(refused) == "invalid_grant")
+        let answer = await broker.biometric(
+            try await Self.proof(key, "setup", broker), bearer: "access-1", ["refresh_token": session])
+        #expect(answer.status == 200, "\(answer.text)")
+    }
+
+    /// RFC 7515 §4.1.9: `typ` is a media type, whose letter case does not count.
+    @Test(
+        arguments: [
+            ("vnd.authgear.biometric-request", true), ("VND.Authgear.Biometric-Request", true),
+            ("application/vnd.authgear.biometric-request", true), ("vnd.authgear.biometric-requests", false),
+            ("vnd.authgear.app2app-request", false), ("JWT", false),
+        ] as [(WireText, Bool)])
+    func `the type of a proof is compared as a media type`(_ type: WireText, _ isAccepted: Bool) async throws {
+        let broker = try await Self.broker()
+        let key = try AppKey()
+        let session = await broker.appSession()
+        let proof = try key.proof(
+            await broker.challenge("biometric_request"), now: broker.time.now, type: type, action: "setup")
+        let answer = await broker.biometric(proof, ["refresh_token": session])
+        #expect((answer.status == 200) == isAccepted, "\(answer.text)")
+        if !isAccepted { #expect(Self.error(answer) == "invalid_grant") }
+    }
+
     @Test func `without a session no key is set up`() async throws {
         let broker = try await Self.broker()
         let key = try AppKey()

@@ -138,7 +138,7 @@ internal import TokenBroker
         #expect(await broker.sessions().count == 1)
     }
 
-    // P13
+    // P13 K38
     @Test func `a code whose user has too many requests stays usable, and other users have their own`() async throws {
         let broker = try await Self.broker { $0.appRequests.perUser = 1 }
         await broker.makeClient(

@@ -37,7 +37,7 @@ internal import TokenBroker
 
     // MARK: Logging in
 
-    // T08
+    // T08 K03
     @Test func `a login leaves its access token and its refresh token in the store`() async throws {
         let store = MemoryRecordStore()
         let broker = try await BrokerHarness(store: store)
@@ -117,7 +117,7 @@ internal import TokenBroker
 
     // MARK: Renewals
 
-    // T25
+    // T25 K05
     @Test func `an expired token is replaced by one call`() async throws {
         let broker = try await Self.user(.zero)
         broker.transport.enqueue(.json(200, BrokerHarness.token("a2")))
@@ -299,7 +299,7 @@ internal import TokenBroker
         #expect(await Self.isLoggedIn(broker) == (level == nil))
     }
 
-    // X02
+    // X02 K07
     @Test func `a login without a refresh token serves until it expires`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant()

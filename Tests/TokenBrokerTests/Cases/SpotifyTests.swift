@@ -40,7 +40,7 @@ internal import TokenBroker
 
     // MARK: Logging in
 
-    // S01
+    // S01 K02 K37
     @Test(arguments: [("&state=wrong", 410, "gone"), ("", 400, "invalid_request"), ("&state=", 400, "invalid_request")])
     func `a response with a wrong state or without one asks for no token`(
         state: String, status: Int, code: String
@@ -62,7 +62,7 @@ internal import TokenBroker
         #expect(broker.transport.seen.isEmpty)
     }
 
-    // S02 S03 S04 S05
+    // S02 S03 S04 S05 K35
     @Test(arguments: [
         (400, "invalid_client", "Invalid client secret"), (400, "invalid_grant", "Invalid authorization code"),
         (400, "invalid_grant", "code_verifier was incorrect"), (400, "invalid_grant", "Invalid redirect URI"),
@@ -82,7 +82,7 @@ internal import TokenBroker
         #expect(await broker.get("policy=local").code == "missing_token_container")
     }
 
-    // S04 S05
+    // S04 S05 H033
     @Test(arguments: [tenant, publicTenant])
     func `the exchange repeats the redirect_uri and proves the verifier`(tenant: String) async throws {
         let broker = try await Self.made(tenant)
@@ -162,7 +162,7 @@ internal import TokenBroker
         #expect(sent[0] == sent[1])
     }
 
-    // S16
+    // S16 K13
     @Test(arguments: [
         tenant, publicTenant,
         #"""
@@ -211,7 +211,7 @@ internal import TokenBroker
         #expect(broker.transport.seen.first?.fields["Authorization"] == Self.basic)
     }
 
-    // S17
+    // S17 K09
     @Test func `without a key, and without a login, there is no token and no request`() async throws {
         let broker = try await Self.made(Self.publicTenant)
         let stranger = await broker.call(.get, "/credentials", key: nil)
@@ -223,7 +223,7 @@ internal import TokenBroker
         #expect(broker.transport.seen.isEmpty)
     }
 
-    // S18
+    // S18 K28
     @Test func `a token that the API calls invalid is renewed once for all who saw it`() async throws {
         let broker = try await Self.made()
         await broker.set("a1", refresh: "r1")
@@ -238,7 +238,7 @@ internal import TokenBroker
 
     // MARK: Trying again
 
-    // S19
+    // S19 K26
     @Test(arguments: [false, true])
     func `callers who meet a limit on the rate are told when, and then all succeed`(isSerial: Bool) async throws {
         let broker = try await Self.expired()
@@ -270,7 +270,7 @@ internal import TokenBroker
         #expect(broker.transport.seen.count == 5)
     }
 
-    // S20
+    // S20 K21
     @Test func `a provider that recovers after three failures has its answer taken`() async throws {
         let broker = try await Self.expired()
         broker.transport.enqueue(.json(503, ""), .json(503, ""), .json(503, ""), .json(200, BrokerHarness.token("a2")))
@@ -278,7 +278,7 @@ internal import TokenBroker
         #expect(broker.time.slept == Array(Self.waits.prefix(3)))
     }
 
-    // S21 D27
+    // S21 D27 K23
     @Test(arguments: [(5, nil), (6, "retryable_error")] as [(Int, String?)])
     func `five retries are the limit`(failures: Int, code: String?) async throws {
         let broker = try await Self.expired()
@@ -304,7 +304,7 @@ internal import TokenBroker
         #expect(broker.transport.seen.count == waits + 1)
     }
 
-    // S23 D27
+    // S23 D27 K22
     @Test(arguments: [400, 401, 403, 404])
     func `a refusal is not asked for twice`(status: Int) async throws {
         let broker = try await Self.expired()

@@ -10,6 +10,7 @@ internal import TokenBroker
 @Suite struct `Handing out credentials` {
     private static let withSecret = #"{"client_id": "c1", "client_secret": "s1", "scopes": ["b", "a"]}"#
 
+    // H055
     @Test func `a login's token is handed out and its refresh token never`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant("t1", #"{"client_id": "c1", "scopes": ["r_usr"]}"#)
@@ -42,7 +43,7 @@ internal import TokenBroker
         #expect(broker.transport.seen.isEmpty)
     }
 
-    // T43
+    // T43 K10
     // T67
     @Test func `without a user a client with a secret gets client credentials`() async throws {
         let broker = try await BrokerHarness()
@@ -176,7 +177,7 @@ internal import TokenBroker
 
     // MARK: Validity
 
-    // T23
+    // T23 K04
     // T54
     @Test(
         arguments: [
@@ -222,6 +223,7 @@ internal import TokenBroker
         #expect(await broker.get("policy=local").json["expires_in"] == .integer(0))
     }
 
+    // H081
     @Test(arguments: [
         (#""expires_in": 100"#, 100), (#""expires_in": "100""#, 100), (#""expires_in": 100.9"#, 100),
         (#""x": 1"#, 3600), (#""expires_in": null"#, 3600), (#""expires_in": "soon""#, 3600),
@@ -237,6 +239,7 @@ internal import TokenBroker
         #expect(await broker.get("min_ttl=0").json["expires_in"] == .integer(seconds))
     }
 
+    // H081
     @Test(arguments: [#""expires_in": 0"#, #""expires_in": -1"#, #""expires_in": "0""#])
     func `a new token that has expired already is given to no caller`(member: String) async throws {
         let broker = try await BrokerHarness()
@@ -392,8 +395,8 @@ internal import TokenBroker
     }
 
     // MARK: Many callers
-    // T37
-    // T41
+    // T37 K06
+    // T41 H076
     @Test func `a hundred callers of an expired token cause one request`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant()
@@ -414,6 +417,7 @@ internal import TokenBroker
 
     // MARK: Parameters
 
+    // H015
     @Test(arguments: [
         ("policy=remote", "policy"), ("policy=", "policy"), ("level=admin", "level"), ("min_ttl=-1", "min_ttl"),
         ("min_ttl=x", "min_ttl"), ("min_ttl=", "min_ttl"), ("min_ttl=86401", "min_ttl"),
@@ -466,6 +470,7 @@ internal import TokenBroker
 
     // MARK: Isolation
 
+    // H023 H024
     @Test func `the same storage key of two tenants holds two sets, refreshed apart`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant("t1")
@@ -487,6 +492,7 @@ internal import TokenBroker
         #expect(await broker.call(.get, "/credentials?storage_key=bob", key: keys.1).token == "new-r2")
     }
 
+    // K18
     @Test func `two storage keys of a tenant hold two sets`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant()

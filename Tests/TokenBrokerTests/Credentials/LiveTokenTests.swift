@@ -76,6 +76,7 @@ internal import TokenBroker
         #expect((renewed.token, Self.degraded(renewed)) == ("a2", nil))
     }
 
+    // H082
     @Test func `is given until it dies and not an instant longer`() async throws {
         let broker = try await Self.make()
         broker.transport.always(.json(403, ""))

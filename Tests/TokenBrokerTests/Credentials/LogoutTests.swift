@@ -79,7 +79,7 @@ internal import TokenBroker
         #expect(await broker.get().version > before)
     }
 
-    // T50
+    // T50 H054
     @Test func `nothing that was logged out is left in the store`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant()
@@ -111,6 +111,7 @@ internal import TokenBroker
 
     // MARK: Revocation
 
+    // H054
     @Test func `the refresh token is revoked as RFC 7009 has it`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant("t1", Self.withRevocation)

@@ -33,6 +33,7 @@ internal import TokenBroker
         return answer.fields["Token-Revocation"]?.text
     }
 
+    // H054
     @Test func `a revocation that fails is tried again until it succeeds`() async throws {
         let broker = try await Self.make()
         #expect(await Self.logOut(broker) == "failed")

@@ -15,6 +15,7 @@ internal import TokenBroker
         await broker.call(.put, "/credentials", tenant: "t1", body: body)
     }
 
+    // H055
     @Test func `what is set is handed out, without the refresh token`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant("t1", Self.tenant)

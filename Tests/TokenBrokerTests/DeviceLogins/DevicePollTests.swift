@@ -140,7 +140,7 @@ internal import TokenBroker
         #expect(script.polls.last == .seconds(295))
     }
 
-    // T16, T64
+    // T16, T64 H044
     @Test(arguments: [
         (300, 5, 59), (299, 5, 59), (301, 5, 60), (4, 5, 0), (5, 5, 0), (6, 5, 1), (1, 600, 0),
     ])
@@ -239,6 +239,7 @@ internal import TokenBroker
             ])
     }
 
+    // H044
     @Test func `slow_down adds five seconds for good, each time`() async throws {
         let (broker, script) = try await BrokerHarness.devices()
         _ = await broker.beginDevice()

@@ -101,6 +101,7 @@ internal import TokenBroker
         #expect(await broker.call(.head, "/device/\(String(repeating: "A", count: 43))", tenant: "t1").status == 404)
     }
 
+    // H022 H023
     @Test func `another caller's login cannot be told from a login that never was, nor ended`() async throws {
         let (broker, _) = try await BrokerHarness.devices()
         await broker.makeTenant("t2", BrokerHarness.deviceTenant)

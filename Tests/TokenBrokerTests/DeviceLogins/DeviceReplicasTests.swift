@@ -50,6 +50,7 @@ internal import TokenBroker
 
     // MARK: Together
 
+    // H044 H088
     @Test(arguments: [(0, 0), (0, 240), (240, 0), (0, 299), (299, 0)])
     func `poll no more often than one would, whatever their clocks say`(first: Int, second: Int) async throws {
         let true0 = ManualTime(skipsSleeps: false)

@@ -46,6 +46,7 @@ internal import TokenBroker
         }
     }
 
+    // H031
     @Test(arguments: ProviderProfile.withLoginPage)
     func `is bound to the browser that opened its start address`(profile: ProviderProfile) async throws {
         try await EndToEnd.run(profile) { all async throws in
@@ -93,6 +94,7 @@ internal import TokenBroker
         }
     }
 
+    // H035
     @Test(arguments: [ResponseIssuer.absent, .other("https://evil.example")])
     func `refuses a response that another issuer may have sent`(issuer: ResponseIssuer) async throws {
         try await EndToEnd.run(.rfc) { all async throws in
@@ -107,6 +109,7 @@ internal import TokenBroker
         }
     }
 
+    // H030
     @Test(arguments: ProviderProfile.withLoginPage)
     func `survives a restart between its two legs`(profile: ProviderProfile) async throws {
         try await EndToEnd.run(profile) { all async throws in

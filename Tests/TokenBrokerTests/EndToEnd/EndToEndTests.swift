@@ -114,6 +114,7 @@ internal import TokenBroker
 
     // MARK: Faults under a refresh
 
+    // H078
     @Test(arguments: ProviderProfile.withLoginPage, [Fault.Mode.dropBeforeWork, .dropAfterWork, .answerAfterWork])
     func `a refresh whose answer was lost is made again within the provider's grace`(
         profile: ProviderProfile, mode: Fault.Mode
@@ -232,6 +233,7 @@ internal import TokenBroker
         }
     }
 
+    // H099
     @Test func `a shutdown in the middle of a refresh loses nothing`() async throws {
         try await EndToEnd.run(.rfc, rotation: Self.strict) { all async throws in
             #expect(try await all.broker.logIn().status == 200)

@@ -19,7 +19,7 @@ internal import TokenBroker
     }
 
     // T25
-    // T35
+    // T35 K36
     // T36
     // T45
     // T46

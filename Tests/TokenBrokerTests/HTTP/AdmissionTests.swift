@@ -36,6 +36,7 @@ private func head(_ line: String, key: String?, length: Int, _ fields: String...
     private static let json = "Content-Type: application/json"
     private static let waits = "Expect: 100-continue"
 
+    // H007 H018
     @Test(
         arguments: [
             ("POST /login/initialize", "none", [json], 401, "unauthorized"),

@@ -199,7 +199,8 @@ internal import TokenBroker
                  "callback_uri": "per_tenant", "display_name": "Acme",
                  "session_ending_answers": [{"status": 400}, {"status": 403, "error": "gone"},
                                             {"status": 499, "error": null}],
-                 "refresh_lead_time": 86400, "proactive_refresh": 86400, "default_lifetime": "never"}
+                 "refresh_lead_time": 86400, "proactive_refresh": 86400, "default_lifetime": "never",
+                 "request_headers": {"X-Partner": "acme"}}
                 """#)
         await recorder.call(
             broker, .put, "/tenants/t2",
@@ -209,7 +210,7 @@ internal import TokenBroker
                  "pinned_certificates": null, "issuer": null, "endpoints": null,
                  "token_endpoint_auth_method": null, "allowed_redirect_uris": null, "allowed_return_uris": null,
                  "browser_binding": null, "callback_uri": null, "display_name": null,
-                 "session_ending_answers": null, "refresh_lead_time": null, "default_lifetime": null,
+                 "session_ending_answers": null, "refresh_lead_time": null, "default_lifetime": null, "request_headers": null,
                  "proactive_refresh": null, "previous_issuers": null, "previous_token_endpoints": null}
                 """#)
         await recorder.call(

@@ -110,6 +110,7 @@ internal import TokenBroker
         }
     }
 
+    // H055
     @Test func `every answer but the operational ones may be kept by no cache`() async throws {
         let broker = try await BrokerHarness()
         broker.time.holdSleeps()
@@ -127,6 +128,7 @@ internal import TokenBroker
 
     // MARK: Faults of HTTP itself
 
+    // H058
     @Test(arguments: [
         (400, "invalid_request"), (408, "invalid_request"), (411, "invalid_request"), (413, "payload_too_large"),
         (414, "invalid_request"), (417, "invalid_request"), (431, "invalid_request"), (500, "internal_error"),
@@ -148,7 +150,7 @@ internal import TokenBroker
 
     // MARK: Records that do not open
 
-    // T78
+    // T78 H049 H058
     @Test func `a record that was altered is internal_error and tells nothing`() async throws {
         let store = MemoryRecordStore()
         let broker = try await BrokerHarness(store: store)
@@ -173,6 +175,7 @@ internal import TokenBroker
     /// Everything secret bears this word, so that a leak is one search.
     private static let canary = "canary7f3a"
 
+    // H055 H056 H061
     @Test func `no secret is in any answer, log line or metric`() async throws {
         let broker = try await BrokerHarness()
         var shown: [BrokerHarness.Answer] = []

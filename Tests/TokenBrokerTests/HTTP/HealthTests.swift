@@ -17,6 +17,7 @@ internal import TokenBroker
         return broker
     }
 
+    // H083
     @Test(arguments: ["/livez", "/healthz"])
     func `the process lives whatever its store does`(path: String) async throws {
         let store = FaultyStore()
@@ -36,6 +37,7 @@ internal import TokenBroker
         #expect((answer.status, answer.text) == (200, #"{"status":"ready"}"#))
     }
 
+    // H083
     @Test(arguments: [StoreError.unavailable, .damaged("canary-place"), .conflict])
     func `a store that fails is not ready and is ready again when it answers`(error: StoreError) async throws {
         let store = FaultyStore()
@@ -90,6 +92,7 @@ internal import TokenBroker
         #expect(store.checks == 1)
     }
 
+    // H083
     @Test func `a store that hangs is not ready after two seconds`() async throws {
         let store = FaultyStore()
         let broker = try await Self.make(store)
@@ -103,6 +106,7 @@ internal import TokenBroker
         gate.open()
     }
 
+    // H098
     @Test func `a broker that drains is not ready and says why`() async throws {
         let store = FaultyStore()
         let broker = try await Self.make(store)

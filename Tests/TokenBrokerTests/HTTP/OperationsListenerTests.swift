@@ -73,6 +73,7 @@ internal import TokenBroker
         await main.close()
     }
 
+    // H098
     @Test func `is told by the program's configuration, and says so until the end that it drains`() async throws {
         let directory = StoreFixtureDirectory()
         let (port, other) = (try PostgresServer.freePort(), try PostgresServer.freePort())

@@ -382,6 +382,7 @@ internal import TokenBroker
 
     // MARK: The table
 
+    // H058
     @Test(arguments: situations)
     func `a problem has its code, its status and nothing that is secret`(situation: Situation) async throws {
         let (broker, answer) = try await situation.bring()
@@ -421,6 +422,7 @@ internal import TokenBroker
         #expect(Set(Self.situations.map(\.how)).count == Self.situations.count)
     }
 
+    // H007 H014
     @Test(arguments: [(1 << 20, 415, "unsupported_media_type"), ((1 << 20) + 1, 413, "payload_too_large")])
     func `a body over a mebibyte is payload_too_large before it was sent`(
         count: Int, status: Int, code: String

@@ -12,6 +12,7 @@ internal import TokenBroker
 
     // MARK: The start
 
+    // H031 H039
     @Test func `the start address sets a cookie of its own and sends the browser on`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant()
@@ -105,6 +106,7 @@ internal import TokenBroker
 
     // MARK: The callback
 
+    // H031 H032
     @Test func `only the browser that holds the cookie finishes, and the state stays usable`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant("t1", #"{"client_id": "c1", "allowed_return_uris": ["https://app.example/done"]}"#)
@@ -131,6 +133,7 @@ internal import TokenBroker
         #expect(await broker.token() == "access-1")
     }
 
+    // H031
     @Test func `another login's cookie is not this one's`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant()
@@ -186,6 +189,7 @@ internal import TokenBroker
 
     // MARK: The tenant's choice
 
+    // H032
     @Test func `where binding is required there is no other way in`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant("t1", #"{"client_id": "c1", "browser_binding": "required"}"#)
@@ -259,6 +263,7 @@ internal import TokenBroker
         #expect(broker.transport.seen.isEmpty)
     }
 
+    // H039
     @Test func `a form_post for a bound login is taken round by GET`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant()

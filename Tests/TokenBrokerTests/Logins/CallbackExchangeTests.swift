@@ -204,7 +204,7 @@ internal import TokenBroker
         #expect(await broker.progress(id).json["error"]?.string == "network_error")
     }
 
-    // T13
+    // T13 H097
     @Test(arguments: [
         TransportError.connectionLost(requestSent: true), .timedOut(.firstByte, requestSent: true),
         .timedOut(.response, requestSent: true),
@@ -239,6 +239,7 @@ internal import TokenBroker
         #expect(broker.transport.seen.count == 1)
     }
 
+    // H096
     @Test(arguments: [
         (200, ""), (200, "{}"), (200, "[]"), (200, "<html></html>"), (200, #"{"access_token": ""}"#),
         (200, #"{"access_token": 7}"#), (200, #"{"access_token": "a b"}"#),
@@ -256,6 +257,7 @@ internal import TokenBroker
         #expect(await broker.progress(id).json["error"]?.string == "token_response_error")
     }
 
+    // H096
     @Test(arguments: [
         ScriptedTransport.Step.json(400, #"{"error": "invalid_grant"}"#), .json(200, "{}"), .json(500, ""),
         .failure(.connectionLost(requestSent: true)),

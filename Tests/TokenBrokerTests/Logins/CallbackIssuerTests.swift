@@ -29,6 +29,7 @@ internal import TokenBroker
     /// Exactly one request was made: the metadata's.
     private static func nothingWasRedeemed(_ broker: BrokerHarness) -> Bool { broker.transport.seen.count == 1 }
 
+    // H035
     @Test(arguments: [announcing, ""])
     func `is right`(announces: String) async throws {
         let broker = try await Self.broker(announces: announces)
@@ -38,6 +39,7 @@ internal import TokenBroker
         #expect(answer.status == 200)
     }
 
+    // H035
     @Test(arguments: [
         "https://evil.example/K", "https://op.example/K/", "https://OP.example/K", "https://op.example/k",
         "https://op.example", "http://op.example/K", "", "https://op.example/%4B", " https://op.example/K",
@@ -68,6 +70,7 @@ internal import TokenBroker
         #expect(await broker.progress(login.id).json["status"]?.string == "pending")
     }
 
+    // H035
     @Test func `is missing where the provider announces it`() async throws {
         let broker = try await Self.broker(announces: Self.announcing)
         let login = await broker.beginLogin()

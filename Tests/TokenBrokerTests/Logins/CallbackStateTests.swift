@@ -12,6 +12,7 @@ internal import TokenBroker
 @Suite struct `A login's state` {
     private static let granted = BrokerHarness.token("access-1", refresh: "refresh-1", scope: "r_usr", userID: 42)
 
+    // H030
     @Test(arguments: [(599_999, 200), (600_000, 410), (600_001, 410)])
     func `is good for ten minutes`(milliseconds: Int64, status: Int) async throws {
         let broker = try await BrokerHarness()
@@ -55,6 +56,7 @@ internal import TokenBroker
         #expect(transport.seen.count == 1)
     }
 
+    // H029
     @Test func `works once for fifty callbacks over three replicas`() async throws {
         let store = MemoryRecordStore()
         let time = ManualTime()
@@ -67,6 +69,7 @@ internal import TokenBroker
         #expect(await replicas[2].token() == "access-1")
     }
 
+    // H029
     @Test func `works once for fifty callbacks over three replicas on PostgreSQL`() async throws {
         let server = try PostgresServer.shared.get()
         var configuration = try PostgresConfiguration(server.uri(database: try await server.makeDatabase()))
@@ -149,6 +152,7 @@ internal import TokenBroker
         #expect(await broker.token() == "access-1")
     }
 
+    // H036
     @Test func `keeps the registration and the endpoints that the login began with`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant(

@@ -29,6 +29,7 @@ internal import TokenBroker
         #expect(broker.transport.seen.count == 1)
     }
 
+    // H040
     @Test(arguments: [
         ("https://app.example/done", "https://app.example/done?login=completed"),
         ("https://app.example/done?", "https://app.example/done?login=completed"),
@@ -72,7 +73,7 @@ internal import TokenBroker
 
     // MARK: What the provider reports
 
-    // T06 X08
+    // T06 X08 H042
     @Test(arguments: ["error=access_denied", "error=access_denied&code=c-1", "code=c-1&error=access_denied"])
     func `a provider error ends the login, also beside a code`(query: String) async throws {
         let broker = try await BrokerHarness()
@@ -116,7 +117,7 @@ internal import TokenBroker
 
     // MARK: What cannot be a response
 
-    // T56 T61 X09
+    // T56 T61 X09 H015
     @Test(arguments: [
         "", "&code=", "&xcode=1", "&Code=c-1", "&code=c-1&code=c-2", "&code=c-1&code=c-1", "&code=%zz",
         "&code=c-1&iss=a&iss=a",
@@ -145,6 +146,7 @@ internal import TokenBroker
         #expect(answer.code == "invalid_request")
     }
 
+    // H015
     @Test func `a state is taken once`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant()
@@ -155,6 +157,7 @@ internal import TokenBroker
         #expect(broker.transport.seen.isEmpty)
     }
 
+    // H038
     @Test func `an unknown state is answered 410 and nowhere else`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant("t1", Self.returning)

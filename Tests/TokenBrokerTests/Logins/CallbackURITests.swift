@@ -36,6 +36,7 @@ internal import TokenBroker
             BrokerHarness.parameters(of: plain.uri)["redirect_uri"] == "https://broker.example/login/callback")
     }
 
+    // H035
     @Test(arguments: [
         ("a", shared), ("a", "/login/callback/b"), ("a", "/login/callback/plain"), ("a", "/login/callback/nobody"),
         ("a", "/login/callback/A"), ("a", "/login/callback/%61%00"), ("plain", "/login/callback/plain"),

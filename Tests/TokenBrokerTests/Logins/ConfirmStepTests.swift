@@ -183,6 +183,7 @@ internal import TokenBroker
         }
     }
 
+    // H032
     @Test func `is the browser's that brought the code`() async throws {
         let broker = try await Self.broker()
         let (login, other) = (await broker.beginLogin(), await broker.beginLogin())

@@ -32,6 +32,7 @@ internal import TokenBroker
         return (try #require(answer.fields["Location"]?.text), await broker.following(answer))
     }
 
+    // H040
     @Test(arguments: [false, true])
     func `has the contract's status and no secret in its address`(isPosted: Bool) async throws {
         let store = BrokerFaultyStore()

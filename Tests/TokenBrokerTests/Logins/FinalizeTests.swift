@@ -73,7 +73,7 @@ internal import TokenBroker
         #expect(retryable.fields["Retry-After"] != nil)
     }
 
-    // T61
+    // T61 K02
     @Test(arguments: [
         ("code=c-1", 400), ("", 400), ("code=c-1&state=unknown", 410), ("code=%zz&state=STATE", 400),
         ("state=STATE", 400), ("code=&state=STATE", 400), ("code=a&code=b&state=STATE", 400),
@@ -119,6 +119,7 @@ internal import TokenBroker
         #expect(await broker.call(.get, "/login/finalize", tenant: "t1").status == 405)
     }
 
+    // H022 H023
     @Test func `another tenant's login is unknown`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant("t1", Self.tenant)

@@ -103,7 +103,7 @@ internal import TokenBroker
         #expect(try await setting.one.count(.revocation) == 0)
     }
 
-    // B06
+    // B06 H036
     @Test func `a code is sent to the provider that has issued it, and to no other one`() async throws {
         let setting = try await Setting()
         setting.one.transport.always(.failure(.connectionLost(requestSent: true)))

@@ -143,6 +143,7 @@ internal import TokenBroker
         #expect(line.contains(#""provider_error":"\#(errorCode)""#) && line.contains(name))
     }
 
+    // H041
     @Test func `is no markup on the page`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant("t1", Self.tenant)

@@ -15,7 +15,7 @@ internal import TokenBroker
         try await broker.count(.login) == 0
     }
 
-    // T01 T02 T04 T05 T60
+    // T01 T02 T04 T05 T60 H028 H033
     @Test func `the address has the parameters of the design and a state`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant(
@@ -88,6 +88,7 @@ internal import TokenBroker
         #expect(broker.transport.seen.isEmpty)
     }
 
+    // H028
     @Test func `states, challenges and identifiers never repeat`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant()
@@ -121,6 +122,7 @@ internal import TokenBroker
         #expect(BrokerHarness.parameters(of: login.uri)["redirect_uri"] == uri)
     }
 
+    // H038
     @Test(arguments: [
         "https://app.example/Kb/x", "https://app.example/K", "https://app.example/Kb?a=1", "https://app.example/Kb#f",
         "https://evil@app.example/Kb", "https://app.example@evil.example/Kb", "https://app.example.evil.example/Kb",
@@ -155,6 +157,7 @@ internal import TokenBroker
         #expect(answer.status == 201)
     }
 
+    // H038
     @Test(arguments: [
         "https://app.example/Kb/x", "https://app.example/K", "https://app.example/Kb/", "https://app.example/kb",
         "https://app.example/Kb#f", "https://app.example/Kb?a#f", "https://evil@app.example/Kb",
@@ -176,6 +179,7 @@ internal import TokenBroker
         #expect(try await Self.nothingIsStored(broker))
     }
 
+    // H038
     @Test(arguments: ["redirect_uri", "return_to"])
     func `an address with a line break is no address`(name: String) async throws {
         let broker = try await BrokerHarness()
@@ -201,7 +205,7 @@ internal import TokenBroker
 
     // MARK: Parameters
 
-    // X10
+    // X10 H045
     @Test(arguments: AuthorizationRequest.reservedNames.sorted() + ["State", "CLIENT_ID", "code_challenge_METHOD"])
     func `a custom parameter may not bear a protocol parameter's name`(name: WireText) async throws {
         let broker = try await BrokerHarness()
@@ -255,6 +259,7 @@ internal import TokenBroker
         }
     }
 
+    // H045
     @Test(arguments: [
         (#"{"redirect_url": "https://a.example"}"#, ["/redirect_url"]),
         (#"{"scope": "admin", "prompt": "none", "resource": "x"}"#, ["/prompt", "/resource", "/scope"]),

@@ -42,6 +42,7 @@ internal import TokenBroker
         }
     }
 
+    // H039 H040 H041
     @Test func `every page and every redirect is inert and kept nowhere`() async throws {
         let store = BrokerFaultyStore()
         let broker = try await BrokerHarness(store: store)
@@ -99,6 +100,7 @@ internal import TokenBroker
         "a\r\nSet-Cookie: evil=1", "%3Cscript%3E", "\u{202E}evil", String(repeating: "A", count: 100_000),
     ]
 
+    // H041 H042
     @Test(arguments: hostile)
     func `nothing that came with the response comes out again`(text: String) async throws {
         let broker = try await BrokerHarness()
@@ -127,6 +129,7 @@ internal import TokenBroker
         #expect(!broker.log.joined().contains(text))
     }
 
+    // H075
     @Test(arguments: hostile)
     func `nothing that the token endpoint says comes out again`(text: String) async throws {
         let broker = try await BrokerHarness()
@@ -148,6 +151,7 @@ internal import TokenBroker
         #expect(!broker.log.joined().contains(text))
     }
 
+    // K31 H033 H040 H056 H057
     @Test func `no token, code, state or verifier is in anything that is sent or logged`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant("t1", Self.returning)

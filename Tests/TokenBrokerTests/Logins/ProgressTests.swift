@@ -78,6 +78,7 @@ internal import TokenBroker
         #expect(await broker.progress(login.id).status == 404)
     }
 
+    // H022 H023
     @Test func `another caller's login cannot be told from a login that never was`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant("t1")

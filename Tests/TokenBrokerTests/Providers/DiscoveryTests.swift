@@ -88,6 +88,7 @@ internal import TokenBroker
 
     // MARK: What is not believed
 
+    // H037
     @Test(arguments: [
         "https://evil.example", "https://op.example/K/", "https://OP.example/K", "https://op.example/k",
         "https://op.example", "https://op.example:443/K", "https://op.example/\u{212A}",
@@ -103,6 +104,7 @@ internal import TokenBroker
         #expect(broker.log.contains { $0.contains("metadata_refused") })
     }
 
+    // H067 H073
     @Test(
         arguments: ["authorization_endpoint", "token_endpoint"],
         [
@@ -390,6 +392,7 @@ internal import TokenBroker
         #expect((request.form["client_secret"] != nil) == (method == "client_secret_post"))
     }
 
+    // H034
     @Test(arguments: ["", #"["plain"]"#, "[]"])
     func `a provider that does not speak of S256 gets it all the same`(methods: String) async throws {
         let broker = try await BrokerHarness()
@@ -400,6 +403,7 @@ internal import TokenBroker
         #expect(parameters["code_challenge"]?.utf8.count == 43)
     }
 
+    // H036
     @Test func `the endpoints of the moment when the login began redeem the code`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant("t1", Self.tenant)

@@ -51,6 +51,7 @@ internal import TokenBroker
         },
     ]
 
+    // H075
     @Test(arguments: echoes, [400, 401, 503])
     func `is shown by no answer, log or page of a login`(echo: Echo, status: Int) async throws {
         let broker = try await BrokerHarness()
@@ -96,6 +97,7 @@ internal import TokenBroker
         #expect(await broker.progress(login.id).json["error_code"]?.text == error)
     }
 
+    // H075
     @Test func `is shown by no answer to a refresh, and by no event of it`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant("t1", Self.tenant("client_secret_basic"))

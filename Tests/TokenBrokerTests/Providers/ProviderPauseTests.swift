@@ -132,7 +132,7 @@ internal import TokenBroker
 
     private static let withSecret = #"{"client_id": "c1", "client_secret": "s1"}"#
 
-    // T32
+    // T32 H092
     @Test(
         arguments: [
             ("1", 1), ("7", 7), ("3600", 3600), ("3601", 3600), (nil, 5), ("x", 5),
@@ -167,6 +167,7 @@ internal import TokenBroker
         #expect(await broker.get().token == "a2")
     }
 
+    // H091
     @Test func `a pause holds for the client at its provider and for no other`() async throws {
         let broker = try await BrokerHarness.expired()
         await broker.set("b1", refresh: "r2", lifetime: .zero, storageKey: "other")

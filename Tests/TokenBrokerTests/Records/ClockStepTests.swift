@@ -116,6 +116,7 @@ internal import TokenBroker
     }
 
     /// Steps in seconds, one after another, and whether the database is away from just before each step on for 60 s.
+    // H082 H088
     @Test(arguments: [[15], [-15], [-90], [3600], [15, -90], [-90, 15]], [false, true])
     func `leaves all replicas with tokens that are good`(steps: [Int], isAway: Bool) async throws {
         // What cannot be stored is tried again after a sleep.
@@ -138,6 +139,7 @@ internal import TokenBroker
         #expect(cluster.provider.count >= 2 * steps.count)
     }
 
+    // H088
     @Test(arguments: [-90, 15, 3600])
     func `starts with a wrong wall clock and stores the right times`(lead: Int) async throws {
         let cluster = try await Cluster(ahead: .seconds(lead))
@@ -168,6 +170,7 @@ internal import TokenBroker
         #expect(await cluster.replicas[0].status().isLoggedIn == false)
     }
 
+    // H088
     @Test(arguments: [86_400, -86_400])
     func `removes from the store only what has expired by the database's clock`(step: Int) async throws {
         let cluster = try await Cluster()
@@ -182,6 +185,7 @@ internal import TokenBroker
     // MARK: The embedded store
 
     /// The store of one process has no clock of its own.
+    // H082
     @Test(arguments: [[15], [-90], [15, -90], [-90, 15], [3600, -3600]])
     func `serves no expired token from a store of its own`(steps: [Int]) async throws {
         let time = ManualTime(skipsSleeps: false)

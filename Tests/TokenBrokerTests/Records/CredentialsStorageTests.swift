@@ -19,6 +19,7 @@ internal import TokenBroker
 
     // MARK: Stored before served
 
+    // H077
     @Test func `nothing is served before it is stored`() async throws {
         let store = FaultyStore()
         let broker = try await Self.make(store)
@@ -133,6 +134,7 @@ internal import TokenBroker
         #expect(await broker.call(.get, "/credentials", key: key).token == "a2")
     }
 
+    // H083
     @Test func `what is not in memory is storage_unavailable while the store is away`() async throws {
         let store = FaultyStore()
         let broker = try await Self.make(store)
@@ -377,6 +379,7 @@ internal import TokenBroker
 
     // MARK: Replicas
 
+    // H026
     @Test func `a change on one replica is seen on the other within the bound`() async throws {
         let time = ManualTime()
         let (one, two) = try await BrokerHarness.replicas(cacheValidity: .seconds(2), time: time)

@@ -116,6 +116,7 @@ internal import TokenBroker
         #expect(try await setting.another(setting.journal).broker.core.credentials.countInJournal == 0)
     }
 
+    // H077
     @Test func `the next process stores what the one before could not`() async throws {
         let setting = try await Setting()
         #expect(await setting.refreshWithoutStore().token == "a2")
@@ -378,6 +379,7 @@ internal import TokenBroker
         await setting.broker.broker.finish()
     }
 
+    // H046
     @Test func `nothing readable stands in the journal's files`() async throws {
         let setting = try await Setting()
         #expect(await setting.refreshWithoutStore().token == "a2")

@@ -58,6 +58,7 @@ internal import TokenBroker
         #expect(pair.store.reads == reads)
     }
 
+    // H026 H054
     @Test func `is forgotten as soon as it changes elsewhere`() async throws {
         let pair = try await Pair()
         let key = await pair.one.makeKey()
@@ -130,6 +131,7 @@ internal import TokenBroker
 
     // MARK: Without the feed
 
+    // H087
     @Test(arguments: [(4999, "user"), (5000, "basic")])
     func `is used for the bound and no longer once the feed is lost`(milliseconds: Int, level: String) async throws {
         let pair = try await Pair()
@@ -156,6 +158,7 @@ internal import TokenBroker
         #expect(await pair.two.get().level == level)
     }
 
+    // H087
     @Test func `is not used at all when the feed is back, however new it is`() async throws {
         let pair = try await Pair()
         await pair.one.set("a1", refresh: "r1")

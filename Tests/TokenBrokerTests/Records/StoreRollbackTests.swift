@@ -81,6 +81,7 @@ internal import TokenBroker
         #expect(setting.one.log.contains { $0.contains("credentials_stored_again") })
     }
 
+    // H051
     @Test func `is noticed by a version that is older than one that was read, without a word`() async throws {
         let setting = try await Setting(replicas: 1)
         let granted = await setting.refresh(setting.one)
@@ -275,6 +276,7 @@ internal import TokenBroker
         #expect(await setting.one.get().token == "b1")
     }
 
+    // H051
     @Test func `is reported as a loss where no replica has what it lacks`() async throws {
         let setting = try await Setting()
         _ = await setting.refresh(setting.one)

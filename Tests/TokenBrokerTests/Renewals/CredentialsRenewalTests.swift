@@ -50,7 +50,7 @@ internal import TokenBroker
 
     // MARK: Refresh tokens
 
-    // T45
+    // T45 H079
     @Test func `a refresh token is kept until an answer brings another`() async throws {
         let broker = try await BrokerHarness.expired()
         broker.transport.enqueue(
@@ -64,6 +64,7 @@ internal import TokenBroker
         #expect(broker.transport.seen.map(\.form["refresh_token"]) == ["r1", "r1", "r2", "r2", "r2"])
     }
 
+    // H096
     @Test(arguments: [
         "", "{}", "[]", "null", "<html>", #"{"access_token": ""}"#, #"{"access_token": 5}"#,
         #"{"access_token": null}"#, #"{"access_token": "a b"}"#, #"{"access_token": "a2", "token_type": "mac"}"#,
@@ -87,6 +88,7 @@ internal import TokenBroker
         #expect(broker.transport.seen.last?.form["refresh_token"] == "r1")
     }
 
+    // H066
     @Test(arguments: [301, 302, 304, 307, 308])
     func `a redirect of the token endpoint is not followed`(status: Int) async throws {
         let broker = try await BrokerHarness.expired()
@@ -118,8 +120,8 @@ internal import TokenBroker
         (401, "invalid_client"), (401, "invalid_grant"),
     ]
 
-    // T33
-    // T34
+    // T33 K36
+    // T34 H080
     @Test(arguments: logouts)
     func `an answer that ends the session is a logout and gets the next lower level`(
         status: Int, error: String
@@ -175,7 +177,7 @@ internal import TokenBroker
         #expect(broker.transport.seen.count == 1)
     }
 
-    // T70
+    // T70 H080
     @Test(arguments: [
         (400, "invalid_client"), (400, "access_denied"), (400, "invalid_scope"), (400, "unsupported_grant_type"),
         (400, "INVALID_GRANT"), (400, ""), (401, "unauthorized_client"), (401, "invalid_request"), (401, ""),

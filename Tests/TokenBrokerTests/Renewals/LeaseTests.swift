@@ -49,6 +49,7 @@ internal import TokenBroker
         }.map { String($0.split(separator: " ").last ?? "") }
     }
 
+    // H076
     @Test func `of two replicas one refreshes and the other has what it brought`() async throws {
         let (time, one, two) = try await Self.expired(skipsSleeps: false)
         let gate = Gate()
@@ -106,6 +107,7 @@ internal import TokenBroker
     }
 
     /// Beyond the grace, the holder may have a successor and is waited for for 30 s.
+    // H086
     @Test(arguments: [(3, 1), (4, 0), (9, 0), (10, 24), (33, 1), (34, 0), (60, 0)])
     func `a replica that finds a lease that has run out tries the refresh token at once`(age: Int, waits: Int)
         async throws
@@ -203,6 +205,7 @@ internal import TokenBroker
         #expect(await first.token == "a2")
     }
 
+    // H086
     @Test func `a holder that was held up and has lost its lease calls no provider`() async throws {
         let (time, one, two) = try await Self.expired()
         let gate = Gate()
@@ -388,6 +391,7 @@ internal import TokenBroker
         #expect(try await Self.lease(two)?.hasRunOut == (isUncertain ? true : nil))
     }
 
+    // H086
     @Test(arguments: [true, false])
     func `a grant that comes late waits for the replica that has taken over, and yields to a newer grant`(
         succeeds: Bool
@@ -482,6 +486,7 @@ internal import TokenBroker
         #expect(two.transport.seen.map { $0.form["refresh_token"] } == ["r1"])
     }
 
+    // H099
     @Test(arguments: [
         (ScriptedTransport.Step.failure(.connectionLost(requestSent: true)), true), (.failure(.connectFailed), false),
     ])

@@ -48,6 +48,7 @@ internal import TokenBroker
 
     // MARK: When
 
+    // H081
     @Test(
         arguments: [
             (1800, 3600, 1440, 1800), (1799, 3600, 1441, 1801), (301, 3600, 3238, 3299), (300, 3600, 3240, 3300),
@@ -230,6 +231,7 @@ internal import TokenBroker
     }
 
     /// How long the provider is away from the notice on.
+    // H090
     @Test(arguments: [40, 290, 310, 600, 7200, 90_000])
     func `goes on after an outage, however long that outlives the token`(outage: Int) async throws {
         let broker = try await Self.make()
@@ -403,6 +405,7 @@ internal import TokenBroker
         #expect(try await Self.notices(two) == 0)
     }
 
+    // H090
     @Test func `a herd of 2000 is renewed within the budget`() async throws {
         let broker = try await Self.make()
         for number in 0..<2000 { await broker.set("a", refresh: "r\(number)", storageKey: "k\(number)") }
@@ -417,6 +420,7 @@ internal import TokenBroker
         #expect(broker.broker.core.budget.usage == .init(inUse: 0, waiting: 0))
     }
 
+    // H090
     @Test func `a provider is asked for no more at once than half of its places`() async throws {
         let broker = try await BrokerHarness(time: ManualTime(skipsSleeps: false)) { $0.providerBudget.places = 8 }
         await broker.makeTenant("t1", Self.tenant(1800))

@@ -23,7 +23,7 @@ internal import TokenBroker
         #expect(broker.transport.seen.map(\.timeLimit) == [.milliseconds(milliseconds)])
     }
 
-    // T29
+    // T29 H091
     @Test(arguments: [500, 502, 503, 504, 599])
     func `a 5xx is tried again five times by the design's schedule`(status: Int) async throws {
         let broker = try await BrokerHarness.expired(#"{"client_id": "c1", "reuse_grace": 60}"#)
@@ -73,6 +73,7 @@ internal import TokenBroker
         #expect(broker.time.slept == waits)
     }
 
+    // H091
     @Test(arguments: [
         TransportError.connectFailed, .nameNotFound, .nameResolutionFailed, .tlsFailed,
         .connectionLost(requestSent: false), .connectionLost(requestSent: true),
@@ -116,6 +117,7 @@ internal import TokenBroker
         #expect(await broker.get().token == "client-1")
     }
 
+    // H092
     @Test(arguments: [
         ("0", Duration.milliseconds(500)), ("1", .seconds(1)), ("3", .seconds(3)), ("30", .seconds(30)),
         ("Sat, 21 Nov 2026 09:00:07 GMT", .seconds(7)), ("Sat, 21 Nov 2020 09:00:00 GMT", .milliseconds(500)),
@@ -132,6 +134,7 @@ internal import TokenBroker
         #expect(broker.time.slept.reduce(.zero, +) == wait)
     }
 
+    // H092
     @Test(arguments: [("31", 31), ("59", 59), ("60", 60), ("61", 60), ("3600", 60), ("99999999999999999999", 60)])
     func `a 503 that asks for more than a call can wait ends the call and is obeyed for a minute at most`(
         value: String, seconds: Int

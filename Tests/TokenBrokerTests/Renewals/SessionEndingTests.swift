@@ -26,7 +26,7 @@ internal import TokenBroker
 
     // T33
     // T34
-    // T70
+    // T70 H080
     @Test(arguments: [
         (400, "unauthorized_client"), (400, "invalid_grant"), (400, "invalid_request"), (401, "access_denied"),
         (401, "invalid_client"), (401, "invalid_grant"),

@@ -107,6 +107,7 @@ internal import TokenBroker
         #expect(!text.contains("bob"))
     }
 
+    // H059 H108
     @Test(arguments: ["", "-", "0123456789abcdef0123456789abcdef0", "x\ny", "A", "\"", "\u{2028}"])
     func `a request's name that is not the server's own is not written`(text: String) {
         let lines = Lines()
@@ -120,6 +121,7 @@ internal import TokenBroker
         String(repeating: "A", count: 65_536),
     ]
 
+    // H059
     @Test(arguments: hostile)
     func `what a stranger sends forges no line`(text: String) async throws {
         let broker = try await BrokerHarness()
@@ -150,6 +152,7 @@ internal import TokenBroker
         }
     }
 
+    // H059
     @Test(arguments: hostile)
     func `what a provider sends forges no line`(text: String) async throws {
         let broker = try await BrokerHarness()
@@ -176,6 +179,7 @@ internal import TokenBroker
         #expect(line.utf8.count < 1000)
     }
 
+    // H057
     @Test func `a request's line has its route, status, tenant and code and neither path nor query`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant()

@@ -27,6 +27,7 @@ internal import TokenBroker
         lines.map { line in (try? JSONValue(parsing: Array(line.utf8)))?["trace_id"]?.text }
     }
 
+    // H108
     @Test func `a request's trace is in each line that it causes, and in its calls to the provider`() async throws {
         let broker = try await Self.expired()
         broker.transport.enqueue(.json(503, "{}"), .json(200, BrokerHarness.token("a2", refresh: "r2")))
@@ -63,6 +64,7 @@ internal import TokenBroker
         }
     }
 
+    // H108
     @Test(arguments: [
         "", "x", "00", trace, "00-\(trace)-\(parent)", "00-\(trace)-\(parent)-1", "00-\(trace)-\(parent)-01-",
         "00-\(trace)-\(parent)-01-more", "00-\(trace)-\(parent)-0g", "ff-\(trace)-\(parent)-01",

@@ -46,6 +46,22 @@ internal import TokenBroker
         #expect(created.json["storage_keys"] == nil)
     }
 
+    @Test func `a key expires when the operator says so, unless its creator names another time`() async throws {
+        let broker = try await BrokerHarness { $0.apiKeyLifetime = .seconds(86_400) }
+        await broker.makeTenant()
+        let usual = await broker.call(.post, "/tenants/t1/api-keys", body: #"{"name": "k", \#(Self.all)}"#)
+        #expect(usual.json["expires"]?.text == "2026-11-22T09:00:00Z")
+        let longer = await broker.call(
+            .post, "/tenants/t1/api-keys", body: #"{"name": "k", "expires_in": 86401, \#(Self.all)}"#)
+        #expect(longer.json["expires"]?.text == "2026-11-22T09:00:01Z")
+        let key = try #require(usual.json["api_key"]?.text)
+        broker.time.advance(by: .seconds(86_399))
+        #expect(await broker.call(.get, "/credentials", key: key).status == 200)
+        broker.time.advance(by: .seconds(1))
+        #expect(await broker.call(.get, "/credentials", key: key).status == 401)
+    }
+
+    // H020
     @Test func `only a digest of a key is kept`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant()
@@ -145,6 +161,7 @@ internal import TokenBroker
 
     // MARK: Deleting
 
+    // H026
     @Test func `a deleted key is refused at once`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant()
@@ -170,6 +187,7 @@ internal import TokenBroker
         #expect(await broker.call(.delete, "/tenants/t1/api-keys/\(id)").status == 404)
     }
 
+    // H022 H023
     @Test func `another tenant's key id is not found`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant("t1")
@@ -188,6 +206,7 @@ internal import TokenBroker
 
     // MARK: Expiry
 
+    // H017
     @Test func `a key is good until the instant of its expiry`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant()
@@ -213,6 +232,7 @@ internal import TokenBroker
 
     // MARK: Authorization
 
+    // H017 H018
     @Test(arguments: [
         [], ["Bearer"], ["Bearer "], ["Bearer x"], ["Basic dXNlcjpwdw=="], ["x"], [""], ["Bearer a b"],
         ["Bearer \u{7f}"], ["Bearer \u{e4}"], ["Bearer\tx"], ["BearerX"],
@@ -245,6 +265,7 @@ internal import TokenBroker
         #expect(answer.status == 200)
     }
 
+    // H018
     @Test func `a bad key costs the store no look at tenants`() async throws {
         let store = FaultyStore()
         let broker = try await BrokerHarness(store: store)
@@ -271,6 +292,7 @@ internal import TokenBroker
         #expect(twice.status == 400)
     }
 
+    // H021
     @Test func `a key's tenant is its own and no header changes it`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant("t1")
@@ -296,6 +318,7 @@ internal import TokenBroker
 
     // MARK: Permissions
 
+    // H025
     @Test func `every operation asks for the permission of the contract and no other opens it`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant()
@@ -314,6 +337,7 @@ internal import TokenBroker
         }
     }
 
+    // H017
     @Test func `probes, metrics, the description and the browser's legs need no key`() async throws {
         let broker = try await BrokerHarness()
         broker.time.holdSleeps()
@@ -336,6 +360,7 @@ internal import TokenBroker
         }
     }
 
+    // H025
     @Test func `a narrowed key is good for its storage keys only`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant()

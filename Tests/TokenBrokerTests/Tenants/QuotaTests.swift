@@ -6,6 +6,7 @@ internal import ExternalText
 internal import HTTPCodec
 internal import JSON
 internal import OAuth
+internal import Reactor
 internal import Testing
 internal import TokenBroker
 
@@ -34,8 +35,13 @@ internal import TokenBroker
         return lines.first { $0.hasPrefix(prefix) }.flatMap { Int($0.dropFirst(prefix.count)) }
     }
 
+    private static func source(_ address: String) throws -> NetworkSource {
+        NetworkSource(try #require(NetworkAddress(parsing: Array(address.utf8)[...])))
+    }
+
     // MARK: Rates
 
+    // H016
     @Test func `a key begins two hundred logins at once and fifty a second, and holds up no other key`() async throws {
         let broker = try await Self.broker()
         let (key, other) = (await broker.makeKey(), await broker.makeKey())
@@ -56,6 +62,7 @@ internal import TokenBroker
         for _ in 0..<3 { #expect(await broker.call(.post, "/login/initialize", tenant: "t1").status == 201) }
     }
 
+    // H016
     @Test func `the time to come back is when the next token comes`() async throws {
         let broker = try await Self.broker { $0.rates.logins = Rate(perSecond: 1, burst: 3) }
         let key = await broker.makeKey()
@@ -108,6 +115,46 @@ internal import TokenBroker
         #expect(Self.isRefused(await broker.call(.get, "/credentials/status", key: key), retryAfter: "1"))
         // What the key may not do is not told apart by the limit.
         #expect(await broker.call(.get, "/tenants", key: key).status == 403)
+    }
+
+    // H016 H027
+    @Test func `the keys of a tenant share its rate, and hold up no other tenant and no operator`() async throws {
+        let broker = try await Self.broker { $0.rates.requestsOfTenant = Rate(perSecond: 1, burst: 3) }
+        await broker.makeTenant("t2")
+        let (first, second, other) = (await broker.makeKey(), await broker.makeKey(), await broker.makeKey("t2"))
+        for key in [first, second, first] {
+            #expect(await broker.call(.get, "/credentials/status", key: key).status == 200)
+        }
+        for key in [first, second] {
+            #expect(Self.isRefused(await broker.call(.get, "/credentials/status", key: key), retryAfter: "1"))
+        }
+        #expect(await broker.call(.get, "/credentials/status", key: other).status == 200)
+        #expect(await broker.call(.get, "/credentials/status", tenant: "t1").status == 200)
+        broker.time.advance(by: .milliseconds(999))
+        #expect(await broker.call(.get, "/credentials/status", key: second).status == 429)
+        broker.time.advance(by: .milliseconds(1))
+        #expect(await broker.call(.get, "/credentials/status", key: second).status == 200)
+        #expect(await Self.refusals(broker, "tenant_request_rate") == 3)
+    }
+
+    // H016
+    @Test func `an address has a rate for all keys together, and other addresses have theirs`() async throws {
+        let broker = try await Self.broker { $0.rates.requestsFromAddress = Rate(perSecond: 1, burst: 2) }
+        let (first, second) = (await broker.makeKey(), await broker.makeKey())
+        func answer(_ key: String, _ source: NetworkSource) async -> BrokerHarness.Answer {
+            await broker.call(.get, "/credentials/status", key: key, source: source)
+        }
+        let (here, there) = (try Self.source("192.0.2.1"), try Self.source("192.0.2.2"))
+        #expect(await answer(first, here).status == 200)
+        #expect(await answer(second, here).status == 200)
+        #expect(Self.isRefused(await answer(first, here), retryAfter: "1"))
+        #expect(await answer(first, there).status == 200)
+        // A Unix-domain socket has no address.
+        for _ in 0..<3 { #expect(await answer(first, .unknown).status == 200) }
+        broker.time.advance(by: .seconds(1))
+        #expect(await answer(second, here).status == 200)
+        #expect(await answer(second, here).status == 429)
+        #expect(await Self.refusals(broker, "address_request_rate") == 2)
     }
 
     // MARK: Pending logins

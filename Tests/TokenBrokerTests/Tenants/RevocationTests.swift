@@ -65,6 +65,7 @@ internal import TokenBroker
 
     // MARK: Event streams
 
+    // H026
     @Test(arguments: Loss.allCases)
     func `has its streams ended at once, on the replica where that is done and on others`(loss: Loss) async throws {
         let pair = try await Pair()
@@ -142,6 +143,7 @@ internal import TokenBroker
     // MARK: While the store is away
 
     /// After how long without the store a key is tried, and whether it is taken.
+    // H026
     @Test(arguments: [(0, 200), (29_999, 200), (30_000, 503), (600_000, 503)])
     func `is used for half a minute without the store, counted from when the feed was last alive`(
         milliseconds: Int, status: Int

@@ -18,6 +18,7 @@ private func list(_ text: String, count: Int) -> String {
 @Suite struct `Faults of a tenant's configuration` {
     private static let pin = "sha256/AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
 
+    // H070
     @Test(arguments: [
         ("client_id", "null", "/client_id"), ("client_id", #""""#, "/client_id"), ("client_id", "5", "/client_id"),
         ("client_id", "[]", "/client_id"), ("client_id", #""\#(String(repeating: "c", count: 513))""#, "/client_id"),
@@ -213,6 +214,7 @@ private func list(_ text: String, count: Int) -> String {
         #expect(second.body.count < 2000)
     }
 
+    // H014
     @Test(
         arguments: [
             ("{", nil), ("", nil), ("{} {}", nil), ("[]", ""), ("5", ""), ("null", ""), ("\u{feff}{}", nil),
@@ -233,6 +235,7 @@ private func list(_ text: String, count: Int) -> String {
         #expect(answer.pointers == ["/client_id"])
     }
 
+    // H015
     @Test func `a member that occurs twice is refused with its pointer`() async throws {
         let broker = try await BrokerHarness()
         for (body, pointer) in [
@@ -246,6 +249,7 @@ private func list(_ text: String, count: Int) -> String {
         }
     }
 
+    // H014
     @Test(arguments: [
         ("application/json", 201), ("APPLICATION/JSON", 201), ("application/json; charset=utf-8", 201),
         ("application/json;charset=\"UTF-8\"", 201), ("application/json; charset=latin1", 415),
@@ -260,6 +264,7 @@ private func list(_ text: String, count: Int) -> String {
         if status == 415 { #expect(answer.code == "unsupported_media_type") }
     }
 
+    // H014
     @Test func `two media types are 415`() async throws {
         let broker = try await BrokerHarness()
         let answer = await broker.call(

@@ -15,6 +15,7 @@ internal import TokenBroker
 
     // MARK: Addresses
 
+    // K29 H067
     @Test(arguments: [
         ("login_service_base_uri", "http://login.example"), ("auth_service_base_uri", "http://127.0.0.1:8081/v1"),
         ("issuer", "http://issuer.example"),
@@ -31,6 +32,7 @@ internal import TokenBroker
         #expect(taken.json[name] == .string(uri))
     }
 
+    // H067 H070
     @Test func `http endpoints are refused each by its pointer`() async throws {
         let broker = try await BrokerHarness()
         let answer = await broker.call(

@@ -82,6 +82,7 @@ internal import TokenBroker
         ("no JWT", { _, _ in "opaque" }),
     ]
 
+    // H043
     @Test(arguments: unbelieved.indices)
     func `that are not believed end the login`(index: Int) async throws {
         let broker = try await Self.broker()

@@ -210,6 +210,26 @@ internal import TokenBroker
         }
     }
 
+    /// The lifetime at the grant; 6 s later the set is verified.
+    @Test(arguments: [(65, "3"), (66, "2"), (67, "2")])
+    func `that have less left than a caller asks for are verified, and refreshed like others`(
+        lifetime: Int, served: String
+    ) async throws {
+        let (broker, _) = try await Self.restarted()
+        let now = broker.time.now
+        let tokens = ["2", "3"].map { (name: $0, text: Self.access($0, at: now)) }
+        for token in tokens {
+            broker.transport.enqueue(
+                .json(200, BrokerHarness.token(token.text, refresh: "r\(token.name)", expiresIn: lifetime)))
+        }
+        #expect(await broker.get("min_ttl=60").code == "network_error")
+        Self.publishKeys(broker)
+        broker.time.advance(by: .seconds(6))
+        let answer = await broker.get("min_ttl=60")
+        #expect(answer.token == tokens.first { $0.name == served }?.text)
+        #expect(broker.transport.remaining == (served == "3" ? 0 : 1))
+    }
+
     @Test func `that expire while they wait are verified, and refreshed like others`() async throws {
         let (broker, _) = try await Self.restarted()
         broker.transport.enqueue(.json(200, BrokerHarness.token(Self.access("2", at: broker.time.now), refresh: "r2")))

@@ -1,0 +1,294 @@
+internal import ExternalText
+package import OAuth
+internal import Synchronization
+internal import Waiting
+
+/// Writes the audit log of one process.
+///
+/// The entries of a process stand in chains, which no other process writes, so that no replica waits for another one.
+/// Each commit appends one block to a chain that no other commit uses meanwhile: commits that run at the same time use
+/// different chains. A block is written with the changes that it tells of, in one commit.
+///
+/// A chain begins with `audit.opened`, which names the end of the chain before it, and ends with `audit.closed`. The
+/// chain of a process that was killed has no such end, nor has a chain of which the process does not know whether its
+/// last block was stored: the process goes on in a new one. `sign` writes `audit.signed`, which names the ends of all
+/// chains that were written lately, also those of other processes. So a chain whose end is cut off shows, and one that
+/// is missing.
+package final class AuditLog: Sendable {
+    /// Up to what size a chain goes on.
+    package struct Limits: Sendable {
+        package var entries: Int64 = 100_000
+        package var bytes = 32 << 20
+        package var age: Duration = .seconds(86_400)
+
+        package init() {}
+    }
+
+    /// The use of one chain after the other, by one commit at a time.
+    private struct Lane: Sendable {
+        var chain: String
+        var last: Int64 = 0
+        var hash = AuditBlock.beginning
+        var begun: Timestamp?
+        var bytes = 0
+        /// The end of the chain before this one.
+        var previous: AuditHead?
+
+        var end: AuditHead? { last == 0 ? previous : AuditHead(chain: chain, sequence: last, hash: hash) }
+
+        mutating func note(_ block: AuditBlock) {
+            last = block.last
+            hash = block.hash
+            bytes += block.body.count
+            if begun == nil { begun = block.time }
+        }
+    }
+
+    private struct State {
+        var free: [Lane] = []
+        /// How many lanes there are, in use or free.
+        var count = 0
+        /// The tasks that wait for a lane; they get nil when the store does not answer.
+        var waiting = WaitList<Void, Lane?>()
+        var lastNumber: Int64 = 0
+        /// Entries that are to be written together.
+        var entries = WaitList<AuditEntry, Result<Void, StoreError>>()
+        var isWritingEntries = false
+        /// How many blocks were written since the last signature.
+        var unsigned = 0
+        /// The last entry of each chain that a signature of this process has named.
+        var witnessed: [WireText: Int64] = [:]
+    }
+
+    /// For how long signatures name the end of a chain that is not written any more.
+    static let witnessSpan: Duration = .seconds(2 * 86_400)
+    /// The most ends of chains in one signature.
+    private static let mostHeads = 1000
+    /// The most entries that one commit writes for callers that wait together.
+    private static let mostEntries = 256
+    /// More than a store has connections at its default, and few enough to be read.
+    private static let mostLanes = 8
+
+    private let vault: Vault
+    private let now: @Sendable () -> Timestamp
+    private let limits: Limits
+    private let laneLimit: Int
+    private let process: String
+    // Called from any task.
+    private let state = Mutex(State())
+
+    /// - Parameters:
+    ///   - vault: whose store has the log, and whose keys sign it.
+    ///   - now: the time of day.
+    package init(vault: Vault, limits: Limits = Limits(), now: @escaping @Sendable () -> Timestamp) {
+        self.vault = vault
+        self.limits = limits
+        self.now = now
+        // A store with one writer makes one commit after the other, so further chains would bring nothing.
+        laneLimit = vault.revalidateAfter == nil ? 1 : Self.mostLanes
+        let digits = String(UInt64.random(in: .min ... .max), radix: 16)
+        process = String(repeating: "0", count: 16 - digits.utf8.count) + digits
+    }
+
+    // MARK: Writing
+
+    /// Commits the changes together with the entries that tell of them.
+    /// - Throws: as `RecordStore.commit`. An entry is in the log exactly when the changes were made.
+    func commit(_ changes: [RecordChange], _ entries: [AuditEntry]) async throws(StoreError) {
+        try await write(entries, with: changes).get()
+    }
+
+    /// Writes an entry. Entries that wait at the same time are written in one commit. A cancellation does not end the
+    /// wait; the time limit of the store's commit does.
+    /// - Throws: `.unavailable` or `.damaged` when the entry may not be in the log.
+    package func record(_ entry: AuditEntry) async throws(StoreError) {
+        let (waiter, begins) = state.withLock { state in
+            let waiter = state.entries.enter(entry)
+            defer { state.isWritingEntries = true }
+            return (waiter, !state.isWritingEntries)
+        }
+        // Detached: the task also writes entries of other callers.
+        if begins { Task.detached(priority: Task.currentPriority) { await self.writeEntries() } }
+        try await waiter.value().get()
+    }
+
+    private func writeEntries() async {
+        while true {
+            let batch = state.withLock { state in
+                var batch: [(subject: AuditEntry, waiter: Waiter<Result<Void, StoreError>>)] = []
+                while batch.count < Self.mostEntries, let next = state.entries.popFirst() { batch.append(next) }
+                if batch.isEmpty { state.isWritingEntries = false }
+                return batch
+            }
+            if batch.isEmpty { return }
+            let outcome = await write(batch.map(\.subject))
+            var waiters = batch.map(\.waiter)
+            if case .failure = outcome {
+                // Those that came meanwhile would wait as long again for a store that does not answer.
+                waiters += state.withLock { $0.entries.removeAll() }
+            }
+            for waiter in waiters { waiter.resume(returning: outcome) }
+        }
+    }
+
+    /// Signs the log, unless this process has written nothing since it last did.
+    /// - Parameter always: signs in any case. To be used at the start, which then fails if the log cannot be written.
+    /// - Throws: when the signature may not be in the log.
+    package func sign(always: Bool = false) async throws(StoreError) {
+        let (unsigned, witnessed) = state.withLock { ($0.unsigned, $0.witnessed) }
+        if unsigned == 0, !always { return }
+        let oldest = now().advanced(by: .zero - Self.witnessSpan)
+        let chains = try await vault.store.auditChains(since: oldest)
+            .sorted { $0.written > $1.written }.prefix(Self.mostHeads)
+        var entry = AuditEntry(AuditEntry.Own.signed, origin: .broker)
+        entry.heads = chains.map(\.end).filter { end in
+            witnessed[WireText(end.chain)].map { $0 < end.sequence } ?? true
+        }
+        try await write([entry], isSigned: true).get()
+        state.withLock { state in
+            state.unsigned -= unsigned
+            state.witnessed = Dictionary(chains.map { (WireText($0.end.chain), $0.end.sequence) }) { $1 }
+        }
+    }
+
+    /// Ends all chains of this process. No entry may be written any more.
+    package func close() async {
+        let count = state.withLock { $0.count }
+        for _ in 0..<count {
+            if var lane = await take() { await end(&lane) }
+        }
+        state.withLock { $0.count = 0 }
+    }
+
+    /// Removes all chains whose last entry was written before `time`, after an entry that names their ends. For an
+    /// operator: the role of a service may not remove anything.
+    /// - Parameter time: more than `witnessSpan` ago, so that entries that name a chain are removed before the entry that
+    ///   tells of its removal.
+    /// - Returns: how many chains were removed.
+    package func remove(before time: Timestamp) async throws(StoreError) -> Int {
+        let old = try await vault.store.auditChains(since: nil).filter { $0.written < time }.map(\.end)
+        for start in stride(from: 0, to: old.count, by: Self.mostHeads) {
+            let ends = Array(old[start..<min(start + Self.mostHeads, old.count)])
+            var entry = AuditEntry(AuditEntry.Own.removed, origin: AuditOrigin(caller: "operator"))
+            entry.heads = ends
+            try await write([entry], isSigned: true).get()
+            for end in ends { try await vault.store.removeAuditChain(end.chain) }
+        }
+        await close()
+        return old.count
+    }
+
+    // MARK: Blocks
+
+    /// Commits one block. When it is not known whether the block was stored, its lane goes on in another chain.
+    private func write(
+        _ entries: [AuditEntry], with changes: [RecordChange] = [], isSigned: Bool = false
+    ) async -> Result<Void, StoreError> {
+        guard var lane = await take() else { return .failure(.unavailable) }
+        if isFull(lane) { await end(&lane) }
+        let block = block(entries, in: lane, isSigned: isSigned)
+        do throws(StoreError) {
+            try await vault.store.commit(changes + [.audit(block)])
+        } catch {
+            if error != .conflict { lane = newLane(after: lane.end) }
+            give(lane)
+            if error == .unavailable { sendAway() }
+            return .failure(error)
+        }
+        lane.note(block)
+        if !isSigned { state.withLock { $0.unsigned += 1 } }
+        give(lane)
+        return .success(())
+    }
+
+    private func isFull(_ lane: Lane) -> Bool {
+        guard let begun = lane.begun else { return false }
+        return lane.last >= limits.entries || lane.bytes >= limits.bytes || begun.duration(to: now()) >= limits.age
+    }
+
+    /// Ends the lane's chain; the lane goes on in another one. When the store does not take the end, the chain stays open,
+    /// as that of a killed process does, and the next one names its last entry.
+    private func end(_ lane: inout Lane) async {
+        guard lane.last > 0 else { return }
+        let block = block([AuditEntry(AuditEntry.Own.closed, origin: .broker)], in: lane, isSigned: true)
+        do throws(StoreError) {
+            try await vault.store.commit([.audit(block)])
+            lane.note(block)
+        } catch {
+            // The store has reported the error.
+        }
+        lane = newLane(after: lane.end)
+    }
+
+    private func block(_ entries: [AuditEntry], in lane: Lane, isSigned: Bool) -> AuditBlock {
+        var entries = entries
+        if lane.last == 0 {
+            var opening = AuditEntry(AuditEntry.Own.opened, origin: .broker)
+            opening.previous = lane.previous
+            entries.insert(opening, at: 0)
+        }
+        if isSigned { entries[entries.count - 1].keyID = vault.keyring.primaryID }
+        let time = now()
+        var (sequence, hash, body) = (lane.last, lane.hash, [UInt8]())
+        for entry in entries {
+            sequence += 1
+            let line = entry.line(chain: lane.chain, sequence: sequence, at: time)
+            hash = AuditBlock.hash(of: line, after: hash)
+            body += line
+            body.append(UInt8(ascii: "\n"))
+        }
+        let head = AuditHead(chain: lane.chain, sequence: sequence, hash: hash)
+        let signature =
+            isSigned
+            ? vault.keyring.authenticationCode(
+                of: AuditBlock.signedMessage(head), label: AuditBlock.signatureLabel, count: hash.count) : nil
+        return AuditBlock(
+            chain: lane.chain, first: lane.last + 1, last: sequence, time: time, body: body, hash: hash,
+            signature: signature)
+    }
+
+    // MARK: Lanes
+
+    private func newLane(after previous: AuditHead?) -> Lane {
+        let number = state.withLock { state in
+            state.lastNumber += 1
+            return state.lastNumber
+        }
+        return Lane(chain: "\(process)-\(number)", previous: previous)
+    }
+
+    /// A lane that no other task uses. Waits for one where there are as many as there may be; nil when the store does not
+    /// answer meanwhile.
+    private func take() async -> Lane? {
+        enum Finding {
+            case lane(Lane)
+            case isToBeMade
+            case waiter(Waiter<Lane?>)
+        }
+        let finding = state.withLock { state -> Finding in
+            if let lane = state.free.popLast() { return .lane(lane) }
+            if state.count >= laneLimit { return .waiter(state.waiting.enter()) }
+            state.count += 1
+            return .isToBeMade
+        }
+        switch finding {
+        case .lane(let lane): return lane
+        case .isToBeMade: return newLane(after: nil)
+        case .waiter(let waiter): return await waiter.value()
+        }
+    }
+
+    private func give(_ lane: Lane) {
+        let waiter = state.withLock { state -> Waiter<Lane?>? in
+            if let (_, waiter) = state.waiting.popFirst() { return waiter }
+            state.free.append(lane)
+            return nil
+        }
+        waiter?.resume(returning: lane)
+    }
+
+    /// Ends the waits for lanes, because each would take as long as a commit whose answer does not come.
+    private func sendAway() {
+        for waiter in state.withLock({ $0.waiting.removeAll() }) { waiter.resume(returning: nil) }
+    }
+}

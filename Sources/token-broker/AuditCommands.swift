@@ -1,0 +1,172 @@
+internal import BrokerCore
+internal import CredentialStore
+internal import Cryptography
+internal import OAuth
+internal import Postgres
+internal import Reactor
+
+/// A command about the audit log.
+enum AuditCommand: Equatable {
+    case verify
+    case export(AuditExport)
+    case remove(before: Timestamp)
+
+    /// Nil for unknown arguments.
+    init?(arguments: [String]) {
+        guard let name = arguments.first else { return nil }
+        var options: [String: String] = [:]
+        var rest = arguments.dropFirst()
+        while let option = rest.popFirst() {
+            guard ["--tenant", "--from", "--to", "--before"].contains(option), options[option] == nil,
+                let value = rest.popFirst()
+            else { return nil }
+            options[option] = value
+        }
+        switch (name, options.keys.sorted()) {
+        case ("verify", []): self = .verify
+        case ("export", let given) where !given.contains("--before"):
+            var export = AuditExport()
+            if let tenant = options["--tenant"] {
+                guard let name = TenantName(tenant) else { return nil }
+                export.tenant = name
+            }
+            if let from = options["--from"] {
+                guard let time = Timestamp(rfc3339: from) else { return nil }
+                export.from = time
+            }
+            if let to = options["--to"] {
+                guard let time = Timestamp(rfc3339: to) else { return nil }
+                export.to = time
+            }
+            self = .export(export)
+        case ("remove", ["--before"]):
+            guard let time = options["--before"].flatMap({ Timestamp(rfc3339: $0) }) else { return nil }
+            self = .remove(before: time)
+        default: return nil
+        }
+    }
+}
+
+/// Runs a command about the audit log and exits, with status 65 when the log has a fault.
+func runAudit(_ command: AuditCommand) -> Never {
+    let configuration = loadConfiguration(for: .audit(command))
+    runCommand { () async throws(RunningService.StartFailure) in
+        try await AuditTool(configuration).run(command) ? 0 : 65
+    }
+}
+
+private struct AuditTool {
+    /// The least age of what may be removed; see `AuditLog.remove`.
+    private static let leastAge: Duration = .seconds(7 * 86_400)
+
+    private let configuration: Configuration
+
+    init(_ configuration: Configuration) {
+        self.configuration = configuration
+    }
+
+    /// - Returns: whether nothing is wrong with the log.
+    func run(_ command: AuditCommand) async throws(RunningService.StartFailure) -> Bool {
+        switch command {
+        case .verify: return try await verify()
+        case .export(let export): return try await self.export(export)
+        case .remove(let time):
+            try await remove(before: time)
+            return true
+        }
+    }
+
+    private func verify() async throws(RunningService.StartFailure) -> Bool {
+        let (log, keys) = try await open()
+        guard let keys else { throw RunningService.StartFailure(text: "the master keys are missing") }
+        let keyring = try Self.keyring(keys)
+        let summary: AuditExamination.Summary
+        do throws(StoreError) {
+            summary = try await AuditExamination(log, keyring: keyring) { Console.print("fault  \($0)") }.run()
+        } catch {
+            return try Self.report(error)
+        }
+        Console.print(
+            "\(summary.chains) chains with \(summary.entries) entries: \(summary.faults) faults; \(summary.unsigned) entries "
+                + "are not signed yet; \(summary.open) chains have no end, because their process runs or was killed")
+        return summary.faults == 0
+    }
+
+    private func export(_ export: AuditExport) async throws(RunningService.StartFailure) -> Bool {
+        let (log, _) = try await open()
+        do throws(StoreError) {
+            let unreadable = try await export.run(log) { line in
+                Console.print(String(decoding: line.dropLast(), as: UTF8.self))
+            }
+            if unreadable > 0 {
+                Console.printError("token-broker: \(unreadable) entries cannot be read; see token-broker audit verify")
+            }
+            return unreadable == 0
+        } catch {
+            return try Self.report(error)
+        }
+    }
+
+    private func remove(before time: Timestamp) async throws(RunningService.StartFailure) {
+        let now = SystemTime().now
+        guard time <= now.advanced(by: .zero - Self.leastAge) else {
+            throw RunningService.StartFailure(
+                text: "--before must be a week ago or more: later entries are needed to verify the log")
+        }
+        let opened = try await CommandStore(configuration)
+        do throws(StoreError) {
+            let count = try await AuditLog(vault: opened.store.vault) { SystemTime().now }.remove(before: time)
+            Console.print("\(count) chains were removed")
+        } catch {
+            await opened.close()
+            throw RunningService.StartFailure(text: "the audit log cannot be changed: \(error)")
+        }
+        await opened.close()
+    }
+
+    /// Reports a log that cannot be read.
+    /// - Returns: false, where it is damaged.
+    private static func report(_ error: StoreError) throws(RunningService.StartFailure) -> Bool {
+        guard case .damaged(let text) = error else {
+            throw RunningService.StartFailure(text: "the store cannot be read: \(error)")
+        }
+        Console.printError("token-broker: \(text)")
+        return false
+    }
+
+    private static func keyring(_ text: String) throws(RunningService.StartFailure) -> Keyring {
+        do throws(KeyringError) {
+            return try Keyring(parsing: text)
+        } catch {
+            throw RunningService.StartFailure(text: "the master keys: \(error)")
+        }
+    }
+
+    /// The log, and the text of the master keys, if there are any.
+    private func open() async throws(RunningService.StartFailure) -> (any AuditReading, keys: String?) {
+        switch configuration.store {
+        case .postgres(let database, _): return (try await connect(database), configuration.masterKeys?.revealedText)
+        case .files(let directory):
+            do throws(FileStoreError) {
+                let log = try AuditDirectory(directory)
+                if let keys = configuration.masterKeys { return (log, keys.revealedText) }
+                return (log, configuration.masterKeysFile == nil ? try log.secret(.masterKeys) : nil)
+            } catch {
+                throw RunningService.StartFailure(text: "\(error)")
+            }
+        }
+    }
+
+    private func connect(
+        _ database: PostgresConfiguration
+    ) async throws(RunningService.StartFailure) -> PostgresRecordStore {
+        do {
+            return try await PostgresRecordStore.open(
+                database, on: try EventLoop(name: "database"),
+                resolver: try NameResolver(name: "db-resolver", limits: .database), migrates: false, listening: .off
+            ) { Console.printError("token-broker: PostgreSQL: \($0)") }
+        } catch {
+            throw RunningService.StartFailure(text: "the database cannot be used: \(error)")
+        }
+    }
+}

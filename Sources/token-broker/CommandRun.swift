@@ -1,0 +1,43 @@
+internal import BrokerCore
+internal import CredentialStore
+internal import Reactor
+
+/// Runs a command that ends by itself, and exits: with the status that the command returns, with 1 when it fails, or with
+/// 130 at a signal, which ends the process at once.
+func runCommand(_ body: @escaping @Sendable () async throws(RunningService.StartFailure) -> Int32) -> Never {
+    TerminationSignal.block()
+    harden()
+    Task {
+        do throws(RunningService.StartFailure) {
+            Console.exit(try await body())
+        } catch {
+            Console.printError("token-broker: \(error.text)")
+            Console.exit(1)
+        }
+    }
+    TerminationSignal.wait()
+    Console.exit(130)
+}
+
+/// The configured store, opened for a command. The schema of a database stays as it is.
+struct CommandStore {
+    let store: BrokerStore
+    let time = SystemTime()
+    /// For as long as the store is open, its connections need the loop.
+    private let loop: EventLoop
+    private let output: LineWriter
+
+    init(_ configuration: Configuration) async throws(RunningService.StartFailure) {
+        (output, loop) = try RunningService.makeOutputAndLoop()
+        let writer = output
+        let log = Log(threshold: .error, time: time) { writer.write($0) }
+        var configuration = configuration
+        configuration.migratesSchema = false
+        store = try await RunningService.openStore(configuration, loop: loop, log: log, time: time)
+    }
+
+    func close() async {
+        await store.vault.close()
+        output.close(within: .seconds(1))
+    }
+}

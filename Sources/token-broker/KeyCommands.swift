@@ -1,0 +1,107 @@
+internal import BrokerCore
+internal import CredentialStore
+internal import Reactor
+
+/// Runs a command on the master keys of the store, and exits. A signal ends the process at once: what a reseal has done is in
+/// the store.
+func runKeyCommand(_ command: Command) -> Never {
+    let configuration = loadConfiguration(for: command)
+    runCommand { () async throws(RunningService.StartFailure) in
+        let opened = try await CommandStore(configuration)
+        try await KeyCommands(store: opened.store, time: opened.time).run(command)
+        await opened.close()
+        return 0
+    }
+}
+
+/// The commands on the master keys, on the open store.
+private struct KeyCommands {
+    let store: BrokerStore
+    let time: SystemTime
+
+    func run(_ command: Command) async throws(RunningService.StartFailure) {
+        switch command {
+        case .reseal(let perSecond): try await reseal(perSecond)
+        case .retireKey(let id): try await retire(id)
+        default: try await printStatus()
+        }
+    }
+
+    private func printStatus() async throws(RunningService.StartFailure) {
+        let uses: [KeyUse]
+        do throws(StoreError) {
+            uses = try await store.vault.keyUses()
+        } catch {
+            throw Self.failure(error)
+        }
+        for use in uses { Console.print(Self.text(use)) }
+    }
+
+    private func reseal(_ perSecond: Int) async throws(RunningService.StartFailure) {
+        try await unlock()
+        let id = store.keyring.primaryID
+        var reported = time.monotonic
+        let progress: Resealing.Progress
+        do throws(StoreError) {
+            progress = try await Resealing(store.vault, time: time, perSecond: perSecond).run { progress in
+                if reported.duration(to: time.monotonic) < .seconds(2) { return }
+                reported = time.monotonic
+                Console.print("\(progress.read) read, \(progress.resealed) encrypted with \(id)")
+            }
+        } catch {
+            throw Self.failure(error)
+        }
+        Console.print("done: \(progress.read) read, \(progress.resealed) encrypted with \(id)")
+        guard progress.unopened == 0 else {
+            for example in progress.examples { Console.printError("token-broker: \(example)") }
+            throw RunningService.StartFailure(
+                text: "\(progress.unopened) records or events cannot be decrypted and stay as they are")
+        }
+    }
+
+    private func retire(_ id: String) async throws(RunningService.StartFailure) {
+        try await unlock()
+        do throws(RetirementRefusal) {
+            try await store.vault.retireKey(id: id)
+        } catch {
+            let text =
+                switch error {
+                case .isPrimary: "it is the first of the master keys, with which new records are encrypted"
+                case .unknown: "the master keys have no key with this id; keep the key in the list until it is retired"
+                case .inUse(let use): "\(Self.counts(use)) are encrypted with it; run token-broker keys reseal"
+                case .store(let error): Self.failure(error).text
+                }
+            throw RunningService.StartFailure(text: "the key '\(id)' is not retired: \(text)")
+        }
+        Console.print("The key '\(id)' is retired. Remove it from the master keys of all replicas.")
+    }
+
+    /// Checks the keys, and notes the first one in the store, so that no replica starts without it from now on.
+    private func unlock() async throws(RunningService.StartFailure) {
+        do throws(VaultError) {
+            try await store.vault.unlock()
+        } catch {
+            throw RunningService.StartFailure(text: "\(error)")
+        }
+    }
+
+    private static func failure(_ error: StoreError) -> RunningService.StartFailure {
+        let text =
+            switch error {
+            case .conflict: "another process changes the same records; try again"
+            case .unavailable: "the store does not answer; try again"
+            case .damaged(let what): "the store is damaged: \(what)"
+            }
+        return RunningService.StartFailure(text: text)
+    }
+
+    private static func counts(_ use: KeyUse) -> String { "\(use.records) records and \(use.entries) events" }
+
+    private static func text(_ use: KeyUse) -> String {
+        guard let identity = use.identity else { return "\(counts(use)) are damaged: they name no key" }
+        guard let id = use.id else {
+            return "\(counts(use)) are encrypted with a key that is not configured (\(identity))"
+        }
+        return "\(id) (\(identity)): \(counts(use))" + (use.isPrimary ? "; encrypts what is written" : "")
+    }
+}

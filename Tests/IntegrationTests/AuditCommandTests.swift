@@ -1,0 +1,155 @@
+import BrokerTesting
+import FoundationEssentials
+import HTTPCodec
+import JSON
+import Postgres
+import Reactor
+import Testing
+
+/// `token-broker audit`, with the logs of running, stopped and killed services.
+@Suite(.timeLimit(.minutes(3)))
+struct `The audit of the program` {
+    private let directory = StoreFixtureDirectory()
+    private let variables = ["AUDIT_CHANGES": "true", "AUDIT_READS": "all", "MASTER_KEYS": BrokerHarness.masterKeys]
+
+    private func run(
+        _ arguments: [String], _ variables: [String: String]
+    ) async throws -> (status: Int32, output: String) {
+        let process = try await TestProcess.start(
+            ["/bin/sh", "-c", #"exec "$@" 2>&1"#, "sh", BrokerProcess.program("token-broker"), "audit"] + arguments,
+            environment: Dictionary(uniqueKeysWithValues: variables.map { ("TOKEN_BROKER_" + $0.key, $0.value) }))
+        let status = await process.exitStatus()
+        return (status, process.lines.joined(separator: "\n"))
+    }
+
+    /// Makes a tenant and reads from it, by a running service.
+    private func use(_ port: UInt16, tenant: String) async throws {
+        let broker = try BrokerClient(port: port)
+        #expect(try await broker.call(.put, "/tenants/\(tenant)", body: #"{"client_id": "c1"}"#).status == 201)
+        let body = #"{"credentials": {"client_id": "c1", "token": "secret-token", "expires_in": 3600, "user_id": "7"}}"#
+        let put = try await broker.call(.put, "/credentials", tenant: tenant, body: body)
+        #expect(put.status == 200, "\(put.text)")
+        #expect(try await broker.call(.get, "/credentials", tenant: tenant).status == 200)
+    }
+
+    @Test func `of the file store is verified and exported while the service runs, after its end and after a kill`()
+        async throws
+    {
+        let port = try PostgresServer.freePort()
+        let store = variables.merging(["DATA_DIR": directory.path]) { given, _ in given }
+        let keys = ["DATA_DIR": directory.path, "MASTER_KEYS": BrokerHarness.masterKeys]
+        var process = try await BrokerProcess.start(port: port, store)
+        try await use(port, tenant: "t1")
+        let running = try await run(["verify"], keys)
+        #expect(running.status == 0, "\(running.output)")
+        #expect(
+            running.output
+                == "1 chains with 5 entries: 0 faults; 3 entries are not signed yet; 1 chains have no end, because their "
+                + "process runs or was killed")
+        #expect(await process.terminate() == 0)
+        let ended = try await run(["verify"], keys)
+        #expect(ended.output.hasPrefix("1 chains with 6 entries: 0 faults; 0 entries are not signed yet; 0 chains"))
+
+        process = try await BrokerProcess.start(port: port, store)
+        try await use(port, tenant: "t2")
+        await process.kill()
+        let killed = try await run(["verify"], keys)
+        #expect(killed.output.hasPrefix("2 chains with 11 entries: 0 faults; 3 entries"), "\(killed.output)")
+        process = try await BrokerProcess.start(port: port, store)
+        #expect(await process.terminate() == 0)
+        let whole = try await run(["verify"], keys)
+        #expect(whole.output.hasPrefix("3 chains with 14 entries: 0 faults; 0 entries are"), "\(whole.output)")
+
+        let export = try await run(["export", "--tenant", "t2"], ["DATA_DIR": directory.path])
+        #expect(export.status == 0)
+        let lines = try export.output.split(separator: "\n").map { try JSONValue(parsing: Array($0.utf8)) }
+        #expect(
+            lines.compactMap { $0["action"]?.text } == ["tenant.created", "credentials.stored", "credentials.read"])
+        #expect(lines.allSatisfy { $0["address"]?.text == "127.0.0.1" && $0["caller"]?.text == "admin:admin" })
+        #expect(!export.output.contains("secret-token"))
+        let none = try await run(["export", "--to", "2001-01-01T00:00:00Z"], ["DATA_DIR": directory.path])
+        #expect(none.status == 0 && none.output == "")
+        let doctor = try await TestProcess.start(
+            [BrokerProcess.program("token-broker"), "doctor", "store"],
+            environment: Dictionary(uniqueKeysWithValues: keys.map { ("TOKEN_BROKER_" + $0.key, $0.value) }))
+        #expect(await doctor.exitStatus() == 0)
+
+        // One file less, then one with an end that is cut off.
+        let names = try FileManager.default.contentsOfDirectory(atPath: directory.path + "/audit")
+        for name in names {
+            let path = "\(directory.path)/audit/\(name)"
+            let bytes = try #require(FileManager.default.contents(atPath: path))
+            try FileManager.default.removeItem(atPath: path)
+            let missing = try await run(["verify"], keys)
+            if bytes.count > 2000 {
+                let isTold = missing.output.contains("chain \(name) is missing")
+                #expect(missing.status == 65 && isTold, "\(missing.output)")
+            }
+            try bytes.write(to: URL(filePath: path))
+        }
+        let path = "\(directory.path)/audit/\(names[0])"
+        try Data(try #require(FileManager.default.contents(atPath: path)).dropLast(1)).write(to: URL(filePath: path))
+        let cut = try await run(["verify"], keys)
+        #expect(cut.status == 65 && cut.output.contains("is damaged"), "\(cut.output)")
+    }
+
+    @Test func `of a database shows what the owner of the tables did`() async throws {
+        let server = try PostgresServer.shared.get()
+        let database = try await server.makeDatabase()
+        let uri = server.uri(database: database)
+        let port = try PostgresServer.freePort()
+        let process = try await BrokerProcess.start(
+            port: port, variables.merging(["DATABASE_URL": uri]) { given, _ in given })
+        try await use(port, tenant: "t1")
+        #expect(await process.terminate() == 0)
+        let keys = ["DATABASE_URL": uri, "MASTER_KEYS": BrokerHarness.masterKeys]
+        let whole = try await run(["verify"], keys)
+        #expect(whole.status == 0, "\(whole.output)")
+        let export = try await run(["export"], ["DATABASE_URL": uri])
+        #expect(export.status == 0 && export.output.contains(#""action":"credentials.read""#), "\(export.output)")
+        #expect(!export.output.contains("secret-token"))
+        let early = try await run(["remove", "--before", "2999-01-01T00:00:00Z"], keys)
+        #expect(early.status == 1 && early.output.contains("a week ago or more"), "\(early.output)")
+        let removed = try await run(["remove", "--before", "2001-01-01T00:00:00Z"], keys)
+        #expect(removed.status == 0 && removed.output == "0 chains were removed", "\(removed.output)")
+
+        let pool = PostgresServer.pool(try PostgresServer.configuration(uri))
+        for statement in [
+            "ALTER TABLE token_broker_audit DISABLE TRIGGER ALL",
+            "UPDATE token_broker_audit SET body = replace(body, 'credentials.read', 'credentials.rest')",
+        ] {
+            _ = try await pool.execute(PostgresStatement(trusted: statement), until: .after(.seconds(30)))
+        }
+        await pool.close()
+        let changed = try await run(["verify"], keys)
+        #expect(changed.status == 65 && changed.output.contains("was changed"), "\(changed.output)")
+    }
+
+    @Test func `a service whose log cannot be written does not start`() async throws {
+        let server = try PostgresServer.shared.get()
+        let database = try await server.makeDatabase()
+        let uri = server.uri(database: database)
+        let process = try await BrokerProcess.start(
+            port: try PostgresServer.freePort(), ["DATABASE_URL": uri, "MASTER_KEYS": BrokerHarness.masterKeys])
+        #expect(await process.terminate() == 0)
+        let pool = PostgresServer.pool(try PostgresServer.configuration(uri))
+        _ = try await pool.execute(
+            PostgresStatement("ALTER TABLE token_broker_audit RENAME TO elsewhere"), until: .after(.seconds(30)))
+        await pool.close()
+        var environment = ["TOKEN_BROKER_DATABASE_URL": uri, "TOKEN_BROKER_ADMIN_KEY": BrokerHarness.adminKey]
+        for (name, value) in variables { environment["TOKEN_BROKER_" + name] = value }
+        let refused = try await TestProcess.start(
+            ["/bin/sh", "-c", #"exec "$@" 2>&1"#, "sh", BrokerProcess.program("token-broker")],
+            environment: environment)
+        #expect(await refused.exitStatus() == 1)
+        #expect(refused.lines.last?.contains("the audit log cannot be written") == true, "\(refused.lines)")
+    }
+
+    @Test(arguments: [
+        [], ["verify", "--tenant", "t"], ["export", "--from"], ["export", "--from", "yesterday"],
+        ["export", "--tenant", "T 1"], ["export", "--before", "2001-01-01T00:00:00Z"], ["remove"], ["look"],
+    ])
+    func `wrong arguments are refused`(arguments: [String]) async throws {
+        #expect(try await run(arguments, ["DATA_DIR": directory.path]).status == 64)
+    }
+}

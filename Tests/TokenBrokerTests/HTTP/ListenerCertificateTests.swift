@@ -1,0 +1,120 @@
+import BrokerCore
+import BrokerTesting
+import FoundationEssentials
+import OAuth
+import Synchronization
+import TLS
+import Testing
+import TokenBroker
+
+@Suite(.timeLimit(.minutes(1))) struct `The listener's certificate` {
+    private final class Lines: Sendable {
+        private let all = Mutex<[String]>([])
+
+        func append(_ line: [UInt8]) { all.withLock { $0.append(String(decoding: line, as: UTF8.self)) } }
+
+        func take() -> [String] {
+            all.withLock { lines in
+                defer { lines = [] }
+                return lines
+            }
+        }
+    }
+
+    private let directory = StoreFixtureDirectory()
+    private let time = ManualTime(skipsSleeps: false)
+    private let lines = Lines()
+
+    private var files: ListenerCertificate.Files {
+        ListenerCertificate.Files(certificate: directory.path + "/tls.crt", key: directory.path + "/tls.key")
+    }
+
+    private func write(certificate: TLSTestCertificates.Name? = nil, key: TLSTestCertificates.Name? = nil) throws {
+        let manager = FileManager.default
+        try manager.createDirectory(atPath: directory.path, withIntermediateDirectories: true)
+        let sources = TLSTestCertificates.shared
+        for (source, target) in [
+            (certificate.map(sources.chain), files.certificate), (key.map(sources.key), files.key),
+        ] {
+            guard let source else { continue }
+            try? manager.removeItem(atPath: target)
+            try manager.copyItem(atPath: source, toPath: target)
+        }
+    }
+
+    private func make() throws -> ListenerCertificate {
+        let lines = self.lines
+        return try ListenerCertificate(files, time: time, log: Log(threshold: .info, time: time) { lines.append($0) })
+    }
+
+    @Test func `is read again when its files change`() async throws {
+        try write(certificate: .expired, key: .expired)
+        let certificate = try make()
+        #expect(certificate.expires.description.hasPrefix("2020-02-01T00:00:00"))
+        #expect(await certificate.check() == .unchanged)
+        try write(certificate: .good, key: .good)
+        #expect(await certificate.check() == .reloaded)
+        #expect(await certificate.check() == .unchanged)
+        #expect(certificate.expires.description.hasPrefix("2099-01-01T00:00:00"))
+        let told = lines.take()
+        #expect(told.count == 2)
+        #expect(told.allSatisfy { $0.contains(#""event":"tls_certificate_loaded""#) })
+        #expect(told.last?.contains(#""expires":"2099-01-01T00:00:00"#) == true, "\(told)")
+    }
+
+    @Test func `stays in use while new files cannot be used, and the log says so once for each content`() async throws {
+        try write(certificate: .good, key: .good)
+        let certificate = try make()
+        _ = lines.take()
+        // A renewal writes one file after the other.
+        try write(certificate: .rsa)
+        #expect(await certificate.check() == .refused(.otherKey(files.key)))
+        #expect(await certificate.check() == .unchanged)
+        #expect(certificate.expires.description.hasPrefix("2099-01-01T00:00:00"))
+        var told = lines.take()
+        #expect(told.count == 1)
+        #expect(told.first?.contains(#""event":"tls_certificate_refused""#) == true, "\(told)")
+        #expect(told.first?.contains(#""variable":"TOKEN_BROKER_TLS_KEY""#) == true, "\(told)")
+
+        try Data("spoilt".utf8).write(to: URL(filePath: files.certificate))
+        #expect(await certificate.check() == .refused(.certificateFile(files.certificate)))
+        try FileManager.default.removeItem(atPath: files.certificate)
+        #expect(await certificate.check() == .refused(.certificateFile(files.certificate)))
+        told = lines.take()
+        #expect(told.count == 2)
+        #expect(told.allSatisfy { $0.contains(#""variable":"TOKEN_BROKER_TLS_CERTIFICATE""#) }, "\(told)")
+
+        try write(certificate: .rsa, key: .rsa)
+        #expect(await certificate.check() == .reloaded)
+        #expect(lines.take().first?.contains("tls_certificate_loaded") == true)
+    }
+
+    @Test(arguments: [(-1, ListenerCertificate.Finding.unchanged), (0, .reloaded), (1, .reloaded)])
+    func `is read again after half a day, for new keys of tickets`(
+        difference: Int, finding: ListenerCertificate.Finding
+    ) async throws {
+        try write(certificate: .good, key: .good)
+        let certificate = try make()
+        _ = lines.take()
+        time.advance(by: ListenerCertificate.longestUse + .milliseconds(difference))
+        #expect(await certificate.check() == finding)
+        #expect(await certificate.check() == .unchanged)
+        #expect(lines.take() == [])
+    }
+
+    @Test func `is followed every five seconds, until the task ends`() async throws {
+        try write(certificate: .expired, key: .expired)
+        let certificate = try make()
+        let following = Task { await certificate.follow() }
+        await time.sleepers(of: [.exactly(ListenerCertificate.interval)])
+        try write(certificate: .good, key: .good)
+        let begun = time.sleepsBegun
+        time.advance(by: .milliseconds(4999))
+        #expect(certificate.expires.description.hasPrefix("2020-02-01"))
+        time.advance(by: .milliseconds(1))
+        await time.sleep(after: begun)
+        #expect(certificate.expires.description.hasPrefix("2099-01-01"))
+        following.cancel()
+        await following.value
+    }
+}
