@@ -50,7 +50,7 @@ enum AuditCommand: Equatable {
 /// Runs a command about the audit log and exits, with status 65 when the log has a fault.
 func runAudit(_ command: AuditCommand) -> Never {
     let configuration = loadConfiguration(for: .audit(command))
-    runCommand { () async throws(RunningService.StartFailure) in
+    runCommand { () async throws(CommandFailure) in
         try await AuditTool(configuration).run(command) ? 0 : 65
     }
 }
@@ -66,7 +66,7 @@ private struct AuditTool {
     }
 
     /// - Returns: whether nothing is wrong with the log.
-    func run(_ command: AuditCommand) async throws(RunningService.StartFailure) -> Bool {
+    func run(_ command: AuditCommand) async throws(CommandFailure) -> Bool {
         switch command {
         case .verify: return try await verify()
         case .export(let export): return try await self.export(export)
@@ -76,9 +76,9 @@ private struct AuditTool {
         }
     }
 
-    private func verify() async throws(RunningService.StartFailure) -> Bool {
+    private func verify() async throws(CommandFailure) -> Bool {
         let (log, keys) = try await open()
-        guard let keys else { throw RunningService.StartFailure(text: "the master keys are missing") }
+        guard let keys else { throw CommandFailure(text: "the master keys are missing") }
         let keyring = try Self.keyring(keys)
         let summary: AuditExamination.Summary
         do throws(StoreError) {
@@ -92,7 +92,7 @@ private struct AuditTool {
         return summary.faults == 0
     }
 
-    private func export(_ export: AuditExport) async throws(RunningService.StartFailure) -> Bool {
+    private func export(_ export: AuditExport) async throws(CommandFailure) -> Bool {
         let (log, _) = try await open()
         do throws(StoreError) {
             let unreadable = try await export.run(log) { line in
@@ -107,10 +107,10 @@ private struct AuditTool {
         }
     }
 
-    private func remove(before time: Timestamp) async throws(RunningService.StartFailure) {
+    private func remove(before time: Timestamp) async throws(CommandFailure) {
         let now = SystemTime().now
         guard time <= now.advanced(by: .zero - Self.leastAge) else {
-            throw RunningService.StartFailure(
+            throw CommandFailure(
                 text: "--before must be a week ago or more: later entries are needed to verify the log")
         }
         let opened = try await CommandStore(configuration)
@@ -119,54 +119,54 @@ private struct AuditTool {
             Console.print("\(count) chains were removed")
         } catch {
             await opened.close()
-            throw RunningService.StartFailure(text: "the audit log cannot be changed: \(error)")
+            throw CommandFailure(text: "the audit log cannot be changed: \(error)")
         }
         await opened.close()
     }
 
     /// Reports a log that cannot be read.
     /// - Returns: false, where it is damaged.
-    private static func report(_ error: StoreError) throws(RunningService.StartFailure) -> Bool {
+    private static func report(_ error: StoreError) throws(CommandFailure) -> Bool {
         guard case .damaged(let text) = error else {
-            throw RunningService.StartFailure(text: "the store cannot be read: \(error)")
+            throw CommandFailure(text: "the store cannot be read: \(error)")
         }
         Console.printError("token-broker: \(text)")
         return false
     }
 
-    private static func keyring(_ text: String) throws(RunningService.StartFailure) -> Keyring {
+    private static func keyring(_ text: String) throws(CommandFailure) -> Keyring {
         do throws(KeyringError) {
             return try Keyring(parsing: text)
         } catch {
-            throw RunningService.StartFailure(text: "the master keys: \(error)")
+            throw CommandFailure(text: "the master keys: \(error)")
         }
     }
 
     /// The log, and the text of the master keys, if there are any.
-    private func open() async throws(RunningService.StartFailure) -> (any AuditReading, keys: String?) {
+    private func open() async throws(CommandFailure) -> (any AuditReading, keys: String?) {
         switch configuration.store {
         case .postgres(let database, _): return (try await connect(database), configuration.masterKeys?.revealedText)
         case .files(let directory):
             do throws(FileStoreError) {
                 let log = try AuditDirectory(directory)
                 if let keys = configuration.masterKeys { return (log, keys.revealedText) }
-                return (log, configuration.masterKeysFile == nil ? try log.secret(.masterKeys) : nil)
+                return (log, configuration.leavesMasterKeysToStore ? try log.secret(.masterKeys) : nil)
             } catch {
-                throw RunningService.StartFailure(text: "\(error)")
+                throw CommandFailure(text: "\(error)")
             }
         }
     }
 
     private func connect(
         _ database: PostgresConfiguration
-    ) async throws(RunningService.StartFailure) -> PostgresRecordStore {
+    ) async throws(CommandFailure) -> PostgresRecordStore {
         do {
             return try await PostgresRecordStore.open(
                 database, on: try EventLoop(name: "database"),
                 resolver: try NameResolver(name: "db-resolver", limits: .database), migrates: false, listening: .off
             ) { Console.printError("token-broker: PostgreSQL: \($0)") }
         } catch {
-            throw RunningService.StartFailure(text: "the database cannot be used: \(error)")
+            throw CommandFailure(text: "the database cannot be used: \(error)")
         }
     }
 }

@@ -2,13 +2,18 @@ internal import BrokerCore
 internal import CredentialStore
 internal import Reactor
 
+/// Why the program cannot do what it was started for, in one sentence for the operator.
+struct CommandFailure: Error {
+    let text: String
+}
+
 /// Runs a command that ends by itself, and exits: with the status that the command returns, with 1 when it fails, or with
 /// 130 at a signal, which ends the process at once.
-func runCommand(_ body: @escaping @Sendable () async throws(RunningService.StartFailure) -> Int32) -> Never {
+func runCommand(_ body: @escaping @Sendable () async throws(CommandFailure) -> Int32) -> Never {
     TerminationSignal.block()
     harden()
     Task {
-        do throws(RunningService.StartFailure) {
+        do throws(CommandFailure) {
             Console.exit(try await body())
         } catch {
             Console.printError("token-broker: \(error.text)")
@@ -27,7 +32,7 @@ struct CommandStore {
     private let loop: EventLoop
     private let output: LineWriter
 
-    init(_ configuration: Configuration) async throws(RunningService.StartFailure) {
+    init(_ configuration: Configuration) async throws(CommandFailure) {
         (output, loop) = try RunningService.makeOutputAndLoop()
         let writer = output
         let log = Log(threshold: .error, time: time) { writer.write($0) }

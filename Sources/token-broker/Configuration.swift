@@ -35,6 +35,8 @@ struct Configuration: Sendable {
     var masterKeys: SecretBytes?
     /// The file from which `masterKeys` was read or, without keys, the file in which the embedded store saves new ones.
     var masterKeysFile: String?
+    /// Whether the keys are to be in the directory of the embedded store.
+    var leavesMasterKeysToStore: Bool { masterKeys == nil && masterKeysFile == nil }
     var adminKeys: AdminKeys?
     var limits: Limits
     /// The directory in which a replica with a database stores grants that the database could not accept; nil keeps

@@ -12,7 +12,7 @@ internal import TokenBroker
 /// Checks an installation before it goes into service, and from time to time: its configuration, and what is in its store.
 func examineInstallation() -> Never {
     let configuration = loadConfiguration(for: .examineInstallation)
-    runCommand { () async throws(RunningService.StartFailure) in
+    runCommand { () async throws(CommandFailure) in
         var doctor = Doctor(configuration)
         await doctor.run()
         return doctor.report()
@@ -140,7 +140,7 @@ private struct Doctor {
     }
 
     private mutating func checkKeys() {
-        if case .files = configuration.store, configuration.masterKeys == nil, configuration.masterKeysFile == nil {
+        if case .files = configuration.store, configuration.leavesMasterKeysToStore {
             add(
                 .warning,
                 "the master keys are in TOKEN_BROKER_DATA_DIR beside the records: use TOKEN_BROKER_MASTER_KEYS_FILE")
@@ -223,7 +223,7 @@ private struct Doctor {
             }
         }
         let opened: CommandStore
-        do throws(RunningService.StartFailure) {
+        do throws(CommandFailure) {
             opened = try await CommandStore(configuration)
         } catch {
             return add(.fault, "the store cannot be opened: \(error.text)")
@@ -244,7 +244,7 @@ private struct Doctor {
 
     private mutating func checkMasterKeys(_ store: BrokerStore) async throws {
         for use in try await store.vault.keyUses() {
-            let counts = "\(use.records) records and \(use.entries) events"
+            let counts = use.counts
             switch (use.id, use.identity) {
             case (let id?, _) where use.isPrimary:
                 add(.good, "\(counts) are encrypted with the first master key '\(id)'")

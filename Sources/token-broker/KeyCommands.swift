@@ -6,7 +6,7 @@ internal import Reactor
 /// the store.
 func runKeyCommand(_ command: Command) -> Never {
     let configuration = loadConfiguration(for: command)
-    runCommand { () async throws(RunningService.StartFailure) in
+    runCommand { () async throws(CommandFailure) in
         let opened = try await CommandStore(configuration)
         try await KeyCommands(store: opened.store, time: opened.time).run(command)
         await opened.close()
@@ -19,7 +19,7 @@ private struct KeyCommands {
     let store: BrokerStore
     let time: SystemTime
 
-    func run(_ command: Command) async throws(RunningService.StartFailure) {
+    func run(_ command: Command) async throws(CommandFailure) {
         switch command {
         case .reseal(let perSecond): try await reseal(perSecond)
         case .retireKey(let id): try await retire(id)
@@ -27,7 +27,7 @@ private struct KeyCommands {
         }
     }
 
-    private func printStatus() async throws(RunningService.StartFailure) {
+    private func printStatus() async throws(CommandFailure) {
         let uses: [KeyUse]
         do throws(StoreError) {
             uses = try await store.vault.keyUses()
@@ -37,7 +37,7 @@ private struct KeyCommands {
         for use in uses { Console.print(Self.text(use)) }
     }
 
-    private func reseal(_ perSecond: Int) async throws(RunningService.StartFailure) {
+    private func reseal(_ perSecond: Int) async throws(CommandFailure) {
         try await unlock()
         let id = store.keyring.primaryID
         var reported = time.monotonic
@@ -54,12 +54,12 @@ private struct KeyCommands {
         Console.print("done: \(progress.read) read, \(progress.resealed) encrypted with \(id)")
         guard progress.unopened == 0 else {
             for example in progress.examples { Console.printError("token-broker: \(example)") }
-            throw RunningService.StartFailure(
+            throw CommandFailure(
                 text: "\(progress.unopened) records or events cannot be decrypted and stay as they are")
         }
     }
 
-    private func retire(_ id: String) async throws(RunningService.StartFailure) {
+    private func retire(_ id: String) async throws(CommandFailure) {
         try await unlock()
         do throws(RetirementRefusal) {
             try await store.vault.retireKey(id: id)
@@ -68,40 +68,43 @@ private struct KeyCommands {
                 switch error {
                 case .isPrimary: "it is the first of the master keys, with which new records are encrypted"
                 case .unknown: "the master keys have no key with this id; keep the key in the list until it is retired"
-                case .inUse(let use): "\(Self.counts(use)) are encrypted with it; run token-broker keys reseal"
+                case .inUse(let use): "\(use.counts) are encrypted with it; run token-broker keys reseal"
                 case .store(let error): Self.failure(error).text
                 }
-            throw RunningService.StartFailure(text: "the key '\(id)' is not retired: \(text)")
+            throw CommandFailure(text: "the key '\(id)' is not retired: \(text)")
         }
         Console.print("The key '\(id)' is retired. Remove it from the master keys of all replicas.")
     }
 
     /// Checks the keys, and notes the first one in the store, so that no replica starts without it from now on.
-    private func unlock() async throws(RunningService.StartFailure) {
+    private func unlock() async throws(CommandFailure) {
         do throws(VaultError) {
             try await store.vault.unlock()
         } catch {
-            throw RunningService.StartFailure(text: "\(error)")
+            throw CommandFailure(text: "\(error)")
         }
     }
 
-    private static func failure(_ error: StoreError) -> RunningService.StartFailure {
+    private static func failure(_ error: StoreError) -> CommandFailure {
         let text =
             switch error {
             case .conflict: "another process changes the same records; try again"
             case .unavailable: "the store does not answer; try again"
             case .damaged(let what): "the store is damaged: \(what)"
             }
-        return RunningService.StartFailure(text: text)
+        return CommandFailure(text: text)
     }
-
-    private static func counts(_ use: KeyUse) -> String { "\(use.records) records and \(use.entries) events" }
 
     private static func text(_ use: KeyUse) -> String {
-        guard let identity = use.identity else { return "\(counts(use)) are damaged: they name no key" }
+        guard let identity = use.identity else { return "\(use.counts) are damaged: they name no key" }
         guard let id = use.id else {
-            return "\(counts(use)) are encrypted with a key that is not configured (\(identity))"
+            return "\(use.counts) are encrypted with a key that is not configured (\(identity))"
         }
-        return "\(id) (\(identity)): \(counts(use))" + (use.isPrimary ? "; encrypts what is written" : "")
+        return "\(id) (\(identity)): \(use.counts)" + (use.isPrimary ? "; encrypts what is written" : "")
     }
+}
+
+extension KeyUse {
+    /// What the key encrypts, for the operator.
+    var counts: String { "\(records) records and \(entries) events" }
 }

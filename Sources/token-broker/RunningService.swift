@@ -11,11 +11,6 @@ internal import TokenBroker
 
 /// The running service: its store, its clients and its listeners.
 struct RunningService {
-    /// Why the service could not start, in one sentence for the operator.
-    struct StartFailure: Error {
-        let text: String
-    }
-
     private let configuration: Configuration
     private let broker: Broker
     private let resources: BrokerResources
@@ -37,7 +32,7 @@ struct RunningService {
     private static let leastTimeToFinish: Duration = .seconds(1)
 
     /// Opens the store, checks the keys and binds the listeners.
-    static func start(_ configuration: Configuration) async throws(StartFailure) -> RunningService {
+    static func start(_ configuration: Configuration) async throws(CommandFailure) -> RunningService {
         let time = SystemTime()
         let (output, loop) = try makeOutputAndLoop()
         let log = Log(threshold: configuration.logLevel, time: time) { output.write($0) }
@@ -88,13 +83,13 @@ struct RunningService {
             try await broker.core.audit.open()
         } catch {
             await resources.close()
-            throw StartFailure(text: "the audit log cannot be written: \(store.reports.lastReason ?? "\(error)")")
+            throw CommandFailure(text: "the audit log cannot be written: \(store.reports.lastReason ?? "\(error)")")
         }
         do throws(BrokerError) {
             try await broker.core.takeUpJournal()
         } catch {
             await resources.close()
-            throw StartFailure(text: "the journal in TOKEN_BROKER_JOURNAL_DIR cannot be read")
+            throw CommandFailure(text: "the journal in TOKEN_BROKER_JOURNAL_DIR cannot be read")
         }
         var serverConfiguration = ServerConfiguration(address: configuration.listen)
         if let loops = configuration.eventLoops { serverConfiguration.loopCount = loops }
@@ -107,7 +102,7 @@ struct RunningService {
             certificate = try configuration.certificate.map { try ListenerCertificate($0, time: time, log: log) }
         } catch {
             await resources.close()
-            throw StartFailure(text: "TOKEN_BROKER_TLS_CERTIFICATE and TOKEN_BROKER_TLS_KEY: \(error)")
+            throw CommandFailure(text: "TOKEN_BROKER_TLS_CERTIFICATE and TOKEN_BROKER_TLS_KEY: \(error)")
         }
         serverConfiguration.tls = certificate?.context
         let server: Server
@@ -116,7 +111,7 @@ struct RunningService {
             operations = try operationsServer(configuration, broker)
         } catch {
             await resources.close()
-            throw StartFailure(text: "cannot listen on TOKEN_BROKER_OPERATIONS_LISTEN: \(error)")
+            throw CommandFailure(text: "cannot listen on TOKEN_BROKER_OPERATIONS_LISTEN: \(error)")
         }
         do throws(SystemError) {
             server = try Server(
@@ -126,7 +121,7 @@ struct RunningService {
         } catch {
             await operations?.close()
             await resources.close()
-            throw StartFailure(text: "cannot listen: \(error)")
+            throw CommandFailure(text: "cannot listen: \(error)")
         }
         broker.observe { server.statistics }
         if let operations { broker.observeOperations { operations.statistics } }
@@ -161,18 +156,18 @@ struct RunningService {
     }
 
     /// Brings the schema of the configured database up to date.
-    static func migrate(_ configuration: Configuration) async throws(StartFailure) {
+    static func migrate(_ configuration: Configuration) async throws(CommandFailure) {
         let time = SystemTime()
         let (output, loop) = try makeOutputAndLoop()
         let log = Log(threshold: configuration.logLevel, time: time) { output.write($0) }
         guard case .postgres(let configured, let listening) = configuration.store else {
-            throw StartFailure(text: "there is no database to connect to")
+            throw CommandFailure(text: "there is no database to connect to")
         }
         let database = database(configured, listening, configuration)
         do throws(OpeningFailure) {
             try await BrokerStore.migrate(database, on: loop, log: log, time: time)
         } catch {
-            throw StartFailure(error)
+            throw CommandFailure(error)
         }
         log.info("schema_up_to_date", [])
         output.close(within: .seconds(1))
@@ -199,21 +194,21 @@ struct RunningService {
     }
 
     /// The writer for the log, and the event loop for connections to databases and providers.
-    static func makeOutputAndLoop() throws(StartFailure) -> (LineWriter, EventLoop) {
+    static func makeOutputAndLoop() throws(CommandFailure) -> (LineWriter, EventLoop) {
         do throws(SystemError) {
             return (try LineWriter(descriptor: 1), try EventLoop(name: "outbound"))
         } catch {
-            throw StartFailure(.system(error))
+            throw CommandFailure(.system(error))
         }
     }
 
     /// Limits the connections so that descriptors are left for the store, the providers and the loops.
-    private static func connectionLimit(_ configuration: Configuration, _ log: Log) throws(StartFailure) -> Int {
+    private static func connectionLimit(_ configuration: Configuration, _ log: Log) throws(CommandFailure) -> Int {
         let available: Int
         do throws(SystemError) {
             available = try DescriptorLimit.raise()
         } catch {
-            throw StartFailure(text: "the limit on open descriptors cannot be read: \(error)")
+            throw CommandFailure(text: "the limit on open descriptors cannot be read: \(error)")
         }
         let reserve = min(256, available / 2)
         DescriptorLimit.reserve(min(available, configuration.maximumConnections + reserve))
@@ -227,7 +222,7 @@ struct RunningService {
     /// Opens the configured store, and waits for a database that is starting at the same time.
     static func openStore(
         _ configuration: Configuration, loop: EventLoop, log: Log, time: SystemTime
-    ) async throws(StartFailure) -> BrokerStore {
+    ) async throws(CommandFailure) -> BrokerStore {
         let location: BrokerStore.Location
         switch configuration.store {
         case .files(let directory):
@@ -236,13 +231,13 @@ struct RunningService {
         case .postgres(let configured, let listening):
             guard let keys = configuration.masterKeys,
                 let keyring = try? Keyring(parsing: keys.revealedText)
-            else { throw StartFailure(text: "the configuration lacks keys") }
+            else { throw CommandFailure(text: "the configuration lacks keys") }
             location = .database(database(configured, listening, configuration), keyring)
         }
         do throws(OpeningFailure) {
             return try await BrokerStore.open(location, on: loop, log: log, time: time)
         } catch {
-            throw StartFailure(error)
+            throw CommandFailure(error)
         }
     }
 
@@ -260,7 +255,7 @@ struct RunningService {
     private static func openResources(
         _ store: BrokerStore, for settings: CredentialsBroker.Settings, _ configuration: Configuration, loop: EventLoop,
         log: Log, time: SystemTime
-    ) async throws(StartFailure) -> BrokerResources {
+    ) async throws(CommandFailure) -> BrokerResources {
         var options = BrokerResources.Options()
         options.journalDirectory = configuration.journalDirectory
         options.trustedCAFile = configuration.trustedCAFile
@@ -269,31 +264,31 @@ struct RunningService {
         do throws(OpeningFailure) {
             return try await BrokerResources.open(store, for: settings, options, on: loop, log: log, time: time)
         } catch {
-            throw StartFailure(error)
+            throw CommandFailure(error)
         }
     }
 
     /// The configured admin keys, else those of the embedded store. Closes the store if it cannot return them.
     private static func adminKeys(
         _ configuration: Configuration, _ store: BrokerStore, _ log: Log
-    ) async throws(StartFailure) -> AdminKeys {
+    ) async throws(CommandFailure) -> AdminKeys {
         do {
             guard let files = store.files else {
                 guard let keys = configuration.adminKeys else {
-                    throw StartFailure(text: "the configuration lacks keys")
+                    throw CommandFailure(text: "the configuration lacks keys")
                 }
                 return keys
             }
             let keys = try await adminKeys(configuration, files)
             try await warnOfExposedSecrets(in: files, configuration: configuration, log: log)
             return keys
-        } catch let failure as StartFailure {
+        } catch let failure as CommandFailure {
             await store.vault.close()
             throw failure
         } catch {
             await store.vault.close()
-            throw StartFailure(
-                text: StartFailure.text(of: error, isDamage: (error as? FileStoreError)?.isDamage ?? false))
+            throw CommandFailure(
+                text: CommandFailure.text(of: error, isDamage: (error as? FileStoreError)?.isDamage ?? false))
         }
     }
 
@@ -305,7 +300,8 @@ struct RunningService {
             do throws(AdminKeys.Fault) {
                 return try AdminKeys(parsing: SecretBytes(utf8: key))
             } catch {
-                throw StartFailure(text: "the file \(StoreSecret.adminKey.rawValue) in TOKEN_BROKER_DATA_DIR \(error)")
+                throw CommandFailure(
+                    text: "the file \(StoreSecret.adminKey.rawValue) in TOKEN_BROKER_DATA_DIR \(error)")
             }
         }
         let key = "tba_" + Base64URL.encode(try SecureRandom.bytes(32))
@@ -320,7 +316,7 @@ struct RunningService {
         for secret in StoreSecret.allCases where try await store.isReadableByOthers(secret) {
             log.warning("secret_file_readable_by_others", [.file(secret)])
         }
-        if configuration.masterKeys == nil, configuration.masterKeysFile == nil {
+        if configuration.leavesMasterKeysToStore {
             log.warning(
                 "master_keys_beside_records",
                 [
@@ -332,7 +328,7 @@ struct RunningService {
     }
 }
 
-extension RunningService.StartFailure {
+extension CommandFailure {
     /// What the operator is told, with the variable to look at.
     init(_ failure: OpeningFailure) {
         let text = Self.text(of: failure, isDamage: failure.isDamageOfFiles)

@@ -6,7 +6,7 @@ internal import Reactor
 /// any address, because the operator has named it.
 func showPins(of origin: URLTarget.Origin) -> Never {
     let configuration = loadConfiguration(for: .pins(origin))
-    runCommand { () async throws(RunningService.StartFailure) in
+    runCommand { () async throws(CommandFailure) in
         do {
             var settings = HTTPSClientConfiguration()
             settings.trustedCAFile = configuration.trustedCAFile
@@ -17,9 +17,9 @@ func showPins(of origin: URLTarget.Origin) -> Never {
             for line in lines(try await client.certificates(of: origin)) { Console.print(line) }
             return 0
         } catch let error as TransportError {
-            throw RunningService.StartFailure(text: "\(origin.authority): \(TenantCheck.words(error))")
+            throw CommandFailure(text: "\(origin.authority): \(TenantCheck.words(error))")
         } catch {
-            throw RunningService.StartFailure(text: "\(error)")
+            throw CommandFailure(text: "\(error)")
         }
     }
 }

@@ -7,17 +7,12 @@ internal import Reactor
 func examineStore(repair target: String?) -> Never {
     let configuration = loadConfiguration(for: .examineStore(repair: target))
     harden()
-    do throws(DoctorFailure) {
+    do throws(CommandFailure) {
         Console.exit(try StoreDoctor(configuration).run(repair: target) ? 65 : 0)
     } catch {
         Console.printError("token-broker: \(error.text)")
         Console.exit(1)
     }
-}
-
-/// Why a directory cannot be examined or repaired, in one sentence for the operator.
-struct DoctorFailure: Error {
-    let text: String
 }
 
 private struct StoreDoctor {
@@ -28,21 +23,21 @@ private struct StoreDoctor {
     /// Why the keys cannot be used; nil when they can.
     private let keyFault: String?
 
-    init(_ configuration: Configuration) throws(DoctorFailure) {
+    init(_ configuration: Configuration) throws(CommandFailure) {
         if case .files(let directory) = configuration.store {
             self.directory = directory
         } else if let journal = configuration.journalDirectory {
             directory = journal
         } else {
-            throw DoctorFailure(text: "there is no directory to examine")
+            throw CommandFailure(text: "there is no directory to examine")
         }
         do throws(FileStoreError) {
             examination = try StoreExamination(directory)
         } catch {
-            throw DoctorFailure(
+            throw CommandFailure(
                 text: "\(error)" + (error == .alreadyOpen(directory: directory) ? "; stop the service first" : ""))
         }
-        usesOwnKeys = configuration.masterKeys == nil && configuration.masterKeysFile == nil
+        usesOwnKeys = configuration.leavesMasterKeysToStore
         let text = configuration.masterKeys?.revealedText ?? (usesOwnKeys ? examination.secret(.masterKeys) : nil)
         guard let text else {
             keyring = nil
@@ -63,7 +58,7 @@ private struct StoreDoctor {
 
     /// Prints the report, and repairs if requested.
     /// - Returns: whether anything is damaged.
-    func run(repair target: String?) throws(DoctorFailure) -> Bool {
+    func run(repair target: String?) throws(CommandFailure) -> Bool {
         examination.examine(with: keyring, usesOwnKeys: usesOwnKeys)
         for file in examination.files {
             let path = Self.printable(file.path)
@@ -89,18 +84,18 @@ private struct StoreDoctor {
         String(decoding: path.utf8.map { $0 < 0x20 || $0 == 0x7F ? UInt8(ascii: "?") : $0 }, as: UTF8.self)
     }
 
-    private func repair(_ target: String) throws(DoctorFailure) {
+    private func repair(_ target: String) throws(CommandFailure) {
         if let keyFault {
-            throw DoctorFailure(
+            throw CommandFailure(
                 text: "nothing is repaired without the master keys (\(keyFault)); restore the keys and try again")
         }
         if examination.savableCount == 0, examination.files.contains(where: { $0.flaw?.isUnknownKey ?? false }) {
-            throw DoctorFailure(text: "nothing is repaired: the configured master keys decrypt no record")
+            throw CommandFailure(text: "nothing is repaired: the configured master keys decrypt no record")
         }
         do throws(RepairError) {
             try examination.repair(into: target)
         } catch {
-            throw DoctorFailure(text: "\(error)")
+            throw CommandFailure(text: "\(error)")
         }
         Console.print("\(target): written with all intact records; \(directory) is unchanged")
     }

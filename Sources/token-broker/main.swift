@@ -53,7 +53,7 @@ func runService() -> Never {
     TerminationSignal.block()
     harden()
     let service = Task {
-        do throws(RunningService.StartFailure) {
+        do throws(CommandFailure) {
             return try await RunningService.start(configuration)
         } catch {
             Console.printError("token-broker: \(error.text)")
@@ -93,7 +93,7 @@ func prepareCryptography() {
 /// Migrates and exits. The first signal ends the process, and the database then rolls back the running step.
 func runMigration() -> Never {
     let configuration = loadConfiguration(for: .migrate)
-    runCommand { () async throws(RunningService.StartFailure) in
+    runCommand { () async throws(CommandFailure) in
         try await RunningService.migrate(configuration)
         return 0
     }
