@@ -24,6 +24,17 @@ extension ClientRequest {
         self.fields.add(server.requestHeaders)
     }
 
+    /// A GET request to a tenant's provider, with the tenant's pins and header fields.
+    /// - Throws: `illegal_configuration` where the pins are not usable.
+    init(
+        get url: URLTarget, _ fields: Fields, for configuration: TenantConfiguration, timeLimit: Duration
+    ) throws(BrokerError) {
+        self.init(
+            method: .get, url: url, fields: fields, pins: try PinSet.inForce(configuration.effectivePins, at: url),
+            timeLimit: timeLimit)
+        self.fields.add(configuration.requestHeaders)
+    }
+
     /// The parameters in the form of an HTML form: the body, or the query of a request without a body.
     var parameters: [UInt8] {
         guard body.isEmpty else { return body }
@@ -34,7 +45,7 @@ extension ClientRequest {
 
 extension Fields {
     /// Adds what the operator has the broker send to a provider. `User-Agent` is replaced by it.
-    mutating func add(_ headers: RequestHeaders) {
+    fileprivate mutating func add(_ headers: RequestHeaders) {
         for field in headers.fields { set(field.name.text, field.value.text) }
     }
 }

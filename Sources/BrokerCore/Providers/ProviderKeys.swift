@@ -22,19 +22,6 @@ package final class ProviderKeys: Sendable {
         case refused(JWSError)
     }
 
-    /// Where keys are. What was learnt without pins, or under others, is nothing that a tenant with pins may rely on; and a
-    /// provider may answer other header fields differently.
-    private struct Source: Hashable {
-        let address: String
-        let pins: [String]
-        let headers: RequestHeaders
-
-        init(_ address: String, _ configuration: TenantConfiguration) {
-            self.address = address
-            (pins, headers) = (configuration.effectivePins, configuration.requestHeaders)
-        }
-    }
-
     private struct Held {
         var keys: JSONWebKeySet
         var freshness: KeyFreshness
@@ -68,8 +55,8 @@ package final class ProviderKeys: Sendable {
     private let time: any Time
     private let log: Log
     /// Of 1024 addresses at most. Beyond them, the address is forgotten whose last request ended the longest time ago.
-    private let known = Mutex(BoundedTable<Source, Known>(capacity: 1024))
-    private let requests: SingleFlight<Source, Result<Held, BrokerError>>
+    private let known = Mutex(BoundedTable<ProviderSource, Known>(capacity: 1024))
+    private let requests: SingleFlight<ProviderSource, Result<Held, BrokerError>>
 
     package init(transport: any ProviderTransport, instruments: Instruments) {
         self.transport = transport
@@ -91,7 +78,7 @@ package final class ProviderKeys: Sendable {
     package func verified(
         _ token: CompactJWS, at address: String, for configuration: TenantConfiguration
     ) async throws(Failure) -> VerifiedJWS {
-        let source = Source(address, configuration)
+        let source = ProviderSource(address, for: configuration)
         let (before, now) = (known.withLock { $0[source] }, time.monotonic)
         if let held = before?.held, now < held.end {
             do throws(JWSError) {
@@ -128,7 +115,7 @@ package final class ProviderKeys: Sendable {
     package func verifiedAtOnce(
         _ token: CompactJWS, at address: String, for configuration: TenantConfiguration
     ) throws(Failure) -> VerifiedJWS {
-        let source = Source(address, configuration)
+        let source = ProviderSource(address, for: configuration)
         guard let held = known.withLock({ $0[source]?.held }), time.monotonic < held.end else {
             throw .unavailable(Self.later(.seconds(1)))
         }
@@ -168,7 +155,9 @@ package final class ProviderKeys: Sendable {
     // MARK: Requests
 
     /// Asks for the keys, and keeps them. Where that fails, the keys of before are used on, unless they are too old.
-    private func renew(_ source: Source, for configuration: TenantConfiguration) async -> Result<Held, BrokerError> {
+    private func renew(_ source: ProviderSource, for configuration: TenantConfiguration) async -> Result<
+        Held, BrokerError
+    > {
         let begun = time.monotonic
         let standing = known.withLock { $0[source] }
         // Another request may have ended since the caller looked.
@@ -190,12 +179,12 @@ package final class ProviderKeys: Sendable {
         }
     }
 
-    private func keep(_ value: Known, of source: Source) {
+    private func keep(_ value: Known, of source: ProviderSource) {
         known.withLock { _ = $0.setNewest(value, forKey: source) }
     }
 
     private func request(
-        _ source: Source, _ before: Held?, begun: MonotonicInstant, for configuration: TenantConfiguration
+        _ source: ProviderSource, _ before: Held?, begun: MonotonicInstant, for configuration: TenantConfiguration
     ) async throws(BrokerError) -> Held {
         var fields: Fields = ["Accept": "application/jwk-set+json, application/json"]
         before?.freshness.addConditions(to: &fields)

@@ -51,10 +51,7 @@ enum ProviderResource {
             throw BrokerError(.illegalConfiguration, "The address of the \(name) is not a usable URL.")
         }
         let preset = configuration.preset
-        var request = ClientRequest(
-            method: .get, url: url, fields: fields, pins: try PinSet.inForce(configuration.effectivePins, at: url),
-            timeLimit: Self.longestRequest)
-        request.fields.add(configuration.requestHeaders)
+        let request = try ClientRequest(get: url, fields, for: configuration, timeLimit: Self.longestRequest)
         let start = instruments.time.monotonic
         func count(_ code: String) {
             instruments.metrics.providerAnswered(

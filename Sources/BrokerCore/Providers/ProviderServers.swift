@@ -10,21 +10,6 @@ internal import Waiting
 
 /// The endpoints of a tenant's provider: from the configuration, completed by the provider's metadata where needed.
 package final class ProviderServers: Sendable {
-    /// Has the pins, since a tenant with pins must not use metadata that was fetched without them, or with other ones; and the
-    /// header fields, since a provider may answer others differently.
-    private struct Source: Hashable {
-        let issuer: String
-        let pins: [String]
-        let headers: RequestHeaders
-
-        /// Nil for a tenant without an issuer.
-        init?(_ configuration: TenantConfiguration) {
-            guard let issuer = configuration.issuer else { return nil }
-            self.issuer = issuer
-            (pins, headers) = (configuration.effectivePins, configuration.requestHeaders)
-        }
-    }
-
     private struct Known {
         var outcome: Result<ProviderMetadata, BrokerError>
         var until: MonotonicInstant
@@ -48,8 +33,8 @@ package final class ProviderServers: Sendable {
     private let metrics: Metrics
     private let log: Log
     /// Of an operator's issuers, which are few; for one that is forgotten, the metadata is fetched again.
-    private let known = Mutex(BoundedTable<Source, Known>(capacity: 4096))
-    private let fetches = SingleFlight<Source, Result<ProviderMetadata, BrokerError>>()
+    private let known = Mutex(BoundedTable<ProviderSource, Known>(capacity: 4096))
+    private let fetches = SingleFlight<ProviderSource, Result<ProviderMetadata, BrokerError>>()
 
     package init(
         transport: any ProviderTransport, targets: TargetPolicy, time: any Time, metrics: Metrics, log: Log
@@ -65,7 +50,7 @@ package final class ProviderServers: Sendable {
     package func server(for tenant: Tenant) async throws(BrokerError) -> AuthorizationServer {
         let configuration = tenant.configuration
         if let server = configuration.configuredServer { return server }
-        guard let source = Source(configuration) else {
+        guard let source = Self.source(of: configuration) else {
             throw BrokerError(.illegalConfiguration, "The tenant names neither endpoints nor an issuer.")
         }
         let metadata = try await metadata(of: source, for: tenant)
@@ -78,7 +63,8 @@ package final class ProviderServers: Sendable {
     /// The provider's endpoints, as far as they are known without a request, from metadata of any age.
     func knownServer(for configuration: TenantConfiguration) -> AuthorizationServer? {
         if let server = configuration.configuredServer { return server }
-        guard let source = Source(configuration), let metadata = known.withLock({ $0[source]?.metadata }) else {
+        guard let source = Self.source(of: configuration), let metadata = known.withLock({ $0[source]?.metadata })
+        else {
             return nil
         }
         return configuration.server(completedBy: metadata)
@@ -86,7 +72,7 @@ package final class ProviderServers: Sendable {
 
     /// The token endpoint in the metadata of the tenant's issuer; nil where the metadata is not known, or not valid any more.
     func tokenEndpoint(inMetadataFor configuration: TenantConfiguration) -> WireText? {
-        guard let source = Source(configuration), let held = known.withLock({ $0[source] }),
+        guard let source = Self.source(of: configuration), let held = known.withLock({ $0[source] }),
             held.until > time.monotonic
         else { return nil }
         return held.metadata.map { WireText($0.tokenEndpoint) }
@@ -97,9 +83,14 @@ package final class ProviderServers: Sendable {
         fetches.cancelAll()
     }
 
+    /// Nil for a tenant without an issuer.
+    private static func source(of configuration: TenantConfiguration) -> ProviderSource? {
+        configuration.issuer.map { ProviderSource($0, for: configuration) }
+    }
+
     /// Does not suspend while the known metadata is valid. Otherwise joins a fetch or begins one, which takes `longestFetch` at
     /// most.
-    private func metadata(of source: Source, for tenant: Tenant) async throws(BrokerError) -> ProviderMetadata {
+    private func metadata(of source: ProviderSource, for tenant: Tenant) async throws(BrokerError) -> ProviderMetadata {
         if let held = known.withLock({ $0[source] }), held.until > time.monotonic { return try held.outcome.get() }
         guard let run = await fetches.run(source, within: nil, { await self.renew(source, for: tenant) }) else {
             throw BrokerError(.retryableError, "The request ended before the provider's metadata was received.")
@@ -108,7 +99,7 @@ package final class ProviderServers: Sendable {
     }
 
     /// Fetches the metadata. If that fails, the metadata that was known before is used on.
-    private func renew(_ source: Source, for tenant: Tenant) async -> Result<ProviderMetadata, BrokerError> {
+    private func renew(_ source: ProviderSource, for tenant: Tenant) async -> Result<ProviderMetadata, BrokerError> {
         let end = time.monotonic.advanced(by: Self.longestFetch)
         let fetched = await fetch(source, for: tenant, until: end)
         let metadata = known.withLock { $0[source]?.metadata }
@@ -127,7 +118,7 @@ package final class ProviderServers: Sendable {
     }
 
     private func keep(
-        _ outcome: Result<ProviderMetadata, BrokerError>, of source: Source, for duration: Duration
+        _ outcome: Result<ProviderMetadata, BrokerError>, of source: ProviderSource, for duration: Duration
     ) {
         let until = time.monotonic.advanced(by: duration)
         known.withLock { _ = $0.setNewest(Known(outcome: outcome, until: until), forKey: source) }
@@ -137,7 +128,7 @@ package final class ProviderServers: Sendable {
     /// `longestFetch` at most.
     /// - Returns: nil for a tenant without an issuer.
     func fetchAnew(for tenant: Tenant) async -> Result<ProviderMetadata, BrokerError>? {
-        guard let source = Source(tenant.configuration) else { return nil }
+        guard let source = Self.source(of: tenant.configuration) else { return nil }
         let fetched = await fetch(source, for: tenant, until: time.monotonic.advanced(by: Self.longestFetch))
         if case .success = fetched { keep(fetched, of: source, for: Self.validity) }
         return fetched
@@ -145,13 +136,13 @@ package final class ProviderServers: Sendable {
 
     /// RFC 8414 §3 first, then OpenID Connect Discovery §4.
     private func fetch(
-        _ source: Source, for tenant: Tenant, until end: MonotonicInstant
+        _ source: ProviderSource, for tenant: Tenant, until end: MonotonicInstant
     ) async -> Result<ProviderMetadata, BrokerError> {
         let preset = tenant.configuration.preset
         let fields =
             [.tenant(tenant.name), .provider(preset)]
             + [tenant.configuration.issuer.map(LogField.issuer)].compactMap(\.self)
-        let (issuer, pins) = (source.issuer, source.pins)
+        let issuer = source.address
         guard let base = URLTarget(issuer), !WireText(base.pathAndQuery).contains("?") else {
             return .failure(BrokerError(.illegalConfiguration, "The issuer is not a URL without a query."))
         }
@@ -167,20 +158,18 @@ package final class ProviderServers: Sendable {
         var received: [String] = []
         for address in addresses {
             guard let url = URLTarget(address) else { continue }
-            let pinSet: PinSet?
-            do throws(BrokerError) {
-                pinSet = try PinSet.inForce(pins, at: url)
-            } catch {
-                return .failure(error)
-            }
             let start = time.monotonic
             // The first address may have used up the time.
             if start >= end { break }
-            do throws(TransportError) {
-                var request = ClientRequest(
-                    method: .get, url: url, fields: ["Accept": "application/json"], pins: pinSet,
+            let request: ClientRequest
+            do throws(BrokerError) {
+                request = try ClientRequest(
+                    get: url, ["Accept": "application/json"], for: tenant.configuration,
                     timeLimit: start.duration(to: end))
-                request.fields.add(source.headers)
+            } catch {
+                return .failure(error)
+            }
+            do throws(TransportError) {
                 let response = try await transport.send(request)
                 metrics.providerAnswered(
                     provider: preset.name, endpoint: .metadata, code: String(response.status.code),

@@ -112,15 +112,13 @@ package struct TenantCheck: Sendable {
         guard let url = URLTarget("\(origin.scheme.rawValue)://\(origin.authority)/") else {
             return .noConnection("The address is not a usable URL.")
         }
-        let pins: PinSet?
+        let request: ClientRequest
         do throws(BrokerError) {
-            pins = try PinSet.inForce(configuration.effectivePins, at: url)
+            request = try ClientRequest(get: url, [:], for: configuration, timeLimit: providers.callLimit)
         } catch {
             return .noPin(error.detail)
         }
         do throws(TransportError) {
-            var request = ClientRequest(method: .get, url: url, pins: pins, timeLimit: providers.callLimit)
-            request.fields.add(configuration.requestHeaders)
             _ = try await transport.send(request)
             return .answered
         } catch {
@@ -234,11 +232,8 @@ package struct TenantCheck: Sendable {
         let response: ClientResponse
         let start = time.monotonic
         do {
-            let pins = try PinSet.inForce(configuration.effectivePins, at: url)
-            var request = ClientRequest(
-                method: .get, url: url, fields: ["Accept": "application/json"], pins: pins,
-                timeLimit: providers.callLimit)
-            request.fields.add(configuration.requestHeaders)
+            let request = try ClientRequest(
+                get: url, ["Accept": "application/json"], for: configuration, timeLimit: providers.callLimit)
             response = try await transport.send(request)
         } catch let error as TransportError {
             return Outcome(.jwks, false, unanswered(address, error, since: start))
