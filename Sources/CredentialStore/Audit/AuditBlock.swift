@@ -114,5 +114,18 @@ package protocol AuditReading: Sendable {
 
     /// Up to `limit` blocks of the chain, in its order, those whose first entry is after `first` only.
     func auditBlocks(of chain: String, after first: Int64, limit: Int) async throws(StoreError) -> [AuditBlock]
+}
 
+extension AuditReading {
+    /// Calls `body` with each block of the chain, in its order. Reads a part of the chain at a time.
+    func readAuditBlocks(of chain: String, _ body: (AuditBlock) -> Void) async throws(StoreError) {
+        let pageCount = 200
+        var first: Int64 = 0
+        while true {
+            let blocks = try await auditBlocks(of: chain, after: first, limit: pageCount)
+            for block in blocks { body(block) }
+            guard blocks.count == pageCount, let last = blocks.last else { return }
+            first = last.first
+        }
+    }
 }

@@ -21,9 +21,6 @@ package struct AuditExamination: Sendable {
     private let keyring: Keyring
     private let report: @Sendable (String) -> Void
 
-    /// How many blocks are read at once.
-    private static let pageCount = 200
-
     /// - Parameters:
     ///   - keyring: must have every key under which the log was signed.
     ///   - report: called with each fault, in one line for operators.
@@ -108,18 +105,12 @@ package struct AuditExamination: Sendable {
             return findings.fault("a chain has a name with characters that no process writes")
         }
         var position = Position()
-        var first: Int64 = 0
-        while true {
-            let blocks = try await log.auditBlocks(of: name, after: first, limit: Self.pageCount)
-            for block in blocks {
-                first = block.first
-                if block.first > 0, block.last >= block.first, block.last <= Self.mostEntries {
-                    examine(block, of: name, &position, &findings)
-                } else {
-                    findings.fault("chain \(name): a block has the impossible numbers \(block.first), \(block.last)")
-                }
+        try await log.readAuditBlocks(of: name) { block in
+            if block.first > 0, block.last >= block.first, block.last <= Self.mostEntries {
+                examine(block, of: name, &position, &findings)
+            } else {
+                findings.fault("chain \(name): a block has the impossible numbers \(block.first), \(block.last)")
             }
-            if blocks.count < Self.pageCount { break }
         }
         findings.summary.chains += 1
         if !position.isClosed { findings.summary.open += 1 }
@@ -211,16 +202,12 @@ package struct AuditExamination: Sendable {
     /// what was written after the first reading.
     private func compareHeads(_ findings: inout Findings) async throws(StoreError) {
         for (name, named) in findings.heads.sorted(by: { $0.key < $1.key }) {
-            var (missing, first, last) = (named, Int64(0), Int64(0))
-            while true {
-                let blocks = try await log.auditBlocks(of: name.text, after: first, limit: Self.pageCount)
-                for block in blocks {
-                    (first, last) = (block.first, max(last, block.last))
-                    guard missing[block.last]?.hash == block.hash else { continue }
-                    missing[block.last] = nil
-                    findings.signed[name] = max(findings.signed[name] ?? 0, block.last)
-                }
-                if blocks.count < Self.pageCount { break }
+            var (missing, last) = (named, Int64(0))
+            try await log.readAuditBlocks(of: name.text) { block in
+                last = max(last, block.last)
+                guard missing[block.last]?.hash == block.hash else { return }
+                missing[block.last] = nil
+                findings.signed[name] = max(findings.signed[name] ?? 0, block.last)
             }
             guard let end = missing.keys.max(), let witness = missing[end]?.witness else { continue }
             if last == 0 {
@@ -259,8 +246,6 @@ package struct AuditExport: Sendable, Equatable {
         self.to = to
     }
 
-    private static let pageCount = 200
-
     /// Calls `write` with the selected lines, each with its newline: chain by chain, each in its order.
     /// - Parameter write: must not keep the entries in memory; the log may be long.
     /// - Returns: how many entries could not be read, because they were changed.
@@ -268,21 +253,15 @@ package struct AuditExport: Sendable, Equatable {
         var unreadable = 0
         for chain in try await log.auditChains(since: from) {
             if let to, chain.begun >= to { continue }
-            var first: Int64 = 0
-            while true {
-                let blocks = try await log.auditBlocks(of: chain.end.chain, after: first, limit: Self.pageCount)
-                for block in blocks {
-                    first = block.first
-                    if let from, block.time < from { continue }
-                    if let to, block.time >= to { continue }
-                    let lines = block.lines ?? []
-                    if lines.isEmpty { unreadable += 1 }
-                    for line in lines {
-                        guard isSelected(line, &unreadable) else { continue }
-                        write(line + [UInt8(ascii: "\n")])
-                    }
+            try await log.readAuditBlocks(of: chain.end.chain) { block in
+                if let from, block.time < from { return }
+                if let to, block.time >= to { return }
+                let lines = block.lines ?? []
+                if lines.isEmpty { unreadable += 1 }
+                for line in lines {
+                    guard isSelected(line, &unreadable) else { continue }
+                    write(line + [UInt8(ascii: "\n")])
                 }
-                if blocks.count < Self.pageCount { break }
             }
         }
         return unreadable
