@@ -15,11 +15,7 @@ struct `The audit of the program` {
     private func run(
         _ arguments: [String], _ variables: [String: String]
     ) async throws -> (status: Int32, output: String) {
-        let process = try await TestProcess.start(
-            ["/bin/sh", "-c", #"exec "$@" 2>&1"#, "sh", BrokerProcess.program("token-broker"), "audit"] + arguments,
-            environment: Dictionary(uniqueKeysWithValues: variables.map { ("TOKEN_BROKER_" + $0.key, $0.value) }))
-        let status = await process.exitStatus()
-        return (status, process.lines.joined(separator: "\n"))
+        try await BrokerProcess.run(["audit"] + arguments, variables)
     }
 
     /// Makes a tenant and reads from it, by a running service.
@@ -136,11 +132,8 @@ struct `The audit of the program` {
         _ = try await pool.execute(
             PostgresStatement("ALTER TABLE token_broker_audit RENAME TO elsewhere"), until: .after(.seconds(30)))
         await pool.close()
-        var environment = ["TOKEN_BROKER_DATABASE_URL": uri, "TOKEN_BROKER_ADMIN_KEY": BrokerHarness.adminKey]
-        for (name, value) in variables { environment["TOKEN_BROKER_" + name] = value }
-        let refused = try await TestProcess.start(
-            ["/bin/sh", "-c", #"exec "$@" 2>&1"#, "sh", BrokerProcess.program("token-broker")],
-            environment: environment)
+        let needed = ["DATABASE_URL": uri, "ADMIN_KEY": BrokerHarness.adminKey]
+        let refused = try await BrokerProcess.start(command: [], variables.merging(needed) { _, needed in needed })
         #expect(await refused.exitStatus() == 1)
         #expect(refused.lines.last?.contains("the audit log cannot be written") == true, "\(refused.lines)")
     }

@@ -11,10 +11,7 @@ import Testing
     private let directory = StoreFixtureDirectory()
 
     private func run(_ variables: [String: String]) async throws -> (status: Int32, lines: [String]) {
-        let prefixed = Dictionary(uniqueKeysWithValues: variables.map { ("TOKEN_BROKER_" + $0.key, $0.value) })
-        let process = try await TestProcess.start(
-            ["/bin/sh", "-c", #"exec "$@" 2>&1"#, "sh", BrokerProcess.program("token-broker"), "doctor"],
-            environment: prefixed)
+        let process = try await BrokerProcess.start(command: ["doctor"], variables)
         return (await process.exitStatus(), process.lines)
     }
 

@@ -14,13 +14,8 @@ struct `The doctor of stores` {
     private func run(
         _ arguments: [String], _ variables: [String: String] = [:]
     ) async throws -> (status: Int32, output: String) {
-        var environment = ["TOKEN_BROKER_DATA_DIR": directory.path]
-        for (name, value) in variables { environment["TOKEN_BROKER_\(name)"] = value }
-        let process = try await TestProcess.start(
-            ["/bin/sh", "-c", #"exec "$@" 2>&1"#, "sh", BrokerProcess.program("token-broker")] + arguments,
-            environment: environment.filter { !$0.value.isEmpty })
-        let status = await process.exitStatus()
-        return (status, process.lines.joined(separator: "\n"))
+        let all = ["DATA_DIR": directory.path].merging(variables) { _, given in given }
+        return try await BrokerProcess.run(arguments, all.filter { !$0.value.isEmpty })
     }
 
     /// Flips a bit in the middle of a file.

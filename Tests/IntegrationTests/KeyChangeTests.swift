@@ -15,24 +15,8 @@ struct `Changing the master key` {
     private static let old = BrokerHarness.masterKeys
     private static let alpha = TenantName("alpha")!
 
-    /// Runs the program with these variables only, both its outputs together.
-    private func start(_ arguments: [String], _ variables: [String: String]) async throws -> TestProcess {
-        let prefixed = Dictionary(uniqueKeysWithValues: variables.map { ("TOKEN_BROKER_" + $0.key, $0.value) })
-        return try await TestProcess.start(
-            ["/bin/sh", "-c", #"exec "$@" 2>&1"#, "sh", BrokerProcess.program("token-broker")] + arguments,
-            environment: prefixed)
-    }
-
-    private func run(
-        _ arguments: [String], _ variables: [String: String] = [:]
-    ) async throws -> (status: Int32, output: String) {
-        let process = try await start(arguments, variables)
-        let status = await process.exitStatus()
-        return (status, process.lines.joined(separator: "\n"))
-    }
-
     private func newKey() async throws -> String {
-        let made = try await run(["keys", "generate", "k2"])
+        let made = try await BrokerProcess.run(["keys", "generate", "k2"])
         #expect(made.status == 0)
         #expect(made.output.hasPrefix("k2:"))
         return made.output
@@ -82,8 +66,8 @@ struct `Changing the master key` {
         #expect(await replica.terminate() == 0)
 
         let variables = ["DATABASE_URL": uri, "MASTER_KEYS": both]
-        let before = try await run(["keys", "status"], variables)
-        let early = try await run(["keys", "retire", "k1"], variables)
+        let before = try await BrokerProcess.run(["keys", "status"], variables)
+        let early = try await BrokerProcess.run(["keys", "retire", "k1"], variables)
         #expect(early.status == 1)
         let line = try #require(before.output.split(separator: "\n").first { $0.hasPrefix("k1 (") })
         let counts = try #require(line.split(separator: "): ").last)
@@ -105,21 +89,21 @@ struct `Changing the master key` {
             return count
         }()
         for _ in 0..<3 {
-            let resealing = try await start(["keys", "reseal", "--rate", "200"], variables)
+            let resealing = try await BrokerProcess.start(command: ["keys", "reseal", "--rate", "200"], variables)
             _ = try await resealing.line { $0.contains(" encrypted with k2") }
             await resealing.kill()
         }
-        let left = try await run(["keys", "status"], variables)
+        let left = try await BrokerProcess.run(["keys", "status"], variables)
         #expect(left.status == 0)
         #expect(left.output.contains("k1 ("), "\(left.output)")
         #expect(!left.output.contains("): 0 records and 0 events"), "some are done and some are left: \(left.output)")
-        let done = try await run(["keys", "reseal", "--rate", "100000"], variables)
+        let done = try await BrokerProcess.run(["keys", "reseal", "--rate", "100000"], variables)
         #expect(done.status == 0, "\(done.output)")
         #expect(done.output.contains("done: "), "\(done.output)")
         isResealed.withLock { $0 = true }
         #expect(try await read >= records)
-        let status = try await run(["keys", "status"], variables)
-        let retired = try await run(["keys", "retire", "k1"], variables)
+        let status = try await BrokerProcess.run(["keys", "status"], variables)
+        let retired = try await BrokerProcess.run(["keys", "retire", "k1"], variables)
         #expect(retired.status == 0, "\(status.output)\n\(retired.output)")
         #expect(await serving.terminate() == 0)
 
@@ -130,7 +114,7 @@ struct `Changing the master key` {
         #expect(try await last.list(.trouble, tenant: nil, limit: records + 1).count == records)
         #expect(try await last.entries(after: 0, limit: 1000).allSatisfy { $0.content != nil })
         for vault in [reader, last] { await vault.close() }
-        let without = try await run(
+        let without = try await BrokerProcess.run(
             ["serve"], ["DATABASE_URL": uri, "MASTER_KEYS": Self.old, "ADMIN_KEY": BrokerHarness.adminKey])
         #expect(without.status == 1)
         #expect(without.output.contains("k2"), "\(without.output)")
@@ -143,7 +127,7 @@ struct `Changing the master key` {
         let serving = try await BrokerProcess.start(port: port, variables)
         let client = try BrokerClient(port: port)
         #expect(try await client.call(.put, "/tenants/t1", body: #"{"client_id": "c1"}"#).status == 201)
-        let busy = try await run(["keys", "reseal"], variables)
+        let busy = try await BrokerProcess.run(["keys", "reseal"], variables)
         #expect(busy.status == 1)
         #expect(busy.output.contains("is in use by another process; stop that process first"), "\(busy.output)")
         #expect(await serving.terminate() == 0)
@@ -152,9 +136,9 @@ struct `Changing the master key` {
         let old = String(decoding: try Data(contentsOf: file), as: UTF8.self)
         let added = try await newKey()
         try Data("\(added),\(old)".utf8).write(to: file)
-        let resealed = try await run(["keys", "reseal"], variables)
+        let resealed = try await BrokerProcess.run(["keys", "reseal"], variables)
         #expect(resealed.status == 0, "\(resealed.output)")
-        let retired = try await run(["keys", "retire", "k1"], variables)
+        let retired = try await BrokerProcess.run(["keys", "retire", "k1"], variables)
         #expect(retired.status == 0, "\(retired.output)")
         try Data("\(added)\n".utf8).write(to: file)
         let again = try await BrokerProcess.start(port: port, variables)
@@ -177,8 +161,8 @@ struct `Changing the master key` {
         #expect(await changing.terminate() == 0)
         var commands = variables
         commands["JOURNAL_DIR"] = nil
-        #expect(try await run(["keys", "reseal"], commands).status == 0)
-        #expect(try await run(["keys", "retire", "k1"], commands).status == 0)
+        #expect(try await BrokerProcess.run(["keys", "reseal"], commands).status == 0)
+        #expect(try await BrokerProcess.run(["keys", "retire", "k1"], commands).status == 0)
         variables["MASTER_KEYS"] = added
         let last = try await BrokerProcess.start(port: port, variables)
         #expect(!last.lines.contains { $0.contains("journal_resealed") })
@@ -196,7 +180,7 @@ struct `Changing the master key` {
     ])
     func `tells what it refuses`(arguments: [String], status: Int32, text: String) async throws {
         let directory = StoreFixtureDirectory()
-        let result = try await run(arguments, ["DATA_DIR": directory.path, "MASTER_KEYS": Self.old])
+        let result = try await BrokerProcess.run(arguments, ["DATA_DIR": directory.path, "MASTER_KEYS": Self.old])
         #expect(result.status == status, "\(result.output)")
         #expect(result.output.contains(text), "\(result.output)")
     }

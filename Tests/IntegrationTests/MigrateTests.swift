@@ -32,26 +32,15 @@ struct `Migrating the schema` {
     private func run(
         _ command: String, _ database: String, _ variables: [String: String] = [:]
     ) async throws -> (status: Int32, output: String) {
-        let process = try await start(command, database, variables)
-        let status = await process.exitStatus()
-        return (status, process.lines.joined(separator: "\n"))
-    }
-
-    private func start(
-        _ command: String, _ database: String, _ variables: [String: String] = [:]
-    ) async throws -> TestProcess {
-        try await TestProcess.start(
-            ["/bin/sh", "-c", #"exec "$@" 2>&1"#, "sh", BrokerProcess.program("token-broker"), command],
-            environment: variables.merging(["TOKEN_BROKER_DATABASE_URL": database]) { given, _ in given })
+        try await BrokerProcess.run([command], variables.merging(["DATABASE_URL": database]) { given, _ in given })
     }
 
     @Test func `the owner migrates, and a role that may change nothing of the schema serves`() async throws {
         let (owner, broker) = try await makeDatabase(try PostgresServer.shared.get())
         let keys = ["MIGRATE": "false", "MASTER_KEYS": BrokerHarness.masterKeys]
         let variables = keys.merging(["ADMIN_KEY": BrokerHarness.adminKey]) { given, _ in given }
-        let prefixed = Dictionary(uniqueKeysWithValues: variables.map { ("TOKEN_BROKER_" + $0.key, $0.value) })
 
-        let early = try await run("serve", broker, prefixed)
+        let early = try await run("serve", broker, variables)
         #expect(early.status == 1)
         #expect(early.output.contains("the schema has version 0, this build needs "), "\(early.output)")
         #expect(early.output.contains("run token-broker migrate"), "\(early.output)")
@@ -93,7 +82,7 @@ struct `Migrating the schema` {
         let server = try PostgresServer()
         let (owner, _) = try await makeDatabase(server)
         try server.stop(.fast)
-        let process = try await start("migrate", owner)
+        let process = try await BrokerProcess.start(command: ["migrate"], ["DATABASE_URL": owner])
         _ = try await process.line { $0.contains(#""event":"store_failed""#) }
         try server.start()
         #expect(await process.exitStatus() == 0, "\(process.lines)")
@@ -102,7 +91,8 @@ struct `Migrating the schema` {
 
     @Test func `a signal ends the wait for a database`() async throws {
         let port = try PostgresServer.freePort()
-        let process = try await start("migrate", "postgresql://nobody@127.0.0.1:\(port)/none")
+        let process = try await BrokerProcess.start(
+            command: ["migrate"], ["DATABASE_URL": "postgresql://nobody@127.0.0.1:\(port)/none"])
         _ = try await process.line { $0.contains(#""event":"store_failed""#) }
         #expect(await process.terminate() == 130)
     }

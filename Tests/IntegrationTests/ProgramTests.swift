@@ -496,11 +496,7 @@ struct `The program` {
     private func run(
         _ environment: [String: String], _ arguments: [String] = []
     ) async throws -> (status: Int32, output: String) {
-        let command = [BrokerProcess.program("token-broker")] + arguments
-        let process = try await TestProcess.start(
-            ["/bin/sh", "-c", #"exec "$@" 2>&1"#, "sh"] + command, environment: environment)
-        let status = await process.exitStatus()
-        return (status, process.lines.joined(separator: "\n"))
+        try await BrokerProcess.run(arguments, environment: environment)
     }
 
     private func text(_ name: String) throws -> String {

@@ -94,14 +94,12 @@ internal import Testing
     func `needs to be told where browsers reach the broker`(
         listen: String, base: String?, arguments: String, status: Int32
     ) async throws {
-        var environment = ["TOKEN_BROKER_LISTEN": listen]
-        environment["TOKEN_BROKER_PUBLIC_BASE_URL"] = base
-        let process = try await TestProcess.start(
-            ["/bin/sh", "-c", #"exec "$@" 2>&1"#, "sh", BrokerProcess.program("token-broker")]
-                + arguments.split(separator: " ").map(String.init), environment: environment)
-        #expect(await process.exitStatus() == status)
+        var variables = ["LISTEN": listen]
+        variables["PUBLIC_BASE_URL"] = base
+        let (ended, output) = try await BrokerProcess.run(
+            arguments.split(separator: " ").map(String.init), variables)
+        #expect(ended == status)
         if status == 78 {
-            let output = process.lines.joined(separator: "\n")
             #expect(output.contains("TOKEN_BROKER_PUBLIC_BASE_URL "), "\(output)")
             #expect(output.contains("TOKEN_BROKER_LISTEN"), "\(output)")
         }
