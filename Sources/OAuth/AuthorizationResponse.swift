@@ -99,22 +99,37 @@ package enum ErrorText {
         return looksLikeToken(wire) || sent.areRepeated(in: wire) ? "withheld" : text
     }
 
-    /// Letters and digits, mixed, without a character that separates words: as many as no name of an error has.
-    private static let tokenRun = 20
-
-    /// Whether the text could hold a token that is not one of the request's.
+    /// Whether the text could hold a token that is not one of the request's. It does where one of its runs is as long as no name
+    /// of an error is that has such characters: letters and digits without `_`, or, as base64url has them, digits and letters of
+    /// both cases with `_`.
     private static func looksLikeToken(_ text: WireText) -> Bool {
-        var (length, hasLetter, hasDigit) = (0, false, false)
+        var (word, words) = (Run(), Run())
         for byte in text.utf8 {
-            if "._:".utf8.contains(byte) {
-                (length, hasLetter, hasDigit) = (0, false, false)
-                continue
-            }
-            length += 1
-            if byte.isDigit { hasDigit = true } else if byte != UInt8(ascii: "-") { hasLetter = true }
-            if length >= tokenRun, hasLetter, hasDigit { return true }
+            word.add(byte, isEnd: "._:".utf8.contains(byte))
+            words.add(byte, isEnd: ".:".utf8.contains(byte))
+            if word.isLong, word.hasDigit, word.hasLowercase || word.hasUppercase { return true }
+            if words.isLong, words.hasDigit, words.hasLowercase, words.hasUppercase { return true }
         }
         return false
+    }
+
+    /// What follows the last character that ends a run.
+    private struct Run {
+        private var length = 0
+        private(set) var (hasDigit, hasLowercase, hasUppercase) = (false, false, false)
+
+        var isLong: Bool { length >= 20 }
+
+        mutating func add(_ byte: UInt8, isEnd: Bool) {
+            if isEnd {
+                self = Run()
+                return
+            }
+            length += 1
+            if byte.isDigit { hasDigit = true }
+            if byte.isLowercaseLetter { hasLowercase = true }
+            if byte.isUppercaseLetter { hasUppercase = true }
+        }
     }
 
     /// The names that the specifications define. They are always shown, because they reveal nothing about a secret that

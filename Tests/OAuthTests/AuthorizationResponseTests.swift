@@ -137,6 +137,11 @@ import Testing
         ("code_a1b2c3d4e5f6a7b8c9d0", false), ("a1b2c3d4e5._f6a7b8c9d0e1", true),
         ("12345678901234567890", true), ("NotAuthorizedExceptionOfAPool", true), ("account-selection-required", true),
         ("AADSTS700082", true), ("invalid_grant", true), ("11003", true),
+        // As base64url: 19, 20 and 21 characters; and names of errors of that length.
+        ("aB1_cD2_eF3_gH4_iJ5", true), ("aB1_cD2_eF3_gH4_iJ5k", false), ("aB1_cD2_eF3_gH4_iJ5kL", false),
+        ("_aB1_cD2_eF3_gH4.iJ5", true), ("mO3_vXq-L0_kZ8wTfRy4_hVbN2sJd7_eGp5cUa9i_Qx", false),
+        ("client_secret_expired_since_2024", true), ("INVALID_CLIENT_SECRET_CODE_7000215", true),
+        ("Account_Selection_Is_Required", true),
     ])
     func `an error that looks like a token is not shown`(text: String, isShown: Bool) {
         #expect(ErrorText.shown(text, answering: .none) == (isShown ? text : "withheld"))
