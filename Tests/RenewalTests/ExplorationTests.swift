@@ -1,3 +1,4 @@
+import Glibc
 import Reactor
 import RenewalWorld
 import Testing
@@ -7,13 +8,17 @@ import Testing
 @Suite(.timeLimit(.minutes(5))) struct `Renewals of one record by several replicas` {
     private static let withoutStore = Set(Setting.Fault.allCases).subtracting([.storeGoesBack, .clockStep])
 
-    /// Explores on a thread of its own, so that other tests have the threads that Swift's tasks run on.
+    /// Explores on a thread of its own, so that other tests have the threads that Swift's tasks run on; and behind them, since they
+    /// have deadlines.
     private static func explore(_ adjust: (inout Setting) -> Void) async throws -> Exploration {
         var setting = Setting()
         setting.allowed = withoutStore
         adjust(&setting)
         let found = AsyncStream<Exploration>.makeStream()
-        try Thread.start(name: "exploration") { [setting] in found.continuation.yield(Exploration(setting)) }.detach()
+        try Thread.start(name: "exploration") { [setting] in
+            setpriority(Int32(PRIO_PROCESS.rawValue), 0, 10)
+            found.continuation.yield(Exploration(setting))
+        }.detach()
         var results = found.stream.makeAsyncIterator()
         return try #require(await results.next())
     }
