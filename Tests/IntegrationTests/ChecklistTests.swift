@@ -126,6 +126,6 @@ import Testing
         let free = try await run(["DATA_DIR": directory.path])
         #expect(
             free.lines.contains { $0.hasPrefix("good    ") && $0.contains("the first master key") }, "\(free.lines)")
-        #expect(free.status == 10)
+        #expect(free.status == 10, "\(free.lines)")
     }
 }
