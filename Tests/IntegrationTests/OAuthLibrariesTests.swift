@@ -22,7 +22,7 @@ internal import Testing
             ProviderConfiguration(
                 profile: .rfc,
                 clients: [ProviderClient("broker", secret: "the secret", scopes: ["r_usr"])]))
-        let directory = StoreFixtureDirectory()
+        let (directory, programs) = (StoreFixtureDirectory(), StoreFixtureDirectory())
         let process = try await BrokerProcess.start(
             port: port,
             [
@@ -48,7 +48,7 @@ internal import Testing
         #expect(registered.status == 201, "\(registered.text)")
 
         let app = try await TestProcess.start(
-            try await Self.command(library, in: directory.path) + [base, "player", secret, redirectURI]
+            try await Self.command(library, in: programs.path) + [base, "player", secret, redirectURI]
                 + (library == .go ? [Self.python, Self.folder + "/browser.py"] : []))
         let token = try await app.line { $0.hasPrefix("access token ") }
         let stored = try await admin.call(.get, "/credentials", tenant: "t1")
@@ -73,7 +73,8 @@ internal import Testing
         case .requests: return [python, folder + "/requests_app.py"]
         case .go:
             // Debian's packages of Go libraries are a GOPATH.
-            let program = directory + "-go-app"
+            let program = directory + "/go-app"
+            try FileManager.default.createDirectory(atPath: directory, withIntermediateDirectories: true)
             let build = try await TestProcess.start(
                 ["/usr/bin/go", "build", "-o", program, folder + "/go-app/main.go"],
                 environment: [
