@@ -59,6 +59,16 @@ package struct Keyring: Sendable {
         self.ids = ids
     }
 
+    private init(primary: Key, byIdentity: [KeyIdentity: Key], ids: Set<String>) {
+        self.primary = primary
+        self.byIdentity = byIdentity
+        self.ids = ids
+    }
+
+    /// The same keys, of which `key` seals.
+    /// - Parameter key: one of `all`.
+    func led(by key: Key) -> Keyring { Keyring(primary: key, byIdentity: byIdentity, ids: ids) }
+
     /// A new key in the form that `init(parsing:)` reads.
     /// - Parameter id: `[A-Za-z0-9_-]{1,32}`.
     /// - Throws: `.randomnessUnavailable`; `.invalidLength` when `id` is not an id.

@@ -112,38 +112,47 @@ extension Vault {
         }
     }
 
-    /// Removes the check record of a key, if nothing is sealed under the key, so that the store opens without it. Puts the
-    /// record back where a process seals something under the key meanwhile.
+    /// Removes the check record of a key, if nothing is sealed under the key, so that the store opens without it.
+    ///
+    /// The removal is the only write, and the last step: a call that is interrupted has changed nothing or is complete, and
+    /// can be repeated in both cases. Where something is sealed under a key that has no check record, as an earlier version
+    /// could leave it, the record is written again before `.inUse` is thrown.
     ///
     /// Every process that uses the store must seal under another key already: what one seals under this key later cannot be
     /// opened without it.
     package func retireKey(id: String) async throws(RetirementRefusal) {
         guard id != keyring.primary.id else { throw .isPrimary }
         guard let key = keyring.all.first(where: { $0.id == id }) else { throw .unknown }
-        try await requireUnused(key)
-        guard let record = try await removeCheck(of: key) else { return }
+        let check = try await check(of: key)
         do throws(RetirementRefusal) {
             try await requireUnused(key)
+            // Once more: the first walk cannot see what a process has sealed behind its place.
+            try await requireUnused(key)
         } catch {
-            try await putBack(record)
+            if case .inUse = error, check == nil { try await putBackCheck(of: key) }
             throw error
         }
-    }
-
-    /// Returns the check record that was removed; nil when there was none.
-    private func removeCheck(of key: Keyring.Key) async throws(RetirementRefusal) -> OpenRecord? {
+        guard let check else { return }
         do throws(StoreError) {
-            guard let record = try await read(Self.checkID(key)) else { return nil }
-            try await commit([.remove(record.id, version: record.version)])
-            return record
+            try await commit([.remove(check.id, version: check.version)])
         } catch {
             throw .store(error)
         }
     }
 
-    private func putBack(_ record: OpenRecord) async throws(RetirementRefusal) {
+    /// The check record of the key; nil when there is none.
+    private func check(of key: Keyring.Key) async throws(RetirementRefusal) -> OpenRecord? {
         do throws(StoreError) {
-            try await commit([.insert(record)])
+            return try await read(Self.checkID(key))
+        } catch {
+            throw .store(error)
+        }
+    }
+
+    private func putBackCheck(of key: Keyring.Key) async throws(RetirementRefusal) {
+        do throws(StoreError) {
+            // Sealed under the key itself, as every check record is.
+            try await Vault(store: store, keyring: keyring.led(by: key)).commit([.insert(Self.checkRecord(of: key))])
         } catch {
             // On a conflict, a process that starts with the key has written the record.
             if error != .conflict { throw .store(error) }

@@ -22,7 +22,7 @@ extension Vault {
         if isNoted { return }
         if checks.isEmpty { try await verifySamples() }
         do throws(StoreError) {
-            try await commit([.insert(OpenRecord(id: own, version: 1, content: Self.checkContent))])
+            try await commit([.insert(Self.checkRecord(of: keyring.primary))])
         } catch {
             guard error == .conflict else { throw .store(error) }
             // A replica that starts at the same time has written the check record. This key must open it.
@@ -44,6 +44,10 @@ extension Vault {
 
     static func checkID(_ key: Keyring.Key) -> RecordID {
         RecordID(.keyCheck, .broker, key: "\(key.id).\(key.identity)")
+    }
+
+    static func checkRecord(of key: Keyring.Key) -> OpenRecord {
+        OpenRecord(id: checkID(key), version: 1, content: checkContent)
     }
 
     /// All check records in the store.
