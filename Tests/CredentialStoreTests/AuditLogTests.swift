@@ -391,6 +391,68 @@ extension AuditBlock {
         #expect(try await tool.remove(before: limit) == 0)
     }
 
+    @Test func `a process whose chain was removed goes on in a new one, and nothing is missing`() async throws {
+        let (idle, vault) = try log()
+        try await idle.sign(always: true)
+        try await vault.commit([insertion("a")])
+        let removed = try #require(try await store.auditChains(since: nil).first?.end.chain)
+        clock.move(by: .seconds(30 * 86_400))
+        let (tool, _) = try log()
+        #expect(try await tool.remove(before: clock.now.advanced(by: .seconds(-7 * 86_400))) == 1)
+        try await vault.commit([insertion("b")])
+        try await idle.sign()
+        #expect(try await verify(store).faults == [])
+        #expect(try await !store.auditChains(since: nil).contains { $0.end.chain == removed })
+    }
+
+    @Test func `a new chain names none that may have been removed`() async throws {
+        let (idle, vault) = try log()
+        try await idle.sign(always: true)
+        clock.move(by: .seconds(86_400))
+        await idle.endOld()
+        clock.move(by: .seconds(30 * 86_400))
+        let (tool, _) = try log()
+        #expect(try await tool.remove(before: clock.now.advanced(by: .seconds(-7 * 86_400))) == 1)
+        clock.move(by: .seconds(30 * 86_400))
+        try await vault.commit([insertion("a")])
+        // This removes the entry that tells of the first removal. The chain that has begun since then stays.
+        clock.move(by: .seconds(3 * 86_400))
+        let (later, _) = try log()
+        #expect(try await later.remove(before: clock.now.advanced(by: .seconds(-7 * 86_400))) == 1)
+        try await idle.sign()
+        #expect(try await verify(store).faults == [])
+    }
+
+    @Test func `a process that ends does not write to a chain that may have been removed`() async throws {
+        let (idle, _) = try log()
+        try await idle.sign(always: true)
+        clock.move(by: .seconds(30 * 86_400))
+        let (tool, _) = try log()
+        #expect(try await tool.remove(before: clock.now.advanced(by: .seconds(-7 * 86_400))) == 1)
+        await idle.close()
+        #expect(try await verify(store).faults == [])
+    }
+
+    @Test func `a chain that no commit uses any more ends at its age`() async throws {
+        var limits = AuditLog.Limits()
+        limits.age = .seconds(100)
+        let (log, vault) = try log(limits: limits)
+        try await log.sign(always: true)
+        try await vault.commit([insertion("a")])
+        clock.move(by: .seconds(99))
+        await log.endOld()
+        #expect(try await verify(store).summary == .init(chains: 1, entries: 3, faults: 0, unsigned: 1, open: 1))
+        clock.move(by: .seconds(1))
+        await log.endOld()
+        #expect(try await verify(store).summary == .init(chains: 1, entries: 4, faults: 0, unsigned: 0, open: 0))
+        let count = store.commits
+        await log.endOld()
+        #expect(store.commits == count, "a chain that has not begun has no end")
+        try await vault.commit([insertion("b")])
+        #expect(try await verify(store).summary.chains == 2)
+        #expect(try await lines().contains { $0.contains(#""action":"audit.opened""#) && $0.contains(#""previous""#) })
+    }
+
     @Test func `an export selects by tenant and by time`() async throws {
         let (log, _) = try log()
         let start = clock.now

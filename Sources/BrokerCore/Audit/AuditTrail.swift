@@ -93,7 +93,7 @@ package struct AuditTrail: Sendable {
     /// that the log cannot be written.
     package func open() async throws(StoreError) { try await chains?.sign(always: true) }
 
-    /// Signs the log at intervals, until its task is cancelled.
+    /// Signs the log at intervals, and ends chains that are old enough, until its task is cancelled.
     func run() async {
         guard let chains else { return }
         while !Task.isCancelled {
@@ -102,6 +102,7 @@ package struct AuditTrail: Sendable {
             } catch {
                 return
             }
+            await chains.endOld()
             do throws(StoreError) {
                 try await chains.sign()
             } catch {

@@ -33,6 +33,8 @@ package final class AuditLog: Sendable {
         var bytes = 0
         /// The end of the chain before this one.
         var previous: AuditHead?
+        /// When the last block was stored, of the chain or of the one before it.
+        var written: Timestamp?
 
         var end: AuditHead? { last == 0 ? previous : AuditHead(chain: chain, sequence: last, hash: hash) }
 
@@ -41,6 +43,7 @@ package final class AuditLog: Sendable {
             hash = block.hash
             bytes += block.body.count
             if begun == nil { begun = block.time }
+            written = block.time
         }
     }
 
@@ -151,6 +154,20 @@ package final class AuditLog: Sendable {
         }
     }
 
+    /// Ends those chains of this process that are as old as a chain may become and are not in use, so that a process which
+    /// writes nothing leaves no chain open for longer. To be called at intervals. A chain whose end the store does not take
+    /// stays open, and the process goes on in another one.
+    package func endOld() async {
+        let old = state.withLock { state in
+            defer { state.free.removeAll(where: isFull) }
+            return state.free.filter(isFull)
+        }
+        for var lane in old {
+            await end(&lane)
+            give(lane)
+        }
+    }
+
     /// Ends all chains of this process. No entry may be written any more.
     package func close() async {
         let count = state.withLock { $0.count }
@@ -161,9 +178,10 @@ package final class AuditLog: Sendable {
     }
 
     /// Removes all chains whose last entry was written before `time`, after an entry that names their ends. For an
-    /// operator: the role of a service may not remove anything.
-    /// - Parameter time: more than `witnessSpan` ago, so that entries that name a chain are removed before the entry that
-    ///   tells of its removal.
+    /// operator: the role of a service may not remove anything. Processes may write the log meanwhile: none of them goes on
+    /// with a chain that is as old.
+    /// - Parameter time: more than `witnessSpan` ago, by a day or more because clocks differ, so that no process appends to a
+    ///   chain that is removed, and that entries which name a chain are removed before the entry that tells of its removal.
     /// - Returns: how many chains were removed.
     package func remove(before time: Timestamp) async throws(StoreError) -> Int {
         let old = try await vault.store.auditChains(since: nil).filter { $0.written < time }.map(\.end)
@@ -185,12 +203,13 @@ package final class AuditLog: Sendable {
         _ entries: [AuditEntry], with changes: [RecordChange] = [], isSigned: Bool = false
     ) async -> Result<Void, StoreError> {
         guard var lane = await take() else { return .failure(.unavailable) }
+        if mayBeRemoved(lane) { lane = newLane() }
         if isFull(lane) { await end(&lane) }
         let block = block(entries, in: lane, isSigned: isSigned)
         do throws(StoreError) {
             try await vault.store.commit(changes + [.audit(block)])
         } catch {
-            if error != .conflict { lane = newLane(after: lane.end) }
+            if error != .conflict { lane = newLane(after: lane) }
             give(lane)
             if error == .unavailable { sendAway() }
             return .failure(error)
@@ -210,6 +229,10 @@ package final class AuditLog: Sendable {
     /// as that of a killed process does, and the next one names its last entry.
     private func end(_ lane: inout Lane) async {
         guard lane.last > 0 else { return }
+        if mayBeRemoved(lane) {
+            lane = newLane()
+            return
+        }
         let block = block([AuditEntry(AuditEntry.Own.closed, origin: .broker)], in: lane, isSigned: true)
         do throws(StoreError) {
             try await vault.store.commit([.audit(block)])
@@ -217,7 +240,12 @@ package final class AuditLog: Sendable {
         } catch {
             // The store has reported the error.
         }
-        lane = newLane(after: lane.end)
+        lane = newLane(after: lane)
+    }
+
+    /// Whether the chain, or the one before it, may have been removed.
+    private func mayBeRemoved(_ lane: Lane) -> Bool {
+        lane.written.map { $0.duration(to: now()) >= Self.witnessSpan } ?? false
     }
 
     private func block(_ entries: [AuditEntry], in lane: Lane, isSigned: Bool) -> AuditBlock {
@@ -249,12 +277,13 @@ package final class AuditLog: Sendable {
 
     // MARK: Lanes
 
-    private func newLane(after previous: AuditHead?) -> Lane {
+    /// - Parameter lane: the one that goes on in the new one.
+    private func newLane(after lane: Lane? = nil) -> Lane {
         let number = state.withLock { state in
             state.lastNumber += 1
             return state.lastNumber
         }
-        return Lane(chain: "\(process)-\(number)", previous: previous)
+        return Lane(chain: "\(process)-\(number)", previous: lane?.end, written: lane?.written)
     }
 
     /// A lane that no other task uses. Waits for one where there are as many as there may be; nil when the store does not
@@ -273,7 +302,7 @@ package final class AuditLog: Sendable {
         }
         switch finding {
         case .lane(let lane): return lane
-        case .isToBeMade: return newLane(after: nil)
+        case .isToBeMade: return newLane()
         case .waiter(let waiter): return await waiter.value()
         }
     }
