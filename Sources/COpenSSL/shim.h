@@ -47,6 +47,14 @@ static inline void copenssl_ctx_keep_no_sessions(SSL_CTX *context) {
     SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
 }
 
+/// Has `target` use the certificate, the chain and the key of `source`, which is not changed. Both refer to the same objects.
+static inline int copenssl_ctx_copy_certificate(SSL_CTX *target, SSL_CTX *source) {
+    STACK_OF(X509) *chain = NULL;
+    return SSL_CTX_get0_chain_certs(source, &chain) == 1 &&
+           SSL_CTX_use_cert_and_key(
+               target, SSL_CTX_get0_certificate(source), SSL_CTX_get0_privatekey(source), chain, 1) == 1;
+}
+
 static inline int copenssl_select_http11(
     SSL *ssl, const unsigned char **chosen, unsigned char *chosen_count, const unsigned char *offered,
     unsigned int offered_count, void *unused) {

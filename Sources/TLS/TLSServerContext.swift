@@ -79,6 +79,20 @@ package final class TLSServerContext: Sendable {
         current.withLock { $0 = handle }
     }
 
+    /// Makes new keys of session tickets, for the connections that are accepted from now on, with the certificate and the key
+    /// in use. Reads no file.
+    /// - Throws: `.unavailable`, and the earlier keys then stay in use. A retry helps when memory was short.
+    package func renewTicketKeys() throws(TLSServerError) {
+        let handle = try Handle()
+        let earlier = current.withLock { $0 }
+        defer { extendLifetime(earlier) }
+        let isCopied = withCleanErrorQueue {
+            unsafe copenssl_ctx_copy_certificate(handle.pointer, earlier.pointer) == 1
+        }
+        if !isCopied { throw .unavailable }
+        current.withLock { $0 = handle }
+    }
+
     private static func read(certificateFile: String, keyFile: String) throws(TLSServerError) -> Handle {
         let handle = try Handle()
         try withCleanErrorQueue { () throws(TLSServerError) in

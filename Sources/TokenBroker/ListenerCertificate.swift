@@ -53,12 +53,13 @@ package actor ListenerCertificate {
     private let log: Log
     /// Of the files' content that `context` has, or that was refused.
     private var digests: [[UInt8]?]
-    private var read: MonotonicInstant
+    /// When the keys of session tickets were made.
+    private var keysMade: MonotonicInstant
 
     /// How often the files are compared with their earlier content.
     package static let interval: Duration = .seconds(5)
-    /// After this time unchanged files are read again, which makes new keys of session tickets: what was recorded earlier
-    /// cannot be decrypted with the keys that a later memory has.
+    /// After this time new keys of session tickets are made, with the files' content where it can be used: what was recorded
+    /// earlier cannot be decrypted with the keys that a later memory has.
     package static let longestUse: Duration = .seconds(43_200)
     private static let longestFile = 1 << 20
 
@@ -71,7 +72,7 @@ package actor ListenerCertificate {
         // Before the files are used: if they change in between, the next comparison finds that.
         digests = files.digests
         context = try files.read()
-        read = time.monotonic
+        keysMade = time.monotonic
         thread = try BlockingThread(name: "certificate")
         log.info("tls_certificate_loaded", [.expires(expires)])
     }
@@ -87,22 +88,35 @@ package actor ListenerCertificate {
     }
 
     /// Compares the files with their earlier content, and uses them if they have changed. Logs a change, and once for each
-    /// content that it cannot be used.
+    /// content that it cannot be used. Where it cannot be used, the certificate in use gets new keys of session tickets when
+    /// these are due.
     @discardableResult
     package func check() -> Finding {
         let found = files.digests
         let hasChanged = found != digests
-        guard hasChanged || read.duration(to: time.monotonic) >= Self.longestUse else { return .unchanged }
+        let areKeysDue = keysMade.duration(to: time.monotonic) >= Self.longestUse
+        guard hasChanged || areKeysDue else { return .unchanged }
         digests = found
-        read = time.monotonic
         do throws(TLSServerError) {
             try context.reload(certificateFile: files.certificate, keyFile: files.key)
         } catch {
             log.error("tls_certificate_refused", Self.fields(error) + [.expires(expires)])
+            if areKeysDue { renewKeys() }
             return .refused(error)
         }
+        keysMade = time.monotonic
         if hasChanged { log.info("tls_certificate_loaded", [.expires(expires)]) }
         return .reloaded
+    }
+
+    /// Where this fails, the keys stay due, and the next comparison tries again.
+    private func renewKeys() {
+        do throws(TLSServerError) {
+            try context.renewTicketKeys()
+            keysMade = time.monotonic
+        } catch {
+            log.error("tls_certificate_refused", Self.fields(error) + [.expires(expires)])
+        }
     }
 
     private static func fields(_ error: TLSServerError) -> [LogField] {

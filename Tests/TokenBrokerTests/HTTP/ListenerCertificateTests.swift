@@ -7,6 +7,8 @@ import TLS
 import Testing
 import TokenBroker
 
+@testable import HTTPSClient
+
 @Suite(.timeLimit(.minutes(1))) struct `The listener's certificate` {
     private final class Lines: Sendable {
         private let all = Mutex<[String]>([])
@@ -100,6 +102,54 @@ import TokenBroker
         #expect(await certificate.check() == finding)
         #expect(await certificate.check() == .unchanged)
         #expect(lines.take() == [])
+    }
+
+    /// A client that has made its handshake with the present certificate, and has a ticket.
+    /// - Parameter earlier: a client whose session is to be resumed. It must be alive: OpenSSL forgets the session of a
+    ///   connection that is let go of before its end.
+    private func connect(
+        to certificate: ListenerCertificate, resuming earlier: TLSSession? = nil
+    ) throws -> TLSSession {
+        let context = try TLSContext(roots: TrustedRoots(file: TLSTestCertificates.shared.root))
+        let session = try earlier.map { try #require($0.resumableSession()) }
+        let client = try #require(context.makeSession(for: PeerIdentity(host: "localhost"), resuming: session))
+        let server = try #require(certificate.context.makeChannel())
+        var isComplete = false
+        for _ in 0..<4 where !isComplete {
+            let isVerified = try client.handshake(pins: nil)
+            let sent = client.takeOutput()
+            if !sent.isEmpty { try server.receive(sent.span) }
+            isComplete = server.handshake() == .complete && isVerified
+            var records: [UInt8] = []
+            server.takeOutput(into: &records)
+            if !records.isEmpty { try client.receive(records.span) }
+        }
+        #expect(isComplete)
+        // The ticket comes behind the handshake.
+        var buffer = [UInt8](repeating: 0, count: 100)
+        #expect(try client.decrypt(into: &buffer) == .needsInput)
+        return client
+    }
+
+    @Test func `makes new keys of tickets after half a day, also while its files cannot be used`() async throws {
+        try write(certificate: .good, key: .good)
+        let certificate = try make()
+        var client = try connect(to: certificate)
+        #expect(!client.isResumed)
+        for _ in 0..<2 {
+            time.advance(by: ListenerCertificate.longestUse / 2)
+            // Another content each time: a change does not put the new keys off.
+            try Data("spoilt at \(time.now)".utf8).write(to: URL(filePath: files.certificate))
+            #expect(await certificate.check() == .refused(.certificateFile(files.certificate)))
+            client = try connect(to: certificate, resuming: client)
+            #expect(client.isResumed)
+            time.advance(by: ListenerCertificate.longestUse / 2)
+            #expect(await certificate.check() == .refused(.certificateFile(files.certificate)))
+            #expect(await certificate.check() == .unchanged)
+            client = try connect(to: certificate, resuming: client)
+            #expect(!client.isResumed)
+            #expect(certificate.expires.description.hasPrefix("2099-01-01T00:00:00"))
+        }
     }
 
     @Test func `is followed every five seconds, until the task ends`() async throws {
