@@ -45,6 +45,8 @@ internal import Cryptography
     /// Whether the handshake is complete.
     package private(set) var isEstablished = false
     private var isBroken = false
+    /// Nil for a client, which sends the ClientHello itself.
+    private var helloLimit: ClientHelloLimit?
     private var hasFinished = false
 
     /// - Parameter context: an `SSL_CTX`. The channel takes its own reference to it.
@@ -64,7 +66,9 @@ internal import Cryptography
         unsafe SSL_set_bio(ssl, input, output)
         switch role {
         case .client: unsafe SSL_set_connect_state(ssl)
-        case .server: unsafe SSL_set_accept_state(ssl)
+        case .server:
+            unsafe SSL_set_accept_state(ssl)
+            helloLimit = ClientHelloLimit()
         }
         unsafe (self.ssl, self.input, self.output) = unsafe (ssl, input, output)
     }
@@ -103,7 +107,15 @@ internal import Cryptography
 
     /// Takes bytes from the network. Call this only when a step has asked for input, so that at most one buffer of
     /// bytes is held.
+    /// - Throws: also when they announce a longer ClientHello than a client sends; see `ClientHelloLimit`.
     package func receive(_ bytes: Span<UInt8>) throws(Fault) {
+        if !isEstablished, helloLimit != nil {
+            let isTLS12 = unsafe SSL_version(ssl) == TLS1_2_VERSION
+            if helloLimit?.admits(bytes, isTLS12: isTLS12) == false {
+                isBroken = true
+                throw Fault()
+            }
+        }
         let written = withCleanErrorQueue {
             unsafe bytes.withUnsafeBufferPointer { unsafe BIO_write(input, $0.baseAddress, CInt($0.count)) }
         }
