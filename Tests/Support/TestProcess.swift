@@ -1,4 +1,4 @@
-internal import Glibc
+package import Glibc
 internal import Reactor
 internal import Synchronization
 
@@ -11,7 +11,7 @@ package final class TestProcess: Sendable {
     }
 
     /// The process's number, for what the kernel shows of it under /proc.
-    let identifier: pid_t
+    package let identifier: pid_t
     private let output: TestProcessOutput
 
     /// - Parameters:
@@ -50,6 +50,12 @@ package final class TestProcess: Sendable {
     @discardableResult
     package func terminate() async -> Int32 {
         output.signal(SIGTERM, to: identifier)
+        return await output.exitStatus()
+    }
+
+    /// SIGABRT, as after a crash. Returns the exit status, or 128 and the number of the signal that ended the program.
+    package func abort() async -> Int32 {
+        output.signal(SIGABRT, to: identifier)
         return await output.exitStatus()
     }
 
