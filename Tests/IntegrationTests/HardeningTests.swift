@@ -25,6 +25,17 @@ import Testing
         geteuid() == 0 ? ["/usr/bin/setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "--"] : []
     }
 
+    /// Copies the program to where each user may run it; the checkout may be closed to others. Another process copies it: what
+    /// this one has open for writing, the processes have open that it starts meanwhile, and the kernel would not run it.
+    private static func copyProgram(to directory: String) async throws -> String {
+        let copy = directory + "/token-broker"
+        let copying = try await TestProcess.start([
+            "/usr/bin/install", "-m", "755", BrokerProcess.program("token-broker"), copy,
+        ])
+        try #require(await copying.exitStatus() == 0)
+        return copy
+    }
+
     /// The owner of the process's environment, as the kernel shows it: root where the process forbids core files.
     private static func owner(_ process: TestProcess) throws -> uid_t {
         var status = stat()
@@ -35,13 +46,14 @@ import Testing
     // H060
     @Test func `a process that crashes leaves no core file, and no other process can read its memory`() async throws {
         let manager = FileManager.default
-        let (work, data) = (directory.path, StoreFixtureDirectory())
+        let work = directory.path + "/work"
         try manager.createDirectory(atPath: work, withIntermediateDirectories: true)
-        #expect(unsafe chmod(work, 0o777) == 0)
+        for path in [directory.path, work] { #expect(unsafe chmod(path, 0o777) == 0) }
+        let program = try await Self.copyProgram(to: directory.path)
         let inWork = Self.asOther + ["/usr/bin/env", "--chdir", work]
         let port = try PostgresServer.freePort()
         let process = try await TestProcess.start(
-            inWork + [BrokerProcess.program("token-broker")], environment: Self.environment(port, data.path))
+            inWork + [program], environment: Self.environment(port, directory.path + "/data"))
         _ = try await process.line(where: Self.isListening)
         let limits = String(
             decoding: try SmallFile.read("/proc/\(process.identifier)/limits", limit: 65_536), as: UTF8.self)
