@@ -60,7 +60,12 @@ package final class MemoryRecordStore: RecordStore {
 
     package func commit(_ changes: [RecordChange]) async throws(StoreError) {
         try contents.withLock { contents throws(StoreError) in
-            contents.apply(try CommitPlan(changes, on: contents))
+            let plan = try CommitPlan(changes, on: contents)
+            // As in PostgreSQL: the writer goes on in another chain.
+            if let block = plan.block, let end = contents.audit[WireText(block.chain)]?.last, block.first <= end.last {
+                throw .unavailable
+            }
+            contents.apply(plan)
         }
     }
 

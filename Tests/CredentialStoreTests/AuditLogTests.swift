@@ -113,7 +113,7 @@ extension AuditBlock {
 
     @Test func `is intact after changes, conflicts, lost answers and refused commits`() async throws {
         let (log, vault) = try log()
-        try await log.sign(always: true)
+        try await log.sign(isStart: true)
         try await vault.commit([insertion("a")])
         await #expect(throws: StoreError.conflict) { try await vault.commit([insertion("a")]) }
         try await vault.commit([insertion("b")])
@@ -270,7 +270,7 @@ extension AuditBlock {
     @Test(arguments: tamperings)
     func `what was done to a chain shows`(tampering: Tampering) async throws {
         let (log, vault) = try log()
-        try await log.sign(always: true)
+        try await log.sign(isStart: true)
         for key in ["a", "b", "c", "d"] { try await vault.commit([insertion(key)]) }
         try await log.sign()
         var tampered = try await TamperedLog(store)
@@ -285,7 +285,7 @@ extension AuditBlock {
 
     @Test func `an end that is cut off shows as soon as any process has named it`() async throws {
         let (first, vault) = try log()
-        try await first.sign(always: true)
+        try await first.sign(isStart: true)
         for key in ["a", "b", "c"] { try await vault.commit([insertion(key)]) }
         let killed = try #require(try await store.auditChains(since: nil).first?.end.chain)
         var unnamed = try await TamperedLog(store)
@@ -294,7 +294,7 @@ extension AuditBlock {
         #expect(try await verify(unnamed).faults == [])
 
         let (second, _) = try log()
-        try await second.sign(always: true)
+        try await second.sign(isStart: true)
         #expect(try await verify(store).summary == .init(chains: 2, entries: 7, faults: 0, unsigned: 0, open: 2))
         var cut = try await TamperedLog(store)
         cut.blocks[killed]?.removeLast()
@@ -309,12 +309,12 @@ extension AuditBlock {
 
     @Test func `a chain that was rewritten shows, although a later signature names its new end`() async throws {
         let (first, vault) = try log()
-        try await first.sign(always: true)
+        try await first.sign(isStart: true)
         for key in ["a", "b", "c"] { try await vault.commit([insertion(key)]) }
         let chain = try #require(try await store.auditChains(since: nil).first?.end.chain)
         var blocks = try await store.auditBlocks(of: chain, after: 0, limit: 99)
         let (second, _) = try log()
-        try await second.sign(always: true)
+        try await second.sign(isStart: true)
 
         // Other contents, no signatures, and an entry more than the second process has named.
         let end = try #require(blocks.last)
@@ -332,15 +332,90 @@ extension AuditBlock {
             try await store.commit([.audit(forged)])
         }
         let (third, _) = try log()
-        try await third.sign(always: true)
+        try await third.sign(isStart: true)
         let faults = try await verify(store).faults
         #expect(
             faults.count == 1 && faults[0].hasPrefix("chain \(chain) was changed up to entry \(end.last)"), "\(faults)")
     }
 
+    /// A block that continues the chain of `block`, as only its process may do.
+    private func forged(after block: AuditBlock) -> AuditBlock {
+        let next = block.last + 1
+        return block.with(first: next, last: next, signature: .some(nil))
+            .rehashed(block.body("\"sequence\":\(block.last)", "\"sequence\":\(next)"), after: block.hash)
+    }
+
+    @Test func `a process signs what it has written, and nothing that stands behind it in its chain`() async throws {
+        let (log, vault) = try log()
+        try await log.sign(isStart: true)
+        try await vault.commit([insertion("a")])
+        let chain = try #require(try await store.auditChains(since: nil).first?.end.chain)
+        let end = try #require(try await store.auditBlocks(of: chain, after: 0, limit: 99).last)
+        try await store.commit([.audit(forged(after: end))])
+
+        // The place of the process's next block is taken; it goes on in another chain.
+        await #expect(throws: StoreError.unavailable) { try await log.sign() }
+        #expect(try await log.sign() == 1)
+        #expect(try await verify(store).summary == .init(chains: 2, entries: 6, faults: 0, unsigned: 1, open: 2))
+        try await vault.commit([insertion("b")])
+        #expect(try await log.sign() == 1)
+        #expect(try await verify(store).summary.unsigned == 1)
+    }
+
+    @Test func `a process notices that an entry of its own was replaced, and its signature contradicts the new one`()
+        async throws
+    {
+        let (log, vault) = try log()
+        let gate = Gate()
+        store.onCommit(of: .credentials, .hold(gate))
+        async let held: Void = vault.commit([insertion("a")])
+        await gate.arrivals()
+        // Another chain, since the first one is in use. The next block is written to the first one.
+        try await vault.commit([insertion("b")])
+        let chain = try #require(try await store.auditChains(since: nil).first?.end.chain)
+        gate.open()
+        try await held
+        let block = try #require(try await store.auditBlocks(of: chain, after: 0, limit: 99).first)
+        try await store.removeAuditChain(chain)
+        try await store.commit([.audit(block.rehashed(block.body("\"b\"", "\"x\""), after: AuditBlock.beginning))])
+
+        #expect(try await log.sign() == 1)
+        let faults = try await verify(store).faults
+        #expect(
+            faults.count == 1 && faults[0].hasPrefix("chain \(chain) was changed up to entry \(block.last)"),
+            "\(faults)")
+    }
+
+    @Test func `a block whose answer was lost is signed with the others, and is no change`() async throws {
+        let (log, vault) = try log()
+        try await log.sign(isStart: true)
+        store.onCommit(of: .credentials, .loseAnswer)
+        await #expect(throws: StoreError.unavailable) { try await vault.commit([insertion("a")]) }
+        try await vault.commit([insertion("b")])
+        #expect(try await log.sign() == 0)
+        #expect(try await verify(store).summary == .init(chains: 2, entries: 6, faults: 0, unsigned: 0, open: 2))
+    }
+
+    @Test(arguments: [1, 2, 30]) func `a process that starts names the chains of the last one, however long ago`(
+        days: Int
+    ) async throws {
+        let (first, vault) = try log()
+        try await first.sign(isStart: true)
+        try await vault.commit([insertion("a")])
+        clock.move(by: .seconds(days * 86_400))
+        let (second, _) = try log()
+        try await second.sign(isStart: true)
+        #expect(try await verify(store).summary == .init(chains: 2, entries: 5, faults: 0, unsigned: 0, open: 2))
+        var tampered = try await TamperedLog(store)
+        let chain = try #require(tampered.blocks.first { $0.value.count == 2 }?.key)
+        tampered.blocks[chain] = nil
+        let faults = try await verify(tampered).faults
+        #expect(faults.count == 1 && faults[0].hasPrefix("chain \(chain) is missing"), "\(faults)")
+    }
+
     @Test func `a name that no process gives to a chain is not printed`() async throws {
         let (first, _) = try log()
-        try await first.sign(always: true)
+        try await first.sign(isStart: true)
         var tampered = try await TamperedLog(store)
         let name = "a\u{1b}[2J"
         tampered.blocks[name] = [
@@ -354,7 +429,7 @@ extension AuditBlock {
 
     @Test func `entries behind the last signature count as unsigned`() async throws {
         let (log, vault) = try log()
-        try await log.sign(always: true)
+        try await log.sign(isStart: true)
         try await vault.commit([insertion("a")])
         #expect(try await verify(store).summary.unsigned == 1)
         try await log.sign()
@@ -366,7 +441,7 @@ extension AuditBlock {
 
     @Test func `a signature under a key that is not configured is told apart from a wrong one`() async throws {
         let (log, _) = try log()
-        try await log.sign(always: true)
+        try await log.sign(isStart: true)
         let (_, faults) = try await verify(store, keys: Self.otherKeys)
         #expect(faults.count == 1 && faults[0].hasSuffix("was signed under a key that is not configured"), "\(faults)")
         #expect(try await verify(store, keys: Self.otherKeys + "," + Self.keys).faults == [])
@@ -374,12 +449,12 @@ extension AuditBlock {
 
     @Test func `chains that an operator has removed are not missing`() async throws {
         let (old, vault) = try log()
-        try await old.sign(always: true)
+        try await old.sign(isStart: true)
         try await vault.commit([insertion("a")])
         await old.close()
         clock.move(by: .seconds(86_400))
         let (present, _) = try log()
-        try await present.sign(always: true)
+        try await present.sign(isStart: true)
         clock.move(by: .seconds(30 * 86_400))
         let limit = clock.now.advanced(by: .seconds(-30 * 86_400))
         let (tool, _) = try log()
@@ -393,7 +468,7 @@ extension AuditBlock {
 
     @Test func `a process whose chain was removed goes on in a new one, and nothing is missing`() async throws {
         let (idle, vault) = try log()
-        try await idle.sign(always: true)
+        try await idle.sign(isStart: true)
         try await vault.commit([insertion("a")])
         let removed = try #require(try await store.auditChains(since: nil).first?.end.chain)
         clock.move(by: .seconds(30 * 86_400))
@@ -407,7 +482,7 @@ extension AuditBlock {
 
     @Test func `a new chain names none that may have been removed`() async throws {
         let (idle, vault) = try log()
-        try await idle.sign(always: true)
+        try await idle.sign(isStart: true)
         clock.move(by: .seconds(86_400))
         await idle.endOld()
         clock.move(by: .seconds(30 * 86_400))
@@ -425,7 +500,7 @@ extension AuditBlock {
 
     @Test func `a process that ends does not write to a chain that may have been removed`() async throws {
         let (idle, _) = try log()
-        try await idle.sign(always: true)
+        try await idle.sign(isStart: true)
         clock.move(by: .seconds(30 * 86_400))
         let (tool, _) = try log()
         #expect(try await tool.remove(before: clock.now.advanced(by: .seconds(-7 * 86_400))) == 1)
@@ -437,7 +512,7 @@ extension AuditBlock {
         var limits = AuditLog.Limits()
         limits.age = .seconds(100)
         let (log, vault) = try log(limits: limits)
-        try await log.sign(always: true)
+        try await log.sign(isStart: true)
         try await vault.commit([insertion("a")])
         clock.move(by: .seconds(99))
         await log.endOld()

@@ -91,7 +91,7 @@ package struct AuditTrail: Sendable {
 
     /// Writes the beginning of the log of this process. To be called before the first caller is served, which then finds out
     /// that the log cannot be written.
-    package func open() async throws(StoreError) { try await chains?.sign(always: true) }
+    package func open() async throws(StoreError) { try await chains?.sign(isStart: true) }
 
     /// Signs the log at intervals, and ends chains that are old enough, until its task is cancelled.
     func run() async {
@@ -104,7 +104,8 @@ package struct AuditTrail: Sendable {
             }
             await chains.endOld()
             do throws(StoreError) {
-                try await chains.sign()
+                let changed = try await chains.sign()
+                if changed > 0 { log.error("audit_chains_changed", [.count(changed)]) }
             } catch {
                 log.storeFailed(error)
             }

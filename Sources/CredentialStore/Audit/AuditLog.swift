@@ -47,6 +47,15 @@ package final class AuditLog: Sendable {
         }
     }
 
+    /// What this process knows of the end of one of its chains.
+    private struct OwnEnd {
+        /// The last one that the store has confirmed.
+        var confirmed: AuditHead?
+        /// The end if the store has taken the last block that was sent.
+        var sent: AuditHead
+        var time: Timestamp
+    }
+
     private struct State {
         var free: [Lane] = []
         /// How many lanes there are, in use or free.
@@ -57,6 +66,8 @@ package final class AuditLog: Sendable {
         /// Entries that are to be written together.
         var entries = WaitList<AuditEntry, Result<Void, StoreError>>()
         var isWritingEntries = false
+        /// The ends of the chains of this process that were written within `witnessSpan`.
+        var own: [WireText: OwnEnd] = [:]
         /// How many blocks were written since the last signature.
         var unsigned = 0
         /// The last entry of each chain that a signature of this process has named.
@@ -134,24 +145,63 @@ package final class AuditLog: Sendable {
         }
     }
 
-    /// Signs the log, unless this process has written nothing since it last did.
-    /// - Parameter always: signs in any case. To be used at the start, which then fails if the log cannot be written.
+    /// Signs the log, unless this process has written nothing since it last did. Of chains of this process, the signature names
+    /// the ends that this process has written, and of others those that the store has.
+    /// - Parameter isStart: signs in any case, and also names the chains that were written lately when the last process stopped.
+    ///   The start then fails if the log cannot be written.
+    /// - Returns: how many chains of this process have another end in the store than this process has written. Such a chain
+    ///   was changed by someone else; `AuditExamination` finds it, since the signature contradicts it.
     /// - Throws: when the signature may not be in the log.
-    package func sign(always: Bool = false) async throws(StoreError) {
-        let (unsigned, witnessed) = state.withLock { ($0.unsigned, $0.witnessed) }
-        if unsigned == 0, !always { return }
-        let oldest = now().advanced(by: .zero - Self.witnessSpan)
-        let chains = try await vault.store.auditChains(since: oldest)
+    @discardableResult
+    package func sign(isStart: Bool = false) async throws(StoreError) -> Int {
+        let unsigned = state.withLock { $0.unsigned }
+        if unsigned == 0, !isStart { return 0 }
+        let stored = try await recentChains(isStart: isStart)
+        // Taken after the reading, so that it has every block that the store had then.
+        let (own, witnessed) = state.withLock { ($0.own, $0.witnessed) }
+        let (ownHeads, changed) = Self.heads(of: own, in: stored)
+        let others = stored.filter { own[WireText($0.end.chain)] == nil }
             .sorted { $0.written > $1.written }.prefix(Self.mostHeads)
+        let heads = ownHeads + others.map(\.end)
         var entry = AuditEntry(AuditEntry.Own.signed, origin: .broker)
-        entry.heads = chains.map(\.end).filter { end in
-            witnessed[WireText(end.chain)].map { $0 < end.sequence } ?? true
-        }
+        entry.heads = heads.filter { end in witnessed[WireText(end.chain)].map { $0 < end.sequence } ?? true }
         try await write([entry], isSigned: true).get()
         state.withLock { state in
             state.unsigned -= unsigned
-            state.witnessed = Dictionary(chains.map { (WireText($0.end.chain), $0.end.sequence) }) { $1 }
+            state.witnessed = Dictionary(heads.map { (WireText($0.chain), $0.sequence) }) { $1 }
         }
+        return changed
+    }
+
+    /// The chains that were written within `witnessSpan`; at a start also those that were at the end of the last process.
+    private func recentChains(isStart: Bool) async throws(StoreError) -> [AuditChain] {
+        let oldest = now().advanced(by: .zero - Self.witnessSpan)
+        state.withLock { state in state.own = state.own.filter { $0.value.time >= oldest } }
+        let chains = try await vault.store.auditChains(since: isStart ? nil : oldest)
+        guard isStart, let last = chains.map(\.written).max() else { return chains }
+        let first = min(oldest, last.advanced(by: .zero - Self.witnessSpan))
+        return chains.filter { $0.written >= first }
+    }
+
+    /// The ends of the process's chains as it has written them, and how many of them the store has otherwise.
+    private static func heads(
+        of own: [WireText: OwnEnd], in stored: [AuditChain]
+    ) -> (heads: [AuditHead], changed: Int) {
+        let ends = Dictionary(stored.map { (WireText($0.end.chain), $0.end) }) { $1 }
+        var (heads, changed) = ([AuditHead](), 0)
+        for (chain, end) in own {
+            let found = ends[chain]
+            if found == end.sent {
+                heads.append(end.sent)
+                continue
+            }
+            if let confirmed = end.confirmed { heads.append(confirmed) }
+            // A block that the store had not taken yet when it was read is no change.
+            guard let found else { continue }
+            if let confirmed = end.confirmed, found.sequence < confirmed.sequence || found == confirmed { continue }
+            changed += 1
+        }
+        return (heads, changed)
     }
 
     /// Ends those chains of this process that are as old as a chain may become and are not in use, so that a process which
@@ -207,7 +257,7 @@ package final class AuditLog: Sendable {
         if isFull(lane) { await end(&lane) }
         let block = block(entries, in: lane, isSigned: isSigned)
         do throws(StoreError) {
-            try await vault.store.commit(changes + [.audit(block)])
+            try await commit(changes, block)
         } catch {
             if error != .conflict { lane = newLane(after: lane) }
             give(lane)
@@ -235,12 +285,22 @@ package final class AuditLog: Sendable {
         }
         let block = block([AuditEntry(AuditEntry.Own.closed, origin: .broker)], in: lane, isSigned: true)
         do throws(StoreError) {
-            try await vault.store.commit([.audit(block)])
+            try await commit([], block)
             lane.note(block)
         } catch {
             // The store has reported the error.
         }
         lane = newLane(after: lane)
+    }
+
+    private func commit(_ changes: [RecordChange], _ block: AuditBlock) async throws(StoreError) {
+        let chain = WireText(block.chain)
+        state.withLock { state in
+            let confirmed = state.own[chain]?.confirmed
+            state.own[chain] = OwnEnd(confirmed: confirmed, sent: block.end, time: block.time)
+        }
+        try await vault.store.commit(changes + [.audit(block)])
+        state.withLock { $0.own[chain]?.confirmed = block.end }
     }
 
     /// Whether the chain, or the one before it, may have been removed.
