@@ -8,6 +8,7 @@
 #include <netdb.h>
 #include <pthread.h>
 #include <semaphore.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <sys/auxv.h>
 #include <sys/epoll.h>
@@ -80,6 +81,11 @@ long clinux_send(int descriptor, const void *bytes, long count) {
 }
 
 int clinux_forbid_core_dumps(void) {
+    // Handlers of Swift's runtime print memory of a process that crashes. Without leave to trace it, they also may not return.
+    static const int crashes[] = {SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGQUIT, SIGSEGV, SIGTRAP};
+    for (unsigned long i = 0; i < sizeof crashes / sizeof *crashes; i++) {
+        if (signal(crashes[i], SIG_DFL) == SIG_ERR) return -1;
+    }
     struct rlimit none = {0, 0};
     if (setrlimit(RLIMIT_CORE, &none) == -1) return -1;
     return prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);

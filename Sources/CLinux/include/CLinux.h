@@ -55,7 +55,8 @@ extern const int CLINUX_EAI_NODATA;
 long clinux_raise_descriptor_limit(void);
 /// Has the kernel make its table of the process's descriptors so large at once, within the limit.
 void clinux_reserve_descriptors(int count);
-/// Makes the process undumpable and forbids core files, so that a crash leaves no secret behind.
+/// Makes the process undumpable and forbids core files, and has a crash end it at once without a report of Swift's runtime, so
+/// that a crash leaves no secret behind.
 int clinux_forbid_core_dumps(void);
 
 #endif
