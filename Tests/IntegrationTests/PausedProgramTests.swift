@@ -16,7 +16,7 @@ struct `The program, stopped while the provider answers` {
             port: port,
             [
                 "MASTER_KEYS": BrokerHarness.masterKeys, "ALLOW_INSECURE_PROVIDERS": "true",
-                "DATA_DIR": directory.path, "PROVIDER_TIMEOUT": "1",
+                "DATA_DIR": directory.path, "PROVIDER_TIMEOUT": "3",
             ])
         let broker = try BrokerClient(port: port)
         try await broker.makeTenant("t1", at: provider)
@@ -26,8 +26,12 @@ struct `The program, stopped while the provider answers` {
             try await Task.sleep(for: .milliseconds(5))
         }
         process.pause()
-        // The response comes, and then the time limit of the call passes.
-        try await Task.sleep(for: .milliseconds(1300))
+        // The response comes, and the time limit of the call passes.
+        try await Task.sleep(for: .milliseconds(3300))
+        while !provider.provider.requests.contains(where: { $0.grant == "client_credentials" && $0.finishedAt != nil })
+        {
+            try await Task.sleep(for: .milliseconds(5))
+        }
         process.resume()
         let (status, text) = (try await answer.status, try await answer.text)
         #expect(status == 200, "\(text)")
