@@ -15,7 +15,8 @@ RUN apt-get update \
 WORKDIR /source
 COPY . .
 RUN Deploy/build token-broker token-broker-provider \
-    && install -t / "$(Deploy/build)/token-broker" "$(Deploy/build)/token-broker-provider"
+    && install -t / "$(Deploy/build)/token-broker" "$(Deploy/build)/token-broker-provider" \
+    && Deploy/sbom /token-broker >/token-broker.cdx.json
 
 FROM debian:bookworm-slim AS runtime
 # Swift's library and C++'s are inside the programs; what is left are OpenSSL, the C runtime, and libpq, which the broker
@@ -36,6 +37,8 @@ ENTRYPOINT ["/usr/local/bin/token-broker-provider"]
 
 FROM runtime AS broker
 COPY --from=build /token-broker /usr/local/bin/token-broker
+# What it is made of, in CycloneDX.
+COPY --from=build /token-broker.cdx.json /usr/share/doc/token-broker/
 USER root
 RUN install -d -o 10001 -g 10001 -m 0700 /var/lib/token-broker
 USER 10001:10001
