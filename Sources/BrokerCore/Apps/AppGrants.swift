@@ -113,10 +113,19 @@ package final class AppGrants: Sendable {
     /// Gives an access token to the session of a refresh token, and with rotation a new refresh token.
     /// - Returns: the answer's body.
     package func refresh(_ token: AppSessionToken, for client: AppClient) async throws(AppError) -> SecretBytes {
-        let answer = try await refresh(token, for: client, arrival: time.now)
-        sessions.deferred.forget(token.secretDigest)
+        let arrival = time.now
+        let answer = try await refresh(token, for: client, arrival: arrival)
+        if arrival.duration(to: time.now) > Self.longestUsualWait {
+            // The app may have given up waiting. It is not late either that presents the token again.
+            sessions.deferred.note(token.secretDigest, arrival: arrival)
+        } else {
+            sessions.deferred.forget(token.secretDigest)
+        }
         return answer
     }
+
+    /// The longest time that an app waits for an answer when the store and the provider answer as usual.
+    private static let longestUsualWait: Duration = .seconds(1)
 
     /// Runs a refresh. Where it cannot be done now, the app is not late that presents the token again.
     package func noting<R: Sendable>(

@@ -1,8 +1,8 @@
 internal import OAuth
 internal import Reactor
 
-/// Refresh tokens whose requests were told to come again, because the store or the provider did not answer. Such a request may
-/// have been carried out, and the one that repeats it counts as one that came when the first of them came.
+/// Refresh tokens whose requests were told to come again or were answered late, because the store or the provider did not answer.
+/// Such a request may have been carried out, and the one that repeats it counts as one that came when the first of them came.
 ///
 /// Kept in memory only, for a minute after the last of them. Safe to use from any task.
 final class DeferredTokens: Sendable {
@@ -19,7 +19,7 @@ final class DeferredTokens: Sendable {
     ///   - arrival: when the request came.
     func note(_ digest: [UInt8], arrival: Timestamp) { arrivals.set(digest) { $0 ?? arrival } }
 
-    /// When the first of the requests came; nil where none was told to come again.
+    /// When the first of the requests came; nil where each was answered in time.
     func firstPresentation(of digest: [UInt8]) -> Timestamp? { arrivals[digest] }
 
     func forget(_ digest: [UInt8]) { arrivals.remove(digest) }

@@ -188,6 +188,27 @@ internal import TokenBroker
         }
     }
 
+    /// The store holds the answer up, the app gives up, and comes again after ten seconds.
+    @Test(arguments: [(1000, false), (1001, true), (4600, true)])
+    func `an app whose answer was late is not late that presents its token again`(
+        milliseconds: Int, isAnswered: Bool
+    ) async throws {
+        let store = FaultyStore()
+        let broker = try await Self.broker(store: store)
+        let token = await broker.appSession()
+        let gate = Gate()
+        store.onCommit(of: .session, .hold(gate))
+        let held = Task { await broker.refresh(token) }
+        await gate.arrivals()
+        broker.time.advance(by: .milliseconds(milliseconds))
+        gate.open()
+        #expect(await held.value.status == 200)
+        broker.time.advance(by: .milliseconds(11_000 - milliseconds))
+        let again = await broker.refresh(token)
+        #expect(again.status == (isAnswered ? 200 : 400), "\(again.text)")
+        #expect(try await Self.causes(broker) == (isAnswered ? [] : ["replay"]))
+    }
+
     @Test(arguments: [("app", true), ("another", false)])
     func `a refusal is logged with the client that is named, if there is one`(
         client: String, isKnown: Bool
