@@ -30,7 +30,8 @@ package enum RecordKind: String, Sendable, CaseIterable, Hashable {
     /// Credentials that a provider granted and that are not in the shared store yet. In the journal of a process only;
     /// the key is the storage key.
     case unpublished
-    /// The identity of a journal. Under the tenant `.broker`; the key is empty.
+    /// Under the tenant `.broker`. In a journal, its identity; the key is empty. In a shared store, what a replica tells of the
+    /// requests of apps that it could not answer; the key is an identifier of its process.
     case process
     /// Credentials that this process stored recently, for a shared store that loses its last commits. In the journal of
     /// a process only; the key is the storage key.

@@ -45,9 +45,11 @@ package struct SleepLength: Sendable, CustomStringConvertible {
     package static let loginTakeover = SleepLength.between(.seconds(10), .seconds(360))
     package static let revocationSearch = SleepLength.seconds(30)
     package static let sessionEndings = SleepLength.seconds(30)
+    package static let deferralReports = SleepLength.seconds(2)
 
     /// All work of a broker that shares its store, each begun once.
     package static let jobsOfReplica = [
         housekeeping, expiryNotices, beliefRenewal, leaseSearch, loginSearch, revocationSearch, sessionEndings,
+        deferralReports,
     ]
 }

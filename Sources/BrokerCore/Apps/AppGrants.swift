@@ -111,36 +111,29 @@ package final class AppGrants: Sendable {
     }
 
     /// Gives an access token to the session of a refresh token, and with rotation a new refresh token.
+    ///
+    /// Where this cannot be done now, or takes long, the app is not late that presents the token again.
+    /// - Parameter client: finds the client, and throws where the request is not of one.
     /// - Returns: the answer's body.
-    package func refresh(_ token: AppSessionToken, for client: AppClient) async throws(AppError) -> SecretBytes {
+    package func refresh(
+        _ token: AppSessionToken, for client: () async throws(AppError) -> AppClient
+    ) async throws(AppError) -> SecretBytes {
         let arrival = time.now
-        let answer = try await refresh(token, for: client, arrival: arrival)
-        if arrival.duration(to: time.now) > Self.longestUsualWait {
-            // The app may have given up waiting. It is not late either that presents the token again.
-            sessions.deferred.note(token.secretDigest, arrival: arrival)
-        } else {
-            sessions.deferred.forget(token.secretDigest)
+        sessions.deferred.begin(token.secretDigest, arrival: arrival)
+        var outcome = DeferredTokens.Outcome.refused
+        defer { sessions.deferred.end(token.secretDigest, arrival: arrival, outcome) }
+        do throws(AppError) {
+            let answer = try await refresh(token, for: try await client(), arrival: arrival)
+            outcome = arrival.duration(to: time.now) > Self.longestUsualWait ? .deferred : .answered
+            return answer
+        } catch {
+            if error.status == .serviceUnavailable { outcome = .deferred }
+            throw error
         }
-        return answer
     }
 
     /// The longest time that an app waits for an answer when the store and the provider answer as usual.
     private static let longestUsualWait: Duration = .seconds(1)
-
-    /// Runs a refresh. Where it cannot be done now, the app is not late that presents the token again.
-    package func noting<R: Sendable>(
-        _ token: AppSessionToken, _ body: () async throws(AppError) -> R
-    ) async throws(AppError) -> R {
-        let arrival = time.now
-        do throws(AppError) {
-            return try await body()
-        } catch {
-            if error.status == .serviceUnavailable {
-                sessions.deferred.note(token.secretDigest, arrival: arrival)
-            }
-            throw error
-        }
-    }
 
     private func refresh(
         _ token: AppSessionToken, for client: AppClient, arrival: Timestamp
@@ -334,9 +327,11 @@ package final class AppGrants: Sendable {
             throw AppError(error)
         }
         let answer = answer(held, rotated)
-        next.replace(token, by: rotated, answer: answer, at: next.lastUsed)
         var tries = 0
         while true {
+            // A try that takes long is not to shorten the time in which the app may repeat its request.
+            var next = next
+            next.replace(token, by: rotated, answer: answer, at: time.now)
             do throws(StoreError) {
                 if tries > 0, let standing = try await sessions.reread(session.recordID) {
                     if ConstantTime.equal(standing.secretDigest, rotated.secretDigest) {

@@ -26,6 +26,7 @@ package final class AppSessions: Sendable {
     let unanswered: UnansweredGrants
     /// When refresh tokens were presented first that could not be answered because the store or the provider was away.
     let deferred: DeferredTokens
+    let deferralReports: DeferralReports
     let memory: SessionMemory
 
     init(records: CredentialsRecords, clients: AppClientDirectory) {
@@ -34,6 +35,7 @@ package final class AppSessions: Sendable {
         (vault, bus, time, log) = (records.vault, records.bus, records.time, records.log)
         unanswered = UnansweredGrants(time: time)
         deferred = DeferredTokens(time: time)
+        deferralReports = DeferralReports(of: deferred, records: records)
         memory = SessionMemory(isEnabled: records.memory.isEnabled, time: time)
         cache = RevalidatingCache(bytes: 32 << 20, validity: bus.cacheValidity) { id, session in
             2 * id.key.utf8.count + 512 + session.replaced.reduce(0) { $0 + $1.answer.count + 128 }
@@ -134,14 +136,27 @@ package final class AppSessions: Sendable {
         }
         if isPresent(token, session) { return .present(session) }
         // Also a token before the last one: the app's next refresh may have come while this request was on its way.
-        if let earlier = session.replaced.first(where: { ConstantTime.equal($0.secretDigest, token.secretDigest) }) {
+        let place = session.replaced.firstIndex { ConstantTime.equal($0.secretDigest, token.secretDigest) }
+        if let place {
+            let earlier = session.replaced[place]
             if earlier.replaced.duration(to: now) <= Self.repetition {
                 return .repeated(session, answer: earlier.answer)
             }
             // A request that waited for the store, or was told to come again, came in time.
-            let first = deferred.firstPresentation(of: token.secretDigest) ?? arrival ?? now
-            if earlier.replaced.duration(to: min(first, arrival ?? now)) <= Self.repetition {
+            let arrival = arrival ?? now
+            let first = deferred.firstPresentation(of: token.secretDigest) ?? arrival
+            if earlier.replaced.duration(to: min(first, arrival)) <= Self.repetition {
                 return .delayed(session, answer: earlier.answer)
+            }
+            do throws(StoreError) {
+                if try await deferralReports.mayBeDeferred(
+                    token.secretDigest, replaced: earlier.replaced, isLatest: place == 0)
+                {
+                    log.info("session_repeated_late", LogField.credentials(session.credentialsID))
+                    return .delayed(session, answer: earlier.answer)
+                }
+            } catch {
+                throw AppError(BrokerError(error))
             }
         }
         if let answer = unanswered.answer(to: token.secretDigest, provenBy: session.secretDigest) {

@@ -80,6 +80,7 @@ package final class CredentialsBroker: Sendable {
     /// The files by which devices know which apps open the broker's links.
     package let appLinks: AppLinkFiles
     package let sessionEndings: SessionEndings
+    private let deferralReports: DeferralReports
     package let logins: LoginFlow
     package let deviceLogins: DeviceFlow
     package let appAdmission: AppToAppFlow
@@ -171,6 +172,7 @@ package final class CredentialsBroker: Sendable {
         challenges = AppChallenges(vault: vault, time: time)
         appToApp = AppToAppGrants(grants: apps, challenges: challenges)
         sessionEndings = SessionEndings(sessions: sessions)
+        deferralReports = sessions.deferralReports
         list = CredentialsList(records: records, clientFaults: renewer.clientFaults)
         logins = LoginFlow(
             vault: vault, providers: providers, intake: intake, revocations: revocations, bus: bus,
@@ -216,19 +218,20 @@ package final class CredentialsBroker: Sendable {
     }
 
     /// Starts the background jobs: removing expired records, polling for device logins, renewing tokens before they expire,
-    /// finishing renewals whose process has died, repeating revocations that failed, ending sessions of apps, revalidating
-    /// cache entries, storing again what the store has lost. Each job is one `run()`, which ends when its task is cancelled.
+    /// finishing renewals whose process has died, repeating revocations that failed, ending sessions of apps, telling other
+    /// replicas which of their requests could not be answered, revalidating cache entries, storing again what the store has
+    /// lost. Each job is one `run()`, which ends when its task is cancelled.
     package func start() {
         jobs.withLock {
             [
                 deviceLogins, storeRecovery, leaseRecovery, cacheRevalidation, expiryJob, revocations, sessionEndings,
-                housekeeping, audit
+                deferralReports, housekeeping, audit
             ] jobs in
             jobs.tasks = [
                 Task { await deviceLogins.run() }, Task { await leaseRecovery.run() },
                 Task { await cacheRevalidation.run() }, Task { await expiryJob.run() },
                 Task { await revocations.run() }, Task { await sessionEndings.run() },
-                Task { await housekeeping.run() }, Task { await audit.run() },
+                Task { await deferralReports.run() }, Task { await housekeeping.run() }, Task { await audit.run() },
             ]
             jobs.recovery = Task { await storeRecovery.run() }
         }
@@ -272,6 +275,7 @@ package final class CredentialsBroker: Sendable {
         await appAdmission.finish()
         await biometrics.finish()
         await apps.limits.finish()
+        await deferralReports.finish()
         await appLinks.finish()
         await renewer.finish()
         // If the store has lost commits meanwhile, only this process may have their content.

@@ -11,8 +11,8 @@ enum CommitNotice {
     /// The payload for a commit whose notice is longer than the limit.
     static let anything = "*"
 
-    /// The payload for a commit. Nil when the commit only takes leases, moves due marks or adds to the audit log, which
-    /// other replicas do not cache.
+    /// The payload for a commit. Nil when the commit only takes leases, moves due marks, adds to the audit log or writes a
+    /// replica's report, which other replicas do not cache.
     static func text(_ changes: [RecordChange]) -> String? {
         var text = ""
         var grown: [TenantName] = []
@@ -26,6 +26,7 @@ enum CommitNotice {
             switch change {
             case .insert(let record), .replace(let record, _, _):
                 let id = record.id
+                if id.kind == .process { continue }
                 line("w", String(record.version), id.kind.rawValue, id.tenant.description, id.key)
             case .release(let id, let version, _, _):
                 line("w", String(version), id.kind.rawValue, id.tenant.description, id.key)

@@ -97,8 +97,8 @@ struct AppTokenRoutes {
             throw text == nil
                 ? AppError(.invalidRequest, "refresh token is required") : AppError.invalidRefreshToken
         }
-        return try await apps.noting(token) { () async throws(AppError) in
-            try await apps.refresh(token, for: try await authentication.client(in: apps.clients))
+        return try await apps.refresh(token) { () async throws(AppError) in
+            try await authentication.client(in: apps.clients)
         }
     }
 
