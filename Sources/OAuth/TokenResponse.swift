@@ -10,6 +10,8 @@ package struct TokenResponse: Sendable, Equatable {
     package let refreshToken: SecretBytes?
     /// Nil when the response has no readable lifetime and the token contains none.
     package let expires: Timestamp?
+    /// From when it was asked for until it expires; nil where `expires` is.
+    package let lifetime: Duration?
     /// Whether the response has a lifetime that is not a number of seconds, and the token contains none. The token then
     /// expires at an unknown time.
     package let hasUnreadableLifetime: Bool
@@ -49,6 +51,7 @@ package struct TokenResponse: Sendable, Equatable {
             ?? lifetime.wholeSeconds(.down).map {
                 now.advanced(by: .seconds(min(max($0, 0), Self.longestLifetimeSeconds)))
             } ?? Self.expiry(ofToken: token)
+        self.lifetime = expires.map { now.duration(to: $0) }
         hasUnreadableLifetime = expires == nil && lifetime != .null
         switch members["scope"] {
         case .string(let text)?: scopes = ScopeSet(granted: text)

@@ -49,7 +49,9 @@ struct RenewalWriter {
         case .otherUser: return (await publishEnd(.otherUser, isDoubtful: false), false)
         case nil: return (.success(.overtaken), false)
         }
-        let life = renewer.time.now.duration(to: record.granted?.expires ?? renewer.time.now)
+        let rest = renewer.time.now.duration(to: record.granted?.expires ?? renewer.time.now)
+        // Counted from when it was asked for: the answer may have been late, or this process held up.
+        let life = calls.granted?.response.lifetime ?? rest
         var publication = Publication(
             id: id, record: record, base: basis.snapshot.version, origin: origin,
             events: events(record, origin, refusal))
@@ -62,8 +64,8 @@ struct RenewalWriter {
             return (.success(.overtaken), false)
         case .stored(let snapshot):
             // A token that lives no longer than the lead time would be due again at once, and at every read.
-            if basis.grant == .refreshToken, life <= tenant.terms.leadTime {
-                renewer.decider.pauseEarlyRenewal(id, of: snapshot.version, for: life / 2)
+            if basis.grant == .refreshToken, rest <= tenant.terms.leadTime {
+                renewer.decider.pauseEarlyRenewal(id, of: snapshot.version, for: rest / 2)
             }
             // The session lives although the upgrade was refused. Callers get that refusal for a while, without another call.
             if basis.grant == .upgrade, calls.granted?.grant == .refreshToken {
