@@ -15,7 +15,7 @@ RUN apt-get update \
 WORKDIR /source
 COPY . .
 RUN Deploy/build token-broker token-broker-provider \
-    && install -t / "$(Deploy/build)/token-broker" "$(Deploy/build)/token-broker-provider" \
+    && install --strip -t / "$(Deploy/build)/token-broker" "$(Deploy/build)/token-broker-provider" \
     && Deploy/sbom /token-broker >/token-broker.cdx.json
 
 FROM debian:bookworm-slim AS runtime
