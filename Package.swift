@@ -113,7 +113,7 @@ let package = Package(
             name: "token-broker",
             dependencies: [
                 "TokenBroker", "BrokerCore", "CredentialStore", "HTTPServer", "HTTPSClient", "Postgres", "OAuth",
-                "Cryptography", "CWipe", "ExternalText", "Reactor", "JSON", "TLS",
+                "Cryptography", "CWipe", "ExternalText", "Reactor", "JSON", "TLS", "Waiting",
             ],
             swiftSettings: strict),
         .executableTarget(

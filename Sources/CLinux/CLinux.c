@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <link.h>
+#include <linux/capability.h>
 #include <netdb.h>
 #include <pthread.h>
 #include <semaphore.h>
@@ -23,6 +24,8 @@
 
 const uint32_t CLINUX_IN = EPOLLIN, CLINUX_OUT = EPOLLOUT, CLINUX_RDHUP = EPOLLRDHUP, CLINUX_HUP = EPOLLHUP,
                CLINUX_ERR = EPOLLERR, CLINUX_ET = EPOLLET, CLINUX_ONESHOT = EPOLLONESHOT;
+
+int clinux_pipe(int ends[2]) { return pipe2(ends, O_CLOEXEC); }
 
 int clinux_epoll_create(void) { return epoll_create1(EPOLL_CLOEXEC); }
 
@@ -89,6 +92,20 @@ int clinux_forbid_core_dumps(void) {
     struct rlimit none = {0, 0};
     if (setrlimit(RLIMIT_CORE, &none) == -1) return -1;
     return prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+}
+
+int clinux_lock_memory(void) {
+    struct rlimit limit;
+    struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+    struct __user_cap_data_struct capabilities[_LINUX_CAPABILITY_U32S_3] = {{0}};
+    if (getrlimit(RLIMIT_MEMLOCK, &limit) == -1 || syscall(SYS_capget, &header, capabilities) == -1) return -1;
+    bool is_free = capabilities[0].effective & 1U << CAP_IPC_LOCK;
+    // Within a limit, memory that is asked for later would be refused.
+    if (limit.rlim_cur != RLIM_INFINITY && !is_free) {
+        errno = EPERM;
+        return -1;
+    }
+    return mlockall(MCL_CURRENT | MCL_FUTURE | MCL_ONFAULT);
 }
 
 int clinux_reserve_room(int descriptor, long count) { return fallocate(descriptor, FALLOC_FL_KEEP_SIZE, 0, count); }

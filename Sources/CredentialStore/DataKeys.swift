@@ -24,4 +24,7 @@ final class DataKeys: Sendable {
         keys.withLock { _ = $0.setNewest(key, forKey: name) }
         return key
     }
+
+    /// Forgets all keys, also those that were derived from a key which the keyring does not have any more.
+    func removeAll() { keys.withLock { $0.removeAll() } }
 }

@@ -77,6 +77,11 @@ package struct Keyring: Sendable {
         return id + ":" + Base64.encode(try SecureRandom.bytes(AES256GCM.keyCount))
     }
 
+    /// Whether it has the same keys, with the same first one.
+    package func isSame(as other: Keyring) -> Bool {
+        primary.identity == other.primary.identity && Set(byIdentity.keys) == Set(other.byIdentity.keys)
+    }
+
     /// The id of the key that seals.
     package var primaryID: String { primary.id }
 

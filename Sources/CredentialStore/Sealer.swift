@@ -25,11 +25,21 @@ package struct Sealer: Sendable {
     private static let format: UInt8 = 1
     private static let headCount = 1 + KeyIdentity.count + AES256GCM.nonceCount
 
-    private let keyring: Keyring
+    private let current: CurrentKeyring
     private let dataKeys = DataKeys()
 
     package init(keyring: Keyring) {
-        self.keyring = keyring
+        self.init(CurrentKeyring(keyring))
+    }
+
+    init(_ current: CurrentKeyring) {
+        self.current = current
+    }
+
+    /// Uses other keys from now on.
+    func replaceKeys(_ keyring: Keyring) {
+        current.replace(with: keyring)
+        dataKeys.removeAll()
     }
 
     /// Seals the record under the keyring's first key.
@@ -62,13 +72,14 @@ package struct Sealer: Sendable {
     }
 
     private func seal(_ content: SecretBytes, as subject: Subject) throws(CryptographyError) -> [UInt8] {
+        let key = current.keyring.primary
         let nonce = try SecureRandom.bytes(AES256GCM.nonceCount)
         let sealed = try AES256GCM.seal(
-            content, key: dataKey(keyring.primary, subject), nonce: nonce, associatedData: subject.associatedData)
+            content, key: dataKey(key, subject), nonce: nonce, associatedData: subject.associatedData)
         var envelope: [UInt8] = []
         envelope.reserveCapacity(Self.headCount + sealed.count)
         envelope.append(Self.format)
-        envelope += keyring.primary.identity.bytes
+        envelope += key.identity.bytes
         envelope += nonce
         envelope += sealed
         return envelope
@@ -78,7 +89,7 @@ package struct Sealer: Sendable {
         guard let format = sealed.first else { throw .broken }
         guard format == Self.format else { throw .unknownFormat }
         guard let identity = Self.keyIdentity(of: sealed) else { throw .broken }
-        guard let key = keyring.key(identity) else { throw .unknownKey(identity) }
+        guard let key = current.keyring.key(identity) else { throw .unknownKey(identity) }
         do {
             return try AES256GCM.open(
                 Array(sealed[Self.headCount...]), key: dataKey(key, subject),

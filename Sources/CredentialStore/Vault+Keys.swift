@@ -59,6 +59,7 @@ extension Vault {
 
     /// What is sealed under each key: those of the keyring, the first one first, and those that are found besides.
     package func keyUses() async throws(StoreError) -> [KeyUse] {
+        let keyring = keyring
         var uses: [KeyIdentity?: KeyUse] = [:]
         for key in keyring.all {
             uses[key.identity] = KeyUse(
@@ -84,7 +85,8 @@ extension Vault {
     package func reseal(_ items: [SealedItem]) async throws(StoreError) -> (count: Int, unopened: [String]) {
         var changes: [Reseal] = []
         var unopened: [String] = []
-        for item in items where Sealer.keyIdentity(of: item.sealed) != keyring.primary.identity {
+        let first = keyring.primary.identity
+        for item in items where Sealer.keyIdentity(of: item.sealed) != first {
             switch item {
             case .record(let record):
                 do throws(StoreError) {

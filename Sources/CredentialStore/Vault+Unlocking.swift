@@ -12,14 +12,10 @@ extension Vault {
     /// To be called before any other use: so a wrong key is found before a caller's request fails because of it, and
     /// before a record is sealed that the other replicas cannot open.
     package func unlock() async throws(VaultError) {
+        let keyring = keyring
         let own = Self.checkID(keyring.primary)
-        var isNoted = false
-        let checks = try await keyChecks()
-        for record in checks {
-            try verify(record)
-            if record.id == own { isNoted = true }
-        }
-        if isNoted { return }
+        let checks = try await verifiedChecks()
+        if checks.contains(where: { $0.id == own }) { return }
         if checks.isEmpty { try await verifySamples() }
         do throws(StoreError) {
             try await commit([.insert(Self.checkRecord(of: keyring.primary))])
@@ -29,6 +25,24 @@ extension Vault {
             for record in try await keyChecks() where record.id == own { return try verify(record) }
             throw .store(.conflict)
         }
+    }
+
+    /// Uses other keys from now on, if the store does not need a key that they lack: like `unlock`, while the store is in use.
+    /// Where this throws, the keys stay.
+    package func adopt(_ keyring: Keyring) async throws(VaultError) {
+        try await Vault(store: store, keyring: keyring).unlock()
+        replaceKeys(keyring)
+    }
+
+    /// Checks that the keyring has every key that the store needs, without a change.
+    package func verify(_ keyring: Keyring) async throws(VaultError) {
+        _ = try await Vault(store: store, keyring: keyring).verifiedChecks()
+    }
+
+    private func verifiedChecks() async throws(VaultError) -> [StoredRecord] {
+        let checks = try await keyChecks()
+        for record in checks { try verify(record) }
+        return checks
     }
 
     /// Opens the first record of each kind, for a store that has lost its check records.

@@ -7,7 +7,7 @@ package import OAuth
 /// `StoreError.damaged`, with the record's identity in the text.
 package final class Vault: Sendable {
     let store: any RecordStore
-    let keyring: Keyring
+    private let current: CurrentKeyring
     let sealer: Sealer
     /// Writes entries for the changes that this vault commits; nil when changes are not audited.
     private let audit: Audit?
@@ -19,16 +19,19 @@ package final class Vault: Sendable {
         let entries: @Sendable ([VaultChange]) -> [AuditEntry]
     }
 
+    /// The keys that it uses now; see `adopt`.
+    package var keyring: Keyring { current.keyring }
+
     package init(store: any RecordStore, keyring: Keyring) {
         self.store = store
-        self.keyring = keyring
-        sealer = Sealer(keyring: keyring)
+        current = CurrentKeyring(keyring)
+        sealer = Sealer(current)
         audit = nil
     }
 
     /// The same vault, with a store that wraps its own.
     package func behind(_ make: (any RecordStore) -> any RecordStore) -> Vault {
-        Vault(store: make(store), keyring: keyring, sealer: sealer, audit: audit)
+        Vault(store: make(store), current, sealer: sealer, audit: audit)
     }
 
     /// The same vault, which writes an entry into the log for each change that `entries` tells of, in the commit of the
@@ -36,17 +39,21 @@ package final class Vault: Sendable {
     package func audited(
         by log: AuditLog, _ entries: @escaping @Sendable ([VaultChange]) -> [AuditEntry]
     ) -> Vault {
-        Vault(store: store, keyring: keyring, sealer: sealer, audit: Audit(log: log, entries: entries))
+        Vault(store: store, current, sealer: sealer, audit: Audit(log: log, entries: entries))
     }
 
-    private init(store: any RecordStore, keyring: Keyring, sealer: Sealer, audit: Audit?) {
+    private init(store: any RecordStore, _ current: CurrentKeyring, sealer: Sealer, audit: Audit?) {
         self.store = store
-        self.keyring = keyring
+        self.current = current
         self.sealer = sealer
         self.audit = audit
     }
 
     /// See `RecordStore`.
+    /// Uses other keys from now on, and with this vault all those that were made of it. They must be keys that `unlock` takes;
+    /// what is sealed meanwhile is sealed under the one or the other first key.
+    func replaceKeys(_ keyring: Keyring) { sealer.replaceKeys(keyring) }
+
     package var revalidateAfter: Duration? { store.revalidateAfter }
 
     /// The record, or nil.

@@ -2,16 +2,19 @@ internal import Glibc
 internal import Synchronization
 
 /// Writes lines to a descriptor from its own thread, so that a full or stalled pipe does not block the caller. A line
-/// that does not fit into the bounded queue is dropped.
+/// that does not fit into the bounded queue, or that the descriptor does not take, is dropped. The lines that were dropped are
+/// counted, and a line tells how many they were once the descriptor takes lines again.
 package final class LineWriter: Sendable {
     private struct State {
         var pending: [UInt8] = []
+        var dropped = 0
         var isClosed = false
         var isIdle = true
     }
 
     private let descriptor: CInt
     private let capacity: Int
+    private let notice: @Sendable (_ count: Int) -> [UInt8]
     private let state = Mutex(State())
     private let wakeUp = Semaphore()
     private let drained = Semaphore()
@@ -19,16 +22,24 @@ package final class LineWriter: Sendable {
     /// - Parameters:
     ///   - descriptor: is borrowed and stays open.
     ///   - capacity: the most bytes that may wait to be written.
-    package init(descriptor: CInt, capacity: Int = 1 << 20) throws(SystemError) {
+    ///   - notice: the line that tells how many lines were dropped.
+    package init(
+        descriptor: CInt, capacity: Int = 1 << 20, notice: @escaping @Sendable (_ count: Int) -> [UInt8]
+    ) throws(SystemError) {
         self.descriptor = descriptor
         self.capacity = capacity
+        self.notice = notice
         try Thread.start(name: "log") { self.run() }.detach()
     }
 
     /// Queues a line and adds its newline. Never blocks.
     package func write(_ line: [UInt8]) {
         let mustSignal = state.withLock { state in
-            if state.isClosed || state.pending.count + line.count + 1 > capacity { return false }
+            if state.isClosed { return false }
+            guard state.pending.count + line.count + 1 <= capacity else {
+                state.dropped += 1
+                return false
+            }
             state.pending.append(contentsOf: line)
             state.pending.append(UInt8(ascii: "\n"))
             defer { state.isIdle = false }
@@ -49,6 +60,8 @@ package final class LineWriter: Sendable {
     }
 
     private func run() {
+        // Whether the last octet that was written is not the end of a line.
+        var isInLine = false
         while true {
             wakeUp.wait()
             while true {
@@ -59,13 +72,42 @@ package final class LineWriter: Sendable {
                     return batch
                 }
                 if batch.isEmpty { break }
-                writeAll(batch)
+                if isInLine {
+                    // What is left of a line must not be joined to the next one.
+                    guard writeAll([Self.newline]) == 1 else {
+                        drop(batch[...])
+                        continue
+                    }
+                    isInLine = false
+                }
+                let written = writeAll(batch)
+                if written > 0 { isInLine = batch[written - 1] != Self.newline }
+                if written < batch.count { drop(batch[written...]) } else { tellOfDropped() }
             }
             if state.withLock({ $0.isClosed && $0.pending.isEmpty }) { return drained.signal() }
         }
     }
 
-    private func writeAll(_ bytes: [UInt8]) {
+    private static let newline = UInt8(ascii: "\n")
+
+    private func drop(_ bytes: ArraySlice<UInt8>) {
+        let lines = bytes.count { $0 == Self.newline }
+        state.withLock { $0.dropped += lines }
+    }
+
+    /// Queues the line that tells how many lines were dropped, if there were any.
+    private func tellOfDropped() {
+        let count = state.withLock { state in
+            defer { state.dropped = 0 }
+            return state.dropped
+        }
+        guard count > 0 else { return }
+        let line = notice(count) + [Self.newline]
+        state.withLock { $0.pending += line }
+    }
+
+    /// Returns how many of the octets were written: fewer than all where the descriptor does not take more.
+    private func writeAll(_ bytes: [UInt8]) -> Int {
         var offset = 0
         while offset < bytes.count {
             let written = unsafe bytes.withUnsafeBytes { buffer in
@@ -82,9 +124,10 @@ package final class LineWriter: Sendable {
                 var watched = pollfd(fd: descriptor, events: Int16(POLLOUT), revents: 0)
                 _ = unsafe poll(&watched, 1, 1000)
             default:
-                // The pipe is closed or broken, so the failure cannot be logged either.
-                return
+                // The disk is full, or the pipe is closed or broken, so the failure cannot be logged either.
+                return offset
             }
         }
+        return offset
     }
 }

@@ -6,4 +6,11 @@ package enum ProcessHardening {
     package static func forbidCoreDumps() throws(SystemError) {
         try retryingInterrupts("prctl") { clinux_forbid_core_dumps() }
     }
+
+    /// Keeps all memory of the process out of swap, from now on.
+    /// - Throws: `EPERM` unless the process may lock as much memory as it likes: by CAP_IPC_LOCK, or with RLIMIT_MEMLOCK
+    ///   unlimited.
+    package static func lockMemory() throws(SystemError) {
+        try retryingInterrupts("mlockall") { clinux_lock_memory() }
+    }
 }

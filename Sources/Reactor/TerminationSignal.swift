@@ -6,17 +6,41 @@ package enum TerminationSignal {
     /// Blocks SIGTERM and SIGINT, so that `wait` receives them, and ignores SIGPIPE and SIGHUP. Call this before any
     /// thread is started, since threads inherit the signal mask.
     package static func block() {
-        var set = signals
+        block(signals)
+        signal(SIGHUP, SIG_IGN)
+    }
+
+    /// Like `block`, and blocks SIGHUP, so that `waitForHangUp` receives it.
+    package static func blockWithHangUp() {
+        block(allSignals)
+    }
+
+    private static func block(_ set: sigset_t) {
+        var set = set
         unsafe pthread_sigmask(SIG_BLOCK, &set, nil)
         signal(SIGPIPE, SIG_IGN)
-        signal(SIGHUP, SIG_IGN)
     }
 
     /// Blocks the calling thread until SIGTERM or SIGINT arrives.
     package static func wait() {
-        var set = signals
+        _ = wait(for: signals)
+    }
+
+    /// Blocks the calling thread until SIGHUP, SIGTERM or SIGINT arrives. Returns whether it was SIGHUP. Requires
+    /// `blockWithHangUp`.
+    package static func waitForHangUp() -> Bool { wait(for: allSignals) == SIGHUP }
+
+    private static func wait(for set: sigset_t) -> CInt {
+        var set = set
         var number: CInt = 0
         while unsafe sigwait(&set, &number) != 0 {}
+        return number
+    }
+
+    private static var allSignals: sigset_t {
+        var set = signals
+        unsafe sigaddset(&set, SIGHUP)
+        return set
     }
 
     private static var signals: sigset_t {

@@ -180,7 +180,9 @@ enum Command: Equatable {
                                                  all keys decrypt. The embedded store generates a key: in the file of
                                                  TOKEN_BROKER_MASTER_KEYS_FILE if that does not exist yet, otherwise in
                                                  the data directory (master.keys); a backup of the directory then
-                                                 contains the key that decrypts it
+                                                 contains the key that decrypts it. TOKEN_BROKER_MASTER_KEYS_COMMAND
+                                                 names a program that prints the keys instead, with its arguments. At
+                                                 SIGHUP the service reads the file or runs the program again
           TOKEN_BROKER_ADMIN_KEY *               the operator's API key, 32 to 512 random characters; or several as
                                                  name:key, comma-separated; the embedded store generates one (admin.key)
           TOKEN_BROKER_TRUSTED_CA_FILE           PEM file with additional root certificates for calls to providers
@@ -194,6 +196,8 @@ enum Command: Equatable {
           TOKEN_BROKER_LOG_LEVEL                 debug, info, warning or error; default info
           TOKEN_BROKER_LOG_READS                 true: log successful requests of GET /credentials as well; default
                                                  false, which only counts them in /metrics
+          TOKEN_BROKER_LOCK_MEMORY               true: no memory of the service is swapped to a disk, which takes
+                                                 CAP_IPC_LOCK or an unlimited RLIMIT_MEMLOCK; default false
           TOKEN_BROKER_AUDIT_CHANGES             true: the audit log tells of each change, in the commit of the change;
                                                  default false
           TOKEN_BROKER_AUDIT_READS               which reads of tokens the audit log tells of, each before its answer:

@@ -33,10 +33,11 @@ struct Configuration: Sendable {
     /// Whether `serve` brings the database's schema up to date.
     var migratesSchema: Bool
     var masterKeys: SecretBytes?
+    var masterKeySource: MasterKeySource
     /// The file from which `masterKeys` was read or, without keys, the file in which the embedded store saves new ones.
-    var masterKeysFile: String?
+    var masterKeysFile: String? { if case .file(let path) = masterKeySource { path } else { nil } }
     /// Whether the keys are to be in the directory of the embedded store.
-    var leavesMasterKeysToStore: Bool { masterKeys == nil && masterKeysFile == nil }
+    var leavesMasterKeysToStore: Bool { masterKeySource == .store }
     var adminKeys: AdminKeys?
     var limits: Limits
     /// The directory in which a replica with a database stores grants that the database could not accept; nil keeps
@@ -49,6 +50,8 @@ struct Configuration: Sendable {
     var providerTargets: TargetPolicy
     var logLevel: LogLevel
     var logsReads: Bool
+    /// Whether the memory of the service is kept out of swap.
+    var locksMemory: Bool
     var audit: AuditTrail.Settings
     var eventLoops: Int?
     var maximumConnections: Int
@@ -119,20 +122,9 @@ struct Configuration: Sendable {
         let directory = reader.value("DATA_DIR")
         journalDirectory = reader.value("JOURNAL_DIR")
         // Without a database, the embedded store creates a missing file.
-        masterKeys = reader.secret(
-            "MASTER_KEYS", fileVariable: "TOKEN_BROKER_MASTER_KEYS_FILE", mayBeMissing: databaseURL == nil
-        )
-        .map { SecretBytes(utf8: $0) }
-        masterKeysFile = reader.value("MASTER_KEYS_FILE")
+        (masterKeySource, masterKeys) = reader.masterKeys(mayBeMissing: databaseURL == nil, for: command)
         let adminKey = reader.secret("ADMIN_KEY", fileVariable: "TOKEN_BROKER_ADMIN_KEY_FILE").map {
             SecretBytes(utf8: $0)
-        }
-        if let masterKeys {
-            do {
-                _ = try Keyring(parsing: masterKeys.revealedText)
-            } catch {
-                reader.note("MASTER_KEYS", "\(error)")
-            }
         }
         adminKeys = nil
         if let adminKey {
@@ -156,7 +148,7 @@ struct Configuration: Sendable {
                 store = .files(directory: "")
             }
             if directory != nil { reader.note("DATA_DIR", "is not used together with TOKEN_BROKER_DATABASE_URL") }
-            if masterKeys == nil, command.needsMasterKeys {
+            if masterKeySource == .store, command.needsMasterKeys {
                 reader.note(
                     "MASTER_KEYS", "is required with TOKEN_BROKER_DATABASE_URL; token-broker keys generate prints one")
             }
@@ -188,6 +180,7 @@ struct Configuration: Sendable {
         providerTargets = Self.providerTargets(&reader)
         logLevel = reader.choice("LOG_LEVEL", LogLevel.self) ?? .info
         logsReads = reader.bool("LOG_READS") ?? false
+        locksMemory = reader.bool("LOCK_MEMORY") ?? false
         audit = Self.audit(&reader)
         eventLoops = reader.integer("EVENT_LOOPS", in: 1...256)
         maximumConnections = reader.integer("MAX_CONNECTIONS", in: 1...1_000_000) ?? 10_000
@@ -381,6 +374,17 @@ extension Configuration {
     }
 }
 
+extension Configuration {
+    /// Reads the master keys again. Blocks.
+    /// - Returns: nil where the embedded store has them in its directory.
+    static func masterKeys(environment: [String: String]) throws(Faults) -> Keyring? {
+        var reader = EnvironmentReader(environment)
+        let (_, keys) = reader.masterKeys(mayBeMissing: false, for: .serve)
+        guard reader.faults.isEmpty else { throw Faults(lines: reader.faults) }
+        return keys.flatMap { try? Keyring(parsing: $0.revealedText) }
+    }
+}
+
 /// Reads the variables with the prefix TOKEN_BROKER_ and collects their faults.
 private struct EnvironmentReader: TextReader {
     private static let prefix = "TOKEN_BROKER_"
@@ -441,6 +445,44 @@ private struct EnvironmentReader: TextReader {
         return trimmed.isEmpty ? nil : trimmed
     }
 
+    /// The master keys, and where they come from. Notes keys that cannot be used.
+    /// - Parameter mayBeMissing: whether a file that does not exist is accepted.
+    mutating func masterKeys(
+        mayBeMissing: Bool, for command: Command
+    ) -> (source: MasterKeySource, keys: SecretBytes?) {
+        let (source, text) = masterKeyText(mayBeMissing: mayBeMissing, for: command)
+        if let text {
+            do throws(KeyringError) {
+                _ = try Keyring(parsing: text)
+            } catch {
+                note("MASTER_KEYS", "\(error)")
+            }
+        }
+        return (source, text.map { SecretBytes(utf8: $0) })
+    }
+
+    private mutating func masterKeyText(mayBeMissing: Bool, for command: Command) -> (MasterKeySource, String?) {
+        let path = value("MASTER_KEYS_FILE")
+        guard let line = value("MASTER_KEYS_COMMAND") else {
+            let text = secret(
+                "MASTER_KEYS", fileVariable: "TOKEN_BROKER_MASTER_KEYS_FILE", mayBeMissing: mayBeMissing)
+            return (path.map { .file($0) } ?? (value("MASTER_KEYS") == nil ? .store : .variable), text)
+        }
+        let words = MasterKeySource.words(line)
+        if value("MASTER_KEYS") != nil || path != nil {
+            note("MASTER_KEYS_COMMAND", "and another source of the master keys are both set; set one of them")
+        } else if command.needsMasterKeys, command != .healthCheck {
+            do throws(ProgramOutput.Failure) {
+                let text = try MasterKeySource.output(of: words, environment: environment)
+                if let text, !text.isEmpty { return (.command(words), text) }
+                note("MASTER_KEYS_COMMAND", "names a program that prints no text")
+            } catch {
+                note("MASTER_KEYS_COMMAND", "names a program that \(error)")
+            }
+        }
+        return (.command(words), nil)
+    }
+
     /// Notes that other users can change a file which was found readable, and that they can read it.
     mutating func checkAccess(toSecretFile path: String, variable name: String, fullName: StaticString) {
         guard let (_, access) = try? SmallFile.readWithAccess(path, limit: 1 << 20) else {
@@ -495,7 +537,7 @@ extension String {
         return text
     }
 
-    fileprivate var trimmingNewlines: String {
+    var trimmingNewlines: String {
         var text = Substring(self)
         while let last = text.last, last.isNewline { text.removeLast() }
         return String(text)

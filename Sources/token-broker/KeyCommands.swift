@@ -39,7 +39,7 @@ private struct KeyCommands {
 
     private func reseal(_ perSecond: Int) async throws(CommandFailure) {
         try await unlock()
-        let id = store.keyring.primaryID
+        let id = store.vault.keyring.primaryID
         var reported = time.monotonic
         let progress: Resealing.Progress
         do throws(StoreError) {

@@ -8,6 +8,7 @@ internal import OAuth
 internal import Postgres
 internal import Reactor
 internal import TokenBroker
+internal import Waiting
 
 /// The running service: its store, its clients and its listeners.
 struct RunningService {
@@ -19,6 +20,9 @@ struct RunningService {
     private let operations: Server?
     /// The task that reads the listener's certificate again when its files change.
     private let renewal: Task<Void, Never>?
+    private let files: FileRecordStore?
+    /// Reads the configured master keys.
+    private let keyReads = SingleFlight<Int, Result<Keyring?, Configuration.Faults>>()
     private let log: Log
     private let output: LineWriter
 
@@ -132,7 +136,63 @@ struct RunningService {
         ProcessMemory.releaseStartPages()
         return RunningService(
             configuration: configuration, broker: broker, resources: resources, server: server, operations: operations,
-            renewal: certificate.map { certificate in Task { await certificate.follow() } }, log: log, output: output)
+            renewal: certificate.map { certificate in Task { await certificate.follow() } }, files: store.files,
+            log: log,
+            output: output)
+    }
+
+    /// Reads the master keys again, and uses them from now on if the store can do without the others. To be called by one
+    /// task at a time. Where it fails, the keys stay, and the log says why. A task that is cancelled does not wait for a command
+    /// that prints the keys.
+    func readKeysAgain() async {
+        // Reading blocks: a command may take seconds.
+        let read = await keyReads.run(0, within: nil) {
+            await withCheckedContinuation { continuation in
+                let read: @Sendable () -> Void = {
+                    continuation.resume(
+                        returning: Result { () throws(Configuration.Faults) in
+                            try Configuration.masterKeys(environment: ProcessEnvironment.variables)
+                        })
+                }
+                do throws(SystemError) {
+                    try Thread.start(name: "master-keys", read).detach()
+                } catch {
+                    continuation.resume(
+                        returning: .failure(Configuration.Faults(lines: ["the system refuses a thread: \(error)"])))
+                }
+            }
+        }
+        guard let read else { return }
+        do throws(CommandFailure) {
+            let keyring = try await keyring(read.value)
+            do throws(OpeningFailure) {
+                let isChanged = try await resources.adopt(keyring)
+                log.info(isChanged ? "master_keys_replaced" : "master_keys_unchanged", [.masterKey(keyring.primaryID)])
+            } catch {
+                throw CommandFailure(error)
+            }
+        } catch {
+            log.error("master_keys_not_replaced", [.configurationFault(error.text)])
+        }
+    }
+
+    /// The configured keys, else those in the directory of the embedded store.
+    private func keyring(
+        _ configured: Result<Keyring?, Configuration.Faults>
+    ) async throws(CommandFailure) -> Keyring {
+        do {
+            if let keyring = try configured.get() { return keyring }
+            guard let text = try await files?.secret(.masterKeys) else {
+                throw CommandFailure(text: "the file \(StoreSecret.masterKeys.rawValue) is missing")
+            }
+            return try Keyring(parsing: text)
+        } catch let faults as Configuration.Faults {
+            throw CommandFailure(text: faults.lines.joined(separator: "; "))
+        } catch let failure as CommandFailure {
+            throw failure
+        } catch {
+            throw CommandFailure(text: "\(error)")
+        }
     }
 
     /// The server for probes and metrics; nil if they have no address of their own.
@@ -196,7 +256,10 @@ struct RunningService {
     /// The writer for the log, and the event loop for connections to databases and providers.
     static func makeOutputAndLoop() throws(CommandFailure) -> (LineWriter, EventLoop) {
         do throws(SystemError) {
-            return (try LineWriter(descriptor: 1), try EventLoop(name: "outbound"))
+            let output = try LineWriter(descriptor: 1) { count in
+                Log.line(.warning, "log_lines_dropped", [.count(count)], at: SystemTime().now)
+            }
+            return (output, try EventLoop(name: "outbound"))
         } catch {
             throw CommandFailure(.system(error))
         }

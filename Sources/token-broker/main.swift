@@ -45,13 +45,15 @@ func loadConfiguration(for command: Command) -> Configuration {
     }
 }
 
-/// Serves until the first SIGTERM or SIGINT and the grace period after it. A second signal ends the process at once.
+/// Serves until the first SIGTERM or SIGINT and the grace period after it. A second signal ends the process at once. At SIGHUP
+/// the master keys are read again.
 func runService() -> Never {
     reserveDescriptors()
     prepareCryptography()
     let configuration = loadConfiguration(for: .serve)
-    TerminationSignal.block()
+    TerminationSignal.blockWithHangUp()
     harden()
+    if configuration.locksMemory { lockMemory() }
     let service = Task {
         do throws(CommandFailure) {
             return try await RunningService.start(configuration)
@@ -60,10 +62,18 @@ func runService() -> Never {
             Console.exit(1)
         }
     }
-    TerminationSignal.wait()
+    // One reading at a time, and one that waits: it reads what is there by then.
+    let (hangUps, hangUp) = AsyncStream.makeStream(of: Void.self, bufferingPolicy: .bufferingNewest(1))
+    let reading = Task {
+        for await _ in hangUps { await service.value.readKeysAgain() }
+    }
+    while TerminationSignal.waitForHangUp() { hangUp.yield() }
+    hangUp.finish()
     Task {
         // A start that waits for its database stops waiting.
         service.cancel()
+        reading.cancel()
+        await reading.value
         await service.value.close()
         Console.exit(0)
     }
@@ -105,6 +115,18 @@ func harden() {
         try ProcessHardening.forbidCoreDumps()
     } catch {
         Console.printError("token-broker: \(error)")
+        Console.exit(71)
+    }
+}
+
+/// Keeps the memory of the process out of swap, as TOKEN_BROKER_LOCK_MEMORY asks for.
+func lockMemory() {
+    do throws(SystemError) {
+        try ProcessHardening.lockMemory()
+    } catch {
+        Console.printError(
+            "token-broker: TOKEN_BROKER_LOCK_MEMORY is true, and memory cannot be locked: give the process CAP_IPC_LOCK or an "
+                + "unlimited RLIMIT_MEMLOCK (\(error))")
         Console.exit(71)
     }
 }

@@ -184,6 +184,37 @@ internal import Testing
         #expect(try await checks() == noted)
     }
 
+    @Test func `other keys are adopted by all vaults of a store, and what was sealed before opens`() async throws {
+        try await vault.unlock()
+        let behind = vault.behind { $0 }
+        try await vault.commit([.insert(record())])
+        let old = try #require(try await store.list(.login, tenant: nil, after: nil, limit: 1).first)
+        let new = try Keyring.generate(id: "new")
+        let both = try Keyring(parsing: "\(new),\(key)")
+        try await vault.verify(both)
+        #expect(try await checks().count == 1)
+        try await vault.adopt(both)
+        #expect(behind.keyring.primaryID == "new")
+        #expect(try await behind.read(record().id) == record())
+        #expect(try await checks().count == 2)
+        let changed = record(version: 2)
+        try await behind.commit([.replace(changed, version: 1)])
+        let sealed = try #require(try await store.list(.login, tenant: nil, after: nil, limit: 1).first)
+        #expect(sealed.sealed[1...4] != old.sealed[1...4])
+        #expect(try await vault.read(record().id) == changed)
+    }
+
+    @Test func `keys that lack one are not adopted, and those before stay`() async throws {
+        try await vault.unlock()
+        try await vault.commit([.insert(record())])
+        let other = try Keyring(parsing: try Keyring.generate(id: "other"))
+        await #expect(throws: VaultError.missingKey(id: "main")) { try await vault.verify(other) }
+        await #expect(throws: VaultError.missingKey(id: "main")) { try await vault.adopt(other) }
+        #expect(vault.keyring.primaryID == "main")
+        #expect(try await checks().count == 1)
+        #expect(try await vault.read(record().id) == record())
+    }
+
     @Test func `a new key in front unlocks, and from then on both are needed`() async throws {
         try await vault.unlock()
         try await vault.commit([.insert(record())])

@@ -2,6 +2,7 @@ import BrokerTesting
 import FoundationEssentials
 import Glibc
 import HTTPCodec
+import JSON
 import Reactor
 import Testing
 
@@ -73,6 +74,53 @@ import Testing
         await other.kill()
     }
 
+    // MARK: Swap
+
+    /// A member of a process's `/proc/PID/status`, without its unit.
+    private static func status(_ name: String, of process: String) throws -> Substring {
+        let status = String(decoding: try SmallFile.read("/proc/\(process)/status", limit: 65_536), as: UTF8.self)
+        let line = try #require(status.split(separator: "\n").first { $0.hasPrefix("\(name):") })
+        return line.split { $0 == " " || $0 == "\t" }[1]
+    }
+
+    /// Whether a process of these tests may lock as much memory as it likes: not in each container.
+    private static func mayLock() throws -> Bool {
+        var limit = rlimit()
+        try #require(unsafe getrlimit(__rlimit_resource_t(8), &limit) == 0)
+        let capabilities = try #require(UInt64(try status("CapEff", of: "self"), radix: 16))
+        return limit.rlim_cur == .max || capabilities >> 14 & 1 == 1
+    }
+
+    @Test(arguments: [true, false])
+    func `memory is locked where this is asked for`(isAsked: Bool) async throws {
+        let port = try PostgresServer.freePort()
+        var environment = Self.environment(port, directory.path)
+        environment["TOKEN_BROKER_LOCK_MEMORY"] = "\(isAsked)"
+        let process = try await TestProcess.start(
+            [BrokerProcess.program("token-broker")], environment: environment)
+        guard try Self.mayLock() || !isAsked else { return #expect(await process.exitStatus() == 71) }
+        _ = try await process.line(where: Self.isListening)
+        #expect((try Self.memory("VmLck", of: process) > 0) == isAsked)
+        #expect(await process.terminate() == 0)
+    }
+
+    @Test func `a process that may lock a part of its memory only does not start, and says what it needs`() async throws
+    {
+        let manager = FileManager.default
+        try manager.createDirectory(atPath: directory.path, withIntermediateDirectories: true)
+        #expect(unsafe chmod(directory.path, 0o777) == 0)
+        let program = try await Self.copyProgram(to: directory.path)
+        var environment = Self.environment(try PostgresServer.freePort(), directory.path + "/data")
+        environment["TOKEN_BROKER_LOCK_MEMORY"] = "true"
+        let process = try await TestProcess.start(
+            ["/usr/bin/prlimit", "--memlock=1073741824"] + Self.asOther
+                + ["/bin/sh", "-c", #"exec "$0" 2>&1"#, program], environment: environment)
+        #expect(await process.exitStatus() == 71)
+        let text = "CAP_IPC_LOCK or an unlimited RLIMIT_MEMLOCK"
+        #expect(process.lines.contains { $0.contains(text) }, "\(process.lines)")
+        #expect(!manager.fileExists(atPath: directory.path + "/data"))
+    }
+
     // MARK: Random numbers
 
     // H053
@@ -130,14 +178,44 @@ import Testing
         #expect(await process.terminate() == 0)
     }
 
+    // H105
+    @Test func `lines that a full disk has not taken are counted later, and none is joined to a rest`() async throws {
+        try FileManager.default.createDirectory(atPath: directory.path, withIntermediateDirectories: true)
+        let path = directory.path + "/log"
+        let port = try PostgresServer.freePort()
+        let process = try await TestProcess.start(
+            ["/bin/sh", "-c", #"exec "$0" >"$1""#, BrokerProcess.program("token-broker"), path],
+            environment: Self.environment(port, directory.path + "/data"))
+        let broker = try BrokerClient(port: port)
+        while (try? await broker.call(.put, "/tenants/t1", body: #"{"client_id": "c1"}"#).status) != 201 {}
+        func lines() throws -> [Substring] {
+            String(decoding: try SmallFile.read(path, limit: 1 << 24), as: UTF8.self).split(separator: "\n")
+        }
+        let count = try lines().count
+        // A part of the next line fits in, and each read of a tenant is a line.
+        try process.limitFiles(toBytes: UInt64(try SmallFile.read(path, limit: 1 << 24).count) + 40)
+        for _ in 0..<100 { #expect(try await broker.call(.get, "/tenants/t1").status == 200) }
+        try process.limitFiles(toBytes: nil)
+        var dropped: Substring?
+        while dropped == nil {
+            #expect(try await broker.call(.get, "/tenants/t1").status == 200)
+            dropped = try lines().first { $0.contains(#""event":"log_lines_dropped""#) }
+        }
+        await broker.close()
+        #expect(await process.terminate() == 0)
+        let all = try lines().dropFirst(count)
+        let broken = all.filter { (try? JSONValue(parsing: Array($0.utf8))) == nil }
+        #expect(broken.count == 1, "\(broken)")
+        #expect(broken.first?.utf8.count == 40)
+        let told = try #require(try JSONValue(parsing: Array(try #require(dropped).utf8))["count"]?.integer)
+        #expect(told >= 90, "the lines before the limit took effect were written")
+    }
+
     // MARK: Memory
 
     /// A member of the process's `/proc/PID/status`, in KiB.
     private static func memory(_ name: String, of process: TestProcess) throws -> Int {
-        let status = String(
-            decoding: try SmallFile.read("/proc/\(process.identifier)/status", limit: 65_536), as: UTF8.self)
-        let line = try #require(status.split(separator: "\n").first { $0.hasPrefix("\(name):") })
-        return try #require(Int(line.split { $0 == " " || $0 == "\t" }[1]))
+        try #require(Int(try status(name, of: "\(process.identifier)")))
     }
 
     // H103

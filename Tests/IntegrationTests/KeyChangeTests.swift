@@ -48,9 +48,15 @@ struct `Changing the master key` {
         }
     }
 
+    /// A long run has more: RESEAL_RECORDS=100000 RESEAL_KILLS=10.
+    private static func count(_ name: String, usual: Int) -> Int {
+        ProcessInfo.processInfo.environment[name].flatMap { Int($0) } ?? usual
+    }
+
     // H050
-    @Test func `a reseal is killed three times and goes on, every read succeeds, and the old key goes`() async throws {
-        let (records, events) = (2000, 300)
+    @Test(.timeLimit(.minutes(30)))
+    func `a reseal is killed several times and goes on, every read succeeds, and the old key goes`() async throws {
+        let (records, events) = (Self.count("RESEAL_RECORDS", usual: 2000), 300)
         let server = try PostgresServer.shared.get()
         let uri = server.uri(database: try await server.makeDatabase())
         let added = try await newKey()
@@ -78,8 +84,11 @@ struct `Changing the master key` {
         let isResealed = Mutex(false)
         async let read: Int = {
             var count = 0
-            while !isResealed.withLock({ $0 }) {
-                for record in try await reader.list(.trouble, tenant: nil, limit: records) {
+            var last: RecordID?
+            while !isResealed.withLock({ $0 }) || count < records {
+                let page = try await reader.list(.trouble, tenant: nil, after: last, limit: 2000)
+                last = page.count == 2000 ? page.last?.id : nil
+                for record in page {
                     #expect(record == Self.record(Int(record.id.key.dropFirst())!))
                     count += 1
                 }
@@ -88,7 +97,7 @@ struct `Changing the master key` {
             }
             return count
         }()
-        for _ in 0..<3 {
+        for _ in 0..<Self.count("RESEAL_KILLS", usual: 3) {
             let resealing = try await BrokerProcess.start(command: ["keys", "reseal", "--rate", "200"], variables)
             _ = try await resealing.line { $0.contains(" encrypted with k2") }
             await resealing.kill()
@@ -118,6 +127,79 @@ struct `Changing the master key` {
             ["serve"], ["DATABASE_URL": uri, "MASTER_KEYS": Self.old, "ADMIN_KEY": BrokerHarness.adminKey])
         #expect(without.status == 1)
         #expect(without.output.contains("k2"), "\(without.output)")
+    }
+
+    /// What the operators' guide says, without a restart of the service.
+    @Test(arguments: [true, false])
+    func `a running service reads its keys again at SIGHUP, from a file or by a command`(isFile: Bool) async throws {
+        let server = try PostgresServer.shared.get()
+        let uri = server.uri(database: try await server.makeDatabase())
+        let directory = StoreFixtureDirectory()
+        let journal = StoreFixtureDirectory()
+        try FileManager.default.createDirectory(atPath: directory.path, withIntermediateDirectories: true)
+        let path = directory.path + "/keys"
+        func write(_ keys: String) throws {
+            SmallFile.remove(path)
+            try SmallFile.create(path, Array(keys.utf8))
+        }
+        try write(Self.old)
+        let source = isFile ? ["MASTER_KEYS_FILE": path] : ["MASTER_KEYS_COMMAND": "/bin/cat \(path)"]
+        let variables = source.merging(["DATABASE_URL": uri]) { $1 }
+        let port = try PostgresServer.freePort()
+        let serving = try await BrokerProcess.start(
+            port: port, variables.merging(["JOURNAL_DIR": journal.path]) { $1 })
+        let client = try BrokerClient(port: port)
+        #expect(try await client.call(.put, "/tenants/t1", body: #"{"client_id": "c1"}"#).status == 201)
+        func reload(_ event: String, _ detail: String) async throws {
+            let before = serving.lines.count
+            serving.hangUp()
+            _ = try await serving.line { $0.contains(#""event":"\(event)""#) && $0.contains(detail) }
+            #expect(serving.lines.count > before)
+        }
+
+        try await reload("master_keys_unchanged", #""master_key":"k1""#)
+        let added = try await newKey()
+        try write("\(added),k1:AAAA")
+        try await reload("master_keys_not_replaced", "MASTER_KEYS")
+        try write(added)
+        try await reload("master_keys_not_replaced", "records are sealed under the key 'k1'")
+        #expect(try await client.call(.put, "/tenants/t2", body: #"{"client_id": "c1"}"#).status == 201)
+        try write("\(added),\(Self.old)")
+        try await reload("master_keys_replaced", #""master_key":"k2""#)
+        #expect(try await client.call(.put, "/tenants/t3", body: #"{"client_id": "c1"}"#).status == 201)
+        let status = try await BrokerProcess.run(["keys", "status"], variables)
+        #expect(!status.output.contains("): 0 records and 0 events"), "\(status.output)")
+        for command in [["keys", "reseal"], ["keys", "retire", "k1"]] {
+            let result = try await BrokerProcess.run(command, variables)
+            #expect(result.status == 0, "\(result.output)")
+        }
+        try write(added)
+        serving.hangUp()
+        _ = try await serving.line { _ in serving.lines.count { $0.contains("master_keys_replaced") } == 2 }
+        for tenant in ["t1", "t2", "t3"] { #expect(try await client.call(.get, "/tenants/\(tenant)").status == 200) }
+        #expect(await serving.terminate() == 0)
+        let again = try await BrokerProcess.start(
+            port: port, variables.merging(["JOURNAL_DIR": journal.path]) { $1 })
+        #expect(try await client.call(.get, "/tenants/t1").status == 200)
+        #expect(await again.terminate() == 0)
+    }
+
+    @Test(arguments: [
+        (["MASTER_KEYS_COMMAND": "/bin/false"], "MASTER_KEYS_COMMAND names a program that ended with status 1"),
+        (["MASTER_KEYS_COMMAND": "/nowhere/keys"], "MASTER_KEYS_COMMAND names a program that cannot be started"),
+        (["MASTER_KEYS_COMMAND": "/bin/true"], "MASTER_KEYS_COMMAND names a program that prints no text"),
+        (["MASTER_KEYS_COMMAND": "/bin/echo k1:AAAA"], "MASTER_KEYS "),
+        (["MASTER_KEYS_COMMAND": "/usr/bin/env"], "MASTER_KEYS "),
+        (["MASTER_KEYS_COMMAND": "/bin/true", "MASTER_KEYS": old], "MASTER_KEYS_COMMAND and another source"),
+        (["MASTER_KEYS_COMMAND": "/bin/true", "MASTER_KEYS_FILE": "/x"], "MASTER_KEYS_COMMAND and another source"),
+    ])
+    func `a command that prints no keys is told`(variables: [String: String], text: String) async throws {
+        let directory = StoreFixtureDirectory()
+        let result = try await BrokerProcess.run(
+            ["config", "check"], variables.merging(["DATA_DIR": directory.path]) { $1 })
+        #expect(result.status == 78, "\(result.output)")
+        #expect(result.output.contains("TOKEN_BROKER_" + text), "\(result.output)")
+        #expect(!result.output.contains("AAAA"))
     }
 
     @Test func `the embedded store changes its key while no service runs`() async throws {

@@ -65,6 +65,11 @@ package final class TestProcess: Sendable {
         _ = await output.exitStatus()
     }
 
+    /// SIGHUP: the program reads again what it reads then.
+    package func hangUp() {
+        output.signal(SIGHUP, to: identifier)
+    }
+
     /// SIGSTOP: the program stands still, and what is sent to it waits. It may be killed in this state.
     package func pause() {
         output.signal(SIGSTOP, to: identifier)

@@ -57,7 +57,7 @@ package final class BrokerResources: Sendable {
         do throws(OpeningFailure) {
             try await unlock(store)
             if let directory = options.journalDirectory {
-                journal = try await openJournal(directory, keyring: store.keyring, log: log, time: time)
+                journal = try await openJournal(directory, keyring: store.vault.keyring, log: log, time: time)
             }
             let client = try makeClient(settings, options, on: loop, log: log)
             let shared = SharedTime(time)
@@ -156,6 +156,34 @@ package final class BrokerResources: Sendable {
         } catch {
             throw .time(error)
         }
+    }
+
+    /// Seals under other keys from now on, in the store and in the journal, and seals the journal anew under the first of them.
+    /// - Returns: whether they differ from those before.
+    /// - Throws: where the store or the journal needs a key that they lack, or fails. The keys stay then; only where the journal
+    ///   fails after it was checked, they stay in the journal alone, which another call makes good.
+    package func adopt(_ keyring: Keyring) async throws(OpeningFailure) -> Bool {
+        let vaults = [vault] + (journal.map { [$0.vault] } ?? [])
+        if vaults.allSatisfy({ keyring.isSame(as: $0.keyring) }) { return false }
+        do throws(VaultError) {
+            try await journal?.vault.verify(keyring)
+        } catch {
+            throw .journalKeys(error)
+        }
+        do throws(VaultError) {
+            try await vault.adopt(keyring)
+        } catch {
+            throw .keys(error)
+        }
+        do throws(VaultError) {
+            if let journal {
+                try await journal.vault.adopt(keyring)
+                try await Self.retireOtherKeys(of: journal.vault, log, time)
+            }
+        } catch {
+            throw .journalKeys(error)
+        }
+        return true
     }
 
     /// Starts the broker's background jobs, and follows the store's clock until `close`. To be called once at most.

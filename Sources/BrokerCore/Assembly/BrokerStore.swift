@@ -34,7 +34,6 @@ package struct BrokerStore: Sendable {
     }
 
     package let vault: Vault
-    package let keyring: Keyring
     /// The file store of a directory; nil for other locations.
     package let files: FileRecordStore?
     /// What the database has reported; nothing for other locations.
@@ -83,7 +82,6 @@ package struct BrokerStore: Sendable {
 
     private init(_ store: any RecordStore, _ keyring: Keyring, files: FileRecordStore?, _ reports: DatabaseReports) {
         vault = Vault(store: store, keyring: keyring)
-        self.keyring = keyring
         self.files = files
         self.reports = reports
     }

@@ -72,6 +72,10 @@ package struct LogField: Sendable {
     }
 
     /// A file of the embedded store, by its name in the store's directory.
+    /// The identifier of a master key, which is no secret.
+    package static func masterKey(_ id: String) -> LogField { .init("master_key", id) }
+    /// What is wrong with the configuration, with the name of a variable and without its value.
+    package static func configurationFault(_ text: String) -> LogField { .init("fault", text) }
     package static func file(_ secret: StoreSecret) -> LogField { .init("file", secret.rawValue) }
     /// An API key, by its identifier.
     package static func apiKey(_ id: APIKeyID) -> LogField { .init("api_key", id.text) }
@@ -231,18 +235,24 @@ package struct Log: Sendable {
 
     private func emit(_ level: LogLevel, _ event: StaticString, _ fields: [LogField]) {
         guard isEnabled(level) else { return }
-        write(
-            JSONWriter.object { json in
-                json.member("time", time.now.description)
-                json.member("level", level.rawValue)
-                json.member("event", event.description)
-                if let trace = TraceContext.current { json.member("trace_id", trace.traceID) }
-                for field in fields {
-                    switch field.value {
-                    case .text(let text): json.member(field.name.description, text)
-                    case .integer(let number): json.member(field.name.description, number)
-                    }
+        write(Self.line(level, event, fields, at: time.now))
+    }
+
+    /// A line of the log, without a newline.
+    package static func line(
+        _ level: LogLevel, _ event: StaticString, _ fields: [LogField], at time: Timestamp
+    ) -> [UInt8] {
+        JSONWriter.object { json in
+            json.member("time", time.description)
+            json.member("level", level.rawValue)
+            json.member("event", event.description)
+            if let trace = TraceContext.current { json.member("trace_id", trace.traceID) }
+            for field in fields {
+                switch field.value {
+                case .text(let text): json.member(field.name.description, text)
+                case .integer(let number): json.member(field.name.description, number)
                 }
-            })
+            }
+        }
     }
 }

@@ -14,6 +14,8 @@ struct clinux_event {
 
 extern const uint32_t CLINUX_IN, CLINUX_OUT, CLINUX_RDHUP, CLINUX_HUP, CLINUX_ERR, CLINUX_ET, CLINUX_ONESHOT;
 
+/// pipe2(2) with O_CLOEXEC: the end for reading, then the end for writing.
+int clinux_pipe(int ends[2]);
 int clinux_epoll_create(void);
 /// Adds the descriptor, or changes its registration where it is registered already.
 int clinux_epoll_set(int epoll, int descriptor, uint32_t events, uint64_t tag);
@@ -58,5 +60,7 @@ void clinux_reserve_descriptors(int count);
 /// Makes the process undumpable and forbids core files, and has a crash end it at once without a report of Swift's runtime, so
 /// that a crash leaves no secret behind.
 int clinux_forbid_core_dumps(void);
+/// Has no page of the process be swapped out, now and later. 0, or -1 with errno: EPERM where only a part could be locked.
+int clinux_lock_memory(void);
 
 #endif

@@ -1,11 +1,10 @@
 internal import Glibc
-internal import Reactor
 
-/// Programs as children of the test process: the one place that starts any.
-enum ChildProgram {
+/// Programs as children of this process: the one place that starts any.
+package enum ChildProgram {
     /// Where a standard stream of the program leads.
-    enum Stream {
-        /// The tests' own.
+    package enum Stream {
+        /// This process's own.
         case inherited
         case nothing
         case descriptor(CInt)
@@ -13,32 +12,16 @@ enum ChildProgram {
         case file(String)
     }
 
-    /// The two ends of a local socket. Both are close-on-exec from the start: a copy of our end in another child would
-    /// keep this one waiting for us when we have gone.
-    struct SocketPair: ~Copyable {
-        let ours: OwnedDescriptor
-        let theirs: OwnedDescriptor
-
-        init() throws(SystemError) {
-            var ends: [CInt] = [-1, -1]
-            let type = CInt(SOCK_STREAM.rawValue | SOCK_CLOEXEC.rawValue)
-            try retryingInterrupts("socketpair") { unsafe socketpair(AF_UNIX, type, 0, &ends) }
-            ours = OwnedDescriptor(adopting: ends[0])
-            theirs = OwnedDescriptor(adopting: ends[1])
-        }
-
-        consuming func takeOurs() -> OwnedDescriptor { ours }
-    }
-
-    /// Starts a program. What it was started with is to be waited for with `exitStatus`.
+    /// Starts a program. What it was started with is to be waited for with waitpid(2).
     /// - Parameters:
     ///   - arguments: the program, looked for in PATH where it is no path, and what follows it.
-    ///   - environment: all of it; nil for the tests' own.
-    ///   - leadsGroup: whether signals of the terminal to the tests' process group pass it by.
-    static func start(
+    ///   - environment: all of it; nil for this process's own.
+    ///   - leadsGroup: whether it is in a process group of its own, so that signals of the terminal pass it by, and what it starts
+    ///     can be killed with it.
+    package static func start(
         _ arguments: [String], environment: [String: String]? = nil, input: Stream = .nothing,
         output: Stream = .inherited, errors: Stream = .inherited, leadsGroup: Bool = false
-    ) throws(SystemError) -> pid_t {
+    ) throws(SystemError) -> CInt {
         var actions = unsafe posix_spawn_file_actions_t()
         unsafe posix_spawn_file_actions_init(&actions)
         defer { unsafe posix_spawn_file_actions_destroy(&actions) }
@@ -53,8 +36,8 @@ enum ChildProgram {
             }
         }
 
-        // Our threads block signals. A blocked signal stays blocked in a child; there it would make a request to
-        // terminate go unheard.
+        // Threads of this process block signals. A blocked signal stays blocked in a child; there it would make a request
+        // to terminate go unheard.
         var attributes = posix_spawnattr_t()
         unsafe posix_spawnattr_init(&attributes)
         defer { unsafe posix_spawnattr_destroy(&attributes) }
@@ -78,13 +61,6 @@ enum ChildProgram {
             : unsafe posix_spawnp(&child, arguments[0], &actions, &attributes, strings, variables)
         if result != 0 { throw SystemError("posix_spawn \(arguments[0])", number: result) }
         return child
-    }
-
-    /// Waits for the end: the exit status, or 128 and the number of the signal that ended the program.
-    static func exitStatus(of child: pid_t) -> CInt {
-        var status: CInt = 0
-        while unsafe waitpid(child, &status, 0) == -1, errno == EINTR {}
-        return status & 0x7f == 0 ? (status >> 8) & 0xff : 128 + (status & 0x7f)
     }
 
     private static func cStrings(_ strings: [String]) -> [UnsafeMutablePointer<CChar>?] {

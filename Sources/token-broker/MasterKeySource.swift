@@ -1,0 +1,34 @@
+internal import CredentialStore
+internal import Cryptography
+internal import Reactor
+
+/// Where the master keys are read: at the start, and again at SIGHUP.
+enum MasterKeySource: Equatable, Sendable {
+    /// The value of TOKEN_BROKER_MASTER_KEYS, which is the same for as long as the process runs.
+    case variable
+    case file(String)
+    /// A program and its arguments.
+    case command([String])
+    /// The directory of the embedded store.
+    case store
+
+    /// The longest output of a command, in octets; the same as the longest file.
+    private static let limit = 65_536
+    /// For how long a command may run. A key service in another region answers within a second or two.
+    private static let time: Duration = .seconds(30)
+
+    /// What the command prints, without trailing newlines. Blocks until it has ended.
+    /// - Parameter environment: the command gets it without this service's own variables, which have secrets.
+    static func output(
+        of words: [String], environment: [String: String]
+    ) throws(ProgramOutput.Failure) -> String? {
+        let others = environment.filter { !$0.key.utf8.starts(with: "TOKEN_BROKER_".utf8) }
+        let bytes = try ProgramOutput.read(words, environment: others, limit: limit, within: time)
+        return String(validating: bytes, as: UTF8.self)?.trimmingNewlines
+    }
+
+    /// The words of a command line: separated by spaces, without quotes and without a shell.
+    static func words(_ line: String) -> [String] {
+        line.utf8.split(separator: UInt8(ascii: " ")).map { String(decoding: $0, as: UTF8.self) }
+    }
+}
