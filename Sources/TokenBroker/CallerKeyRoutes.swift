@@ -41,6 +41,7 @@ struct CallerKeyRoutes {
 
     private func create(_ call: Call) async throws(BrokerError) -> Response {
         try call.refuseQuery()
+        let longestLife = LongestLife(broker.settings.apiKeyLongestLifetime)
         let wanted = try await call.body { body in
             let name = body.requiredString("name", limit: 100)
             let permissions = body.requiredStrings("permissions") { text in
@@ -54,13 +55,13 @@ struct CallerKeyRoutes {
                 name: name?.text ?? "",
                 permissions: Permission.allCases.filter { permissions?.contains(WireText($0.rawValue)) ?? false },
                 storageKeys: storageKeys.map { Set($0.compactMap { StorageKey($0) }).sorted() },
-                expiresIn: body.integer("expires_in", in: 1...315_360_000).map { Duration.seconds($0) }
+                expiresIn: longestLife.read("expires_in", &body)
             )
         }
         let tenant = try await tenant(call)
         let (key, secret) = try await broker.keys.create(
             tenant: tenant, name: wanted.name, permissions: wanted.permissions, storageKeys: wanted.storageKeys,
-            expiresIn: wanted.expiresIn ?? broker.settings.apiKeyLifetime)
+            expiresIn: wanted.expiresIn ?? broker.settings.apiKeyLifetime ?? longestLife.limit)
         broker.log.info("api_key_created", [.tenant(tenant), .apiKey(APIKeyID(key.id))])
         return answer(key, secret)
     }
@@ -78,12 +79,13 @@ struct CallerKeyRoutes {
 
     private func rotate(_ call: Call) async throws(BrokerError) -> Response {
         try call.refuseQuery()
+        let longestLife = LongestLife(broker.settings.apiKeyLongestLifetime)
         let rotation = try await call.body { body in
             CallerKey.Rotation(
                 overlap: body.integer("overlap", in: 0...Self.overlap.longest).map { .seconds($0) }
                     ?? Self.overlap.usual,
                 replaces: body.integer("replaces", in: 1...Int64(Int32.max)),
-                expiresIn: body.integer("expires_in", in: 1...315_360_000).map { .seconds($0) }, longestLife: nil)
+                expiresIn: longestLife.read("expires_in", &body), longestLife: longestLife.limit)
         }
         let tenant = try await tenant(call)
         let id = call.parameters["id"] ?? ""
@@ -107,7 +109,9 @@ struct CallerKeyRoutes {
         try call.refuseQuery()
         let tenant = try await tenant(call)
         let id = call.parameters["id"] ?? ""
-        guard Self.isKeyID(id), try await broker.keys.delete(tenant: tenant, id: id.text) else { throw CallerKeyDirectory.noSuchKey }
+        guard Self.isKeyID(id), try await broker.keys.delete(tenant: tenant, id: id.text) else {
+            throw CallerKeyDirectory.noSuchKey
+        }
         broker.log.info("api_key_deleted", [.tenant(tenant), .apiKey(APIKeyID(id.text))])
         return .empty(.noContent)
     }
@@ -134,5 +138,30 @@ struct CallerKeyRoutes {
         json.member("generation", key.secret.generation)
         json.member("rotated", rotated.description)
         json.memberOrNull("earlier_secret_expires", key.earlierSecretExpires(at: broker.time.now)?.description)
+    }
+}
+
+/// For how long a new API key, or the new secret of one, may be valid.
+private struct LongestLife: Sendable {
+    /// The operator's limit; nil for none.
+    let limit: Duration?
+
+    init(_ limit: Duration?) {
+        self.limit = limit
+    }
+
+    /// The longest life that the API knows, in seconds: ten years.
+    private static let seconds: Int64 = 315_360_000
+
+    /// The life that a member of a request asks for; nil where it does not. A life beyond the operator's limit is a fault: a
+    /// caller that got a shorter one without being told would find its key expired.
+    func read(_ name: WireText, _ body: inout ObjectReader) -> Duration? {
+        guard let life = body.integer(name, in: 1...Self.seconds).map({ Duration.seconds($0) }) else { return nil }
+        guard let limit, life > limit else { return life }
+        body.note(
+            name,
+            "must be at most \(limit.components.seconds), for the operator's TOKEN_BROKER_API_KEY_MAX_DAYS is "
+                + "\(limit.components.seconds / 86_400)")
+        return nil
     }
 }

@@ -245,6 +245,9 @@ enum Command: Equatable {
                                                  answered without a delay, 0 to 1000000; 0 delays none; default 20
           TOKEN_BROKER_API_KEY_DAYS              days that a new API key is valid whose creator names no expires_in, 0 to
                                                  3650; 0 is without end; default 0
+          TOKEN_BROKER_API_KEY_MAX_DAYS          days that a new API key, or the new secret of one, may be valid at most,
+                                                 0 to 3650; a longer expires_in is refused, and a key whose creator names
+                                                 none gets this where API_KEY_DAYS is 0; 0 is no limit; default 0
           TOKEN_BROKER_PENDING_LOGINS            pending logins of one tenant on all replicas, 0 to 10000000; 0 is no
                                                  limit; default 10000
           TOKEN_BROKER_PENDING_DEVICE_LOGINS     the same for device logins; default 2000

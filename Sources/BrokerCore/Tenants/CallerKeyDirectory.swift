@@ -202,7 +202,9 @@ package final class CallerKeyDirectory: Sendable {
                 var changes: [VaultChange] = []
                 // Of a key whose own record was damaged and is gone, the earlier secret may be left.
                 for id in [recordID, .earlierSecret(ofAPIKey: id, of: tenant)] {
-                    if let version = try await self.vault.version(of: id) { changes.append(.remove(id, version: version)) }
+                    if let version = try await self.vault.version(of: id) {
+                        changes.append(.remove(id, version: version))
+                    }
                 }
                 if changes.isEmpty { return false }
                 try await self.vault.commit(changes)

@@ -61,6 +61,57 @@ internal import TokenBroker
         #expect(await broker.call(.get, "/credentials", key: key).status == 401)
     }
 
+    /// The days of API_KEY_DAYS and API_KEY_MAX_DAYS, the member `expires_in`, and the life of the key; nil for a refusal.
+    @Test(
+        arguments: [
+            (nil, 2, "null", 172_800), (1, 2, "null", 86_400), (2, 2, "null", 172_800), (nil, 2, "1", 1),
+            (nil, 2, "172799", 172_799), (nil, 2, "172800", 172_800), (nil, 2, "172801", nil), (1, 2, "172801", nil),
+            (1, 2, "172800", 172_800), (nil, 2, "315360000", nil), (1, nil, "172801", 172_801),
+        ] as [(Int64?, Int64?, String, Int64?)])
+    func `no key lives longer than the operator allows`(
+        usual: Int64?, most: Int64?, asked: String, life: Int64?
+    ) async throws {
+        let broker = try await BrokerHarness { settings in
+            settings.apiKeyLifetime = usual.map { .seconds($0 * 86_400) }
+            settings.apiKeyLongestLifetime = most.map { .seconds($0 * 86_400) }
+        }
+        await broker.makeTenant()
+        let made = await broker.call(
+            .post, "/tenants/t1/api-keys", body: #"{"name": "k", "expires_in": \#(asked), \#(Self.all)}"#)
+        guard let life else {
+            #expect((made.status, made.code) == (400, "invalid_request"))
+            #expect(made.pointers == ["/expires_in"])
+            #expect(made.text.contains("must be at most 172800, for the operator's TOKEN_BROKER_API_KEY_MAX_DAYS is 2"))
+            return
+        }
+        #expect(made.json["expires"]?.text == broker.time.now.advanced(by: .seconds(life)).description)
+    }
+
+    /// The life of a key that was made before the limit, the member `expires_in` of its rotation, and its life after that.
+    @Test(
+        arguments: [
+            ("null", "null", 172_800), ("172801", "null", 172_800), ("172800", "null", 172_800), ("60", "null", 60),
+            ("60", "172800", 172_800), ("null", "172801", nil), ("null", "61", 61),
+        ] as [(String, String, Int64?)])
+    func `no rotated key lives longer than the operator allows`(
+        before: String, asked: String, life: Int64?
+    ) async throws {
+        let store = MemoryRecordStore()
+        let free = try await BrokerHarness(store: store)
+        await free.makeTenant()
+        let made = await free.call(
+            .post, "/tenants/t1/api-keys", body: #"{"name": "k", "expires_in": \#(before), \#(Self.all)}"#)
+        let id = try #require(made.json["id"]?.text)
+        let broker = try await BrokerHarness(store: store) { $0.apiKeyLongestLifetime = .seconds(172_800) }
+        let rotated = await broker.call(
+            .post, "/tenants/t1/api-keys/\(id)/rotate", body: #"{"expires_in": \#(asked)}"#)
+        guard let life else {
+            #expect(rotated.status == 400 && rotated.pointers == ["/expires_in"])
+            return
+        }
+        #expect(rotated.json["expires"]?.text == broker.time.now.advanced(by: .seconds(life)).description)
+    }
+
     // H020
     @Test func `only a digest of a key is kept`() async throws {
         let broker = try await BrokerHarness()

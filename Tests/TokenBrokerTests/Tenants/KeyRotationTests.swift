@@ -42,7 +42,9 @@ internal import TokenBroker
 
     // MARK: The answer
 
-    @Test func `makes another secret of the same key, and the one before is accepted until the overlap ends`() async throws {
+    @Test func `makes another secret of the same key, and the one before is accepted until the overlap ends`()
+        async throws
+    {
         let broker = try await BrokerHarness()
         await broker.makeTenant()
         let old = try await Self.make(broker, #", "storage_keys": ["a"], "expires_in": 86400"#)
@@ -76,10 +78,12 @@ internal import TokenBroker
     }
 
     /// The member `overlap` and for how many seconds the secret before the rotation is accepted.
-    @Test(arguments: [
-        (nil, 86_400), ("{}", 86_400), (#"{"overlap": null}"#, 86_400), (#"{"overlap": 0}"#, 0), (#"{"overlap": 1}"#, 1),
-        (#"{"overlap": 2592000}"#, 2_592_000),
-    ] as [(String?, Int64)])
+    @Test(
+        arguments: [
+            (nil, 86_400), ("{}", 86_400), (#"{"overlap": null}"#, 86_400), (#"{"overlap": 0}"#, 0),
+            (#"{"overlap": 1}"#, 1),
+            (#"{"overlap": 2592000}"#, 2_592_000),
+        ] as [(String?, Int64)])
     func `overlaps for as long as it is asked to, or a day`(body: String?, seconds: Int64) async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant()
@@ -253,7 +257,8 @@ internal import TokenBroker
         for limit in 1...6 {
             var (found, cursor): ([String], String?) = ([], nil)
             repeat {
-                let page = await broker.call(.get, "\(Self.path)?limit=\(limit)" + (cursor.map { "&cursor=\($0)" } ?? ""))
+                let page = await broker.call(
+                    .get, "\(Self.path)?limit=\(limit)" + (cursor.map { "&cursor=\($0)" } ?? ""))
                 let keys = page.json["api_keys"]?.array ?? []
                 found += keys.compactMap { $0["id"]?.text }
                 cursor = page.json["next_cursor"]?.text

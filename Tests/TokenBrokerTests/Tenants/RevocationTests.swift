@@ -103,7 +103,9 @@ internal import TokenBroker
         await stream.end()
     }
 
-    @Test func `by a rotation is accepted nowhere from then on, and the new secret is accepted everywhere`() async throws {
+    @Test func `by a rotation is accepted nowhere from then on, and the new secret is accepted everywhere`()
+        async throws
+    {
         let pair = try await Pair()
         let key = try await pair.makeKey()
         for broker in [pair.one, pair.two] {
