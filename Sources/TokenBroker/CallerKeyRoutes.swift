@@ -48,13 +48,16 @@ struct CallerKeyRoutes {
                 Permission(text) == nil
                     ? "must be one of " + Permission.allCases.map(\.rawValue).joined(separator: ", ") : nil
             }
-            let storageKeys = body.strings("storage_keys", allowsEmpty: false, atMost: 1000) {
-                StorageKey($0) == nil ? StorageKey.rule : nil
+            let storageKeys = body.strings("storage_keys", allowsEmpty: false, atMost: StorageKeyLimit.most) {
+                StorageKeyPattern($0) == nil ? StorageKeyPattern.rule : nil
+            }?.compactMap { StorageKeyPattern($0) }
+            if let storageKeys, storageKeys.count(where: \.isPrefix) > StorageKeyLimit.mostPrefixes {
+                body.note("storage_keys", "must not have more than \(StorageKeyLimit.mostPrefixes) members with a *")
             }
             return (
                 name: name?.text ?? "",
                 permissions: Permission.allCases.filter { permissions?.contains(WireText($0.rawValue)) ?? false },
-                storageKeys: storageKeys.map { Set($0.compactMap { StorageKey($0) }).sorted() },
+                storageKeys: storageKeys.map { StorageKeyLimit($0) },
                 expiresIn: longestLife.read("expires_in", &body)
             )
         }
@@ -131,7 +134,7 @@ struct CallerKeyRoutes {
         json.member("id", key.id)
         json.member("name", key.name)
         json.member("permissions", key.permissions.map(\.rawValue))
-        if let storageKeys = key.storageKeys { json.member("storage_keys", storageKeys.map(\.description)) }
+        if let storageKeys = key.storageKeys { json.member("storage_keys", storageKeys.patterns.map(\.description)) }
         json.member("created", key.created.description)
         json.memberOrNull("expires", key.expires?.description)
         guard let rotated = key.secret.rotated else { return }

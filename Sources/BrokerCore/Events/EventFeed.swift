@@ -22,7 +22,7 @@ package final class EventFeed: Sendable {
         /// Nil for every tenant.
         package let tenant: TenantName?
         /// Nil for every storage key.
-        package let storageKeys: Set<WireText>?
+        package let storageKeys: StorageKeyLimit?
         /// The API key that the stream was opened with; nil for none.
         package let apiKey: RecordID?
         /// The version of that key.
@@ -31,18 +31,18 @@ package final class EventFeed: Sendable {
         package let expires: Timestamp?
 
         package init(
-            tenant: TenantName?, storageKeys: [StorageKey]?, apiKey: RecordID? = nil, keyVersion: Int64 = 0,
+            tenant: TenantName?, storageKeys: StorageKeyLimit?, apiKey: RecordID? = nil, keyVersion: Int64 = 0,
             expires: Timestamp? = nil
         ) {
             self.tenant = tenant
-            self.storageKeys = storageKeys.map { Set($0.map { WireText($0.description) }) }
+            self.storageKeys = storageKeys
             self.apiKey = apiKey
             self.keyVersion = keyVersion
             self.expires = expires
         }
 
         func includes(_ entry: EventEntry) -> Bool {
-            (tenant.map { $0 == entry.tenant } ?? true) && (storageKeys?.contains(entry.storageKey) ?? true)
+            (tenant.map { $0 == entry.tenant } ?? true) && (storageKeys?.includes(entry.storageKey.utf8.span) ?? true)
         }
     }
 

@@ -15,14 +15,14 @@ package final class CallerKey: Cacheable, Equatable {
     struct Scope: Equatable {
         let permissions: [Permission]
         /// Nil for every storage key of the tenant.
-        let storageKeys: [StorageKey]?
+        let storageKeys: StorageKeyLimit?
     }
     package let id: String
     package let tenant: TenantName
     package let name: String
     package let permissions: [Permission]
     /// Nil for every storage key of the tenant.
-    package let storageKeys: [StorageKey]?
+    package let storageKeys: StorageKeyLimit?
     package let created: Timestamp
     /// When the secret expires. That of the newest secret is when the key does.
     package let expires: Timestamp?
@@ -82,9 +82,7 @@ package final class CallerKey: Cacheable, Equatable {
 
     /// Whether the key may be used for the storage key with that text.
     package func isFor(_ storageKey: Span<UInt8>) -> Bool {
-        guard let storageKeys else { return true }
-        for known in storageKeys where known.isNamed(storageKey) { return true }
-        return false
+        storageKeys?.includes(storageKey) ?? true
     }
 
     package static func == (left: CallerKey, right: CallerKey) -> Bool {

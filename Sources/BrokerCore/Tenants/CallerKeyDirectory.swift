@@ -24,7 +24,7 @@ package final class CallerKeyDirectory: Sendable {
         cache = RevalidatingCache(bytes: 32 << 20, validity: bus.cacheValidity) { _, key in
             MemorySize.text(key.id) + MemorySize.text(key.tenant.description)
                 + MemorySize.text(key.name) + MemorySize.bytes(key.permissions.count)
-                + (key.storageKeys.map { MemorySize.texts($0.map(\.description)) } ?? 0)
+                + (key.storageKeys.map { MemorySize.texts($0.patterns.map(\.description)) } ?? 0)
         } version: { key in
             key.version
         } hash: {
@@ -78,7 +78,7 @@ package final class CallerKeyDirectory: Sendable {
 
     /// Makes a key. The result is the only place that has its secret.
     package func create(
-        tenant: TenantName, name: String, permissions: [Permission], storageKeys: [StorageKey]?,
+        tenant: TenantName, name: String, permissions: [Permission], storageKeys: StorageKeyLimit?,
         expiresIn: Duration?
     ) async throws(BrokerError) -> (key: CallerKey, secret: String) {
         let secret = try Self.newSecret()
@@ -222,7 +222,7 @@ extension CallerKey {
         JSONWriter.object { json in
             json.member("name", name)
             json.member("permissions", permissions.map(\.rawValue))
-            if let storageKeys { json.member("storage_keys", storageKeys.map(\.description)) }
+            if let storageKeys { json.member("storage_keys", storageKeys.patterns.map(\.description)) }
             json.member("created", created.milliseconds)
             json.memberIfPresent("expires", expires?.milliseconds)
             if secret.generation > 1 { json.member("generation", secret.generation) }
@@ -250,7 +250,9 @@ extension CallerKey {
             id: record.id.apiKeyID, tenant: record.id.tenant, name: name,
             scope: CallerKey.Scope(
                 permissions: permissions,
-                storageKeys: json["storage_keys"]?.array?.compactMap { $0.string.flatMap { StorageKey($0) } }),
+                storageKeys: json["storage_keys"]?.array.map { texts in
+                    StorageKeyLimit(texts.compactMap { $0.string.flatMap { StorageKeyPattern($0) } })
+                }),
             created: Timestamp(milliseconds: created),
             expires: json["expires"]?.integer.map(Timestamp.init(milliseconds:)),
             secret: CallerKey.Secret(

@@ -232,7 +232,7 @@ internal import TokenBroker
             broker, .post, "/tenants/t1/api-keys",
             body: #"""
                 {"name": "k", "permissions": ["login", "login", "credentials:read", "credentials:write", "events"],
-                 "storage_keys": ["b", "a", "a"], "expires_in": 60}
+                 "storage_keys": ["b", "a", "a", "team-a.*"], "expires_in": 60}
                 """#)
         await recorder.call(
             broker, .post, "/tenants/t1/api-keys",

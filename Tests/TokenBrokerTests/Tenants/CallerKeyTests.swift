@@ -172,6 +172,9 @@ internal import TokenBroker
         (#"{"name": "n", "permissions": ["login"], "storage_keys": []}"#, ["/storage_keys"]),
         (#"{"name": "n", "permissions": ["login"], "storage_keys": ["a b"]}"#, ["/storage_keys/0"]),
         (#"{"name": "n", "permissions": ["login"], "storage_keys": [5]}"#, ["/storage_keys/0"]),
+        (#"{"name": "n", "permissions": ["login"], "storage_keys": ["*"]}"#, ["/storage_keys/0"]),
+        (#"{"name": "n", "permissions": ["login"], "storage_keys": ["a*", "a*b"]}"#, ["/storage_keys/1"]),
+        (#"{"name": "n", "permissions": ["login"], "storage_keys": ["a**"]}"#, ["/storage_keys/0"]),
         (#"{"name": "n", "permissions": ["login"], "expires_in": 0}"#, ["/expires_in"]),
         (#"{"name": "n", "permissions": ["login"], "expires_in": -1}"#, ["/expires_in"]),
         (#"{"name": "n", "permissions": ["login"], "expires_in": "60"}"#, ["/expires_in"]),
@@ -445,6 +448,51 @@ internal import TokenBroker
             await broker.call(.post, "/login/initialize", key: key, body: #"{"storage_key": "bob"}"#).status == 201)
         #expect(await broker.get("storage_key=eve").token == "e1")
         #expect(await broker.get().token == "d1")
+    }
+
+    @Test func `a key that is narrowed by a pattern is good for the storage keys that begin with it`() async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant()
+        let made = await broker.call(
+            .post, "/tenants/t1/api-keys",
+            body: #"{"name": "n", \#(Self.all), "storage_keys": ["team-a.x", "team-a.*", "bob"]}"#)
+        #expect(made.json["storage_keys"]?.array?.map(\.text) == ["bob", "team-a.*"])
+        let key = try #require(made.json["api_key"]?.text)
+        let table = [
+            ("team-a.", true), ("team-a.alice", true), ("team-a.~", true), ("bob", true), ("team-a", false),
+            ("team-a-1", false), ("team-b.alice", false), ("Team-a.alice", false), ("bob2", false), ("default", false),
+        ]
+        for (storageKey, isAllowed) in table {
+            let status = isAllowed ? 200 : 403
+            await broker.set("token", storageKey: storageKey)
+            let query = "?storage_key=\(storageKey)"
+            // Twice, because the second read may be answered in another way.
+            for path in ["/credentials", "/credentials", "/credentials/status"] {
+                #expect(await broker.call(.get, path + query, key: key).status == status, "\(path) \(storageKey)")
+            }
+            let begun = await broker.call(
+                .post, "/login/initialize", key: key, body: #"{"storage_key": "\#(storageKey)"}"#)
+            #expect(begun.status == (isAllowed ? 201 : 403), "\(storageKey)")
+            let other = await broker.beginLogin(body: #"{"storage_key": "\#(storageKey)"}"#)
+            #expect(await broker.call(.get, "/login/\(other.id)", key: key).status == (isAllowed ? 200 : 404))
+            let put = await broker.call(
+                .put, "/credentials", key: key,
+                body: #"{"storage_key": "\#(storageKey)", "credentials": {"client_id": "c1", "token": "x"}}"#)
+            #expect(put.status == status)
+            #expect(await broker.call(.delete, "/credentials" + query, key: key).status == (isAllowed ? 204 : 403))
+        }
+    }
+
+    @Test(arguments: [(32, 201), (33, 400)])
+    func `so many patterns are taken`(count: Int, status: Int) async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant()
+        let texts = (0..<count).map { "\"k\($0).*\"" } + (0..<100).map { "\"l\($0)\"" }
+        let made = await broker.call(
+            .post, "/tenants/t1/api-keys",
+            body: #"{"name": "n", \#(Self.all), "storage_keys": [\#(texts.joined(separator: ","))]}"#)
+        #expect(made.status == status)
+        if status == 400 { #expect(made.pointers == ["/storage_keys"]) }
     }
 
     // MARK: The table
