@@ -182,7 +182,9 @@ enum Command: Equatable {
                                                  the data directory (master.keys); a backup of the directory then
                                                  contains the key that decrypts it
           TOKEN_BROKER_ADMIN_KEY *               the operator's API key, 32 to 512 random characters; or several as
-                                                 name:key, comma-separated; the embedded store generates one (admin.key)
+                                                 name:key or name/role:key, comma-separated, with a role of admin (the
+                                                 default), operator and auditor; the embedded store generates one
+                                                 (admin.key)
           TOKEN_BROKER_TRUSTED_CA_FILE           PEM file with additional root certificates for calls to providers
           TOKEN_BROKER_ALLOW_INSECURE_PROVIDERS  true allows http:// providers and private addresses except link-local
                                                  ones; for development only

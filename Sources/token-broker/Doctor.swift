@@ -147,6 +147,10 @@ private struct Doctor {
                 .warning,
                 "the master keys are in TOKEN_BROKER_DATA_DIR beside the records: use TOKEN_BROKER_MASTER_KEYS_FILE")
         }
+        if let keys = configuration.adminKeys {
+            let texts = keys.described.map { "\($0.name) (\($0.role.rawValue))" }
+            add(.good, "the operators' keys and their roles are " + texts.joined(separator: ", "))
+        }
         let limits = configuration.limits
         if limits.apiKeyLifetime == nil, limits.apiKeyLongestLifetime == nil {
             add(.note, "TOKEN_BROKER_API_KEY_DAYS is 0: API keys whose creator names no expires_in have no end")

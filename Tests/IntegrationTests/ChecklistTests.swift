@@ -47,6 +47,14 @@ import Testing
         (["API_KEY_MAX_DAYS": "89"], 78, "token-broker: TOKEN_BROKER_API_KEY_DAYS must not be more than"),
         (["API_KEY_MAX_DAYS": "90"], 0, "0 faults, 0 warnings, 1 notes"),
         (["API_KEY_DAYS": "0", "API_KEY_MAX_DAYS": "90"], 0, "0 faults, 0 warnings, 1 notes"),
+        (
+            ["ADMIN_KEY": "ops:0123456789abcdef0123456789abcdef,eve/auditor:fedcba9876543210fedcba9876543210"], 0,
+            "good    the operators' keys and their roles are ops (admin), eve (auditor)"
+        ),
+        (
+            ["ADMIN_KEY": "eve/auditor:fedcba9876543210fedcba9876543210"], 78,
+            "token-broker: TOKEN_BROKER_ADMIN_KEY has no key with the role admin"
+        ),
         (["AUDIT_CHANGES": "false"], 0, "note    TOKEN_BROKER_AUDIT_CHANGES is false"),
         (["AUDIT_READS": "none"], 0, "note    TOKEN_BROKER_AUDIT_READS is none"),
     ]

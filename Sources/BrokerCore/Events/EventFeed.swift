@@ -1,6 +1,6 @@
 internal import Containers
 package import CredentialStore
-package import ExternalText
+internal import ExternalText
 package import OAuth
 internal import Reactor
 internal import Synchronization

@@ -95,7 +95,7 @@ package final class CallerKey: Cacheable, Equatable {
 
 /// Who is calling.
 package enum Caller: Sendable {
-    /// The operator, with the admin key of that name.
-    case admin(AdminName)
+    /// The operator, with the admin key of that name, which has that role.
+    case admin(AdminName, AdminRole)
     case key(CallerKey)
 }
