@@ -5,8 +5,9 @@ package import OAuth
 package enum RecordKind: String, Sendable, CaseIterable, Hashable {
     /// The configuration of a tenant; the key is empty.
     case tenant
-    /// An API key of a caller. The record's key is the identifier of the API key. The look-up digest is the digest of
-    /// the API key.
+    /// A secret of an API key of a caller: the newest one, or the one before it while that is still accepted. The record's
+    /// key is the identifier of the API key, for the earlier secret with a suffix. The look-up digest is the digest of the
+    /// secret.
     case apiKey = "api-key"
     /// The credentials of a user, or the tombstone that a logout left; the key is the storage key.
     case credentials
@@ -98,6 +99,26 @@ package struct RecordID: Hashable, Sendable, Comparable {
     /// A phrase for operators.
     var text: String {
         key.isEmpty ? "the \(kind.rawValue) record of \(tenant)" : "the \(kind.rawValue) record '\(key)' of \(tenant)"
+    }
+}
+
+/// An API key has a record for its newest secret and, after a rotation, one for the secret before it.
+extension RecordID {
+    private static let earlierSecretSuffix: WireText = ".earlier"
+
+    /// The record of the API key's newest secret.
+    package static func apiKey(_ id: String, of tenant: TenantName) -> RecordID { RecordID(.apiKey, tenant, key: id) }
+
+    /// The record of the secret that the API key had before its last rotation.
+    package static func earlierSecret(ofAPIKey id: String, of tenant: TenantName) -> RecordID {
+        RecordID(.apiKey, tenant, key: id + earlierSecretSuffix.text)
+    }
+
+    package var isOfEarlierSecret: Bool { kind == .apiKey && WireText(key).ends(with: Self.earlierSecretSuffix) }
+
+    /// The identifier of the API key that the record belongs to.
+    package var apiKeyID: String {
+        isOfEarlierSecret ? WireText(key.utf8.dropLast(Self.earlierSecretSuffix.count)).text : key
     }
 }
 

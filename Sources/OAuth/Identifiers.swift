@@ -51,11 +51,6 @@ package struct StorageKey: Hashable, Sendable, Comparable, CustomStringConvertib
         ByteRun.end(of: .identifier, bytes, from: start)
     }
 
-    /// Whether the storage key has this text.
-    package func isNamed(_ text: Span<UInt8>) -> Bool {
-        ByteRun.equal(description.utf8.span, text)
-    }
-
     private init(unchecked text: String) { description = text }
 
     package static func < (left: StorageKey, right: StorageKey) -> Bool {

@@ -1,12 +1,18 @@
 package import BrokerCore
 package import Cryptography
+internal import ExternalText
 
-/// The operator's keys. Each has a name, so that an operator can replace one key and keep the others.
+/// The operator's keys. Each has a name, so that an operator can replace one key and keep the others, and a role.
 package struct AdminKeys: Sendable {
     /// Why a text is not a list of keys. Positions count from 1. No case contains any text of a key.
     package enum Fault: Error, Equatable, Sendable, CustomStringConvertible {
         /// The text before the entry's colon is not a name. It is not shown, because it may be part of a key.
         case malformedName(position: Int)
+        /// The text between the entry's slash and its colon is not a role. Neither it nor the name is shown, because both may be
+        /// parts of a key.
+        case unknownRole(position: Int)
+        /// No key may change the configuration.
+        case noAdmin
         /// An earlier entry has the same name.
         case duplicateName(AdminName)
         /// The key has fewer than 32 or more than 512 characters, or a character that is not visible ASCII.
@@ -19,8 +25,12 @@ package struct AdminKeys: Sendable {
         package var description: String {
             switch self {
             case .malformedName(let position):
-                "entry \(position) is not of the form name:key, with a name of 1 to 63 of a-z, 0-9 and '-' that does "
-                    + "not begin with '-'; a key without a name has no colon"
+                "entry \(position) is not of the form name:key or name/role:key, with a name of 1 to 63 of a-z, 0-9 and "
+                    + "'-' that does not begin with '-'; a key without a name has no colon"
+            case .unknownRole(let position):
+                "entry \(position) has an unknown role; the roles are "
+                    + AdminRole.allCases.map(\.rawValue).joined(separator: ", ")
+            case .noAdmin: "has no key with the role admin, so that no key may change tenants and API keys"
             case .duplicateName(let name): "has two keys of the name '\(name)'"
             case .malformedKey(let name):
                 "must have \(lengths.lowerBound) to \(lengths.upperBound) visible ASCII characters without spaces; the "
@@ -38,36 +48,50 @@ package struct AdminKeys: Sendable {
     /// less.
     private static let leastDistinct = 8
 
-    private let digests: [(name: AdminName, digest: SHA256.Words)]
+    private typealias Entry = (name: AdminName, role: AdminRole, digest: SHA256.Words)
 
-    /// Reads a comma-separated list of keys. An entry is `name:key`, or a key without a colon, whose name is `admin`.
-    /// No key contains a comma.
+    private let entries: [Entry]
+
+    /// Reads a comma-separated list of keys. An entry is `name:key` or `name/role:key`, or a key without a colon, whose name is
+    /// `admin`. Without a role it has the role `admin`. No key contains a comma.
     package init(parsing text: SecretBytes) throws(Fault) {
-        var digests: [(name: AdminName, digest: SHA256.Words)] = []
+        var known: [Entry] = []
         let entries = text.revealedBytes.split(separator: UInt8(ascii: ","), omittingEmptySubsequences: false)
         for (index, entry) in entries.enumerated() {
-            var (name, key) = (AdminName.unnamed, entry)
+            var (name, role, key) = (AdminName.unnamed, AdminRole.admin, entry)
             if let colon = entry.firstIndex(of: UInt8(ascii: ":")) {
-                guard let given = AdminName(entry[..<colon]) else { throw .malformedName(position: index + 1) }
+                let parts = entry[..<colon].split(
+                    separator: UInt8(ascii: "/"), maxSplits: 1, omittingEmptySubsequences: false)
+                guard let given = AdminName(parts[0]) else { throw .malformedName(position: index + 1) }
+                if parts.count > 1 {
+                    guard let named = AdminRole(WireText(Array(parts[1]))) else {
+                        throw .unknownRole(position: index + 1)
+                    }
+                    role = named
+                }
                 (name, key) = (given, entry[entry.index(after: colon)...])
             }
-            if digests.contains(where: { $0.name == name }) { throw .duplicateName(name) }
+            if known.contains(where: { $0.name == name }) { throw .duplicateName(name) }
             guard Self.lengths.contains(key.count), key.allSatisfy({ $0 > 0x20 && $0 < 0x7f }) else {
                 throw .malformedKey(name)
             }
             guard Set(key).count >= Self.leastDistinct else { throw .guessable(name) }
             let digest = SHA256.words(Array(key).span)
-            if digests.contains(where: { $0.digest == digest }) { throw .duplicateKey(name) }
-            digests.append((name, digest))
+            if known.contains(where: { $0.digest == digest }) { throw .duplicateKey(name) }
+            known.append((name, role, digest))
         }
-        self.digests = digests
+        guard known.contains(where: { $0.role == .admin }) else { throw .noAdmin }
+        self.entries = known
     }
 
-    /// The name of the key with this digest; nil if no key has it. The time that this takes does not depend on the
-    /// result.
-    func name(digest: SHA256.Words) -> AdminName? {
-        var found: AdminName?
-        for known in digests where digest.isEqual(known.digest) { found = known.name }
-        return found
+    /// The names and roles of the keys.
+    package var described: [(name: AdminName, role: AdminRole)] { entries.map { ($0.name, $0.role) } }
+
+    /// The name and the role of the key with this digest; nil if no key has it. The time that this takes does not depend on
+    /// the result.
+    func find(digest: SHA256.Words) -> (name: AdminName, role: AdminRole)? {
+        var found: Int?
+        for index in entries.indices where digest.isEqual(entries[index].digest) { found = index }
+        return found.map { (entries[$0].name, entries[$0].role) }
     }
 }

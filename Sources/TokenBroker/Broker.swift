@@ -14,6 +14,8 @@ package final class Broker: Sendable {
         package var rates = Rates()
         /// How long an API key is valid whose creator does not say it; nil for without end, which is the default.
         package var apiKeyLifetime: Duration?
+        /// For how long an API key may be valid from its creation or rotation on; nil for any time, which is the default.
+        package var apiKeyLongestLifetime: Duration?
         /// The version that `/` shows; empty shows none.
         package var version = ""
         /// Whether probes and metrics are answered by a listener of their own.

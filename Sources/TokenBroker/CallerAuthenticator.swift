@@ -10,7 +10,7 @@ internal import Reactor
 package struct CallerAuthenticator: Sendable {
     /// The result of a look-up in memory.
     enum Finding {
-        case admin(AdminName)
+        case admin(AdminName, AdminRole)
         case key(CallerKey)
         /// The key is not in memory, so it must be read from the store.
         case unknown
@@ -46,7 +46,7 @@ package struct CallerAuthenticator: Sendable {
             throw Refusal.noKey.error
         }
         switch find(digest, at: time.clocks) {
-        case .admin(let name): return .admin(name)
+        case .admin(let name, let role): return .admin(name, role)
         case .key(let key): return .key(key)
         case .expired: throw Refusal.unknownKey.error
         case .unknown:
@@ -74,7 +74,7 @@ package struct CallerAuthenticator: Sendable {
 
     /// Finds the caller in memory.
     func find(_ digest: SHA256.Words, at clocks: (now: Timestamp, monotonic: MonotonicInstant)) -> Finding {
-        if let name = adminKeys.name(digest: digest) { return .admin(name) }
+        if let (name, role) = adminKeys.find(digest: digest) { return .admin(name, role) }
         guard let key = keys.inMemory(digest: digest, now: clocks.monotonic) else { return .unknown }
         return key.hasExpired(at: clocks.now) ? .expired : .key(key)
     }

@@ -31,7 +31,7 @@ struct EventRoutes {
         let listener = try await broker.events.listener(
             .init(
                 tenant: tenant, storageKeys: call.narrowedStorageKeys, apiKey: call.apiKey?.recordID,
-                expires: call.apiKey?.expires), after: position)
+                keyVersion: call.apiKey?.version ?? 0, expires: call.apiKey?.expires), after: position)
         let request = call.request
         response.stream = { [broker] stream in
             await listener.run(

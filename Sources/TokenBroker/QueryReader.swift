@@ -72,3 +72,7 @@ extension BrokerError {
 extension StorageKey {
     static let rule = "must be 1 to 200 characters of A-Z a-z 0-9 . _ ~ : @ -"
 }
+
+extension StorageKeyPattern {
+    static let rule = StorageKey.rule + ", and may end with one * behind them for all storage keys that begin with them"
+}

@@ -116,6 +116,8 @@ struct Route: Sendable {
     /// The content that the route reads; nil if it reads none, or checks it itself.
     private let contentType: ContentType?
     let handle: @Sendable (Call) async throws(BrokerError) -> Response
+    /// The roles of operators' keys that may use it.
+    private let roles: [AdminRole]
 
     /// - Parameter checksContent: whether the type of the content is checked before the route reads it: a form on open routes, else
     ///   JSON.
@@ -128,6 +130,7 @@ struct Route: Sendable {
         self.access = access
         self.allowsHead = allowsHead
         self.handle = handle
+        roles = AdminRoutes.roles(method, path)
         let readsContent = checksContent && (method == .post || method == .put)
         contentType = readsContent ? access == .open ? .form : .json : nil
     }
@@ -150,7 +153,21 @@ struct Route: Sendable {
     /// - Parameter caller: nil on open routes.
     /// - Throws: `forbidden`.
     func authorize(_ caller: Caller?) throws(BrokerError) {
-        if case .key(let key)? = caller { try authorize(key) }
+        switch caller {
+        case .key(let key)?: try authorize(key)
+        case .admin(let name, let role)?: try authorize(name, role)
+        case nil: return
+        }
+    }
+
+    /// - Throws: `forbidden`, with the roles that may use the route.
+    private func authorize(_ name: AdminName, _ role: AdminRole) throws(BrokerError) {
+        if access == .open || roles.contains(role) { return }
+        let sufficient = roles.map(\.rawValue).joined(separator: " or ")
+        throw BrokerError(
+            .forbidden,
+            "The admin key '\(name)' has the role \(role.rawValue), which may not use \(method.name) \(path). That needs the "
+                + "role \(sufficient).")
     }
 
     /// - Throws: `forbidden`.

@@ -61,7 +61,7 @@ extension Call {
     }
 
     /// The storage keys that the caller's API key is limited to; nil means all.
-    var narrowedStorageKeys: [StorageKey]? { apiKey?.storageKeys }
+    var narrowedStorageKeys: StorageKeyLimit? { apiKey?.storageKeys }
 
     /// The caller's API key; nil for the operator's keys and for calls without a key.
     var apiKey: CallerKey? {

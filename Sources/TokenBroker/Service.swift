@@ -129,7 +129,7 @@ package struct Service: RequestHandler {
         let caller =
             switch call.caller {
             case .key(let key)?: "key:\(key.id)"
-            case .admin(let name)?: "admin:\(name)"
+            case .admin(let name, _)?: "admin:\(name)"
             // Browsers and apps have no key.
             case nil: "anyone"
             }
@@ -275,7 +275,7 @@ package struct Service: RequestHandler {
         if let client = request.client { fields.append(.peer(client)) }
         switch reception.caller {
         case .key(let key)?: fields += [.apiKey(APIKeyID(key.id)), .tenant(key.tenant)]
-        case .admin(let name)?:
+        case .admin(let name, _)?:
             fields.append(.admin(name))
             if let tenant = tenantNamed(request, reception) { fields.append(.tenant(tenant)) }
         case nil: break

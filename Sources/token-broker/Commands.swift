@@ -184,7 +184,9 @@ enum Command: Equatable {
                                                  names a program that prints the keys instead, with its arguments. At
                                                  SIGHUP the service reads the file or runs the program again
           TOKEN_BROKER_ADMIN_KEY *               the operator's API key, 32 to 512 random characters; or several as
-                                                 name:key, comma-separated; the embedded store generates one (admin.key)
+                                                 name:key or name/role:key, comma-separated, with a role of admin (the
+                                                 default), operator and auditor; the embedded store generates one
+                                                 (admin.key)
           TOKEN_BROKER_TRUSTED_CA_FILE           PEM file with additional root certificates for calls to providers
           TOKEN_BROKER_ALLOW_INSECURE_PROVIDERS  true allows http:// providers and private addresses except link-local
                                                  ones; for development only
@@ -249,6 +251,9 @@ enum Command: Equatable {
                                                  answered without a delay, 0 to 1000000; 0 delays none; default 20
           TOKEN_BROKER_API_KEY_DAYS              days that a new API key is valid whose creator names no expires_in, 0 to
                                                  3650; 0 is without end; default 0
+          TOKEN_BROKER_API_KEY_MAX_DAYS          days that a new API key, or the new secret of one, may be valid at most,
+                                                 0 to 3650; a longer expires_in is refused, and a key whose creator names
+                                                 none gets this where API_KEY_DAYS is 0; 0 is no limit; default 0
           TOKEN_BROKER_PENDING_LOGINS            pending logins of one tenant on all replicas, 0 to 10000000; 0 is no
                                                  limit; default 10000
           TOKEN_BROKER_PENDING_DEVICE_LOGINS     the same for device logins; default 2000

@@ -350,6 +350,8 @@ extension Configuration {
         var appRequests = TokenEndpointLimits.Limits()
         /// The lifetime of API keys whose creator names none.
         var apiKeyLifetime: Duration?
+        /// The longest lifetime of new API keys.
+        var apiKeyLongestLifetime: Duration?
 
         fileprivate init(_ reader: inout EnvironmentReader) {
             rates.logins = reader.rate("LOGIN_RATE", rates.logins)
@@ -366,8 +368,11 @@ extension Configuration {
             pendingDeviceLogins = reader.limit("PENDING_DEVICE_LOGINS", usual.pendingDeviceLogins)
             eventStreamsPerKey = reader.limit("EVENT_STREAMS_PER_KEY", usual.listenersPerKey)
             eventStreamsPerTenant = reader.limit("EVENT_STREAMS_PER_TENANT", usual.listenersPerTenant)
-            let days = reader.integer("API_KEY_DAYS", in: 0...3650) ?? 0
-            apiKeyLifetime = days == 0 ? nil : .seconds(Int64(days) * 86_400)
+            apiKeyLifetime = reader.days("API_KEY_DAYS")
+            apiKeyLongestLifetime = reader.days("API_KEY_MAX_DAYS")
+            if let longest = apiKeyLongestLifetime, let usual = apiKeyLifetime, usual > longest {
+                reader.note("API_KEY_DAYS", "must not be more than TOKEN_BROKER_API_KEY_MAX_DAYS")
+            }
             appRequests.perAddress = reader.limit("APP_REQUESTS_PER_ADDRESS", appRequests.perAddress)
             appRequests.perUser = reader.limit("APP_REQUESTS_PER_USER", appRequests.perUser)
         }
@@ -505,6 +510,12 @@ private struct EnvironmentReader: TextReader {
     mutating func rate(_ name: String, _ usual: Rate?) -> Rate? {
         guard let perSecond = integer(name, in: 0...1_000_000) else { return usual }
         return perSecond == 0 ? nil : Rate(perSecond: perSecond)
+    }
+
+    /// A number of days up to ten years; nil when the variable is 0 or not set.
+    mutating func days(_ name: String) -> Duration? {
+        guard let days = integer(name, in: 0...3650), days > 0 else { return nil }
+        return .seconds(Int64(days) * 86_400)
     }
 
     /// A maximum count; nil when the variable is 0.

@@ -46,6 +46,8 @@ private struct Doctor {
     private static let longestUseOfSecrets: Duration = .seconds(92 * 86_400)
     /// API keys without an end are replaced at least this often.
     private static let longestUseOfKeys: Duration = .seconds(366 * 86_400)
+    /// For so long before their end API keys are named.
+    private static let noticeOfKeys: Duration = .seconds(14 * 86_400)
 
     private let configuration: Configuration
     private let now = SystemTime().now
@@ -145,7 +147,12 @@ private struct Doctor {
                 .warning,
                 "the master keys are in TOKEN_BROKER_DATA_DIR beside the records: use TOKEN_BROKER_MASTER_KEYS_FILE")
         }
-        if configuration.limits.apiKeyLifetime == nil {
+        if let keys = configuration.adminKeys {
+            let texts = keys.described.map { "\($0.name) (\($0.role.rawValue))" }
+            add(.good, "the operators' keys and their roles are " + texts.joined(separator: ", "))
+        }
+        let limits = configuration.limits
+        if limits.apiKeyLifetime == nil, limits.apiKeyLongestLifetime == nil {
             add(.note, "TOKEN_BROKER_API_KEY_DAYS is 0: API keys whose creator names no expires_in have no end")
         }
     }
@@ -306,17 +313,26 @@ private struct Doctor {
         var last: String?
         while true {
             let page = try await keys.list(tenant: tenant, after: last, limit: 100)
-            for key in page where !key.hasExpired(at: now) {
-                let age = key.created.duration(to: now)
-                if key.expires == nil, age > Self.longestUseOfKeys {
-                    add(
-                        .warning,
-                        "tenant \(tenant): the API key \(key.id) is \(age.components.seconds / 86_400) days old and has no end"
-                    )
-                }
-            }
+            for key in page where !key.hasExpired(at: now) { check(key) }
             guard page.count == 100, let id = page.last?.id else { return }
             last = id
+        }
+    }
+
+    private mutating func check(_ key: CallerKey) {
+        let start = "tenant \(key.tenant): the API key \(key.id) "
+        let begun = key.secret.rotated ?? key.created
+        func days(_ duration: Duration) -> Int64 { duration.components.seconds / 86_400 }
+        if let longest = configuration.limits.apiKeyLongestLifetime,
+            key.expires.map({ begun.duration(to: $0) > longest }) ?? true
+        {
+            let life = key.expires.map { "is valid for \(days(begun.duration(to: $0))) days" } ?? "has no end"
+            add(.warning, start + life + ", which is longer than TOKEN_BROKER_API_KEY_MAX_DAYS; rotate it")
+        } else if key.expires == nil, begun.duration(to: now) > Self.longestUseOfKeys {
+            add(.warning, start + "has had the same secret for \(days(begun.duration(to: now))) days, and has no end")
+        }
+        if let expires = key.expires, now.duration(to: expires) < Self.noticeOfKeys {
+            add(.warning, start + "expires in \(days(now.duration(to: expires))) days")
         }
     }
 }

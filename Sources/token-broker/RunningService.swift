@@ -70,6 +70,7 @@ struct RunningService {
         settings.core.renewalPatience = configuration.renewalPatience
         settings.rates = configuration.limits.rates
         settings.apiKeyLifetime = configuration.limits.apiKeyLifetime
+        settings.apiKeyLongestLifetime = configuration.limits.apiKeyLongestLifetime
         settings.pendingLogins = configuration.limits.pendingLogins
         settings.pendingDeviceLogins = configuration.limits.pendingDeviceLogins
         settings.listenersPerKey = configuration.limits.eventStreamsPerKey

@@ -44,6 +44,17 @@ import Testing
         (["LOG_LEVEL": "debug"], 10, "warning TOKEN_BROKER_LOG_LEVEL is debug"),
         (["MASTER_KEYS": ""], 10, "warning the master keys are in TOKEN_BROKER_DATA_DIR"),
         (["API_KEY_DAYS": "0"], 0, "note    TOKEN_BROKER_API_KEY_DAYS is 0"),
+        (["API_KEY_MAX_DAYS": "89"], 78, "token-broker: TOKEN_BROKER_API_KEY_DAYS must not be more than"),
+        (["API_KEY_MAX_DAYS": "90"], 0, "0 faults, 0 warnings, 1 notes"),
+        (["API_KEY_DAYS": "0", "API_KEY_MAX_DAYS": "90"], 0, "0 faults, 0 warnings, 1 notes"),
+        (
+            ["ADMIN_KEY": "ops:0123456789abcdef0123456789abcdef,eve/auditor:fedcba9876543210fedcba9876543210"], 0,
+            "good    the operators' keys and their roles are ops (admin), eve (auditor)"
+        ),
+        (
+            ["ADMIN_KEY": "eve/auditor:fedcba9876543210fedcba9876543210"], 78,
+            "token-broker: TOKEN_BROKER_ADMIN_KEY has no key with the role admin"
+        ),
         (["AUDIT_CHANGES": "false"], 0, "note    TOKEN_BROKER_AUDIT_CHANGES is false"),
         (["AUDIT_READS": "none"], 0, "note    TOKEN_BROKER_AUDIT_READS is none"),
     ]
@@ -93,6 +104,27 @@ import Testing
         for (name, body) in tenants {
             #expect(try await broker.call(.put, "/tenants/\(name)", body: body).status == 201)
         }
+        // One key for each side of the limits: as long as it may live, longer, without an end; about to expire, and not.
+        var ids: [String] = []
+        for seconds in ["7776000", "7776001", "null", "1209500", "1209700"] {
+            let made = try await broker.call(
+                .post, "/tenants/t1/api-keys",
+                body: #"{"name": "k", "permissions": ["login"], "expires_in": \#(seconds)}"#)
+            ids.append(try #require(made.json["id"]?.text))
+        }
+        var strict = variables
+        (strict["API_KEY_DAYS"], strict["API_KEY_MAX_DAYS"]) = ("0", "90")
+        let limited = try await run(strict).lines
+        let unlimited = try await run(variables).lines
+        #expect(limited.filter { $0.contains("API_KEY_MAX_DAYS; rotate it") }.map { $0.contains(ids[1]) } == [true])
+        #expect(unlimited.count { $0.contains("API_KEY_MAX_DAYS") } == 0)
+        for lines in [limited, unlimited] {
+            #expect(lines.filter { $0.contains("expires in 13 days") }.map { $0.contains(ids[3]) } == [true])
+        }
+        for id in ids {
+            #expect(try await broker.call(.delete, "/tenants/t1/api-keys/\(id)").status == 204)
+        }
+
         let found = try await run(variables)
         #expect(found.status == 10, "\(found.lines.joined(separator: "\n"))")
         let warnings = found.lines.filter { $0.hasPrefix("warning ") }

@@ -41,6 +41,8 @@ internal import Testing
             ("REQUEST_RATE", "1000001", 78),
             ("API_KEY_DAYS", "-1", 78), ("API_KEY_DAYS", "0", 0), ("API_KEY_DAYS", "3650", 0),
             ("API_KEY_DAYS", "3651", 78),
+            ("API_KEY_MAX_DAYS", "-1", 78), ("API_KEY_MAX_DAYS", "0", 0), ("API_KEY_MAX_DAYS", "3650", 0),
+            ("API_KEY_MAX_DAYS", "3651", 78),
             ("TENANT_REQUEST_RATE", "-1", 78), ("TENANT_REQUEST_RATE", "0", 0),
             ("TENANT_REQUEST_RATE", "1000000", 0), ("TENANT_REQUEST_RATE", "1000001", 78),
             ("ADDRESS_REQUEST_RATE", "-1", 78), ("ADDRESS_REQUEST_RATE", "0", 0),

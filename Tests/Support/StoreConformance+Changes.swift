@@ -71,6 +71,25 @@ extension StoreConformance {
             #expect(try await store.find(.apiKey, lookup: StoreSample.digest(1)) == first)
             #expect(try await store.find(.login, lookup: StoreSample.digest(1)) == otherKind)
         },
+        StoreConformance("a look-up digest goes from one record to another in one commit") { store async throws in
+            var newest = StoreSample.record(.apiKey, StoreSample.alpha, "k", lookup: StoreSample.digest(1))
+            var earlier = StoreSample.record(.apiKey, StoreSample.alpha, "k.earlier", lookup: StoreSample.digest(1))
+            try await store.commit([.insert(newest)])
+            for round: UInt8 in 2...9 {
+                (newest.version, earlier.version) = (Int64(round), Int64(round))
+                (earlier.lookup, newest.lookup) = (newest.lookup, StoreSample.digest(round))
+                let second: RecordChange =
+                    round == 2 ? .insert(earlier) : .replace(earlier, version: Int64(round) - 1)
+                try await store.commit([.replace(newest, version: Int64(round) - 1), second])
+                #expect(try await store.find(.apiKey, lookup: StoreSample.digest(round)) == newest)
+                #expect(try await store.find(.apiKey, lookup: StoreSample.digest(round - 1)) == earlier)
+                #expect(try await store.find(.apiKey, lookup: StoreSample.digest(round - 2)) == nil)
+            }
+            try await store.commit([.remove(newest.id, version: 9), .remove(earlier.id, version: 9)])
+            for round: UInt8 in 1...9 {
+                #expect(try await store.find(.apiKey, lookup: StoreSample.digest(round)) == nil)
+            }
+        },
         StoreConformance("a replacement moves the look-up digest") { store async throws in
             let record = StoreSample.record(.login, lookup: StoreSample.digest(1))
             try await store.commit([.insert(record)])

@@ -18,7 +18,7 @@ enum AuditedChanges {
                 guard let name = name(of: change, record) else { continue }
                 (action, id, version) = (name, record.id, record.version)
             case .remove(let removed, let old):
-                guard isAudited(removed.kind) else { continue }
+                guard isAudited(removed.kind), !removed.isOfEarlierSecret else { continue }
                 (action, id, version) = ("\(removed.kind.rawValue).removed", removed, old)
             case .removeAll(let tenant): (action, id, version) = ("tenant.removed", RecordID(.tenant, tenant), nil)
             case .require, .settleDue, .claim, .release, .append, .audit: continue
@@ -95,7 +95,9 @@ enum AuditedChanges {
         var isNew = false
         if case .insert = change { isNew = true }
         if kind == .login || kind == .device { return isNew ? "\(kind.rawValue).begun" : nil }
-        guard isAudited(kind) else { return nil }
+        // The record of the key's newest secret tells of the key.
+        guard isAudited(kind), !record.id.isOfEarlierSecret else { return nil }
+        if kind == .apiKey { return isNew ? "api-key.created" : "api-key.rotated" }
         if kind == .credentials {
             // A logout leaves a record without credentials.
             let isEmpty = CredentialRecord(decoding: record.content.revealedBytes).map { $0.granted == nil } ?? false

@@ -1,5 +1,15 @@
 internal import OAuth
 
+/// What one of the operator's keys may be used for. `AdminRoutes` has the operations of each.
+package enum AdminRole: String, Sendable, CaseIterable {
+    /// Everything.
+    case admin
+    /// What running the service needs, without its configuration and its callers' keys.
+    case `operator`
+    /// To look, without tokens and secrets.
+    case auditor
+}
+
 /// The name of one of the operator's keys: `[a-z0-9][a-z0-9-]{0,62}`. It stands in the log, and the key does not.
 package struct AdminName: Sendable, Hashable, CustomStringConvertible {
     /// The name of a key that is given without one.

@@ -74,7 +74,7 @@ package struct CredentialsList: Sendable {
     /// records cannot be opened are left out, and logged.
     /// - Parameter storageKeys: the only ones to list; nil for all.
     package func list(
-        _ tenant: Tenant, only storageKeys: [StorageKey]?, _ filter: CredentialsFilter, after place: StorageKey?,
+        _ tenant: Tenant, only storageKeys: StorageKeyLimit?, _ filter: CredentialsFilter, after place: StorageKey?,
         limit: Int
     ) async throws(BrokerError) -> CredentialsPage {
         if let fault = await clientFaults.current(of: tenant) {
@@ -90,7 +90,7 @@ package struct CredentialsList: Sendable {
     /// - Parameter fault: the fault of the tenant's client; nil where there is none.
     /// - Returns: nil where a user's credentials show that the fault has ended.
     private func list(
-        _ tenant: Tenant, only storageKeys: [StorageKey]?, _ filter: CredentialsFilter, after place: StorageKey?,
+        _ tenant: Tenant, only storageKeys: StorageKeyLimit?, _ filter: CredentialsFilter, after place: StorageKey?,
         limit: Int, _ fault: ClientFault?
     ) async throws(BrokerError) -> CredentialsPage? {
         var page = CredentialsPage(next: place)
@@ -170,38 +170,54 @@ package struct CredentialsList: Sendable {
     }
 
     private func rows(
-        of tenant: TenantName, only storageKeys: [StorageKey]?, after place: StorageKey?, limit: Int
+        of tenant: TenantName, only storageKeys: StorageKeyLimit?, after place: StorageKey?, limit: Int
     ) async throws(StoreError) -> [Row] {
-        let vault = records.vault
-        guard let storageKeys else {
-            let stored = try await vault.listSealed(
-                .credentials, tenant: tenant, after: Self.place(.credentials, tenant, place), limit: limit)
-            // Quarantined credentials and failures exist only for storage keys that have a record of credentials. (The record of
-            // the tenant's client fault has no storage key and comes before all others.)
-            let quarantined = try await vault.listSealed(
-                .quarantine, tenant: tenant, after: Self.place(.quarantine, tenant, place), limit: limit)
-            let trouble = try await vault.listSealed(
-                .trouble, tenant: tenant, after: Self.place(.trouble, tenant, place), limit: limit + 1)
-            let (quarantinedByKey, troubleByKey) = (Self.byKey(quarantined), Self.byKey(trouble))
-            return stored.compactMap { record in
-                let key = WireText(record.id.key)
-                return StorageKey(key).map {
-                    Row(
-                        storageKey: $0, stored: record, quarantined: quarantinedByKey[key],
-                        trouble: troubleByKey[key])
-                }
-            }
-        }
+        guard let storageKeys else { return try await rows(of: tenant, after: place, limit: limit) }
         var rows: [Row] = []
-        for storageKey in storageKeys.sorted().drop(while: { key in place.map { key <= $0 } ?? false }).prefix(limit) {
-            let id = CredentialsID(tenant: tenant, storageKey: storageKey)
-            rows.append(
-                Row(
-                    storageKey: storageKey, stored: try await vault.readSealed(CredentialsRecords.recordID(id)),
-                    quarantined: try await vault.readSealed(CredentialsRecords.quarantineID(id)),
-                    trouble: try await vault.readSealed(CredentialsRecords.troubleID(id))))
+        for pattern in storageKeys.patterns where rows.count < limit {
+            let isAhead = place.map { $0 < pattern.key } ?? true
+            // A storage key of that name begins with it, too.
+            if isAhead { rows.append(try await row(of: CredentialsID(tenant: tenant, storageKey: pattern.key))) }
+            guard pattern.isPrefix, isAhead || place.map(pattern.matches) ?? true else { continue }
+            // The place is at the first or at a later storage key that begins with it.
+            let start = isAhead ? pattern.key : place
+            if rows.count == limit { break }
+            let found = try await self.rows(of: tenant, after: start, limit: limit - rows.count)
+            rows += found.prefix { pattern.matches($0.storageKey) }
         }
         return rows
+    }
+
+    /// The rows of up to `limit` storage keys that have a record, in the order of the keys.
+    private func rows(
+        of tenant: TenantName, after place: StorageKey?, limit: Int
+    ) async throws(StoreError) -> [Row] {
+        let vault = records.vault
+        let stored = try await vault.listSealed(
+            .credentials, tenant: tenant, after: Self.place(.credentials, tenant, place), limit: limit)
+        // Quarantined credentials and failures exist only for storage keys that have a record of credentials. (The record of
+        // the tenant's client fault has no storage key and comes before all others.)
+        let quarantined = try await vault.listSealed(
+            .quarantine, tenant: tenant, after: Self.place(.quarantine, tenant, place), limit: limit)
+        let trouble = try await vault.listSealed(
+            .trouble, tenant: tenant, after: Self.place(.trouble, tenant, place), limit: limit + 1)
+        let (quarantinedByKey, troubleByKey) = (Self.byKey(quarantined), Self.byKey(trouble))
+        return stored.compactMap { record in
+            let key = WireText(record.id.key)
+            return StorageKey(key).map {
+                Row(
+                    storageKey: $0, stored: record, quarantined: quarantinedByKey[key],
+                    trouble: troubleByKey[key])
+            }
+        }
+    }
+
+    private func row(of id: CredentialsID) async throws(StoreError) -> Row {
+        let vault = records.vault
+        return Row(
+            storageKey: id.storageKey, stored: try await vault.readSealed(CredentialsRecords.recordID(id)),
+            quarantined: try await vault.readSealed(CredentialsRecords.quarantineID(id)),
+            trouble: try await vault.readSealed(CredentialsRecords.troubleID(id)))
     }
 
     private static func byKey(_ records: [StoredRecord]) -> [WireText: StoredRecord] {

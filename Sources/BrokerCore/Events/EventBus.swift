@@ -20,6 +20,9 @@ package final class EventBus: Sendable {
         var older: (@Sendable (CredentialsID) -> Void)?
     }
 
+    /// The version of the record of an API key that is new, so that no cache and no stream has it yet.
+    static let newKeyVersion: Int64 = 1
+
     /// For how long the caches may use what was read from the store.
     package let cacheValidity: CacheValidity
     /// Wakes tasks that wait until another replica has changed credentials.
@@ -51,7 +54,8 @@ package final class EventBus: Sendable {
         for changed in subscribers.withLock({ $0.changes[id.kind] }) ?? [] { changed(id, version) }
         // Last, so that a task that is woken finds no cache entry that is older than the change.
         if id.kind == .credentials, let id = CredentialsID(id) { changes.signal(id) }
-        if id.kind == .apiKey, version == nil { subscribers.withLock { $0.revocation }?(id.tenant) }
+        // A rotation ends a secret that streams may have been opened with.
+        if id.kind == .apiKey, version != Self.newKeyVersion { subscribers.withLock { $0.revocation }?(id.tenant) }
     }
 
     /// A cache has an entry of another version than the store: the change was not announced.

@@ -1,6 +1,6 @@
 internal import Containers
 package import CredentialStore
-package import ExternalText
+internal import ExternalText
 package import OAuth
 internal import Reactor
 internal import Synchronization
@@ -22,23 +22,27 @@ package final class EventFeed: Sendable {
         /// Nil for every tenant.
         package let tenant: TenantName?
         /// Nil for every storage key.
-        package let storageKeys: Set<WireText>?
+        package let storageKeys: StorageKeyLimit?
         /// The API key that the stream was opened with; nil for none.
         package let apiKey: RecordID?
+        /// The version of that key.
+        package let keyVersion: Int64
         /// When that key expires.
         package let expires: Timestamp?
 
         package init(
-            tenant: TenantName?, storageKeys: [StorageKey]?, apiKey: RecordID? = nil, expires: Timestamp? = nil
+            tenant: TenantName?, storageKeys: StorageKeyLimit?, apiKey: RecordID? = nil, keyVersion: Int64 = 0,
+            expires: Timestamp? = nil
         ) {
             self.tenant = tenant
-            self.storageKeys = storageKeys.map { Set($0.map { WireText($0.description) }) }
+            self.storageKeys = storageKeys
             self.apiKey = apiKey
+            self.keyVersion = keyVersion
             self.expires = expires
         }
 
         func includes(_ entry: EventEntry) -> Bool {
-            (tenant.map { $0 == entry.tenant } ?? true) && (storageKeys?.contains(entry.storageKey) ?? true)
+            (tenant.map { $0 == entry.tenant } ?? true) && (storageKeys?.includes(entry.storageKey.utf8.span) ?? true)
         }
     }
 
@@ -135,10 +139,12 @@ package final class EventFeed: Sendable {
                 return .failure(Quota.streamsOfTenant.exceeded(retryAfter: Self.retryAfter))
             }
             if let key = scope.apiKey {
-                if let limit = limits.perKey, state.listenersOfKeys[key, default: 0] >= limit {
+                let others = state.listenersOfKeys[key]
+                if let limit = limits.perKey, let others, others.count >= limit {
                     return .failure(Quota.streamsOfKey.exceeded(retryAfter: Self.retryAfter))
                 }
-                state.listenersOfKeys[key, default: 0] += 1
+                state.listenersOfKeys[key] = EventFeedState.KeyListeners(
+                    count: (others?.count ?? 0) + 1, version: min(others?.version ?? .max, scope.keyVersion))
             }
             state.listeners[scope.tenant, default: 0] += 1
             state.lastAdmission += 1
@@ -180,8 +186,8 @@ package final class EventFeed: Sendable {
             let rest = state.listeners[admission.tenant, default: 1] - 1
             state.listeners[admission.tenant] = rest == 0 ? nil : rest
             guard let key = admission.apiKey else { return }
-            let others = state.listenersOfKeys[key, default: 1] - 1
-            state.listenersOfKeys[key] = others == 0 ? nil : others
+            state.listenersOfKeys[key]?.count -= 1
+            if state.listenersOfKeys[key]?.count == 0 { state.listenersOfKeys[key] = nil }
         }
     }
 
@@ -300,8 +306,8 @@ package final class EventFeed: Sendable {
         }
     }
 
-    /// Asks the store whether the keys and tenants of all listeners are still there, unless every removal is told of, and
-    /// announces those that are not.
+    /// Asks the store whether the keys and tenants of all listeners are still there and the keys still have the secrets that they
+    /// had, unless every removal and every rotation is told of, and announces those for which that is not so.
     private func lookForRevocations(_ isAway: Bool) async throws(StoreError) {
         if vault.revalidateAfter == nil { return }
         let ids = state.withLock { state -> Set<RecordID> in
@@ -315,13 +321,27 @@ package final class EventFeed: Sendable {
             let batch = Array(rest.prefix(Self.reviewBatch))
             rest = rest.dropFirst(batch.count)
             do throws(StoreError) {
-                for (id, version) in zip(batch, try await vault.versions(of: batch)) where version == nil {
-                    if id.kind == .tenant { bus.announce(removalOf: id.tenant) } else { bus.announce(id, version: nil) }
+                for (id, version) in zip(batch, try await vault.versions(of: batch)) {
+                    if id.kind == .tenant {
+                        if version == nil { bus.announce(removalOf: id.tenant) }
+                    } else if isNews(version, of: id) {
+                        bus.announce(id, version: version)
+                    }
                 }
             } catch {
                 state.withLock { $0.mayHaveMissedRevocation = true }
                 throw error
             }
+        }
+    }
+
+    /// Whether a key has another version than when its listeners were last asked whether they may listen. Notes the version.
+    private func isNews(_ version: Int64?, of key: RecordID) -> Bool {
+        guard let version else { return true }
+        return state.withLock { state in
+            guard let known = state.listenersOfKeys[key]?.version, known != version else { return false }
+            state.listenersOfKeys[key]?.version = version
+            return true
         }
     }
 

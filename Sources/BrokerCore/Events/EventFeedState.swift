@@ -38,9 +38,16 @@ struct EventFeedState {
         var mustReview = false
     }
 
+    /// The listeners of one API key.
+    struct KeyListeners {
+        var count: Int
+        /// The version of the key when they were last asked whether they may listen; of several, the oldest.
+        var version: Int64
+    }
+
     var listeners: [TenantName?: Int] = [:]
     var admissions: [UInt64: Admission] = [:]
-    var listenersOfKeys: [RecordID: Int] = [:]
+    var listenersOfKeys: [RecordID: KeyListeners] = [:]
     var lastAdmission: UInt64 = 0
     /// Whether the feed may have missed the removal of a key or a tenant.
     var mayHaveMissedRevocation = false

@@ -21,9 +21,9 @@ package final class DeviceFlow: Sendable {
     /// The caller that asks for a login: its tenant, and the storage keys that it may use; nil for all.
     package struct Caller: Sendable {
         let tenant: TenantName
-        let storageKeys: [StorageKey]?
+        let storageKeys: StorageKeyLimit?
 
-        package init(tenant: TenantName, storageKeys: [StorageKey]?) {
+        package init(tenant: TenantName, storageKeys: StorageKeyLimit?) {
             self.tenant = tenant
             self.storageKeys = storageKeys
         }
@@ -160,7 +160,7 @@ package final class DeviceFlow: Sendable {
         do throws(StoreError) {
             guard let record = try await vault.find(.device, lookup: Self.digest(handle)) else { return nil }
             let login = try PendingDeviceLogin(record)
-            guard login.tenant == caller.tenant, caller.storageKeys.map({ $0.contains(login.storageKey) }) ?? true
+            guard login.tenant == caller.tenant, caller.storageKeys.map({ $0.includes(login.storageKey) }) ?? true
             else { return nil }
             return (record, login)
         } catch {

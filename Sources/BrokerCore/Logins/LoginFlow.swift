@@ -76,13 +76,13 @@ package final class LoginFlow: Sendable {
     /// - Parameter storageKeys: the storage keys that the caller may log in; nil for all.
     /// - Throws: why the login cannot be finished. The state stays usable, unless it is unknown, expired or used already.
     package func finalize(
-        _ response: AuthorizationResponse, of tenant: TenantName, storageKeys: [StorageKey]?
+        _ response: AuthorizationResponse, of tenant: TenantName, storageKeys: StorageKeyLimit?
     ) async throws(BrokerError) -> Ended {
         while true {
             let (record, login) = try await find(response)
             // A login of another tenant is answered like one that does not exist.
             guard login.tenant == tenant else { throw Self.unknown }
-            if let storageKeys, !storageKeys.contains(login.storageKey) {
+            if let storageKeys, !storageKeys.includes(login.storageKey) {
                 throw BrokerError(.forbidden, "The API key is not valid for this login's storage key.")
             }
             let secrets = try usableSecrets(of: login)
@@ -308,12 +308,12 @@ package final class LoginFlow: Sendable {
 
     /// The progress of a login; waits for its end for `wait` at most. Nil for a login that is unknown or not the caller's.
     package func progress(
-        tenant: TenantName, loginID: String, storageKeys: [StorageKey]?, wait: Duration
+        tenant: TenantName, loginID: String, storageKeys: StorageKeyLimit?, wait: Duration
     ) async throws(BrokerError) -> LoginProgress? {
         try await endings.progress(of: RecordID(.login, tenant, key: loginID), within: wait) {
             record throws(StoreError) in
             let login = try PendingLogin(record)
-            if let storageKeys, !storageKeys.contains(login.storageKey) { return nil }
+            if let storageKeys, !storageKeys.includes(login.storageKey) { return nil }
             return (login.status, login.end)
         }
     }

@@ -9,26 +9,45 @@ package enum Permission: String, Sendable, CaseIterable {
     case events
 }
 
-/// An API key without its secret. An object, so that a request that uses it counts one reference, and not one for each part.
+/// An API key, as one of its secrets opens it, without that secret. An object, so that a request that uses it counts one reference, and not one for each part.
 package final class CallerKey: Cacheable, Equatable {
     /// What an API key may be used for.
     struct Scope: Equatable {
         let permissions: [Permission]
         /// Nil for every storage key of the tenant.
-        let storageKeys: [StorageKey]?
+        let storageKeys: StorageKeyLimit?
     }
     package let id: String
     package let tenant: TenantName
     package let name: String
     package let permissions: [Permission]
     /// Nil for every storage key of the tenant.
-    package let storageKeys: [StorageKey]?
+    package let storageKeys: StorageKeyLimit?
     package let created: Timestamp
+    /// When the secret expires. That of the newest secret is when the key does.
     package let expires: Timestamp?
+    package let secret: Secret
+    /// The version of the record of the secret. Both records of a key have the version of its last rotation.
+    package let version: Int64
     /// The tenant's hash in the cache of tenants.
     let tenantHash: Int
 
-    init(id: String, tenant: TenantName, name: String, scope: Scope, created: Timestamp, expires: Timestamp?) {
+    /// Which of the key's secrets a record is about.
+    package struct Secret: Equatable, Sendable {
+        /// 1 for the secret of the key's creation; each rotation adds 1.
+        package var generation: Int64 = 1
+        /// Whether a rotation has made another secret since. This one is accepted until `expires`.
+        var isEarlier = false
+        /// When the last rotation was; nil for a key that was not rotated.
+        package var rotated: Timestamp?
+        /// For the newest secret: until when the earlier one is accepted; nil where there is none.
+        var earlierExpires: Timestamp?
+    }
+
+    init(
+        id: String, tenant: TenantName, name: String, scope: Scope, created: Timestamp, expires: Timestamp?,
+        secret: Secret = Secret(), version: Int64
+    ) {
         self.id = id
         self.tenant = tenant
         self.name = name
@@ -36,30 +55,47 @@ package final class CallerKey: Cacheable, Equatable {
         storageKeys = scope.storageKeys
         self.created = created
         self.expires = expires
+        self.secret = secret
+        self.version = version
         tenantHash = CredentialsID.Hashing(tenant).tenantHash
     }
 
-    package var recordID: RecordID { RecordID(.apiKey, tenant, key: id) }
+    /// The record of the key's newest secret, by which the key is known.
+    package var recordID: RecordID { .apiKey(id, of: tenant) }
+
+    /// The record that this was read from.
+    var secretRecordID: RecordID { secret.isEarlier ? .earlierSecret(ofAPIKey: id, of: tenant) : recordID }
+
+    /// Until when the secret before the last rotation is accepted; nil if it is not accepted.
+    package func earlierSecretExpires(at now: Timestamp) -> Timestamp? {
+        secret.earlierExpires.flatMap { $0 > now ? $0 : nil }
+    }
+
+    /// The same key with another secret.
+    func with(_ secret: Secret, expires: Timestamp?, version: Int64) -> CallerKey {
+        CallerKey(
+            id: id, tenant: tenant, name: name, scope: Scope(permissions: permissions, storageKeys: storageKeys),
+            created: created, expires: expires, secret: secret, version: version)
+    }
 
     package func hasExpired(at now: Timestamp) -> Bool { expires.map { $0 <= now } ?? false }
 
     /// Whether the key may be used for the storage key with that text.
     package func isFor(_ storageKey: Span<UInt8>) -> Bool {
-        guard let storageKeys else { return true }
-        for known in storageKeys where known.isNamed(storageKey) { return true }
-        return false
+        storageKeys?.includes(storageKey) ?? true
     }
 
     package static func == (left: CallerKey, right: CallerKey) -> Bool {
         left.id == right.id && left.tenant == right.tenant && left.name == right.name
             && left.permissions == right.permissions && left.storageKeys == right.storageKeys
-            && left.created == right.created && left.expires == right.expires
+            && left.created == right.created && left.expires == right.expires && left.secret == right.secret
+            && left.version == right.version
     }
 }
 
 /// Who is calling.
 package enum Caller: Sendable {
-    /// The operator, with the admin key of that name.
-    case admin(AdminName)
+    /// The operator, with the admin key of that name, which has that role.
+    case admin(AdminName, AdminRole)
     case key(CallerKey)
 }

@@ -5,12 +5,12 @@ internal import JSON
 package import OAuth
 package import Reactor
 
-/// The API keys. Only their digests are stored: a key is 256 random bits, so its plain SHA-256 reveals nothing.
+/// The API keys. Only digests of their secrets are stored: a secret is 256 random bits, so its plain SHA-256 reveals nothing.
 package final class CallerKeyDirectory: Sendable {
     private let vault: Vault
     private let time: any Time
     private let cache: RevalidatingCache<SHA256.Words, CallerKey>
-    private static let onlyVersion: Int64 = 1
+    private let versions = VersionSource()
     /// For how long a cached key is accepted after the store, or its change feed, last confirmed it. So a key that was revoked
     /// at another replica is accepted no longer than this while the store does not answer.
     package static let longestLifetime: Duration = .seconds(30)
@@ -24,24 +24,28 @@ package final class CallerKeyDirectory: Sendable {
         cache = RevalidatingCache(bytes: 32 << 20, validity: bus.cacheValidity) { _, key in
             MemorySize.text(key.id) + MemorySize.text(key.tenant.description)
                 + MemorySize.text(key.name) + MemorySize.bytes(key.permissions.count)
-                + (key.storageKeys.map { MemorySize.texts($0.map(\.description)) } ?? 0)
-        } version: { _ in
-            Self.onlyVersion
+                + (key.storageKeys.map { MemorySize.texts($0.patterns.map(\.description)) } ?? 0)
+        } version: { key in
+            key.version
         } hash: {
             // Only digests of keys that this service has made are in the cache, and those are random.
             Int(truncatingIfNeeded: $0.first)
         }
         bus.onChange(of: .apiKey) { [cache] id, version in
-            // A key is written once, so a change with this version is a key that is in no cache yet.
-            if version == Self.onlyVersion { return }
-            cache.removeAll { _, key in key.tenant == id.tenant && key.id == id.key }
+            // A new key is in no cache yet.
+            if version == EventBus.newKeyVersion { return }
+            // A rotation changes what each secret of the key opens. What was read after it stays.
+            cache.removeAll { _, key in
+                key.tenant == id.tenant && WireText(key.id) == WireText(id.apiKeyID)
+                    && version.map { key.version < $0 } ?? true
+            }
         }
         bus.onRemoval { [cache] tenant in cache.removeAll { _, key in key.tenant == tenant } }
     }
 
     /// The cache, for `CacheRevalidation`. No two keys ever have the same identifier.
     package var revalidatedCache: AnyRevalidatingCache {
-        AnyRevalidatingCache(cache) { _, key in RecordID(.apiKey, key.tenant, key: key.id) }
+        AnyRevalidatingCache(cache) { _, key in key.secretRecordID }
     }
 
     /// The size of the cache.
@@ -74,32 +78,21 @@ package final class CallerKeyDirectory: Sendable {
 
     /// Makes a key. The result is the only place that has its secret.
     package func create(
-        tenant: TenantName, name: String, permissions: [Permission], storageKeys: [StorageKey]?,
+        tenant: TenantName, name: String, permissions: [Permission], storageKeys: StorageKeyLimit?,
         expiresIn: Duration?
     ) async throws(BrokerError) -> (key: CallerKey, secret: String) {
-        let secret: String
-        let id: String
-        do {
-            secret = "tb_" + Base64URL.encode(try SecureRandom.bytes(32))
-            id = Hex.encode(try SecureRandom.bytes(12))
-        } catch {
-            throw BrokerError(.internalError, "The system's random source failed.")
-        }
+        let secret = try Self.newSecret()
+        let id = Hex.encode(try Self.random(12))
         let now = time.now
         let key = CallerKey(
             id: id, tenant: tenant, name: name,
             scope: CallerKey.Scope(permissions: permissions, storageKeys: storageKeys), created: now,
-            expires: expiresIn.map { now.advanced(by: $0) })
+            expires: expiresIn.map { now.advanced(by: $0) }, version: EventBus.newKeyVersion)
         let digest = SHA256.words(secret.utf8.span)
         let ticket = cache.ticket(digest, now: time.monotonic)
         do throws(StoreError) {
             try await vault.commit([
-                .require(RecordID(.tenant, tenant)),
-                .insert(
-                    OpenRecord(
-                        id: RecordID(.apiKey, tenant, key: id), version: Self.onlyVersion,
-                        content: SecretBytes(key.encoded),
-                        lookup: digest.bytes, expires: key.expires)),
+                .require(RecordID(.tenant, tenant)), .insert(key.record(lookup: digest.bytes)),
             ])
         } catch .conflict {
             throw BrokerError(.notFound, "There is no tenant of that name.")
@@ -110,6 +103,55 @@ package final class CallerKeyDirectory: Sendable {
         return (key, secret)
     }
 
+    /// Gives a key another secret, by one commit. Of the secrets before, one at most is accepted for a while, with the same
+    /// permissions: see `CallerKey.Rotation`.
+    /// - Throws: `not_found` for an unknown key, `conflict` for one that has expired or has no secret that the rotation names.
+    package func rotate(
+        tenant: TenantName, id: String, _ rotation: CallerKey.Rotation
+    ) async throws(BrokerError) -> (key: CallerKey, secret: String) {
+        let secret = try Self.newSecret()
+        let digest = SHA256.words(secret.utf8.span)
+        let ticket = cache.ticket(digest, now: time.monotonic)
+        let recordID = RecordID.apiKey(id, of: tenant)
+        let outcome: Result<CallerKey, BrokerError>
+        do throws(StoreError) {
+            outcome = try await retryingConflicts { () async throws(StoreError) in
+                guard let record = try await self.vault.read(recordID) else { return .failure(Self.noSuchKey) }
+                let earlier = try await self.vault.read(.earlierSecret(ofAPIKey: id, of: tenant))
+                let now = self.time.now
+                let version = self.versions.next(after: max(record.version, earlier?.version ?? 0), at: now)
+                switch rotation.applied(
+                    to: try CallerKey(record), try earlier.map(CallerKey.init), version: version, at: now)
+                {
+                case .failure(let error): return .failure(error)
+                case .success(let rotated):
+                    try await self.vault.commit(rotated.changes(digest: digest.bytes, record, earlier))
+                    return .success(rotated.newest)
+                }
+            }
+        } catch {
+            // The store may have carried out the rotation although its answer was lost.
+            bus.announce(recordID, version: nil)
+            throw BrokerError(error)
+        }
+        let key = try outcome.get()
+        cache.put(digest, key, ticket)
+        bus.announce(recordID, version: key.version)
+        return (key, secret)
+    }
+
+    package static let noSuchKey = BrokerError(.notFound, "The tenant has no API key with this id.")
+
+    private static func newSecret() throws(BrokerError) -> String { "tb_" + Base64URL.encode(try random(32)) }
+
+    private static func random(_ count: Int) throws(BrokerError) -> [UInt8] {
+        do {
+            return try SecureRandom.bytes(count)
+        } catch {
+            throw BrokerError(.internalError, "The system's random source failed.")
+        }
+    }
+
     /// The key with this digest, expired or not, if the cache has a valid entry. Keys are valid for `longestLifetime` at most
     /// after the store or its feed last confirmed them, even where other entries are valid for longer.
     package func inMemory(digest: SHA256.Words, now: MonotonicInstant) -> CallerKey? {
@@ -118,16 +160,24 @@ package final class CallerKeyDirectory: Sendable {
         return confirmed.advanced(byNanoseconds: Self.longestLifetimeInNanoseconds) > now ? holding.value : nil
     }
 
+    /// Up to `limit` keys after `after`, in the order of their identifiers.
     package func list(tenant: TenantName, after: String?, limit: Int) async throws(BrokerError) -> [CallerKey] {
         do throws(StoreError) {
-            let records = try await vault.list(
-                .apiKey, tenant: tenant, after: after.map { RecordID(.apiKey, tenant, key: $0) }, limit: limit)
-            let size = records.reduce(0) { $0 + $1.content.count }
-            return try await InputReading.run(bytes: size) { () throws(StoreError) in
-                var keys: [CallerKey] = []
-                for record in records { keys.append(try CallerKey(record)) }
-                return keys
+            var found: [CallerKey] = []
+            var last = after.map { RecordID.apiKey($0, of: tenant) }
+            while found.count < limit {
+                let wanted = limit - found.count
+                let records = try await vault.list(.apiKey, tenant: tenant, after: last, limit: wanted)
+                let size = records.reduce(0) { $0 + $1.content.count }
+                found += try await InputReading.run(bytes: size) { () throws(StoreError) in
+                    var keys: [CallerKey] = []
+                    for record in records where !record.id.isOfEarlierSecret { keys.append(try CallerKey(record)) }
+                    return keys
+                }
+                if records.count < wanted { break }
+                last = records.last?.id
             }
+            return found
         } catch {
             throw BrokerError(error)
         }
@@ -135,7 +185,7 @@ package final class CallerKeyDirectory: Sendable {
 
     package func key(tenant: TenantName, id: String) async throws(BrokerError) -> CallerKey? {
         do throws(StoreError) {
-            return try await vault.read(RecordID(.apiKey, tenant, key: id)).map(CallerKey.init)
+            return try await vault.read(.apiKey(id, of: tenant)).map(CallerKey.init)
         } catch {
             throw BrokerError(error)
         }
@@ -143,14 +193,21 @@ package final class CallerKeyDirectory: Sendable {
 
     /// Returns whether there was such a key.
     package func delete(tenant: TenantName, id: String) async throws(BrokerError) -> Bool {
-        let recordID = RecordID(.apiKey, tenant, key: id)
+        let recordID = RecordID.apiKey(id, of: tenant)
         // Also if the key did not exist or the store's answer was lost: from now on the store is asked about the key, for event
         // streams that were opened with it as well.
         defer { bus.announce(recordID, version: nil) }
         do throws(StoreError) {
             return try await retryingConflicts { () async throws(StoreError) in
-                guard let record = try await self.vault.read(recordID) else { return false }
-                try await self.vault.commit([.remove(recordID, version: record.version)])
+                var changes: [VaultChange] = []
+                // Of a key whose own record was damaged and is gone, the earlier secret may be left.
+                for id in [recordID, .earlierSecret(ofAPIKey: id, of: tenant)] {
+                    if let version = try await self.vault.version(of: id) {
+                        changes.append(.remove(id, version: version))
+                    }
+                }
+                if changes.isEmpty { return false }
+                try await self.vault.commit(changes)
                 return true
             }
         } catch {
@@ -165,10 +222,19 @@ extension CallerKey {
         JSONWriter.object { json in
             json.member("name", name)
             json.member("permissions", permissions.map(\.rawValue))
-            if let storageKeys { json.member("storage_keys", storageKeys.map(\.description)) }
+            if let storageKeys { json.member("storage_keys", storageKeys.patterns.map(\.description)) }
             json.member("created", created.milliseconds)
             json.memberIfPresent("expires", expires?.milliseconds)
+            if secret.generation > 1 { json.member("generation", secret.generation) }
+            json.memberIfPresent("rotated", secret.rotated?.milliseconds)
+            json.memberIfPresent("earlier_expires", secret.earlierExpires?.milliseconds)
         }
+    }
+
+    /// The record of the secret with this digest.
+    func record(lookup digest: [UInt8]) -> OpenRecord {
+        OpenRecord(
+            id: secretRecordID, version: version, content: SecretBytes(encoded), lookup: digest, expires: expires)
     }
 
     /// Throws `.damaged` where this build cannot read the record. A limit of another form than this build writes is not
@@ -179,13 +245,20 @@ extension CallerKey {
             let permissions = json["permissions"]?.array?.compactMap({ $0.string.flatMap { Permission($0) } }),
             let created = json["created"]?.integer, json["storage_keys"].map({ $0.array != nil }) ?? true,
             json["expires"].map({ $0.integer != nil }) ?? true
-        else { throw .damaged("API key \(record.id.key) of tenant \(record.id.tenant)") }
+        else { throw .damaged("API key \(record.id.apiKeyID) of tenant \(record.id.tenant)") }
         self.init(
-            id: record.id.key, tenant: record.id.tenant, name: name,
+            id: record.id.apiKeyID, tenant: record.id.tenant, name: name,
             scope: CallerKey.Scope(
                 permissions: permissions,
-                storageKeys: json["storage_keys"]?.array?.compactMap { $0.string.flatMap { StorageKey($0) } }),
+                storageKeys: json["storage_keys"]?.array.map { texts in
+                    StorageKeyLimit(texts.compactMap { $0.string.flatMap { StorageKeyPattern($0) } })
+                }),
             created: Timestamp(milliseconds: created),
-            expires: json["expires"]?.integer.map(Timestamp.init(milliseconds:)))
+            expires: json["expires"]?.integer.map(Timestamp.init(milliseconds:)),
+            secret: CallerKey.Secret(
+                generation: json["generation"]?.integer ?? 1, isEarlier: record.id.isOfEarlierSecret,
+                rotated: json["rotated"]?.integer.map(Timestamp.init(milliseconds:)),
+                earlierExpires: json["earlier_expires"]?.integer.map(Timestamp.init(milliseconds:))),
+            version: record.version)
     }
 }

@@ -315,6 +315,8 @@ extension RecordID {
     fileprivate var loss: String {
         switch kind {
         case .tenant: "tenant \(tenant) is unknown until its configuration is stored again"
+        case .apiKey where isOfEarlierSecret:
+            "the secret that API key \(apiKeyID) of tenant \(tenant) had before its rotation; its service needs the new one"
         case .apiKey: "API key \(key) of tenant \(tenant) is no longer valid; its service needs a new one"
         case .credentials: "the login under storage key \(key) of tenant \(tenant): that user must log in again"
         case .keyCheck: "nothing: a start writes it again, but cannot detect a wrong master key before"

@@ -6,9 +6,35 @@ import Testing
 @testable import BrokerCore
 
 @Suite struct `The record of an API key` {
-    private func read(_ json: String) -> CallerKey? {
-        let id = RecordID(.apiKey, TenantName("acme")!, key: "id")
-        return try? CallerKey(OpenRecord(id: id, version: 1, content: SecretBytes(utf8: json)))
+    private func read(_ json: String, _ key: String = "id") -> CallerKey? {
+        let id = RecordID(.apiKey, TenantName("acme")!, key: key)
+        return try? CallerKey(OpenRecord(id: id, version: 7, content: SecretBytes(utf8: json)))
+    }
+
+    @Test(arguments: [
+        (#"["a","b*"]"#, ["a", "b*"]), (#"["a",5,"b c","*",null]"#, ["a"]), (#"["a**"]"#, []), ("[]", []),
+    ])
+    func `with a pattern of another form is read as one for less`(patterns: String, read: [String]) {
+        let key = self.read(#"{"name":"n","permissions":["login"],"created":1,"storage_keys":\#(patterns)}"#)
+        #expect(key?.storageKeys?.patterns.map(\.description) == read)
+    }
+
+    @Test(
+        arguments: [
+            ("", 1, nil), (#","generation":2,"rotated":5,"earlier_expires":9"#, 2, 9),
+            (#","generation":3,"rotated":5"#, 3, nil),
+        ] as [(String, Int64, Int64?)])
+    func `tells of the last rotation, and is written as it was read`(members: String, generation: Int64, end: Int64?) {
+        let json = #"{"name":"n","permissions":["login"],"storage_keys":["a*"],"created":1\#(members)}"#
+        for name in ["0123", "0123.earlier"] {
+            let key = read(json, name)
+            #expect(key?.id == "0123" && key?.version == 7)
+            #expect(key?.secret.generation == generation)
+            #expect(
+                key?.earlierSecretExpires(at: Timestamp(milliseconds: 8)) == end.map { Timestamp(milliseconds: $0) })
+            #expect(key?.earlierSecretExpires(at: Timestamp(milliseconds: 9)) == nil)
+            #expect(key.map { String(decoding: $0.encoded, as: UTF8.self) } == json)
+        }
     }
 
     @Test(arguments: [

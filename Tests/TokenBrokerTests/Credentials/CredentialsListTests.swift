@@ -200,6 +200,45 @@ internal import TokenBroker
         #expect(await Self.list(broker, tenant: "t9").status == 404)
     }
 
+    /// The patterns of a key, and the storage keys that it lists.
+    @Test(arguments: [
+        (["a*"], ["a", "a-", "a-1", "a.", "a.1", "a.2", "ab"]), (["a.*"], ["a.", "a.1", "a.2"]),
+        (["a-*"], ["a-", "a-1"]),
+        (["a.*", "a-1", "b"], ["a-1", "a.", "a.1", "a.2", "b"]), (["zz*", "b*"], ["b", "b.1", "zz", "zz1"]),
+        (["0*", "a.1*", "c*", "x"], ["a.1"]), (["c*"], []), (["a.3*", "a.2"], ["a.2"]), (["z*"], ["z", "zz", "zz1"]),
+    ])
+    func `a key that is narrowed by patterns sees what they say, in pages of any length`(
+        patterns: [String], listed: [String]
+    ) async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant()
+        for key in ["a", "a-", "a-1", "a.", "a.1", "a.2", "ab", "b", "b.1", "z", "zz", "zz1", "A"] {
+            await broker.set("x", storageKey: key)
+        }
+        let texts = patterns.map { "\"\($0)\"" }.joined(separator: ",")
+        let narrowed = await broker.makeKey(
+            "t1", #"{"name": "n", "permissions": ["credentials:read"], "storage_keys": [\#(texts)]}"#)
+        for limit in [1, 2, 3, 100] {
+            for filter in ["", "&state=active"] {
+                var (found, cursor): ([String], String?) = ([], nil)
+                repeat {
+                    let query = "limit=\(limit)\(filter)" + (cursor.map { "&cursor=\($0)" } ?? "")
+                    let page = await Self.list(broker, query, key: narrowed, tenant: nil)
+                    found += Self.keys(page) ?? ["none"]
+                    cursor = page.json["next_cursor"]?.text
+                } while cursor != nil
+                #expect(found == listed, "\(limit) \(filter)")
+            }
+        }
+        // A cursor is a place in the tenant, wherever that is.
+        let everything = await broker.makeKey("t1", #"{"name": "w", "permissions": ["credentials:read"]}"#)
+        let first = await Self.list(broker, "limit=4", key: everything, tenant: nil)
+        let cursor = try #require(first.json["next_cursor"]?.text)
+        let later = await Self.list(broker, "cursor=\(cursor)", key: narrowed, tenant: nil)
+        #expect(
+            Self.keys(later) == listed.filter { $0.utf8.lexicographicallyPrecedes("a-1".utf8) == false && $0 != "a-1" })
+    }
+
     @Test(arguments: [
         ("state=lost", "state"), ("expires_before=tomorrow", "expires_before"), ("limit=0", "limit"),
         ("limit=1001", "limit"), ("cursor=%21", "cursor"), ("cursor=YSBi", "cursor"), ("storage_key=a", "storage_key"),

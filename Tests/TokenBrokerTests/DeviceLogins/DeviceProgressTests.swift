@@ -129,7 +129,10 @@ internal import TokenBroker
             #expect(await broker.call(method, "/device/\(handle)", key: reader).status == 403)
         }
         let own = await broker.makeKey("t1", #"{"name": "n", "permissions": ["login"], "storage_keys": ["b"]}"#)
-        #expect(await broker.call(.get, "/device/\(handle)", key: own).text == #"{"status":"pending"}"#)
+        let pattern = await broker.makeKey("t1", #"{"name": "n", "permissions": ["login"], "storage_keys": ["b*"]}"#)
+        for key in [own, pattern] {
+            #expect(await broker.call(.get, "/device/\(handle)", key: key).text == #"{"status":"pending"}"#)
+        }
         #expect(await broker.call(.delete, "/device/\(handle)", key: own).status == 204)
         #expect(await broker.call(.get, "/device/\(handle)", key: own).status == 404)
         for handle in ["x", "..%2F..", "%00", handle + "A", String(handle.dropLast()), handle.dropLast() + "%2F"] {

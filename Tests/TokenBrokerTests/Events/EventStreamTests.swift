@@ -153,18 +153,23 @@ internal import TokenBroker
         let key = await broker.makeKey()
         let narrowed = await broker.makeKey(
             "t1", #"{"name": "k", "permissions": ["events"], "storage_keys": ["b", "c"]}"#)
+        let patterns = await broker.makeKey(
+            "t1", #"{"name": "k", "permissions": ["events"], "storage_keys": ["b*", "c"]}"#)
         let listeners = [
             await broker.listen(key: key), await broker.listen(key: narrowed), await broker.listen(),
             await broker.listen(tenant: "t2"), await broker.listen(key: key, tenant: "t1"),
+            await broker.listen(key: patterns),
         ]
         for (tenant, storageKey) in [("t1", "a"), ("t2", "b"), ("t1", "b"), ("t2", "x"), ("t1", "c")] {
             await broker.set("token", tenant: tenant, storageKey: storageKey)
         }
         let live = [
             await listeners[0].events(3), await listeners[1].events(2), await listeners[2].events(5),
-            await listeners[3].events(2), await listeners[4].events(3),
+            await listeners[3].events(2), await listeners[4].events(3), await listeners[5].events(2),
         ]
-        let expected = [["a", "b", "c"], ["b", "c"], ["a", "b", "b", "x", "c"], ["b", "x"], ["a", "b", "c"]]
+        let expected = [
+            ["a", "b", "c"], ["b", "c"], ["a", "b", "b", "x", "c"], ["b", "x"], ["a", "b", "c"], ["b", "c"],
+        ]
         #expect(live.map(Self.keys) == expected)
         for listener in listeners { await listener.close() }
 

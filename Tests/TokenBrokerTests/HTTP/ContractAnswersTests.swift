@@ -61,6 +61,7 @@ internal import TokenBroker
                 sample.fields = ["Content-Type": "application/x-www-form-urlencoded"]
             case "PUT /tenants/{tenant}": sample.body = #"{"client_id": "c1"}"#
             case "POST /tenants/{tenant}/check": sample.body = "{}"
+            case "POST /tenants/{tenant}/api-keys/{id}/rotate": sample.body = #"{"overlap": 60}"#
             case "POST /tenants/{tenant}/api-keys": sample.body = #"{"name": "k", "permissions": ["login"]}"#
             case "POST /login/initialize", "POST /device": sample.body = "{}"
             case "POST /login/finalize": sample.body = #"{"login_response_query": "code=c&state=s"}"#
@@ -231,13 +232,18 @@ internal import TokenBroker
             broker, .post, "/tenants/t1/api-keys",
             body: #"""
                 {"name": "k", "permissions": ["login", "login", "credentials:read", "credentials:write", "events"],
-                 "storage_keys": ["b", "a", "a"], "expires_in": 60}
+                 "storage_keys": ["b", "a", "a", "team-a.*"], "expires_in": 60}
                 """#)
         await recorder.call(
             broker, .post, "/tenants/t1/api-keys",
             body: #"{"name": "k", "permissions": ["login"], "storage_keys": null, "expires_in": null}"#)
         let id = try #require(key.json["id"]?.text)
         await recorder.call(broker, .get, "/tenants/t1/api-keys?limit=1")
+        await recorder.call(broker, .get, "/tenants/t1/api-keys")
+        await recorder.call(broker, .get, "/tenants/t1/api-keys/\(id)")
+        for body in [nil, #"{"overlap": 3600, "replaces": 2, "expires_in": 60}"#, #"{"replaces": 9}"#] {
+            await recorder.call(broker, .post, "/tenants/t1/api-keys/\(id)/rotate", body: body)
+        }
         await recorder.call(broker, .get, "/tenants/t1/api-keys")
         await recorder.call(broker, .get, "/tenants/t1/api-keys/\(id)")
         await recorder.call(broker, .delete, "/tenants/t1/api-keys/\(id)")

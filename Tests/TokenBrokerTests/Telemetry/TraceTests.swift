@@ -161,8 +161,9 @@ internal import TokenBroker
         let made = await broker.call(
             .post, "/tenants/t1/api-keys", body: #"{"name": "k", "permissions": ["login"]}"#)
         let id = try #require(made.json["id"]?.text)
+        #expect(await broker.call(.post, "/tenants/t1/api-keys/\(id)/rotate").status == 201)
         #expect(await broker.call(.delete, "/tenants/t1/api-keys/\(id)").status == 204)
-        for event in ["api_key_created", "api_key_deleted"] {
+        for event in ["api_key_created", "api_key_rotated", "api_key_deleted"] {
             #expect(broker.log.contains { $0.contains(#""event":"\#(event)","tenant":"t1","api_key":"\#(id)""#) })
         }
     }

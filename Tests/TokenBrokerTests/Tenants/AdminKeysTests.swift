@@ -23,7 +23,8 @@ internal import TokenBroker
     @Test(arguments: [
         key, "ops:" + key, "ops:\(key),ci:\(other)", "\(key),ci:\(other)", "0-a:" + key,
         String(repeating: "n", count: 63) + ":" + key, "ops:a:b" + key, "abcdefgh" + String(repeating: "x", count: 504),
-        "!~" + key,
+        "!~" + key, "ops/admin:" + key, "ops/operator:\(key),\(other)", "ops/auditor:\(key),ci/admin:\(other)",
+        "ops:a/b:" + key, "/operator" + key,
     ])
     func `are taken by themselves or with names`(text: String) {
         #expect(Self.fault(text) == nil)
@@ -41,6 +42,14 @@ internal import TokenBroker
             (String(repeating: "n", count: 64) + ":" + key, .malformedName(position: 1)),
             ("ops:\(key),ops:\(other)", .duplicateName(name("ops"))),
             ("\(key),admin:\(other)", .duplicateName(.unnamed)), ("ops:\(key),ci:\(key)", .duplicateKey(name("ci"))),
+            ("\(other),ops/:" + key, .unknownRole(position: 2)), ("ops/Admin:" + key, .unknownRole(position: 1)),
+            ("ops/operators:" + key, .unknownRole(position: 1)), ("ops/operator/:" + key, .unknownRole(position: 1)),
+            ("ops/operator :" + key, .unknownRole(position: 1)), ("0123456789/x:" + key, .unknownRole(position: 1)),
+            ("/operator:" + key, .malformedName(position: 1)), ("Ops/operator:" + key, .malformedName(position: 1)),
+            ("ops/operator:" + key, .noAdmin), ("ops/auditor:\(key),ci/operator:\(other)", .noAdmin),
+            ("ops/operator:\(key),ops:\(other)", .duplicateName(name("ops"))),
+            ("ops/operator:\(key),ci:\(key)", .duplicateKey(name("ci"))),
+            ("ops/operator:short", .malformedKey(name("ops"))),
             (String(repeating: "a", count: 32), .guessable(.unnamed)),
             ("ops:" + String(repeating: "abcdefg", count: 5), .guessable(name("ops"))),
         ] as [(String, AdminKeys.Fault)])

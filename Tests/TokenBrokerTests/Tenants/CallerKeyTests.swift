@@ -61,6 +61,57 @@ internal import TokenBroker
         #expect(await broker.call(.get, "/credentials", key: key).status == 401)
     }
 
+    /// The days of API_KEY_DAYS and API_KEY_MAX_DAYS, the member `expires_in`, and the life of the key; nil for a refusal.
+    @Test(
+        arguments: [
+            (nil, 2, "null", 172_800), (1, 2, "null", 86_400), (2, 2, "null", 172_800), (nil, 2, "1", 1),
+            (nil, 2, "172799", 172_799), (nil, 2, "172800", 172_800), (nil, 2, "172801", nil), (1, 2, "172801", nil),
+            (1, 2, "172800", 172_800), (nil, 2, "315360000", nil), (1, nil, "172801", 172_801),
+        ] as [(Int64?, Int64?, String, Int64?)])
+    func `no key lives longer than the operator allows`(
+        usual: Int64?, most: Int64?, asked: String, life: Int64?
+    ) async throws {
+        let broker = try await BrokerHarness { settings in
+            settings.apiKeyLifetime = usual.map { .seconds($0 * 86_400) }
+            settings.apiKeyLongestLifetime = most.map { .seconds($0 * 86_400) }
+        }
+        await broker.makeTenant()
+        let made = await broker.call(
+            .post, "/tenants/t1/api-keys", body: #"{"name": "k", "expires_in": \#(asked), \#(Self.all)}"#)
+        guard let life else {
+            #expect((made.status, made.code) == (400, "invalid_request"))
+            #expect(made.pointers == ["/expires_in"])
+            #expect(made.text.contains("must be at most 172800, for the operator's TOKEN_BROKER_API_KEY_MAX_DAYS is 2"))
+            return
+        }
+        #expect(made.json["expires"]?.text == broker.time.now.advanced(by: .seconds(life)).description)
+    }
+
+    /// The life of a key that was made before the limit, the member `expires_in` of its rotation, and its life after that.
+    @Test(
+        arguments: [
+            ("null", "null", 172_800), ("172801", "null", 172_800), ("172800", "null", 172_800), ("60", "null", 60),
+            ("60", "172800", 172_800), ("null", "172801", nil), ("null", "61", 61),
+        ] as [(String, String, Int64?)])
+    func `no rotated key lives longer than the operator allows`(
+        before: String, asked: String, life: Int64?
+    ) async throws {
+        let store = MemoryRecordStore()
+        let free = try await BrokerHarness(store: store)
+        await free.makeTenant()
+        let made = await free.call(
+            .post, "/tenants/t1/api-keys", body: #"{"name": "k", "expires_in": \#(before), \#(Self.all)}"#)
+        let id = try #require(made.json["id"]?.text)
+        let broker = try await BrokerHarness(store: store) { $0.apiKeyLongestLifetime = .seconds(172_800) }
+        let rotated = await broker.call(
+            .post, "/tenants/t1/api-keys/\(id)/rotate", body: #"{"expires_in": \#(asked)}"#)
+        guard let life else {
+            #expect(rotated.status == 400 && rotated.pointers == ["/expires_in"])
+            return
+        }
+        #expect(rotated.json["expires"]?.text == broker.time.now.advanced(by: .seconds(life)).description)
+    }
+
     // H020
     @Test func `only a digest of a key is kept`() async throws {
         let broker = try await BrokerHarness()
@@ -121,6 +172,9 @@ internal import TokenBroker
         (#"{"name": "n", "permissions": ["login"], "storage_keys": []}"#, ["/storage_keys"]),
         (#"{"name": "n", "permissions": ["login"], "storage_keys": ["a b"]}"#, ["/storage_keys/0"]),
         (#"{"name": "n", "permissions": ["login"], "storage_keys": [5]}"#, ["/storage_keys/0"]),
+        (#"{"name": "n", "permissions": ["login"], "storage_keys": ["*"]}"#, ["/storage_keys/0"]),
+        (#"{"name": "n", "permissions": ["login"], "storage_keys": ["a*", "a*b"]}"#, ["/storage_keys/1"]),
+        (#"{"name": "n", "permissions": ["login"], "storage_keys": ["a**"]}"#, ["/storage_keys/0"]),
         (#"{"name": "n", "permissions": ["login"], "expires_in": 0}"#, ["/expires_in"]),
         (#"{"name": "n", "permissions": ["login"], "expires_in": -1}"#, ["/expires_in"]),
         (#"{"name": "n", "permissions": ["login"], "expires_in": "60"}"#, ["/expires_in"]),
@@ -394,6 +448,51 @@ internal import TokenBroker
             await broker.call(.post, "/login/initialize", key: key, body: #"{"storage_key": "bob"}"#).status == 201)
         #expect(await broker.get("storage_key=eve").token == "e1")
         #expect(await broker.get().token == "d1")
+    }
+
+    @Test func `a key that is narrowed by a pattern is good for the storage keys that begin with it`() async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant()
+        let made = await broker.call(
+            .post, "/tenants/t1/api-keys",
+            body: #"{"name": "n", \#(Self.all), "storage_keys": ["team-a.x", "team-a.*", "bob"]}"#)
+        #expect(made.json["storage_keys"]?.array?.map(\.text) == ["bob", "team-a.*"])
+        let key = try #require(made.json["api_key"]?.text)
+        let table = [
+            ("team-a.", true), ("team-a.alice", true), ("team-a.~", true), ("bob", true), ("team-a", false),
+            ("team-a-1", false), ("team-b.alice", false), ("Team-a.alice", false), ("bob2", false), ("default", false),
+        ]
+        for (storageKey, isAllowed) in table {
+            let status = isAllowed ? 200 : 403
+            await broker.set("token", storageKey: storageKey)
+            let query = "?storage_key=\(storageKey)"
+            // Twice, because the second read may be answered in another way.
+            for path in ["/credentials", "/credentials", "/credentials/status"] {
+                #expect(await broker.call(.get, path + query, key: key).status == status, "\(path) \(storageKey)")
+            }
+            let begun = await broker.call(
+                .post, "/login/initialize", key: key, body: #"{"storage_key": "\#(storageKey)"}"#)
+            #expect(begun.status == (isAllowed ? 201 : 403), "\(storageKey)")
+            let other = await broker.beginLogin(body: #"{"storage_key": "\#(storageKey)"}"#)
+            #expect(await broker.call(.get, "/login/\(other.id)", key: key).status == (isAllowed ? 200 : 404))
+            let put = await broker.call(
+                .put, "/credentials", key: key,
+                body: #"{"storage_key": "\#(storageKey)", "credentials": {"client_id": "c1", "token": "x"}}"#)
+            #expect(put.status == status)
+            #expect(await broker.call(.delete, "/credentials" + query, key: key).status == (isAllowed ? 204 : 403))
+        }
+    }
+
+    @Test(arguments: [(32, 201), (33, 400)])
+    func `so many patterns are taken`(count: Int, status: Int) async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant()
+        let texts = (0..<count).map { "\"k\($0).*\"" } + (0..<100).map { "\"l\($0)\"" }
+        let made = await broker.call(
+            .post, "/tenants/t1/api-keys",
+            body: #"{"name": "n", \#(Self.all), "storage_keys": [\#(texts.joined(separator: ","))]}"#)
+        #expect(made.status == status)
+        if status == 400 { #expect(made.pointers == ["/storage_keys"]) }
     }
 
     // MARK: The table

@@ -63,7 +63,62 @@ internal import TokenBroker
         }
     }
 
+    /// Rotates the key without an overlap, or leaves the secret before the rotation for an hour.
+    private static func rotate(_ id: String, at broker: BrokerHarness, overlap: Int = 0) async {
+        let answer = await broker.call(
+            .post, "/tenants/t1/api-keys/\(id)/rotate", body: #"{"overlap": \#(overlap)}"#)
+        #expect(answer.status == 201)
+    }
+
     // MARK: Event streams
+
+    // H026
+    @Test(arguments: [true, false])
+    func `by a rotation has the streams of that secret ended, and no others`(follows: Bool) async throws {
+        let pair = try await Pair(follows: follows)
+        let (key, others) = (try await pair.makeKey(), try await pair.makeKey())
+        await Self.rotate(key.id, at: pair.one, overlap: 3600)
+        let first = await pair.two.listen(key: key.secret)
+        let bystander = await pair.two.listen(key: others.secret)
+        #expect(first.answer.status == 200)
+        await pair.time.sleepers(of: .seconds(1))
+        await Self.rotate(key.id, at: pair.one, overlap: 3600)
+        if !follows { pair.time.advance(by: .seconds(1)) }
+        await first.end()
+        #expect(await pair.two.call(.get, "/credentials", key: key.secret).status == 401)
+        #expect(!bystander.isOver)
+        await bystander.close()
+    }
+
+    @Test func `only for other secrets of the key leaves a stream open`() async throws {
+        let pair = try await Pair()
+        let key = try await pair.makeKey()
+        let stream = await pair.two.listen(key: key.secret)
+        await Self.rotate(key.id, at: pair.one, overlap: 3600)
+        await pair.one.set("a1")
+        #expect(await stream.events(1).count == 1)
+        #expect(!stream.isOver)
+        // A deletion ends it, although another secret was the newest.
+        #expect(await pair.one.call(.delete, "/tenants/t1/api-keys/\(key.id)").status == 204)
+        await stream.end()
+    }
+
+    @Test func `by a rotation is accepted nowhere from then on, and the new secret is accepted everywhere`()
+        async throws
+    {
+        let pair = try await Pair()
+        let key = try await pair.makeKey()
+        for broker in [pair.one, pair.two] {
+            #expect(await broker.call(.get, "/credentials", key: key.secret).status == 200)
+        }
+        let answer = await pair.one.call(
+            .post, "/tenants/t1/api-keys/\(key.id)/rotate", body: #"{"overlap": 0}"#)
+        let secret = try #require(answer.json["api_key"]?.text)
+        for broker in [pair.one, pair.two] {
+            #expect(await broker.call(.get, "/credentials", key: key.secret).status == 401)
+            #expect(await broker.call(.get, "/credentials", key: secret).status == 200)
+        }
+    }
 
     // H026
     @Test(arguments: Loss.allCases)
