@@ -49,11 +49,11 @@ package final class Vault: Sendable {
         self.audit = audit
     }
 
-    /// See `RecordStore`.
     /// Uses other keys from now on, and with this vault all those that were made of it. They must be keys that `unlock` takes;
     /// what is sealed meanwhile is sealed under the one or the other first key.
     func replaceKeys(_ keyring: Keyring) { sealer.replaceKeys(keyring) }
 
+    /// See `RecordStore`.
     package var revalidateAfter: Duration? { store.revalidateAfter }
 
     /// The record, or nil.

@@ -82,7 +82,11 @@ package final class LineWriter: Sendable {
                 }
                 let written = writeAll(batch)
                 if written > 0 { isInLine = batch[written - 1] != Self.newline }
-                if written < batch.count { drop(batch[written...]) } else { tellOfDropped() }
+                if written < batch.count {
+                    drop(batch[written...])
+                } else {
+                    isInLine = !tellOfDropped()
+                }
             }
             if state.withLock({ $0.isClosed && $0.pending.isEmpty }) { return drained.signal() }
         }
@@ -95,15 +99,15 @@ package final class LineWriter: Sendable {
         state.withLock { $0.dropped += lines }
     }
 
-    /// Queues the line that tells how many lines were dropped, if there were any.
-    private func tellOfDropped() {
-        let count = state.withLock { state in
-            defer { state.dropped = 0 }
-            return state.dropped
-        }
-        guard count > 0 else { return }
+    /// Writes the line that tells how many lines were dropped, if there were any.
+    /// - Returns: whether what was written last is the end of a line.
+    private func tellOfDropped() -> Bool {
+        let count = state.withLock { $0.dropped }
+        guard count > 0 else { return true }
         let line = notice(count) + [Self.newline]
-        state.withLock { $0.pending += line }
+        let written = writeAll(line)
+        if written == line.count { state.withLock { $0.dropped -= count } }
+        return written == 0 || written == line.count
     }
 
     /// Returns how many of the octets were written: fewer than all where the descriptor does not take more.

@@ -7,9 +7,9 @@ package enum ProgramOutput {
         /// The program cannot be started.
         case start(SystemError)
         /// It had not ended in time, and was killed with everything that it had started.
-        case timeout
+        case timeout(Duration)
         /// It printed more than was allowed, and was killed.
-        case tooLong
+        case tooLong(Int)
         /// It ended with another status than 0.
         case status(Int)
         /// A signal ended it.
@@ -18,8 +18,8 @@ package enum ProgramOutput {
         package var description: String {
             switch self {
             case .start(let error): "cannot be started (\(error))"
-            case .timeout: "had not ended in time"
-            case .tooLong: "printed too much"
+            case .timeout(let time): "had not ended after \(time.components.seconds) seconds"
+            case .tooLong(let limit): "printed more than \(limit) bytes"
             case .status(let status): "ended with status \(status)"
             case .signal(let number): "was ended by signal \(number)"
             }
@@ -36,6 +36,8 @@ package enum ProgramOutput {
         _ words: [String], environment: [String: String], limit: Int, within time: Duration
     ) throws(Failure) -> [UInt8] {
         let end = MonotonicInstant.now.advanced(by: time)
+        // A program that has started this one with the signal ignored would have the kernel forget how children end.
+        signal(SIGCHLD, SIG_DFL)
         var ends: [CInt] = [0, 0]
         do throws(SystemError) {
             try retryingInterrupts("pipe2") { unsafe clinux_pipe(&ends) }
@@ -46,11 +48,13 @@ package enum ProgramOutput {
         let process = try start(words, environment, output: OwnedDescriptor(adopting: ends[1]))
         let result: Result<[UInt8], Failure>
         do throws(Failure) {
-            result = .success(try read(output, limit, until: end))
+            result = .success(try read(output, limit, until: end, time))
         } catch {
             result = .failure(error)
+            // With all that it has started, which may go on although the program itself has ended.
+            kill(-process, SIGKILL)
         }
-        let status = try wait(for: process, result, until: end)
+        let status = try wait(for: process, until: end, time)
         let bytes = try result.get()
         // What WIFSIGNALED, WTERMSIG and WEXITSTATUS of wait(2) tell.
         if status & 0x7f != 0 { throw .signal(Int(status & 0x7f)) }
@@ -70,35 +74,38 @@ package enum ProgramOutput {
         }
     }
 
-    /// Waits for the end of a program, and kills it, with everything that it has started, where its output has failed, or the time
-    /// is over.
+    /// Waits for the end of a program, and kills it, with all that it has started, when the time is over.
     private static func wait(
-        for process: CInt, _ output: Result<[UInt8], Failure>, until end: MonotonicInstant
+        for process: CInt, until end: MonotonicInstant, _ time: Duration
     ) throws(Failure) -> CInt {
         var status: CInt = 0
+        var isKilled = false
         while true {
-            let ended = unsafe waitpid(process, &status, WNOHANG)
-            if ended == process { return status }
-            if case .success = output, MonotonicInstant.now < end {
-                usleep(1000)
-                continue
+            let ended = unsafe waitpid(process, &status, isKilled ? 0 : WNOHANG)
+            if ended == process {
+                if isKilled { throw .timeout(time) }
+                return status
             }
-            kill(-process, SIGKILL)
-            while unsafe waitpid(process, &status, 0) == -1, errno == EINTR {}
-            _ = try output.get()
-            throw .timeout
+            if ended == -1, errno != EINTR { throw .start(.last("waitpid")) }
+            if isKilled { continue }
+            if MonotonicInstant.now < end {
+                usleep(1000)
+            } else {
+                kill(-process, SIGKILL)
+                isKilled = true
+            }
         }
     }
 
     private static func read(
-        _ output: borrowing OwnedDescriptor, _ limit: Int, until end: MonotonicInstant
+        _ output: borrowing OwnedDescriptor, _ limit: Int, until end: MonotonicInstant, _ time: Duration
     ) throws(Failure) -> [UInt8] {
         // One octet more than the limit, to detect a longer output.
         var bytes = [UInt8](repeating: 0, count: limit + 1)
         var filled = 0
         while filled < bytes.count {
             let rest = MonotonicInstant.now.duration(to: end)
-            guard rest > .zero else { throw .timeout }
+            guard rest > .zero else { throw .timeout(time) }
             var readiness = pollfd(fd: output.rawValue, events: Int16(POLLIN), revents: 0)
             let number = output.rawValue
             do throws(SystemError) {
@@ -115,6 +122,6 @@ package enum ProgramOutput {
                 throw .start(error)
             }
         }
-        throw .tooLong
+        throw .tooLong(limit)
     }
 }

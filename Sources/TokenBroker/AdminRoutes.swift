@@ -2,7 +2,7 @@ internal import BrokerCore
 internal import ExternalText
 internal import HTTPCodec
 
-/// Which operations the keys of operators may use that have not the role `admin`, which may use all.
+/// Which operations admin keys with the roles `operator` and `auditor` may use. An admin key with the role `admin` may use all.
 enum AdminRoutes {
     private static let both: [AdminRole] = [.operator, .auditor]
 

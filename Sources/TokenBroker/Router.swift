@@ -102,8 +102,9 @@ struct Route: Sendable {
     enum Access: Sendable, Equatable {
         /// No key is needed, because a browser or a probe calls.
         case open
+        /// An admin key, whose role must be one of those that `AdminRoutes` names for the route.
         case admin
-        /// A key with this permission, or the admin key with `X-Tenant`.
+        /// An API key with this permission, or such an admin key with `X-Tenant`.
         case tenant(Permission)
     }
 
@@ -174,7 +175,7 @@ struct Route: Sendable {
     func authorize(_ key: CallerKey) throws(BrokerError) {
         switch access {
         case .open: return
-        case .admin: throw BrokerError(.forbidden, "Only the admin key may do this.")
+        case .admin: throw BrokerError(.forbidden, "Only an admin key may do this.")
         case .tenant(let permission):
             if key.permissions.contains(permission) { return }
             throw BrokerError(.forbidden, "The API key lacks the permission \(permission.rawValue).")

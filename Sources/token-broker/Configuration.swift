@@ -460,7 +460,11 @@ private struct EnvironmentReader: TextReader {
             do throws(KeyringError) {
                 _ = try Keyring(parsing: text)
             } catch {
-                note("MASTER_KEYS", "\(error)")
+                if case .command = source {
+                    note("MASTER_KEYS_COMMAND", "names a program whose keys cannot be used: \(error)")
+                } else {
+                    note("MASTER_KEYS", "\(error)")
+                }
             }
         }
         return (source, text.map { SecretBytes(utf8: $0) })
@@ -476,6 +480,8 @@ private struct EnvironmentReader: TextReader {
         let words = MasterKeySource.words(line)
         if value("MASTER_KEYS") != nil || path != nil {
             note("MASTER_KEYS_COMMAND", "and another source of the master keys are both set; set one of them")
+        } else if words.isEmpty {
+            note("MASTER_KEYS_COMMAND", "names no program")
         } else if command.needsMasterKeys, command != .healthCheck {
             do throws(ProgramOutput.Failure) {
                 let text = try MasterKeySource.output(of: words, environment: environment)

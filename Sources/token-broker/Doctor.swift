@@ -327,7 +327,7 @@ private struct Doctor {
             key.expires.map({ begun.duration(to: $0) > longest }) ?? true
         {
             let life = key.expires.map { "is valid for \(days(begun.duration(to: $0))) days" } ?? "has no end"
-            add(.warning, start + life + ", which is longer than TOKEN_BROKER_API_KEY_MAX_DAYS; rotate it")
+            add(.warning, start + life + ", although TOKEN_BROKER_API_KEY_MAX_DAYS is \(days(longest)); rotate it")
         } else if key.expires == nil, begun.duration(to: now) > Self.longestUseOfKeys {
             add(.warning, start + "has had the same secret for \(days(begun.duration(to: now))) days, and has no end")
         }

@@ -167,8 +167,12 @@ struct RunningService {
         do throws(CommandFailure) {
             let keyring = try await keyring(read.value)
             do throws(OpeningFailure) {
-                let isChanged = try await resources.adopt(keyring)
-                log.info(isChanged ? "master_keys_replaced" : "master_keys_unchanged", [.masterKey(keyring.primaryID)])
+                let adoption = try await resources.adopt(keyring)
+                let event: StaticString = adoption.isChanged ? "master_keys_replaced" : "master_keys_unchanged"
+                log.info(event, [.masterKey(keyring.primaryID)])
+                if let fault = adoption.journalFault {
+                    log.error("journal_keys_not_replaced", [.configurationFault("\(fault)")])
+                }
             } catch {
                 throw CommandFailure(error)
             }

@@ -48,6 +48,7 @@ func loadConfiguration(for command: Command) -> Configuration {
 /// Serves until the first SIGTERM or SIGINT and the grace period after it. A second signal ends the process at once. At SIGHUP
 /// the master keys are read again.
 func runService() -> Never {
+    TerminationSignal.deferHangUp()
     reserveDescriptors()
     prepareCryptography()
     let configuration = loadConfiguration(for: .serve)

@@ -19,7 +19,8 @@ import Testing
     @Test func `tells how many lines did not fit into the queue while the pipe was full`() throws {
         var ends: [CInt] = [0, 0]
         try #require(unsafe pipe(&ends) == 0)
-        let (output, input) = (OwnedDescriptor(adopting: ends[0]), OwnedDescriptor(adopting: ends[1]))
+        let output = OwnedDescriptor(adopting: ends[0])
+        let input = OwnedDescriptor(adopting: ends[1])
         let writer = try LineWriter(descriptor: input.rawValue, capacity: 10_000) { Array("\($0) dropped".utf8) }
         let line = [UInt8](repeating: 0x61, count: 999)
         // A pipe takes 65,536 octets, and the queue 10,000 more while the writer has as many.

@@ -118,8 +118,7 @@ package final class AppGrants: Sendable {
     package func refresh(
         _ token: AppSessionToken, for client: () async throws(AppError) -> AppClient
     ) async throws(AppError) -> SecretBytes {
-        let arrival = time.now
-        sessions.deferred.begin(token.secretDigest, arrival: arrival)
+        let arrival = sessions.deferred.begin(token.secretDigest)
         var outcome = DeferredTokens.Outcome.refused
         defer { sessions.deferred.end(token.secretDigest, arrival: arrival, outcome) }
         do throws(AppError) {

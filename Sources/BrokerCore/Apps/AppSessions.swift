@@ -24,7 +24,7 @@ package final class AppSessions: Sendable {
     let cache: RevalidatingCache<RecordID, AppSession>
     /// The answers that apps did not get because the store did not tell whether it had committed them.
     let unanswered: UnansweredGrants
-    /// When refresh tokens were presented first that could not be answered because the store or the provider was away.
+    /// When refresh tokens were presented first that are being answered, or were not answered in time.
     let deferred: DeferredTokens
     let deferralReports: DeferralReports
     let memory: SessionMemory

@@ -10,18 +10,19 @@ internal import Synchronization
 /// comes to another replica next does not pass for a thief.
 ///
 /// Each replica writes a report every two seconds. One that has not reported for five seconds is cut off from the store or has
-/// died: it may have told any app to come again. Where no other process writes to the store, there are no reports.
+/// died: it may have told any app to come again. When the store was away for all replicas, each of them waits for the reports of
+/// the others. Where no other process writes to the store, there are no reports.
 ///
 /// Safe to use from any task.
 package final class DeferralReports: Sendable {
     static let interval: Duration = .seconds(2)
     /// After this time without a report, a replica counts as cut off or dead.
     static let silence: Duration = .seconds(5)
-    /// For how long a report matters, and is kept.
-    static let memory: Duration = AppSessions.repetition + DeferredTokens.validity
+    /// For how long the last report of a replica is kept that does not report any more.
+    static let memory: Duration = .seconds(300)
     /// How often the reports are read while one is to come.
     private static let poll: Duration = .milliseconds(250)
-    /// More replicas than there are.
+    /// How many reports are read: there are fewer replicas.
     private static let most = 1000
 
     private let deferred: DeferredTokens
@@ -32,6 +33,8 @@ package final class DeferralReports: Sendable {
     private let id = RecordID(.process, .broker, key: RefreshID().text)
     /// The version of the report in the store; nil where it is not known.
     private let version = Mutex<Int64?>(0)
+    /// Until when the reports of other replicas may be missing because the store was away: it is away while this is nil.
+    private let settled = Mutex<MonotonicInstant?>(MonotonicInstant(nanoseconds: .min))
 
     init(of deferred: DeferredTokens, records: CredentialsRecords) {
         self.deferred = deferred
@@ -73,9 +76,13 @@ package final class DeferralReports: Sendable {
                 expires: report.through.advanced(by: Self.memory))
             try await vault.commit([stored == 0 ? .insert(record) : .replace(record, version: stored)])
             version.withLock { $0 = stored + 1 }
+            settled.withLock { settled in
+                if settled == nil { settled = time.monotonic.advanced(by: Self.silence) }
+            }
         } catch .conflict {
             // The store has lost commits, or an earlier write was carried out after all. The next report asks.
         } catch {
+            settled.withLock { $0 = nil }
             log.storeFailed(error)
         }
     }
@@ -87,21 +94,30 @@ package final class DeferralReports: Sendable {
     /// - Parameters:
     ///   - digest: of the token's secret.
     ///   - replaced: when it was replaced.
-    ///   - isLatest: whether the token that came in its place was never presented, so that the app may not have it.
+    ///   - isLatest: whether the token that came in its place was never exchanged, so that the app may not have it.
+    /// - Throws: `.unavailable` also while the store was away a moment ago, so that the other replicas have not reported yet.
     func mayBeDeferred(_ digest: [UInt8], replaced: Timestamp, isLatest: Bool) async throws(StoreError) -> Bool {
+        guard isShared else { return false }
         let end = replaced.advanced(by: AppSessions.repetition)
-        guard isShared, end.advanced(by: DeferredTokens.validity) > time.now else { return false }
+        let isRecent = end.advanced(by: DeferredTokens.validity) > time.now
+        let limit = time.monotonic.advanced(by: Self.silence)
         while true {
-            var isComplete = true
+            var (isComplete, isUnknown) = (true, false)
             for report in try await others() {
                 switch report.answer(digest, presentedUntil: end, at: time.now) {
                 case .deferred: return true
-                case .unknown: if isLatest { return true }
+                case .unknown: isUnknown = true
                 case .toCome: isComplete = false
                 case .none: continue
                 }
             }
-            if isComplete { return false }
+            // A clock that was set back must not prolong the wait.
+            if !isComplete, time.monotonic >= limit { (isComplete, isUnknown) = (true, true) }
+            if isUnknown, isLatest, isRecent { return true }
+            if isComplete {
+                guard settled.withLock({ $0.map { $0 <= time.monotonic } ?? false }) else { throw .unavailable }
+                return false
+            }
             do {
                 try await time.sleep(for: Self.poll)
             } catch {

@@ -29,20 +29,25 @@ final class DeferredTokens: Sendable {
 
     private let arrivals: ExpiringTable<[UInt8], Deferral>
     private let presented = Mutex<[[UInt8]: Presented]>([:])
+    private let time: any Time
 
     init(time: any Time) {
+        self.time = time
         arrivals = ExpiringTable(validity: Self.validity, capacity: 16_384, time: time)
     }
 
     /// A request that presents the token has come. To be followed by `end`.
     /// - Parameter digest: of the token's secret.
-    func begin(_ digest: [UInt8], arrival: Timestamp) {
+    /// - Returns: when it came. `all` has each request that came before it was called.
+    func begin(_ digest: [UInt8]) -> Timestamp {
         presented.withLock { presented in
+            let arrival = time.now
             if presented[digest] == nil {
                 presented[digest] = Presented(arrival: arrival)
             } else {
                 presented[digest]?.requests += 1
             }
+            return arrival
         }
     }
 

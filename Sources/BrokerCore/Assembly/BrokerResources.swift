@@ -110,18 +110,22 @@ package final class BrokerResources: Sendable {
     private static func retireOtherKeys(of journal: Vault, _ log: Log, _ time: any Time) async throws(VaultError) {
         let others = try await journal.otherKeys()
         if others.isEmpty { return }
-        do throws(StoreError) {
-            let progress = try await Resealing(journal, time: time, perSecond: nil).run()
-            log.info("journal_resealed", [.count(progress.resealed)])
-        } catch {
-            throw .store(error)
-        }
+        try await reseal(journal, log, time)
         for id in others {
             do throws(RetirementRefusal) {
                 try await journal.retireKey(id: id)
             } catch {
                 if case .store(let error) = error { throw .store(error) }
             }
+        }
+    }
+
+    private static func reseal(_ journal: Vault, _ log: Log, _ time: any Time) async throws(VaultError) {
+        do throws(StoreError) {
+            let progress = try await Resealing(journal, time: time, perSecond: nil).run()
+            log.info("journal_resealed", [.count(progress.resealed)])
+        } catch {
+            throw .store(error)
         }
     }
 
@@ -158,32 +162,41 @@ package final class BrokerResources: Sendable {
         }
     }
 
+    /// What has become of other keys.
+    package struct Adoption: Sendable {
+        /// Whether they differ from those that the store had before.
+        package let isChanged: Bool
+        /// Why the journal still has its keys of before; nil where it has the new ones. Another call tries again.
+        package let journalFault: VaultError?
+    }
+
     /// Seals under other keys from now on, in the store and in the journal, and seals the journal anew under the first of them.
-    /// - Returns: whether they differ from those before.
-    /// - Throws: where the store or the journal needs a key that they lack, or fails. The keys stay then; only where the journal
-    ///   fails after it was checked, they stay in the journal alone, which another call makes good.
-    package func adopt(_ keyring: Keyring) async throws(OpeningFailure) -> Bool {
-        let vaults = [vault] + (journal.map { [$0.vault] } ?? [])
-        if vaults.allSatisfy({ keyring.isSame(as: $0.keyring) }) { return false }
-        do throws(VaultError) {
-            try await journal?.vault.verify(keyring)
-        } catch {
-            throw .journalKeys(error)
-        }
-        do throws(VaultError) {
-            try await vault.adopt(keyring)
-        } catch {
-            throw .keys(error)
-        }
+    /// - Throws: where the store or the journal needs a key that they lack, or fails. Then all keys stay.
+    package func adopt(_ keyring: Keyring) async throws(OpeningFailure) -> Adoption {
         do throws(VaultError) {
             if let journal {
-                try await journal.vault.adopt(keyring)
+                // The keys before the last change are not needed any more: what was being written at that time is written.
                 try await Self.retireOtherKeys(of: journal.vault, log, time)
+                try await journal.vault.verify(keyring)
             }
         } catch {
             throw .journalKeys(error)
         }
-        return true
+        let isChanged = !keyring.isSame(as: vault.keyring)
+        do throws(VaultError) {
+            if isChanged { try await vault.adopt(keyring) }
+        } catch {
+            throw .keys(error)
+        }
+        do throws(VaultError) {
+            if let journal, !keyring.isSame(as: journal.vault.keyring) {
+                try await journal.vault.adopt(keyring)
+                try await Self.reseal(journal.vault, log, time)
+            }
+        } catch {
+            return Adoption(isChanged: isChanged, journalFault: error)
+        }
+        return Adoption(isChanged: isChanged, journalFault: nil)
     }
 
     /// Starts the broker's background jobs, and follows the store's clock until `close`. To be called once at most.

@@ -1,6 +1,6 @@
 internal import OAuth
 
-/// What one of the operator's keys may be used for. `AdminRoutes` has the operations of each.
+/// What an admin key may be used for. `AdminRoutes` has the operations of each role.
 package enum AdminRole: String, Sendable, CaseIterable {
     /// Everything.
     case admin

@@ -71,11 +71,11 @@ package struct LogField: Sendable {
         return isPlain ? name : "-"
     }
 
-    /// A file of the embedded store, by its name in the store's directory.
     /// The identifier of a master key, which is no secret.
     package static func masterKey(_ id: String) -> LogField { .init("master_key", id) }
     /// What is wrong with the configuration, with the name of a variable and without its value.
     package static func configurationFault(_ text: String) -> LogField { .init("fault", text) }
+    /// A file of the embedded store, by its name in the store's directory.
     package static func file(_ secret: StoreSecret) -> LogField { .init("file", secret.rawValue) }
     /// An API key, by its identifier.
     package static func apiKey(_ id: APIKeyID) -> LogField { .init("api_key", id.text) }

@@ -9,7 +9,8 @@ package enum Permission: String, Sendable, CaseIterable {
     case events
 }
 
-/// An API key, as one of its secrets opens it, without that secret. An object, so that a request that uses it counts one reference, and not one for each part.
+/// An API key without its secrets, as the record of one of its secrets describes it. An object, so that a request that uses it
+/// counts one reference, and not one for each part.
 package final class CallerKey: Cacheable, Equatable {
     /// What an API key may be used for.
     struct Scope: Equatable {

@@ -96,6 +96,61 @@ internal import TokenBroker
     }
 
     // B02
+    @Test func `is answered also after an outage of the store of two minutes, once the other replica has reported`()
+        async throws
+    {
+        let world = try await World()
+        for store in world.stores { store.setDown(true) }
+        // The app comes to the one replica in time, and to the other one later.
+        for broker in [world.two, world.one, world.two, world.one, world.two, world.one] {
+            #expect(await broker.refresh(world.token).status == 503)
+            for replica in [world.one, world.two] {
+                await replica.broker.core.apps.sessions.deferralReports.report()
+            }
+            world.pass(20)
+        }
+        for store in world.stores { store.setDown(false) }
+        // The replica does not know yet whether it is the last one that reports.
+        #expect(await world.one.refresh(world.token).status == 503)
+        await world.one.broker.core.apps.sessions.deferralReports.report()
+        #expect(await world.one.refresh(world.token).status == 503)
+        await world.reports.report()
+        try await world.expect(await world.one.refresh(world.token), isAnswered: true)
+    }
+
+    // B02
+    @Test(arguments: [(4999, false), (5000, true), (5001, true)])
+    func `is refused only when the store has been there for five seconds`(
+        milliseconds: Int, isRefused: Bool
+    ) async throws {
+        let world = try await World()
+        let reports = world.one.broker.core.apps.sessions.deferralReports
+        world.stores[0].setDown(true)
+        await reports.report()
+        world.stores[0].setDown(false)
+        world.pass(11)
+        await reports.report()
+        world.time.advance(by: .milliseconds(milliseconds))
+        await world.reports.finish()
+        let answer = await world.one.refresh(world.token)
+        #expect(answer.status == (isRefused ? 400 : 503), "\(answer.text)")
+    }
+
+    // B02
+    @Test func `waits for five seconds, also when the clock is set back meanwhile`() async throws {
+        let world = try await World()
+        world.pass(9)
+        await world.reports.report()
+        world.pass(2)
+        world.time.holdSleeps()
+        let answer = Task { await world.one.refresh(world.token) }
+        await world.time.sleepers(of: .milliseconds(250))
+        world.time.moveClock(by: .seconds(-3600))
+        world.time.advance(by: .seconds(5))
+        try await world.expect(await answer.value, isAnswered: true)
+    }
+
+    // B02
     @Test(arguments: [(69, true), (70, false)])
     func `is answered for a minute after it was in time`(seconds: Int, isAnswered: Bool) async throws {
         let world = try await World()
@@ -173,13 +228,12 @@ internal import TokenBroker
         let deferred = DeferredTokens(time: time)
         let (first, digest) = (time.now, [UInt8](repeating: 1, count: 32))
         for outcome in [DeferredTokens.Outcome.deferred, .refused] {
-            deferred.begin(digest, arrival: time.now)
+            #expect(deferred.begin(digest) == time.now)
             time.advance(by: .seconds(1))
             deferred.end(digest, arrival: first, outcome)
         }
         #expect(deferred.firstPresentation(of: digest) == first)
-        deferred.begin(digest, arrival: time.now)
-        deferred.end(digest, arrival: time.now, .answered)
+        deferred.end(digest, arrival: deferred.begin(digest), .answered)
         #expect(deferred.firstPresentation(of: digest) == nil)
         #expect(deferred.all.isEmpty)
     }
