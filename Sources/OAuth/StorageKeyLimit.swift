@@ -13,8 +13,7 @@ package struct StorageKeyPattern: Sendable, Hashable, Comparable, CustomStringCo
     /// Nil when `text` is no pattern.
     package init?(_ text: WireText) {
         isPrefix = text.utf8.last == Self.wildcard
-        let key = isPrefix ? WireText(text.utf8.dropLast()) : text
-        guard let key = StorageKey(key) else { return nil }
+        guard let key = StorageKey(isPrefix ? WireText(text.utf8.dropLast()) : text) else { return nil }
         self.key = key
     }
 

@@ -32,8 +32,9 @@ extension CallerKey {
             to key: CallerKey, _ earlier: CallerKey?, version: Int64, at now: Timestamp
         ) -> Result<Rotated, BrokerError> {
             if key.hasExpired(at: now) { return .failure(Self.expired) }
-            let expires = [expiresIn.map { now.advanced(by: $0) } ?? key.expires, end(longestLife, now)]
-                .compactMap(\.self).min()
+            let asked = expiresIn.map { now.advanced(by: $0) } ?? key.expires
+            let latest = longestLife.map { now.advanced(by: $0) }
+            let expires = [asked, latest].compactMap(\.self).min()
             var kept: Rotated.Kept
             var end = now.advanced(by: overlap)
             let replaced = replaces ?? key.secret.generation
@@ -56,8 +57,6 @@ extension CallerKey {
                     earlier: key.with(
                         Secret(generation: replaced, isEarlier: true), expires: end, version: version), kept: kept))
         }
-
-        private func end(_ life: Duration?, _ now: Timestamp) -> Timestamp? { life.map { now.advanced(by: $0) } }
 
         private static let expired = BrokerError(.conflict, "The API key has expired: create another one.")
         private static let otherGeneration = BrokerError(
