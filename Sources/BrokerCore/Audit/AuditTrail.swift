@@ -91,7 +91,14 @@ package struct AuditTrail: Sendable {
 
     /// Writes the beginning of the log of this process. To be called before the first caller is served, which then finds out
     /// that the log cannot be written.
-    package func open() async throws(StoreError) { try await chains?.sign(isStart: true) }
+    package func open() async throws(StoreError) {
+        if let found = try await chains?.sign(isStart: true) { tell(of: found) }
+    }
+
+    private func tell(of found: AuditLog.Findings) {
+        if found.changed > 0 { log.error("audit_chains_changed", [.count(found.changed)]) }
+        for chain in found.damaged { log.error("audit_chain_damaged", [.store(.damaged(chain.text))]) }
+    }
 
     /// Signs the log at intervals, and ends chains that are old enough, until its task is cancelled.
     func run() async {
@@ -104,8 +111,7 @@ package struct AuditTrail: Sendable {
             }
             await chains.endOld()
             do throws(StoreError) {
-                let changed = try await chains.sign()
-                if changed > 0 { log.error("audit_chains_changed", [.count(changed)]) }
+                tell(of: try await chains.sign())
             } catch {
                 log.storeFailed(error)
             }
