@@ -151,11 +151,11 @@ package final class MemoryRecordStore: RecordStore {
         }
     }
 
-    package func auditChains(since: Timestamp?) async throws(StoreError) -> [AuditChain] {
-        contents.withLock { contents in
-            contents.audit.sorted { $0.key < $1.key }.compactMap { AuditChain($0.value) }
-                .filter { chain in since.map { chain.written >= $0 } ?? true }
-        }
+    package func auditChains(
+        _ order: AuditOrder, since: Timestamp?, after place: AuditPlace?, limit: Int
+    ) async throws(StoreError) -> AuditPage {
+        let chains = contents.withLock { contents in contents.audit.values.compactMap { AuditChain($0) } }
+        return AuditPage(of: chains, order, since: since, after: place, limit: limit)
     }
 
     package func auditBlocks(

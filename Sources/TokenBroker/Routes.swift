@@ -56,7 +56,7 @@ extension Call {
     /// Refuses a storage key that the API key is not valid for.
     func authorize(_ storageKey: StorageKey) throws(BrokerError) {
         if let apiKey, !apiKey.isFor(storageKey.description.utf8.span) {
-            throw BrokerError(.forbidden, "The API key is not valid for this storage key.")
+            throw BrokerError.forbidden(storageKey, "The API key is not valid for this storage key.")
         }
     }
 

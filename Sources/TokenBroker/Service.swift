@@ -71,6 +71,7 @@ package struct Service: RequestHandler {
     private func admitted(_ request: Request) async -> Admission {
         let reception = await receive(request, hasContent: true)
         if let problem = reception.problem {
+            await tell(of: problem, request, reception)
             let response = Self.response(to: problem, request)
             report(request, reception, response, problem, took: reception.took)
             return .refused(response)
@@ -103,6 +104,7 @@ package struct Service: RequestHandler {
         } catch {
             problem = error
             response = Self.response(to: error, request)
+            await tell(of: error, request, reception)
         }
         // `start` is later than the checks that were made before the content arrived, so their time is added.
         let took =
@@ -114,7 +116,7 @@ package struct Service: RequestHandler {
     /// Has the route answer. The audit log tells who causes what the route does.
     private func handle(_ call: Call, _ route: Route) async throws(BrokerError) -> Response {
         guard broker.core.audit.isOn else { return try await route.handle(call) }
-        let outcome = await AuditOrigin.$current.withValue(Self.origin(of: call, route)) {
+        let outcome = await AuditOrigin.$current.withValue(Self.origin(of: call.request, call.caller, route)) {
             () async -> Result<Response, BrokerError> in
             do throws(BrokerError) {
                 return .success(try await route.handle(call))
@@ -125,18 +127,29 @@ package struct Service: RequestHandler {
         return try outcome.get()
     }
 
-    private static func origin(of call: Call, _ route: Route) -> AuditOrigin {
+    /// Has the audit log tell that the caller may not make this request. A request without a valid key has no entry: each would be
+    /// a commit that anyone can cause.
+    private func tell(of problem: BrokerError, _ request: Request, _ reception: Reception) async {
+        guard problem.code == .forbidden, broker.core.audit.isOn, let caller = reception.caller,
+            let route = reception.match?.route
+        else { return }
+        let tenant: TenantName? = if case .key(let key) = caller { key.tenant } else { tenantNamed(request, reception) }
+        await broker.core.audit.tell(
+            ofRefusalTo: Self.origin(of: request, caller, route), tenant: tenant, storageKey: problem.storageKey)
+    }
+
+    private static func origin(of request: Request, _ caller: Caller?, _ route: Route) -> AuditOrigin {
         let caller =
-            switch call.caller {
+            switch caller {
             case .key(let key)?: "key:\(key.id)"
             case .admin(let name, _)?: "admin:\(name)"
             // Browsers and apps have no key.
             case nil: "anyone"
             }
-        let address = call.request.client.map { $0 == .unspecified ? "unix" : $0.description }
+        let address = request.client.map { $0 == .unspecified ? "unix" : $0.description }
         return AuditOrigin(
             caller: caller, address: address, operation: "\(route.method.name) \(route.path)",
-            requestID: call.request.id)
+            requestID: request.id)
     }
 
     /// The result of checking the head. A request with content was checked at its admission.

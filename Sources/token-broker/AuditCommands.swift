@@ -1,13 +1,15 @@
 internal import BrokerCore
 internal import CredentialStore
 internal import Cryptography
+internal import JSON
 internal import OAuth
 internal import Postgres
 internal import Reactor
 
 /// A command about the audit log.
 enum AuditCommand: Equatable {
-    case verify
+    /// Prints lines of JSON, or lines for persons.
+    case verify(isJSON: Bool)
     case export(AuditExport)
     case remove(before: Timestamp)
 
@@ -16,6 +18,8 @@ enum AuditCommand: Equatable {
         guard let name = arguments.first else { return nil }
         var options: [String: String] = [:]
         var rest = arguments.dropFirst()
+        let isJSON = name == "verify" && rest.first == "--json"
+        if isJSON { rest.removeFirst() }
         while let option = rest.popFirst() {
             guard ["--tenant", "--from", "--to", "--before"].contains(option), options[option] == nil,
                 let value = rest.popFirst()
@@ -23,7 +27,7 @@ enum AuditCommand: Equatable {
             options[option] = value
         }
         switch (name, options.keys.sorted()) {
-        case ("verify", []): self = .verify
+        case ("verify", []): self = .verify(isJSON: isJSON)
         case ("export", let given) where !given.contains("--before"):
             var export = AuditExport()
             if let tenant = options["--tenant"] {
@@ -68,7 +72,7 @@ private struct AuditTool {
     /// - Returns: whether nothing is wrong with the log.
     func run(_ command: AuditCommand) async throws(CommandFailure) -> Bool {
         switch command {
-        case .verify: return try await verify()
+        case .verify(let isJSON): return try await verify(isJSON: isJSON)
         case .export(let export): return try await self.export(export)
         case .remove(let time):
             try await remove(before: time)
@@ -76,20 +80,41 @@ private struct AuditTool {
         }
     }
 
-    private func verify() async throws(CommandFailure) -> Bool {
+    private func verify(isJSON: Bool) async throws(CommandFailure) -> Bool {
         let (log, keys) = try await open()
         guard let keys else { throw CommandFailure(text: "the master keys are missing") }
         let keyring = try Self.keyring(keys)
         let summary: AuditExamination.Summary
         do throws(StoreError) {
-            summary = try await AuditExamination(log, keyring: keyring) { Console.print("fault  \($0)") }.run()
+            summary = try await AuditExamination(log, keyring: keyring) { fault in
+                Console.print(isJSON ? Self.line { $0.member("fault", fault) } : "fault  \(fault)")
+            }.run()
         } catch {
             return try Self.report(error)
         }
-        Console.print(
-            "\(summary.chains) chains with \(summary.entries) entries: \(summary.faults) faults; \(summary.unsigned) entries "
-                + "are not signed yet; \(summary.open) chains have no end, because their process runs or was killed")
+        Console.print(isJSON ? Self.json(summary) : Self.text(summary))
         return summary.faults == 0
+    }
+
+    private static func text(_ summary: AuditExamination.Summary) -> String {
+        "\(summary.chains) chains with \(summary.entries) entries: \(summary.faults) faults; \(summary.unsigned) entries "
+            + "are not signed yet; \(summary.witnessed) entries are signed only by another process than the one that wrote them; "
+            + "\(summary.open) chains have no end, because their process runs or was killed"
+    }
+
+    private static func json(_ summary: AuditExamination.Summary) -> String {
+        line { json in
+            json.member("chains", summary.chains)
+            json.member("entries", summary.entries)
+            json.member("faults", summary.faults)
+            json.member("unsigned", summary.unsigned)
+            json.member("witnessed", summary.witnessed)
+            json.member("open", summary.open)
+        }
+    }
+
+    private static func line(_ write: (inout JSONWriter) -> Void) -> String {
+        String(decoding: JSONWriter.object(write), as: UTF8.self)
     }
 
     private func export(_ export: AuditExport) async throws(CommandFailure) -> Bool {
@@ -98,10 +123,12 @@ private struct AuditTool {
             let unreadable = try await export.run(log) { line in
                 Console.print(String(decoding: line.dropLast(), as: UTF8.self))
             }
-            if unreadable > 0 {
-                Console.printError("token-broker: \(unreadable) entries cannot be read; see token-broker audit verify")
+            if unreadable != (0, 0) {
+                Console.printError(
+                    "token-broker: \(unreadable.entries) entries cannot be read and \(unreadable.chains) chains are damaged; "
+                        + "see token-broker audit verify")
             }
-            return unreadable == 0
+            return unreadable == (0, 0)
         } catch {
             return try Self.report(error)
         }
@@ -115,8 +142,9 @@ private struct AuditTool {
         }
         let opened = try await CommandStore(configuration)
         do throws(StoreError) {
-            let count = try await AuditLog(vault: opened.store.vault) { SystemTime().now }.remove(before: time)
-            Console.print("\(count) chains were removed")
+            let removed = try await AuditLog(vault: opened.store.vault) { SystemTime().now }.remove(before: time)
+            for chain in removed.left { Console.print("left  \(chain.text)") }
+            Console.print("\(removed.count) chains were removed")
         } catch {
             await opened.close()
             throw CommandFailure(text: "the audit log cannot be changed: \(error)")

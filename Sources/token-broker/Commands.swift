@@ -124,7 +124,9 @@ enum Command: Equatable {
                               TOKEN_BROKER_JOURNAL_DIR, whether it is intact and what is lost if it is damaged. Stop the
                               service first. The directory is not changed. --repair writes the intact records to
                               DIRECTORY, which must not exist yet, as a new data directory or journal
-          audit verify        check the hashes, the numbers and the signatures of the audit log, and print every fault
+          audit verify [--json]
+                              check the hashes, the numbers and the signatures of the audit log, and print every fault; with
+                              --json, lines of JSON
           audit export [--tenant NAME] [--from TIME] [--to TIME]
                               print the entries of the audit log as lines of JSON, those of a tenant and those from a
                               time on (inclusive) to another one (exclusive), such as 2026-11-01T00:00:00Z

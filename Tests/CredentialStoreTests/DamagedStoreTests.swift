@@ -63,7 +63,7 @@ internal import Testing
         return contents
     }
 
-    private static func files(_ directory: StoreFixtureDirectory) throws -> Files {
+    static func files(_ directory: StoreFixtureDirectory) throws -> Files {
         var files: Files = [:]
         for name in try FileManager.default.subpathsOfDirectory(atPath: directory.path) {
             let attributes = try FileManager.default.attributesOfItem(atPath: directory.path + "/" + name)
@@ -74,7 +74,7 @@ internal import Testing
     }
 
     /// Replaces the content of the directory with these files.
-    private static func put(_ files: Files, _ directory: StoreFixtureDirectory) throws {
+    static func put(_ files: Files, _ directory: StoreFixtureDirectory) throws {
         if FileManager.default.fileExists(atPath: directory.path) {
             try FileManager.default.removeItem(atPath: directory.path)
         }
@@ -92,7 +92,7 @@ internal import Testing
         }
     }
 
-    private static func damaged(_ files: Files, _ name: String, _ damage: Damage) -> Files {
+    static func damaged(_ files: Files, _ name: String, _ damage: Damage) -> Files {
         var files = files
         let bytes = files[name] ?? []
         switch damage {

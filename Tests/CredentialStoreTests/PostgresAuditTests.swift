@@ -90,7 +90,7 @@ internal import Testing
         }
         let owner = try await Self.open(database)
         try await owner.removeAuditChain("a-1")
-        #expect(try await owner.auditChains(since: nil) == [])
+        #expect(try await owner.allAuditChains() == [])
         await owner.close()
     }
 
@@ -128,9 +128,21 @@ internal import Testing
         await relay.set(.cutBefore("INSERT INTO token_broker_audit"))
         await #expect(throws: StoreError.unavailable) { try await store.commit([.audit(.sample("a-1", 2))]) }
         #expect(await relay.cuts == 2)
-        #expect(try await store.auditChains(since: nil).map(\.end.sequence) == [1])
+        #expect(try await store.allAuditChains().map(\.end.sequence) == [1])
         await store.close()
         await relay.close()
+    }
+
+    @Test func `a chain without its first block is in the list by name`() async throws {
+        let connection = try await PostgresServer.shared.get().connectionToNewSchema()
+        let store = try await PostgresRecordStore.open(
+            try PostgresServer.configuration(connection), on: PostgresServer.loop, resolver: PostgresServer.resolver)
+        for block in [AuditBlock.sample("a-1", 1), .sample("b-1", 2), .sample("", 1, time: 9)] {
+            try await store.commit([.audit(block)])
+        }
+        #expect(try await store.allAuditChains(limit: 1).map(\.end.chain) == ["", "a-1", "b-1"])
+        #expect(try await store.allAuditChains(.newestFirst, limit: 1).map(\.end.chain) == ["", "a-1"])
+        await store.close()
     }
 
     @Test func `a number that is taken makes the outcome unknown, and changes nothing`() async throws {

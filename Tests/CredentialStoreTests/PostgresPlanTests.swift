@@ -30,8 +30,13 @@ internal import Testing
         SELECT CASE WHEN n <= 99990 THEN n END, 't' || n % 2000, 'k' || n, 1, n, decode(md5(n::text), 'hex')
         FROM generate_series(1, 100000) AS n
         """,
+        """
+        INSERT INTO token_broker_audit (chain, first_entry, last_entry, time, body, hash)
+        SELECT 'c' || n % 5000, 1 + n / 5000, 1 + n / 5000, n, '{}', '\\x00' FROM generate_series(0, 99999) AS n
+        """,
         "UPDATE token_broker_log SET last = 99990",
         "ANALYZE token_broker_records", "ANALYZE token_broker_events",
+        "ANALYZE token_broker_audit",
     ]
 
     private static let store = Task {
@@ -119,6 +124,15 @@ internal import Testing
             Use(
                 testDescription: "remove tenant's entries", statement: Statements.removeTenantEntries,
                 parameters: [.text("t7")]),
+            Use(
+                testDescription: "chains by name", statement: Statements.auditChains,
+                parameters: [.text("c7"), .integer(50)]),
+            Use(
+                testDescription: "newest chains", statement: Statements.newestAuditChains,
+                parameters: [.integer(3000), .text("c3000"), .integer(50)]),
+            Use(
+                testDescription: "blocks of a chain", statement: Statements.auditBlocks,
+                parameters: [.text("c7"), .integer(5), .integer(100)]),
         ]
         let changes: [(String, Statements.RowChange, [PostgresValue])] = [
             ("insert", Statements.insert, values), ("replace", Statements.replace, values + [.integer(1)]),

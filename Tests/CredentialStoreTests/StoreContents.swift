@@ -17,7 +17,7 @@ struct StoreContents: Equatable, CustomStringConvertible {
         bounds = try await store.logBounds()
         due = try await store.due(.credentials, before: .latest, limit: 1000)
         audit = []
-        for chain in try await store.auditChains(since: nil) {
+        for chain in try await store.allAuditChains() {
             audit += try await store.auditBlocks(of: chain.end.chain, after: 0, limit: 1000)
         }
     }

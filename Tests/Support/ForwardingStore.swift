@@ -89,9 +89,11 @@ extension ForwardingStore {
         return try await inner.trimLog(before: time, keeping: count, limit: limit)
     }
 
-    package func auditChains(since: Timestamp?) async throws(StoreError) -> [AuditChain] {
+    package func auditChains(
+        _ order: AuditOrder, since: Timestamp?, after place: AuditPlace?, limit: Int
+    ) async throws(StoreError) -> AuditPage {
         try admit()
-        return try await inner.auditChains(since: since)
+        return try await inner.auditChains(order, since: since, after: place, limit: limit)
     }
 
     package func auditBlocks(

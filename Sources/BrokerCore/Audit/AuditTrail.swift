@@ -27,6 +27,7 @@ package struct AuditTrail: Sendable {
     private let settings: Settings
     /// Nil where nothing is audited.
     private let chains: AuditLog?
+    private let refusals = RefusedRequests()
     private let time: any Time
     private let log: Log
 
@@ -81,6 +82,25 @@ package struct AuditTrail: Sendable {
         }
     }
 
+    /// Writes an entry for a request of a known caller that it may not make, or counts it; see `RefusedRequests`. To be called
+    /// before the answer, which is the same if the entry cannot be written, since nothing is handed out.
+    package func tell(ofRefusalTo origin: AuditOrigin, tenant: TenantName?, storageKey: StorageKey?) async {
+        guard isOn else { return }
+        let refusal = AuditEntry.refusal(tenant: tenant, storageKey: storageKey, origin: origin)
+        await write(refusals.met(refusal, at: time.monotonic))
+    }
+
+    private func write(_ entries: [AuditEntry]) async {
+        guard let chains else { return }
+        for entry in entries {
+            do throws(StoreError) {
+                try await chains.record(entry)
+            } catch {
+                log.storeFailed(error)
+            }
+        }
+    }
+
     private func isChosen() -> Bool {
         switch settings.reads {
         case .none: false
@@ -91,9 +111,17 @@ package struct AuditTrail: Sendable {
 
     /// Writes the beginning of the log of this process. To be called before the first caller is served, which then finds out
     /// that the log cannot be written.
-    package func open() async throws(StoreError) { try await chains?.sign(isStart: true) }
+    package func open() async throws(StoreError) {
+        if let found = try await chains?.sign(isStart: true) { tell(of: found) }
+    }
 
-    /// Signs the log at intervals, and ends chains that are old enough, until its task is cancelled.
+    private func tell(of found: AuditLog.Findings) {
+        if found.changed > 0 { log.error("audit_chains_changed", [.count(found.changed)]) }
+        for chain in found.damaged { log.error("audit_chain_damaged", [.store(.damaged(chain.text))]) }
+    }
+
+    /// Signs the log at intervals, writes how many refusals were only counted, and ends chains that are old enough, until its task
+    /// is cancelled.
     func run() async {
         guard let chains else { return }
         while !Task.isCancelled {
@@ -102,10 +130,10 @@ package struct AuditTrail: Sendable {
             } catch {
                 return
             }
+            await write(refusals.ended(by: time.monotonic))
             await chains.endOld()
             do throws(StoreError) {
-                let changed = try await chains.sign()
-                if changed > 0 { log.error("audit_chains_changed", [.count(changed)]) }
+                tell(of: try await chains.sign())
             } catch {
                 log.storeFailed(error)
             }
@@ -113,5 +141,8 @@ package struct AuditTrail: Sendable {
     }
 
     /// Writes the end of the log of this process. Nothing may be told any more.
-    func close() async { await chains?.close() }
+    func close() async {
+        await write(refusals.ended(by: nil))
+        await chains?.close()
+    }
 }

@@ -119,6 +119,8 @@ package struct BrokerError: Error, Sendable, Equatable {
     package var since: Timestamp?
     /// The store's error, for the log only: it says where an operator must look.
     package var storeError: StoreError?
+    /// For `forbidden`: the storage key that the caller may not use, for the audit log.
+    package var storageKey: StorageKey?
     /// For `too_many_requests`: the limit that was exceeded, for the metrics.
     package var quota: Quota?
     /// For `unsupported_media_type`: whether the reason is the coding of the content, and not its type.
@@ -139,6 +141,13 @@ package struct BrokerError: Error, Sendable, Equatable {
 
     package static func invalidRequest(_ pointer: String, _ detail: String) -> BrokerError {
         BrokerError(.invalidRequest, detail, faults: [Fault(pointer, detail)])
+    }
+
+    /// The refusal of a storage key that the caller may not use.
+    package static func forbidden(_ storageKey: StorageKey, _ detail: String) -> BrokerError {
+        var error = BrokerError(.forbidden, detail)
+        error.storageKey = storageKey
+        return error
     }
 
     package static let noSuchTenant = BrokerError(.notFound, "There is no tenant of that name.")

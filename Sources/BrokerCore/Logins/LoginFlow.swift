@@ -83,7 +83,8 @@ package final class LoginFlow: Sendable {
             // A login of another tenant is answered like one that does not exist.
             guard login.tenant == tenant else { throw Self.unknown }
             if let storageKeys, !storageKeys.includes(login.storageKey) {
-                throw BrokerError(.forbidden, "The API key is not valid for this login's storage key.")
+                throw BrokerError.forbidden(
+                    login.storageKey, "The API key is not valid for this login's storage key.")
             }
             let secrets = try usableSecrets(of: login)
             try check(response.issuer, secrets.server)

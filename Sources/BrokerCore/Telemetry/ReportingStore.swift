@@ -99,8 +99,12 @@ struct ReportingStore: RecordStore {
         }
     }
 
-    func auditChains(since: Timestamp?) async throws(StoreError) -> [AuditChain] {
-        try await reporting(.read) { () async throws(StoreError) in try await inner.auditChains(since: since) }
+    func auditChains(
+        _ order: AuditOrder, since: Timestamp?, after place: AuditPlace?, limit: Int
+    ) async throws(StoreError) -> AuditPage {
+        try await reporting(.read) { () async throws(StoreError) in
+            try await inner.auditChains(order, since: since, after: place, limit: limit)
+        }
     }
 
     func auditBlocks(of chain: String, after first: Int64, limit: Int) async throws(StoreError) -> [AuditBlock] {

@@ -30,6 +30,8 @@ package struct AuditEntry: Sendable, Equatable {
     package let version: Int64?
     /// The events that the same commit tells listeners.
     package let events: [String]
+    /// How often it happened, where one entry tells of several times.
+    package let count: Int?
     /// Who caused it.
     let origin: AuditOrigin
     /// For entries about the log itself: the end of the chain before this one, of which the process knew.
@@ -42,7 +44,7 @@ package struct AuditEntry: Sendable, Equatable {
     /// - Parameter origin: default: the request that the present task works for.
     package init(
         _ action: String, outcome: String = done, tenant: TenantName? = nil, _ subject: Subject? = nil,
-        version: Int64? = nil, events: [String] = [], origin: AuditOrigin? = AuditOrigin.current
+        version: Int64? = nil, events: [String] = [], count: Int? = nil, origin: AuditOrigin? = AuditOrigin.current
     ) {
         self.action = action
         self.outcome = outcome
@@ -50,8 +52,12 @@ package struct AuditEntry: Sendable, Equatable {
         self.subject = subject
         self.version = version
         self.events = events
+        self.count = count
         self.origin = origin ?? .broker
     }
+
+    /// The kind and the name of who caused it.
+    package var caller: String { origin.caller }
 
     /// The actions of entries about the log itself.
     enum Own {
@@ -73,6 +79,7 @@ package struct AuditEntry: Sendable, Equatable {
             if let subject { json.member(subject.name, subject.value) }
             json.memberIfPresent("version", version)
             if !events.isEmpty { json.member("events", events) }
+            json.memberIfPresent("count", count.map { Int64($0) })
             json.member("caller", origin.caller)
             json.memberIfPresent("address", origin.address)
             json.memberIfPresent("operation", origin.operation)

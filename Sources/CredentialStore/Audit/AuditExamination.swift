@@ -13,6 +13,9 @@ package struct AuditExamination: Sendable {
         package var faults = 0
         /// Entries behind the last one that a signature authenticates.
         package var unsigned: Int64 = 0
+        /// Entries that are authenticated only by signatures of other processes than the one that wrote them. Such a signature
+        /// says what the store had when it was made, and not what was written.
+        package var witnessed: Int64 = 0
         /// Chains that have no end: their process runs, was killed, or could not write the end.
         package var open = 0
     }
@@ -34,11 +37,21 @@ package struct AuditExamination: Sendable {
     /// - Throws: when the store cannot be read.
     package func run() async throws(StoreError) -> Summary {
         var findings = Findings(report: report)
-        let chains = try await log.auditChains(since: nil)
-        for chain in chains { try await examine(chain, &findings) }
+        try await log.readAuditPages { page throws(StoreError) in
+            for damaged in page.damaged {
+                findings.fault(damaged.text)
+                guard let chain = damaged.chain else { continue }
+                findings.damaged.insert(WireText(chain))
+                try await examine(chain, &findings)
+            }
+            for chain in page.chains { try await examine(chain.end.chain, &findings) }
+        }
         try await compareHeads(&findings)
         for (name, last) in findings.lasts {
-            findings.summary.unsigned += max(0, last - (findings.signed[name] ?? 0))
+            let own = findings.signed[name] ?? 0
+            let covered = max(own, findings.witnessed[name] ?? 0)
+            findings.summary.unsigned += max(0, last - covered)
+            findings.summary.witnessed += covered - own
         }
         return findings.summary
     }
@@ -49,10 +62,14 @@ package struct AuditExamination: Sendable {
         var summary = Summary()
         /// The last entry of each chain.
         var lasts: [WireText: Int64] = [:]
-        /// Up to which entry signatures authenticate each chain.
+        /// Up to which entry signatures of its own process authenticate each chain.
         var signed: [WireText: Int64] = [:]
+        /// The same for signatures of other processes.
+        var witnessed: [WireText: Int64] = [:]
         /// The hash of each chain at each entry that signed entries name as its end, and the chain of such an entry.
-        var heads: [WireText: [Int64: (hash: [UInt8], witness: String)]] = [:]
+        var heads: [WireText: [Int64: (hash: [UInt8], witness: String, isOwn: Bool)]] = [:]
+        /// The chains whose damage was reported.
+        var damaged: Set<WireText> = []
         /// The chains that an operator has removed.
         var removed: Set<WireText> = []
 
@@ -65,11 +82,12 @@ package struct AuditExamination: Sendable {
             guard AuditBlock.isName(head.chain.utf8) else {
                 return fault("chain \(witness) names a chain with a name that no process writes")
             }
+            let chain = WireText(head.chain)
             // All of them count: a later one could have been named after the chain was changed.
-            guard
-                let known = heads[WireText(head.chain), default: [:]].updateValue(
-                    (head.hash, witness), forKey: head.sequence)
-            else { return }
+            let isOwn = AuditChainName.process(chain) == AuditChainName.process(WireText(witness))
+            let known = heads[chain]?[head.sequence]
+            heads[chain, default: [:]][head.sequence] = (head.hash, witness, isOwn || known?.isOwn == true)
+            guard let known else { return }
             if known.hash != head.hash {
                 fault(
                     "chain \(head.chain) had two contents up to entry \(head.sequence): one that chain \(known.witness) has "
@@ -95,8 +113,7 @@ package struct AuditExamination: Sendable {
     /// The most entries of a chain: far more than a process writes.
     private static let mostEntries: Int64 = 1 << 50
 
-    private func examine(_ chain: AuditChain, _ findings: inout Findings) async throws(StoreError) {
-        let name = chain.end.chain
+    private func examine(_ name: String, _ findings: inout Findings) async throws(StoreError) {
         guard name.utf8.count <= AuditBlock.longestName else {
             return findings.fault("a chain has a name of \(name.utf8.count) bytes, which no process writes")
         }
@@ -205,19 +222,24 @@ package struct AuditExamination: Sendable {
             var (missing, last) = (named, Int64(0))
             try await log.readAuditBlocks(of: name.text) { block in
                 last = max(last, block.last)
-                guard missing[block.last]?.hash == block.hash else { return }
+                guard let head = missing[block.last], head.hash == block.hash else { return }
                 missing[block.last] = nil
-                findings.signed[name] = max(findings.signed[name] ?? 0, block.last)
+                if head.isOwn {
+                    findings.signed[name] = max(findings.signed[name] ?? 0, block.last)
+                } else {
+                    findings.witnessed[name] = max(findings.witnessed[name] ?? 0, block.last)
+                }
             }
             guard let end = missing.keys.max(), let witness = missing[end]?.witness else { continue }
+            let isDamaged = findings.damaged.contains(name)
             if last == 0 {
-                if !findings.removed.contains(name) {
+                if !isDamaged, !findings.removed.contains(name) {
                     findings.fault(
                         "chain \(name) is missing: it had \(end) entries when chain \(witness) named its end")
                 }
                 continue
             }
-            if end > last {
+            if end > last, !isDamaged {
                 findings.fault(
                     "chain \(name) was cut off: it ends at entry \(last), and had \(end) entries when chain \(witness) "
                         + "named its end")
@@ -248,12 +270,24 @@ package struct AuditExport: Sendable, Equatable {
 
     /// Calls `write` with the selected lines, each with its newline: chain by chain, each in its order.
     /// - Parameter write: must not keep the entries in memory; the log may be long.
-    /// - Returns: how many entries could not be read, because they were changed.
-    package func run(_ log: any AuditReading, _ write: (ArraySlice<UInt8>) -> Void) async throws(StoreError) -> Int {
-        var unreadable = 0
-        for chain in try await log.auditChains(since: from) {
-            if let to, chain.begun >= to { continue }
-            try await log.readAuditBlocks(of: chain.end.chain) { block in
+    /// - Returns: how many entries could not be read, because they were changed, and how many chains are damaged.
+    package func run(
+        _ log: any AuditReading, _ write: (ArraySlice<UInt8>) -> Void
+    ) async throws(StoreError) -> (entries: Int, chains: Int) {
+        var (unreadable, damaged) = (0, 0)
+        try await log.readAuditPages(since: from) { page throws(StoreError) in
+            damaged += page.damaged.count
+            let whole = page.chains.filter { chain in to.map { chain.begun < $0 } ?? true }.map(\.end.chain)
+            try await run(page.damaged.compactMap(\.chain) + whole, of: log, &unreadable, write)
+        }
+        return (unreadable, damaged)
+    }
+
+    private func run(
+        _ chains: [String], of log: any AuditReading, _ unreadable: inout Int, _ write: (ArraySlice<UInt8>) -> Void
+    ) async throws(StoreError) {
+        for chain in chains {
+            try await log.readAuditBlocks(of: chain) { block in
                 if let from, block.time < from { return }
                 if let to, block.time >= to { return }
                 let lines = block.lines ?? []
@@ -264,7 +298,6 @@ package struct AuditExport: Sendable, Equatable {
                 }
             }
         }
-        return unreadable
     }
 
     private func isSelected(_ line: ArraySlice<UInt8>, _ unreadable: inout Int) -> Bool {

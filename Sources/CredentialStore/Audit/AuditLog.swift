@@ -26,7 +26,10 @@ package final class AuditLog: Sendable {
 
     /// The use of one chain after the other, by one commit at a time.
     private struct Lane: Sendable {
-        var chain: String
+        /// No other lane has it.
+        let number: Int64
+        /// Empty before the first block is written.
+        var chain = ""
         var last: Int64 = 0
         var hash = AuditBlock.beginning
         var begun: Timestamp?
@@ -72,6 +75,17 @@ package final class AuditLog: Sendable {
         var unsigned = 0
         /// The last entry of each chain that a signature of this process has named.
         var witnessed: [WireText: Int64] = [:]
+        /// The damaged chains that this process has reported.
+        var damaged: Set<WireText> = []
+    }
+
+    /// What a process finds out by signing.
+    package struct Findings: Sendable, Equatable {
+        /// How many chains of this process have another end in the store than this process has written. Such a chain was
+        /// changed by someone else; `AuditExamination` finds it, since the signature contradicts it.
+        package var changed = 0
+        /// The chains that cannot be read, each the first time only. The others are signed.
+        package var damaged: [DamagedAuditChain] = []
     }
 
     /// For how long signatures name the end of a chain that is not written any more.
@@ -82,6 +96,10 @@ package final class AuditLog: Sendable {
     private static let mostEntries = 256
     /// More than a store has connections at its default, and few enough to be read.
     private static let mostLanes = 8
+    /// How many chains one call of the store looks at, and how many calls a signature makes: far more chains than processes begin
+    /// within the days that a signature looks back.
+    private static let pageCount = 50
+    private static let mostPages = 200
 
     private let vault: Vault
     private let now: @Sendable () -> Timestamp
@@ -149,14 +167,12 @@ package final class AuditLog: Sendable {
     /// the ends that this process has written, and of others those that the store has.
     /// - Parameter isStart: signs in any case, and also names the chains that were written lately when the last process stopped.
     ///   The start then fails if the log cannot be written.
-    /// - Returns: how many chains of this process have another end in the store than this process has written. Such a chain
-    ///   was changed by someone else; `AuditExamination` finds it, since the signature contradicts it.
     /// - Throws: when the signature may not be in the log.
     @discardableResult
-    package func sign(isStart: Bool = false) async throws(StoreError) -> Int {
+    package func sign(isStart: Bool = false) async throws(StoreError) -> Findings {
         let unsigned = state.withLock { $0.unsigned }
-        if unsigned == 0, !isStart { return 0 }
-        let stored = try await recentChains(isStart: isStart)
+        if unsigned == 0, !isStart { return Findings() }
+        let (stored, damaged) = try await recentChains(isStart: isStart)
         // Taken after the reading, so that it has every block that the store had then.
         let (own, witnessed) = state.withLock { ($0.own, $0.witnessed) }
         let (ownHeads, changed) = Self.heads(of: own, in: stored)
@@ -170,17 +186,48 @@ package final class AuditLog: Sendable {
             state.unsigned -= unsigned
             state.witnessed = Dictionary(heads.map { (WireText($0.chain), $0.sequence) }) { $1 }
         }
-        return changed
+        return Findings(changed: changed, damaged: newlyFound(damaged))
     }
 
-    /// The chains that were written within `witnessSpan`; at a start also those that were at the end of the last process.
-    private func recentChains(isStart: Bool) async throws(StoreError) -> [AuditChain] {
+    /// The chains that were written within `witnessSpan`; at a start also those that were at the end of the last process. And
+    /// the damaged ones among them. Reads the newest chains only, as many as were begun so late that they can have been written
+    /// within that time.
+    private func recentChains(
+        isStart: Bool
+    ) async throws(StoreError) -> (chains: [AuditChain], damaged: [DamagedAuditChain]) {
         let oldest = now().advanced(by: .zero - Self.witnessSpan)
         state.withLock { state in state.own = state.own.filter { $0.value.time >= oldest } }
-        let chains = try await vault.store.auditChains(since: isStart ? nil : oldest)
-        guard isStart, let last = chains.map(\.written).max() else { return chains }
-        let first = min(oldest, last.advanced(by: .zero - Self.witnessSpan))
-        return chains.filter { $0.written >= first }
+        var since = oldest
+        if isStart, let begun = try await newestBeginning() {
+            since = min(oldest, begun.advanced(by: .zero - Self.witnessSpan))
+        }
+        // A process does not go on with a chain that is as old as a chain may become, or that it has not written for
+        // `witnessSpan`. One more day, because clocks differ.
+        let end = since.advanced(by: .zero - limits.age - Self.witnessSpan - .seconds(86_400))
+        var (chains, damaged, place): ([AuditChain], [DamagedAuditChain], AuditPlace?) = ([], [], nil)
+        for _ in 0..<Self.mostPages {
+            let page = try await vault.store.auditChains(
+                .newestFirst, since: since, after: place, limit: Self.pageCount)
+            chains += page.chains
+            damaged += page.damaged
+            guard let next = page.next, next.begun >= end else { break }
+            place = next
+        }
+        if isStart, let last = chains.map(\.written).max() {
+            let first = min(oldest, last.advanced(by: .zero - Self.witnessSpan))
+            chains.removeAll { $0.written < first }
+        }
+        return (chains, damaged)
+    }
+
+    /// When the newest chain of the store began; nil when there is none.
+    private func newestBeginning() async throws(StoreError) -> Timestamp? {
+        let page = try await vault.store.auditChains(.newestFirst, since: nil, after: nil, limit: 1)
+        return page.chains.first?.begun ?? page.next?.begun
+    }
+
+    private func newlyFound(_ damaged: [DamagedAuditChain]) -> [DamagedAuditChain] {
+        state.withLock { state in damaged.filter { state.damaged.insert(WireText($0.text)).inserted } }
     }
 
     /// The ends of the process's chains as it has written them, and how many of them the store has otherwise.
@@ -232,9 +279,13 @@ package final class AuditLog: Sendable {
     /// with a chain that is as old.
     /// - Parameter time: more than `witnessSpan` ago, by a day or more because clocks differ, so that no process appends to a
     ///   chain that is removed, and that entries which name a chain are removed before the entry that tells of its removal.
-    /// - Returns: how many chains were removed.
-    package func remove(before time: Timestamp) async throws(StoreError) -> Int {
-        let old = try await vault.store.auditChains(since: nil).filter { $0.written < time }.map(\.end)
+    /// - Returns: how many chains were removed, and the damaged ones, which were left, because their ends are not known.
+    package func remove(before time: Timestamp) async throws(StoreError) -> (count: Int, left: [DamagedAuditChain]) {
+        var (old, left): ([AuditHead], [DamagedAuditChain]) = ([], [])
+        try await vault.store.readAuditPages { page in
+            old += page.chains.filter { $0.written < time }.map(\.end)
+            left += page.damaged
+        }
         for start in stride(from: 0, to: old.count, by: Self.mostHeads) {
             let ends = Array(old[start..<min(start + Self.mostHeads, old.count)])
             var entry = AuditEntry(AuditEntry.Own.removed, origin: AuditOrigin(caller: "operator"))
@@ -243,7 +294,7 @@ package final class AuditLog: Sendable {
             for end in ends { try await vault.store.removeAuditChain(end.chain) }
         }
         await close()
-        return old.count
+        return (old.count, left)
     }
 
     // MARK: Blocks
@@ -255,6 +306,9 @@ package final class AuditLog: Sendable {
         guard var lane = await take() else { return .failure(.unavailable) }
         if mayBeRemoved(lane) { lane = newLane() }
         if isFull(lane) { await end(&lane) }
+        if lane.last == 0 {
+            lane.chain = AuditChainName.make(begun: now(), process: process, number: lane.number)
+        }
         let block = block(entries, in: lane, isSigned: isSigned)
         do throws(StoreError) {
             try await commit(changes, block)
@@ -299,7 +353,13 @@ package final class AuditLog: Sendable {
             let confirmed = state.own[chain]?.confirmed
             state.own[chain] = OwnEnd(confirmed: confirmed, sent: block.end, time: block.time)
         }
-        try await vault.store.commit(changes + [.audit(block)])
+        do throws(StoreError) {
+            try await vault.store.commit(changes + [.audit(block)])
+        } catch {
+            // The chain has not begun, and its first block gets another name.
+            if error == .conflict, block.first == 1 { state.withLock { $0.own[chain] = nil } }
+            throw error
+        }
         state.withLock { $0.own[chain]?.confirmed = block.end }
     }
 
@@ -343,7 +403,7 @@ package final class AuditLog: Sendable {
             state.lastNumber += 1
             return state.lastNumber
         }
-        return Lane(chain: "\(process)-\(number)", previous: lane?.end, written: lane?.written)
+        return Lane(number: number, previous: lane?.end, written: lane?.written)
     }
 
     /// A lane that no other task uses. Waits for one where there are as many as there may be; nil when the store does not

@@ -29,8 +29,17 @@ final class FileAudit {
     private let files: StoreFiles
     /// The lengths of the files that were written last, in octets, and up to where room was reserved for each.
     private var ends: [WireText: (end: Int, reserved: Int)] = [:]
-    /// The chains of which the last block is known.
-    private var known: [WireText: AuditChain] = [:]
+    /// What is known of the chains that were written or read, by path.
+    private var known: [WireText: Finding] = [:]
+    /// Every chain that has a file; nil before it is first needed. Only this process adds and removes files.
+    private var index: AuditIndex?
+
+    private enum Finding {
+        case chain(AuditChain)
+        case damage(DamagedAuditChain)
+        /// The file has no block: its first one was not committed.
+        case nothing
+    }
 
     init(_ files: StoreFiles) {
         self.files = files
@@ -40,10 +49,13 @@ final class FileAudit {
     func forget() {
         ends = [:]
         known = [:]
+        index = nil
     }
 
     // MARK: Writing
 
+    /// - Throws: `.damaged` for a chain whose file has a flaw, because another block would take the place of what is behind the
+    ///   flaw. The writer goes on in another chain.
     func addition(of block: AuditBlock) throws(FileStoreError) -> Addition {
         let path = AuditFrame.path(of: block.chain)
         return Addition(block: block, path: path, offset: try end(of: path), bytes: AuditFrame.encode(block))
@@ -52,7 +64,9 @@ final class FileAudit {
     private func end(of path: String) throws(FileStoreError) -> Int {
         if let known = ends[WireText(path)] { return known.end }
         guard let bytes = try files.read(path, limit: RecordFile.countLimit) else { return 0 }
-        return AuditFrame.blocks(of: bytes).count
+        let (_, count, flaw) = AuditFrame.blocks(of: bytes)
+        if let flaw { throw files.damage(path, flaw) }
+        return count
     }
 
     /// Reserves room for the addition, before the commit takes place: a committed change must not fail for lack of room.
@@ -74,39 +88,61 @@ final class FileAudit {
     func didWrite(_ addition: Addition) {
         let (path, block) = (addition.path, addition.block)
         ends[WireText(path)] = (addition.end, max(addition.end, ends[WireText(path)]?.reserved ?? 0))
-        let begun = addition.offset == 0 ? block.time : known[WireText(path)]?.begun
-        known[WireText(path)] = begun.map { AuditChain(end: block.end, begun: $0, written: block.time) }
+        var begun = addition.offset == 0 ? block.time : nil
+        if case .chain(let chain)? = known[WireText(path)] { begun = chain.begun }
+        known[WireText(path)] = begun.map { .chain(AuditChain(end: block.end, begun: $0, written: block.time)) }
+        if addition.offset == 0 {
+            index?.insert(AuditPlace(begun: AuditChainName.begun(block.chain) ?? block.time, chain: block.chain))
+        }
     }
 
-    func didRemove(_ path: String) {
-        ends[WireText(path)] = nil
-        known[WireText(path)] = nil
+    func didRemove(_ chain: String) {
+        let path = WireText(AuditFrame.path(of: chain))
+        ends[path] = nil
+        known[path] = nil
+        index?.remove(chain)
     }
 
     // MARK: Reading
 
-    /// - Parameter since: leaves chains out whose last block was written before, as far as the times of the files say so:
-    ///   the whole log is too long to be read while commits wait.
-    func chains(since: Timestamp?) throws(FileStoreError) -> [AuditChain] {
-        var chains: [AuditChain] = []
-        for name in try files.names(in: AuditFrame.directoryName).sorted() {
-            let path = AuditFrame.path(of: name)
-            if known[WireText(path)] == nil {
-                let written = try files.onDisk { () throws(SystemError) in try files.directory.modified(path) }
-                if let since, let written, written < since { continue }
-                known[WireText(path)] = AuditChain(try blocks(of: name))
+    /// - Parameter since: leaves chains out whose last block was written before. A file that was not written since then, by the
+    ///   clock of the file system, is not read: commits wait meanwhile.
+    func chains(
+        _ order: AuditOrder, since: Timestamp?, after place: AuditPlace?, limit: Int
+    ) throws(FileStoreError) -> AuditPage {
+        let (places, next) = try indexed().page(order, after: place, limit: limit)
+        var page = AuditPage(next: next)
+        for place in places {
+            switch try finding(place.chain, since: since) {
+            case .chain(let chain): if since.map({ chain.written >= $0 }) ?? true { page.chains.append(chain) }
+            case .damage(let damage): page.damaged.append(damage)
+            case .nothing: break
             }
-            if let chain = known[WireText(path)], since.map({ chain.written >= $0 }) ?? true { chains.append(chain) }
         }
-        return chains
+        return page
     }
 
-    func blocks(of chain: String) throws(FileStoreError) -> [AuditBlock] {
+    func blocks(of chain: String) throws(FileStoreError) -> [AuditBlock] { try files.auditFile(of: chain).blocks }
+
+    private func indexed() throws(FileStoreError) -> AuditIndex {
+        if let index { return index }
+        let made = AuditIndex(try files.auditPlaces(try files.names(in: AuditFrame.directoryName)))
+        index = made
+        return made
+    }
+
+    private func finding(_ chain: String, since: Timestamp?) throws(FileStoreError) -> Finding {
         let path = AuditFrame.path(of: chain)
-        guard let bytes = try files.read(path, limit: RecordFile.countLimit) else { return [] }
-        let (blocks, _, flaw) = AuditFrame.blocks(of: bytes)
-        if let flaw { throw files.damage(path, flaw) }
-        return blocks
+        if let known = known[WireText(path)] { return known }
+        // A file whose time cannot be read is read, which tells why.
+        if let since, let written = try? files.directory.modified(path), written < since { return .nothing }
+        let file = try files.auditFile(of: chain)
+        let finding: Finding =
+            if let damage = file.damage { .damage(damage) } else {
+                AuditChain(file.blocks).map { .chain($0) } ?? .nothing
+            }
+        known[WireText(path)] = finding
+        return finding
     }
 }
 
@@ -123,6 +159,23 @@ enum AuditFrame {
         let name = path.utf8.dropFirst(directoryName.utf8.count + 1)
         return path.utf8.starts(with: "\(directoryName)/".utf8) && AuditBlock.isName(name)
     }
+
+    /// How many octets of a file `begun` needs.
+    static let longestBeginning = 256
+
+    /// The time of the first block of a file that begins so, before its digest is checked; nil for one that has no block.
+    static func begun(_ beginning: [UInt8]) -> Timestamp? {
+        var fields = FieldReader(beginning[...])
+        guard fields.bare(lengthCount) != nil,
+            fields.bare(mark.utf8.count).map({ $0.elementsEqual(mark.utf8) }) == true,
+            fields.integer(UInt8.self) == format, fields.text() != nil,
+            fields.bare(2 * MemoryLayout<Int64>.size) != nil,
+            let time = fields.integer(Int64.self)
+        else { return nil }
+        return Timestamp(milliseconds: time)
+    }
+
+    private static let lengthCount = 4
 
     static func encode(_ block: AuditBlock) -> [UInt8] {
         var body = FieldWriter(capacity: block.body.count + 256)

@@ -120,8 +120,12 @@ package actor FileRecordStore: RecordStore {
         }
     }
 
-    package func auditChains(since: Timestamp?) throws(StoreError) -> [AuditChain] {
-        try attempt { files throws(FileStoreError) in try files.auditChains(since: since) }
+    package func auditChains(
+        _ order: AuditOrder, since: Timestamp?, after place: AuditPlace?, limit: Int
+    ) throws(StoreError) -> AuditPage {
+        try attempt { files throws(FileStoreError) in
+            try files.auditChains(order, since: since, after: place, limit: limit)
+        }
     }
 
     package func auditBlocks(of chain: String, after first: Int64, limit: Int) throws(StoreError) -> [AuditBlock] {

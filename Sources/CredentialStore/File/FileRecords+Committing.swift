@@ -94,7 +94,7 @@ extension FileRecords {
         try carryOut { () throws(FileStoreError) in
             [Step(change: .remove(path))]
         } finishing: { () throws(SystemError) in
-            audit.didRemove(path)
+            audit.didRemove(chain)
         }
     }
 

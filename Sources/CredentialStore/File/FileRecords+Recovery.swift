@@ -105,7 +105,10 @@ extension FileRecords {
             }
             try writer.removeDrafts()
         }
-        for change in logged.joined() { try makeAgain(change) }
+        var damaged: [(path: String, flaw: FileFlaw)] = []
+        for change in logged.joined() { try makeAgain(change, noting: &damaged) }
+        // A chain that a later change removed needs no blocks.
+        for (path, flaw) in damaged where try files.exists(path) { report(files.damage(path, flaw)) }
         try files.onDisk { () throws(SystemError) in try checkpoint() }
         let known = isCatalogued ? try catalog.read() : nil
         try log.recover(endingWith: known?.segment)
@@ -117,10 +120,29 @@ extension FileRecords {
         return known
     }
 
-    private func makeAgain(_ change: FileChange) throws(FileStoreError) {
+    /// - Parameter damaged: gets the paths of damaged chains of the audit log. They do not keep the store from being opened: the
+    ///   records are whole, and no process continues the chain of another one.
+    private func makeAgain(_ change: FileChange, noting damaged: inout [(path: String, flaw: FileFlaw)])
+        throws(FileStoreError)
+    {
         do throws(SystemError) {
             try make(change)
         } catch {
+            if case .append(let path, let offset, _) = change, AuditFrame.isChain(at: path) {
+                if error.isOfTheFile {
+                    damaged.append((path, .unreadable(error)))
+                    return
+                }
+                if error.number == ESPIPE || error.number == ENOENT {
+                    damaged.append((path, error.number == ENOENT ? .missing : .truncated))
+                    // What is known of the chain stays at its place, behind a gap that shows.
+                    return try files.onFile(path) { () throws(SystemError) in
+                        try writer.makeDirectory(AuditFrame.directoryName)
+                        try files.directory.extend(path, to: offset)
+                        try make(change)
+                    }
+                }
+            }
             // The octets before an appended part were durable when the commit was logged, so a shorter file is damage.
             if case .append(let file, _, _) = change, error.number == ESPIPE || error.number == ENOENT {
                 throw files.damage(file, error.number == ENOENT ? .missing : .truncated)

@@ -176,9 +176,11 @@ final class FileRecords {
 
     // MARK: The audit log
 
-    func auditChains(since: Timestamp?) throws(FileStoreError) -> [AuditChain] {
+    func auditChains(
+        _ order: AuditOrder, since: Timestamp?, after place: AuditPlace?, limit: Int
+    ) throws(FileStoreError) -> AuditPage {
         try recoverIfNeeded()
-        return try audit.chains(since: since)
+        return try audit.chains(order, since: since, after: place, limit: limit)
     }
 
     func auditBlocks(of chain: String) throws(FileStoreError) -> [AuditBlock] {

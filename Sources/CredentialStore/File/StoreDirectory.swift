@@ -98,13 +98,16 @@ final class StoreDirectory {
     }
 
     /// The content of a file from `offset` on; nil when the file does not exist.
+    /// - Parameter most: reads no more octets than that.
     /// - Throws: with `EFBIG` when the content is longer than `limit`.
-    func read(_ path: String, from offset: Int = 0, limit: Int) throws(SystemError) -> [UInt8]? {
+    func read(
+        _ path: String, from offset: Int = 0, limit: Int, count most: Int = .max
+    ) throws(SystemError) -> [UInt8]? {
         try step(.read, path)
         guard let descriptor = try present({ () throws(SystemError) in try open(path, O_RDONLY) }) else { return nil }
         let size = try Self.size(descriptor)
         guard size - offset <= limit else { throw SystemError("read", number: EFBIG) }
-        var bytes = [UInt8](repeating: 0, count: max(0, size - offset))
+        var bytes = [UInt8](repeating: 0, count: min(most, max(0, size - offset)))
         var filled = 0
         while filled < bytes.count {
             let count = try retryingInterrupts("read") {
@@ -171,6 +174,15 @@ final class StoreDirectory {
             try step(.truncate, path)
             try retryingInterrupts("ftruncate") { ftruncate(descriptor.rawValue, end) }
         }
+    }
+
+    /// Lengthens a file that is shorter than `count` octets by zeros. Creates a missing file.
+    func extend(_ path: String, to count: Int) throws(SystemError) {
+        try step(.create, path)
+        let descriptor = try open(path, O_WRONLY | O_CREAT)
+        guard try Self.size(descriptor) < count else { return }
+        try step(.truncate, path)
+        try retryingInterrupts("ftruncate") { ftruncate(descriptor.rawValue, count) }
     }
 
     /// Reserves disk space for a file's octets up to `end`, so that writing them does not fail with a full disk, as far

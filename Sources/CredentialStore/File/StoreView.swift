@@ -25,7 +25,11 @@ final class StoreView {
                 changed.updateValue(bytes, forKey: path)
             case .remove(let path): changed.updateValue(nil, forKey: path)
             case .append(let path, let offset, let bytes):
-                guard let before = try? read(path) ?? [], before.count >= offset else { continue }
+                guard var before = try? read(path) ?? [] else { continue }
+                if before.count < offset {
+                    guard AuditFrame.isChain(at: path) else { continue }
+                    before += [UInt8](repeating: 0, count: offset - before.count)
+                }
                 if !isComplete, before[offset...].starts(with: bytes) { continue }
                 changed.updateValue(before[..<offset] + bytes, forKey: path)
             }

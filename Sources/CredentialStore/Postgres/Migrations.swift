@@ -160,6 +160,15 @@ enum Migrations {
                     FOR EACH STATEMENT EXECUTE FUNCTION token_broker_audit_kept()
                     """),
             ]),
+        Migration(
+            version: 7, compatible: 1,
+            statements: [
+                // One row for each chain, since every chain begins with entry 1.
+                PostgresStatement(
+                    """
+                    CREATE INDEX token_broker_audit_begun ON token_broker_audit (time, chain) WHERE first_entry = 1
+                    """)
+            ]),
     ]
 
     /// How the schema of the database compares with the schema that this build knows.

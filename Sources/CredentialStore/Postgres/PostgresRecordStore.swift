@@ -264,10 +264,26 @@ package struct PostgresRecordStore: RecordStore {
 
     // MARK: The audit log
 
-    package func auditChains(since: Timestamp?) async throws(StoreError) -> [AuditChain] {
-        try await database.query(Statements.auditChains, with: [.integer(since?.milliseconds)]) {
+    package func auditChains(
+        _ order: AuditOrder, since: Timestamp?, after place: AuditPlace?, limit: Int
+    ) async throws(StoreError) -> AuditPage {
+        let limit = max(1, limit)
+        let (statement, parameters): (PostgresStatement, [PostgresValue]) =
+            switch order {
+            // The first text behind a text has one more character, the least that PostgreSQL stores.
+            case .byName: (Statements.auditChains, [.text(place.map { $0.chain + "\u{1}" } ?? "")])
+            case .newestFirst:
+                (
+                    Statements.newestAuditChains,
+                    [.integer(place?.begun.milliseconds ?? .max), .text(place?.chain ?? "")]
+                )
+            }
+        return try await database.query(statement, with: parameters + [.integer(Int64(limit))]) {
             result throws(PostgresError) in
-            try result.rows.map { row throws(PostgresError) in try StoreRows.auditChain(row) }
+            let chains = try result.rows.map { row throws(PostgresError) in try StoreRows.auditChain(row) }
+            return AuditPage(
+                chains: chains.filter { chain in since.map { chain.written >= $0 } ?? true },
+                next: chains.count == limit ? chains.last?.place : nil)
         }
     }
 

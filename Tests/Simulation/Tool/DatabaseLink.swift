@@ -376,9 +376,11 @@ final class DatabaseLink: RecordStore, @unchecked Sendable {
         }
     }
 
-    func auditChains(since: Timestamp?) async throws(StoreError) -> [AuditChain] {
+    func auditChains(
+        _ order: AuditOrder, since: Timestamp?, after place: AuditPlace?, limit: Int
+    ) async throws(StoreError) -> AuditPage {
         try await call("a look at the audit log") { database throws(StoreError) in
-            try await database.records.auditChains(since: since)
+            try await database.records.auditChains(order, since: since, after: place, limit: limit)
         }
     }
 

@@ -82,8 +82,10 @@ final class JournalDisk: RecordStore, @unchecked Sendable {
         try await records.trimLog(before: time, keeping: count, limit: limit)
     }
 
-    func auditChains(since: Timestamp?) async throws(StoreError) -> [AuditChain] {
-        try await records.auditChains(since: since)
+    func auditChains(
+        _ order: AuditOrder, since: Timestamp?, after place: AuditPlace?, limit: Int
+    ) async throws(StoreError) -> AuditPage {
+        try await records.auditChains(order, since: since, after: place, limit: limit)
     }
 
     func auditBlocks(of chain: String, after first: Int64, limit: Int) async throws(StoreError) -> [AuditBlock] {

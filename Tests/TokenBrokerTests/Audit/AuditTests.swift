@@ -3,6 +3,7 @@ internal import BrokerTesting
 internal import CredentialStore
 internal import ExternalText
 internal import HTTPCodec
+internal import HTTPServer
 internal import JSON
 internal import OAuth
 internal import Synchronization
@@ -26,7 +27,7 @@ internal import TokenBroker
     private static func entries(_ broker: BrokerHarness) async throws -> [JSONValue] {
         let lines = Mutex<[[UInt8]]>([])
         let unreadable = try await AuditExport().run(broker.store) { line in lines.withLock { $0.append(Array(line)) } }
-        #expect(unreadable == 0)
+        #expect(unreadable == (0, 0))
         return try lines.withLock { $0 }.map { try JSONValue(parsing: $0) }
             .filter { !($0["action"]?.text?.hasPrefix("audit.") ?? true) }
     }
@@ -34,6 +35,9 @@ internal import TokenBroker
     private static func actions(_ broker: BrokerHarness) async throws -> [String] {
         try await entries(broker).compactMap { $0["action"]?.text }
     }
+
+    /// An API key that may read no credentials.
+    private static let listener = #"{"name": "k", "permissions": ["events"]}"#
 
     /// The numbers of chains, entries, unsigned entries and open chains. Records an issue for each fault.
     private static func verify(_ broker: BrokerHarness) async throws -> [Int64] {
@@ -195,6 +199,123 @@ internal import TokenBroker
         #expect(!entries.contains { $0["action"]?.text == "credentials.read" })
     }
 
+    // H107
+    @Test(arguments: [(true, AuditTrail.Reads.none), (false, .oneIn(1_000_000))])
+    func `a refusal of a known caller is told before its answer, and that of a stranger is not`(
+        changes: Bool, reads: AuditTrail.Reads
+    ) async throws {
+        let broker = try await Self.broker(changes: changes, reads: reads)
+        let reader = await broker.makeKey(
+            "t1", #"{"name": "k", "permissions": ["credentials:read"], "storage_keys": ["mine"]}"#)
+        let writer = await broker.makeKey()
+        let count = try await Self.entries(broker).count
+        let set = #"{"storage_key": "mine", "credentials": {"client_id": "c1", "token": "t"}}"#
+        let requests: [(method: Method, path: String, body: String?, route: String, storageKey: String?)] = [
+            (.put, "/credentials", set, "PUT /credentials", nil),
+            (.delete, "/credentials?storage_key=mine", nil, "DELETE /credentials", nil),
+            (.get, "/credentials?storage_key=other", nil, "GET /credentials", "other"),
+            (.get, "/credentials/status?storage_key=other", nil, "GET /credentials/status", "other"),
+            (.get, "/tenants/t1", nil, "GET /tenants/{tenant}", nil),
+            (.put, "/tenants/t2", #"{"client_id": "c1"}"#, "PUT /tenants/{tenant}", nil),
+        ]
+        for request in requests {
+            let answer = await broker.call(request.method, request.path, key: reader, body: request.body)
+            #expect(answer.status == 403, "\(request.path): \(answer.text)")
+            let stranger = await broker.call(request.method, request.path, key: "wrong", body: request.body)
+            #expect(stranger.status == 401)
+        }
+        let foreign = await broker.call(
+            .get, "/credentials?storage_key=mine", key: writer, fields: ["X-Tenant": "other"])
+        #expect(foreign.status == 403)
+        // Refused before its content has arrived.
+        let admission = await broker.service.admit(
+            Request(
+                method: .put, path: "/credentials", query: nil,
+                fields: ["Authorization": "Bearer \(reader)", "Content-Type": "application/json"], body: []))
+        guard case .refused = admission else {
+            Issue.record("\(admission)")
+            return
+        }
+        // What is allowed and not there, or not understood, is no refusal.
+        #expect(await broker.call(.get, "/credentials/status?storage_key=mine&nonsense=1", key: reader).status == 400)
+
+        let entries = Array(try await Self.entries(broker).dropFirst(count))
+        #expect(
+            entries.map { $0["operation"]?.text } == requests.map(\.route) + ["GET /credentials", "PUT /credentials"])
+        #expect(entries.map { $0["storage_key"]?.text } == requests.map(\.storageKey) + [nil, nil])
+        for entry in entries {
+            #expect(entry["action"]?.text == "request.refused" && entry["outcome"]?.text == "refused", "\(entry)")
+            #expect(entry["tenant"]?.text == "t1" && entry["caller"]?.text?.hasPrefix("key:") == true, "\(entry)")
+            #expect(entry["request_id"]?.text?.isEmpty == false, "\(entry)")
+        }
+        _ = try await Self.verify(broker)
+    }
+
+    // H107
+    @Test func `a caller that is refused again and again has a bounded number of entries, and one with their count`()
+        async throws
+    {
+        let time = ManualTime()
+        let broker = try await BrokerHarness(time: time) { $0.audit.changes = true }
+        await broker.makeTenant()
+        let keys = [await broker.makeKey("t1", Self.listener), await broker.makeKey("t1", Self.listener)]
+        var count = try await Self.entries(broker).count
+        func refuse(_ number: Int, _ key: String) async throws -> [Int64?] {
+            for _ in 0..<number {
+                #expect(await broker.call(.get, "/credentials?storage_key=a", key: key).status == 403)
+            }
+            let entries = try await Self.entries(broker).dropFirst(count)
+            count += entries.count
+            return entries.map { $0["count"]?.integer }
+        }
+        #expect(try await refuse(9, keys[0]).count == 9)
+        #expect(try await refuse(1, keys[0]).count == 1)
+        #expect(try await refuse(1, keys[0]).count == 0)
+        #expect(try await refuse(4, keys[0]).count == 0)
+        #expect(try await refuse(11, keys[1]) == [Int64?](repeating: nil, count: 10), "each caller counts for itself")
+        time.advance(by: .milliseconds(59_999))
+        #expect(try await refuse(1, keys[0]).count == 0)
+        time.advance(by: .milliseconds(1))
+        #expect(try await refuse(1, keys[0]) == [6, nil])
+        // The end of the process writes what was only counted.
+        await broker.broker.finish()
+        #expect(try await refuse(0, keys[0]) == [1])
+        let last = try #require(try await Self.entries(broker).last)
+        #expect(last["action"]?.text == "request.refused" && last["outcome"]?.text == "refused")
+        #expect(last["caller"]?.text?.hasPrefix("key:") == true && last["tenant"]?.text == "t1")
+        #expect(last["address"] == nil && last["operation"] == nil && last["request_id"] == nil)
+        #expect(try await Self.verify(broker)[3] == 0)
+    }
+
+    // H107
+    @Test func `callers that are refused at the same time are counted together beyond a thousand`() async throws {
+        let time = ManualTime()
+        let broker = try await BrokerHarness(time: time) { $0.audit.changes = true }
+        let audit = broker.broker.core.audit
+        for index in 0..<1002 {
+            for _ in 0..<11 {
+                await audit.tell(
+                    ofRefusalTo: AuditOrigin(caller: "key:\(index)"), tenant: TenantName("t1"), storageKey: nil)
+            }
+        }
+        // Two of them share one allowance of ten.
+        #expect(try await Self.entries(broker).count == 10_010)
+        await broker.broker.finish()
+        let counted = try await Self.entries(broker).dropFirst(10_010)
+        #expect(counted.count == 1001)
+        let others = counted.filter { $0["caller"]?.text == "others" }
+        #expect(others.map { $0["count"]?.integer } == [12] && others.allSatisfy { $0["tenant"] == nil })
+    }
+
+    @Test func `a refusal whose entry cannot be written is answered as ever`() async throws {
+        let store = BrokerFaultyStore()
+        let broker = try await Self.broker(store: store)
+        let key = await broker.makeKey("t1", Self.listener)
+        store.disturb([.refuse]) { if case .audit = $0 { true } else { false } }
+        #expect(await broker.call(.get, "/credentials?storage_key=a", key: key).status == 403)
+        #expect(store.remainingFaults == 0)
+    }
+
     @Test(arguments: [(AuditTrail.Reads.none, 0...0), (.all, 400...400), (.oneIn(2), 120...280)])
     func `as many reads are told of as configured`(reads: AuditTrail.Reads, range: ClosedRange<Int>) async throws {
         let broker = try await Self.broker(changes: false, reads: reads)
@@ -234,7 +355,7 @@ internal import TokenBroker
         await broker.logIn()
         try await broker.broker.core.audit.open()
         await broker.broker.finish()
-        #expect(try await broker.store.auditChains(since: nil) == [])
+        #expect(try await broker.store.allAuditChains() == [])
     }
 }
 
