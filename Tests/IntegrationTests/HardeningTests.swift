@@ -207,7 +207,8 @@ import Testing
         let broken = all.filter { (try? JSONValue(parsing: Array($0.utf8))) == nil }
         #expect(broken.count == 1, "\(broken)")
         #expect(broken.first?.utf8.count == 40)
-        let told = try #require(try JSONValue(parsing: Array(try #require(dropped).utf8))["count"]?.integer)
+        let line = try JSONValue(parsing: Array((dropped ?? "").utf8))
+        let told = try #require(line["count"]?.integer)
         #expect(told >= 90, "the lines before the limit took effect were written")
     }
 
