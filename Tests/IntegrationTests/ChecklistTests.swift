@@ -116,7 +116,8 @@ import Testing
         (strict["API_KEY_DAYS"], strict["API_KEY_MAX_DAYS"]) = ("0", "90")
         let limited = try await run(strict).lines
         let unlimited = try await run(variables).lines
-        #expect(limited.filter { $0.contains("API_KEY_MAX_DAYS; rotate it") }.map { $0.contains(ids[1]) } == [true])
+        #expect(
+            limited.filter { $0.contains("TOKEN_BROKER_API_KEY_MAX_DAYS is") }.map { $0.contains(ids[1]) } == [true])
         #expect(unlimited.count { $0.contains("API_KEY_MAX_DAYS") } == 0)
         for lines in [limited, unlimited] {
             #expect(lines.filter { $0.contains("expires in 13 days") }.map { $0.contains(ids[3]) } == [true])

@@ -188,8 +188,9 @@ struct `Changing the master key` {
         (["MASTER_KEYS_COMMAND": "/bin/false"], "MASTER_KEYS_COMMAND names a program that ended with status 1"),
         (["MASTER_KEYS_COMMAND": "/nowhere/keys"], "MASTER_KEYS_COMMAND names a program that cannot be started"),
         (["MASTER_KEYS_COMMAND": "/bin/true"], "MASTER_KEYS_COMMAND names a program that prints no text"),
-        (["MASTER_KEYS_COMMAND": "/bin/echo k1:AAAA"], "MASTER_KEYS "),
-        (["MASTER_KEYS_COMMAND": "/usr/bin/env"], "MASTER_KEYS "),
+        (["MASTER_KEYS_COMMAND": "/bin/echo k1:AAAA"], "MASTER_KEYS_COMMAND names a program whose keys cannot be used"),
+        (["MASTER_KEYS_COMMAND": "/usr/bin/env"], "MASTER_KEYS_COMMAND names a program whose keys cannot be used"),
+        (["MASTER_KEYS_COMMAND": " "], "MASTER_KEYS_COMMAND names no program"),
         (["MASTER_KEYS_COMMAND": "/bin/true", "MASTER_KEYS": old], "MASTER_KEYS_COMMAND and another source"),
         (["MASTER_KEYS_COMMAND": "/bin/true", "MASTER_KEYS_FILE": "/x"], "MASTER_KEYS_COMMAND and another source"),
     ])
