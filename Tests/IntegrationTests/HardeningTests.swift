@@ -113,7 +113,7 @@ import Testing
         var environment = Self.environment(try PostgresServer.freePort(), directory.path + "/data")
         environment["TOKEN_BROKER_LOCK_MEMORY"] = "true"
         let process = try await TestProcess.start(
-            ["/usr/bin/prlimit", "--memlock=1073741824"] + Self.asOther
+            ["/usr/bin/prlimit", "--memlock=65536"] + Self.asOther
                 + ["/bin/sh", "-c", #"exec "$0" 2>&1"#, program], environment: environment)
         #expect(await process.exitStatus() == 71)
         let text = "CAP_IPC_LOCK or an unlimited RLIMIT_MEMLOCK"
