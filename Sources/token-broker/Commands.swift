@@ -182,9 +182,10 @@ enum Command: Equatable {
                                                  all keys decrypt. The embedded store generates a key: in the file of
                                                  TOKEN_BROKER_MASTER_KEYS_FILE if that does not exist yet, otherwise in
                                                  the data directory (master.keys); a backup of the directory then
-                                                 contains the key that decrypts it. TOKEN_BROKER_MASTER_KEYS_COMMAND
-                                                 names a program that prints the keys instead, with its arguments. At
-                                                 SIGHUP the service reads the file or runs the program again
+                                                 contains the key that decrypts it. At SIGHUP the service reads the file
+                                                 again
+          TOKEN_BROKER_MASTER_KEYS_COMMAND       a program and its arguments, separated by spaces: it prints the keys, at
+                                                 each start and at SIGHUP, in place of MASTER_KEYS
           TOKEN_BROKER_ADMIN_KEY *               the operator's API key, 32 to 512 random characters; or several as
                                                  name:key or name/role:key, comma-separated, with a role of admin (the
                                                  default), operator and auditor; the embedded store generates one

@@ -168,8 +168,12 @@ struct RunningService {
             let keyring = try await keyring(read.value)
             do throws(OpeningFailure) {
                 let adoption = try await resources.adopt(keyring)
-                let event: StaticString = adoption.isChanged ? "master_keys_replaced" : "master_keys_unchanged"
-                log.info(event, [.masterKey(keyring.primaryID)])
+                let key = LogField.masterKey(keyring.primaryID)
+                if adoption.isChanged {
+                    log.info("master_keys_replaced", [key])
+                } else {
+                    log.info("master_keys_unchanged", [key])
+                }
                 if let fault = adoption.journalFault {
                     log.error("journal_keys_not_replaced", [.configurationFault("\(fault)")])
                 }
