@@ -153,7 +153,7 @@ struct `Changing the master key` {
         func reload(_ event: String, _ detail: String) async throws {
             let before = serving.lines.count
             serving.hangUp()
-            _ = try await serving.line { $0.contains(#""event":"\(event)""#) && $0.contains(detail) }
+            _ = try await serving.line { $0.contains(#""event":"\#(event)""#) && $0.contains(detail) }
             #expect(serving.lines.count > before)
         }
 
