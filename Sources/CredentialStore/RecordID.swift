@@ -44,6 +44,12 @@ package enum RecordKind: String, Sendable, CaseIterable, Hashable {
     case client
     /// What an app holds in place of a provider's refresh token. The key begins with the digest of the storage key.
     case session
+    /// That a session of an app has ended, for some minutes: no replica may store it again. The key begins with that of the
+    /// session.
+    case endedSession = "ended-session"
+    /// A session of an app that this process began or ended recently, for a shared store that loses its last commits. In
+    /// the journal of a process only; the key is that of the session.
+    case keptSession = "kept-session"
     /// An authorization code for an app, unused or used. The key is the code's digest.
     case code
     /// Which session an access token was given to last. The key begins with the token's digest.

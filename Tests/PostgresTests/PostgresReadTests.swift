@@ -324,7 +324,8 @@ internal import Testing
     }
 
     @Test func `each waits for a connection for its own time`() async throws {
-        let wait: Duration = .seconds(1)
+        // The third read has most of it left when the second one's is over, also where the machine is slow.
+        let (wait, lead): (Duration, Duration) = (.seconds(4), .seconds(3))
         try await Self.withPool(waiting: wait) { caller, _ in
             let start = MonotonicInstant.now
             let first = try await caller.holding { caller in
@@ -333,7 +334,7 @@ internal import Testing
                 #expect(start.duration(to: .now) >= wait)
                 // While another read waits in the batch, the batch stays the same.
                 let second = caller.reads([2])
-                try await PostgresServer.loop.sleep(until: .after(wait / 2))
+                try await PostgresServer.loop.sleep(until: .after(lead))
                 let third = caller.reads([4])
                 #expect(await Self.answers(second) == [.failure(.exhausted)])
                 return third

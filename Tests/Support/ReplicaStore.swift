@@ -28,6 +28,7 @@ package final class ReplicaStore: ForwardingStore {
         var notify: (@Sendable (StoreNotification) -> Void)?
         var delivery = Delivery.passes
         var waiting: [StoreNotification] = []
+        var lineage: StoreLineage?
     }
 
     package let inner: any RecordStore
@@ -51,6 +52,17 @@ package final class ReplicaStore: ForwardingStore {
         try await inner.commit(changes)
         let told = changes.compactMap(\.told)
         if !told.isEmpty { group.tell(.changed(told)) }
+    }
+
+    /// Tells the replica of a loss of commits before it answers, as PostgreSQL's store does.
+    package func lineage() async throws(StoreError) -> StoreLineage? {
+        guard let lineage = try await inner.lineage() else { return nil }
+        let isOther = state.withLock { state in
+            defer { state.lineage = lineage }
+            return state.lineage.map { $0 != lineage } ?? false
+        }
+        if isOther { tell(.rolledBack) }
+        return lineage
     }
 
     /// The feed does not begin by itself: the test says when it follows.

@@ -250,7 +250,9 @@ package final class AppGrants: Sendable {
                 if tries > 0 {
                     isStored = try await sessions.reread(session.recordID)?.secretDigest == session.secretDigest
                 }
-                if !isStored {
+                if isStored {
+                    await sessions.memory.keepBegun(session)
+                } else {
                     let record = sessions.tokenRecord(Self.digest(of: held), of: session, expires: held.expires)
                     try await sessions.begin(session, by: sessions.beginning(session, client) + [record] + others)
                 }
@@ -334,6 +336,7 @@ package final class AppGrants: Sendable {
             do throws(StoreError) {
                 if tries > 0, let standing = try await sessions.reread(session.recordID) {
                     if ConstantTime.equal(standing.secretDigest, rotated.secretDigest) {
+                        sessions.memory.keep(standing)
                         sessions.unanswered.forget(token.secretDigest)
                         return answer
                     }

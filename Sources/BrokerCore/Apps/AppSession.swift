@@ -118,7 +118,7 @@ package struct AppSession: Cacheable, Equatable {
 // MARK: - Stored
 
 extension AppSession {
-    private var encoded: [UInt8] {
+    var encoded: [UInt8] {
         JSONWriter.object { json in
             json.member("client_id", clientID)
             json.member("storage_key", storageKey.description)

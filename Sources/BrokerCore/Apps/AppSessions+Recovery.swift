@@ -4,11 +4,18 @@ internal import OAuth
 internal import Reactor
 
 /// Sessions that the store has lost, in a failover to a standby that was behind.
-extension AppSessions {
+extension AppSessions: RestoredRecords {
+    func takeUp() async throws(StoreError) -> Bool {
+        try await memory.takeUp()
+        return !memory.recent.isEmpty
+    }
+
     /// Stores again what this process stored lately and the store has lost, and ends again what it has ended.
-    func restoreLost() async throws(StoreError) {
+    /// - Parameter isLastTime: whether the other replicas have had their turn. What another replica has changed since is stored
+    ///   again only then: that replica has it as it was later, unless its process has died.
+    func restoreLost(isLastTime: Bool) async throws(StoreError) {
         var restored = 0
-        for entry in memory.recent {
+        for entry in memory.recent where isLastTime || !entry.isSuperseded {
             do throws(StoreError) {
                 if try await restore(entry) { restored += 1 }
             } catch .conflict {
@@ -22,10 +29,14 @@ extension AppSessions {
     private func restore(_ entry: SessionMemory.Entry) async throws(StoreError) -> Bool {
         let stored = try await vault.read(entry.id)
         guard let session = entry.session else {
-            guard let stored, stored.version <= entry.version else { return false }
-            return try await end(entry.id, by: .revoked, if: { $0.version <= entry.version })
+            // Whatever version it has: another replica may have stored it again that has not heard of its end.
+            return stored == nil ? false : try await end(entry.id, by: .revoked)
         }
         if let stored, stored.version >= session.version { return false }
+        if stored == nil, try await hasEnded(entry.id) {
+            memory.forget(entry.id)
+            return false
+        }
         guard let client = try await client(of: session) else { return false }
         var next = session
         next.version = records.nextVersion(after: session.version)
@@ -38,7 +49,7 @@ extension AppSessions {
             }
         try await vault.commit(change)
         cache.put(entry.id, next, ticket)
-        memory.keep(next, entry.id, version: next.version)
+        memory.keep(next)
         bus.announce(entry.id.tenant)
         return true
     }

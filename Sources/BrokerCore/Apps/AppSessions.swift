@@ -29,14 +29,14 @@ package final class AppSessions: Sendable {
     let deferralReports: DeferralReports
     let memory: SessionMemory
 
-    init(records: CredentialsRecords, clients: AppClientDirectory) {
+    init(records: CredentialsRecords, clients: AppClientDirectory, journal: Journal?) {
         self.records = records
         self.clients = clients
         (vault, bus, time, log) = (records.vault, records.bus, records.time, records.log)
         unanswered = UnansweredGrants(time: time)
         deferred = DeferredTokens(time: time)
         deferralReports = DeferralReports(of: deferred, records: records)
-        memory = SessionMemory(isEnabled: records.memory.isEnabled, time: time)
+        memory = SessionMemory(isEnabled: records.memory.isEnabled, journal: journal, time: time, log: log)
         cache = RevalidatingCache(bytes: 32 << 20, validity: bus.cacheValidity) { id, session in
             2 * id.key.utf8.count + 512 + session.replaced.reduce(0) { $0 + $1.answer.count + 128 }
                 + (session.deviceKey?.jwk.count ?? 0) + (session.deviceInfo?.count ?? 0)
@@ -45,8 +45,9 @@ package final class AppSessions: Sendable {
         }
         bus.onChange(of: .session) { [cache, memory, rollback = records.rollback] id, version in
             cache.invalidate(id, olderThan: version)
+            if let version { return memory.supersede(id, by: version) }
             // After a loss of commits, a session that is not there may be one that was lost.
-            if version != nil || !rollback.isRecent { memory.forget(id, olderThan: version) }
+            if !rollback.isRecent { memory.forget(id) }
         }
         bus.onRemoval { [cache] tenant in cache.removeAll { id, _ in id.tenant == tenant } }
     }
@@ -231,7 +232,7 @@ package final class AppSessions: Sendable {
             throw error
         }
         cache.put(session.recordID, next, ticket)
-        memory.keep(next, session.recordID, version: next.version)
+        memory.keep(next)
         return next
     }
 
@@ -252,7 +253,7 @@ package final class AppSessions: Sendable {
         let ticket = cache.ticket(session.recordID, now: time.monotonic)
         try await vault.commit(changes)
         cache.put(session.recordID, session, ticket)
-        memory.keep(session, session.recordID, version: session.version)
+        await memory.keepBegun(session)
         bus.announce(session.tenant)
     }
 
@@ -288,6 +289,20 @@ package final class AppSessions: Sendable {
 
     // MARK: Ends
 
+    /// For how long the store shows that a session has ended: for longer than any process keeps the session.
+    private static let markValidity: Duration = .seconds(600)
+
+    /// What the keys of the records that show a session's end begin with.
+    private static func markPrefix(_ id: RecordID) -> String { id.key + "." }
+
+    /// Whether the store shows that the session has ended, within the last minutes.
+    func hasEnded(_ id: RecordID) async throws(StoreError) -> Bool {
+        let prefix = Self.markPrefix(id)
+        let found = try await vault.list(
+            .endedSession, tenant: id.tenant, after: RecordID(.endedSession, id.tenant, key: prefix), limit: 1)
+        return found.contains { WireText($0.id.key).starts(with: WireText(prefix)) }
+    }
+
     /// Removes a record, whatever became of it since it was read.
     func remove(_ id: RecordID) async throws(StoreError) {
         try await retryingConflicts { () async throws(StoreError) in
@@ -320,11 +335,14 @@ package final class AppSessions: Sendable {
             guard condition(session) else { return false }
             let event = BrokerEvent.sessionEnded(
                 session.credentialsID, session: session.id, client: session.clientID, by: cause, at: self.time.now)
+            let mark = OpenRecord(
+                id: RecordID(.endedSession, id.tenant, key: Self.markPrefix(id) + String(record.version)), version: 1,
+                content: SecretBytes([]), expires: self.time.now.advanced(by: Self.markValidity))
             try await self.records.commit(
-                [.remove(id, version: record.version)] + companions(session), events: [event],
+                [.remove(id, version: record.version), .insert(mark)] + companions(session), events: [event],
                 of: session.credentialsID)
             self.bus.announce(id, version: nil)
-            self.memory.keep(nil, id, version: record.version)
+            await self.memory.keepEnded(id, version: record.version)
             self.log.info(
                 "session_ended", LogField.credentials(session.credentialsID) + [.outcome(cause.logged)])
             return true

@@ -164,7 +164,7 @@ package final class CredentialsBroker: Sendable {
         revocations = RevocationJob(records: records, providers: providers)
         accounts = AccountFlow(records: records, providers: providers, intake: intake)
         let clients = AppClientDirectory(records: records)
-        let sessions = AppSessions(records: records, clients: clients)
+        let sessions = AppSessions(records: records, clients: clients, journal: journal)
         apps = AppGrants(
             clients: clients, sessions: sessions, credentials: credentials,
             limits: TokenEndpointLimits(settings.appRequests, vault: vault, instruments: instruments), audit: audit)
@@ -190,9 +190,7 @@ package final class CredentialsBroker: Sendable {
         biometrics = BiometricLogins(renewer: renewer, credentials: credentials, intake: intake)
         softwareKeys = SoftwareKeys(vault: vault, log: log)
 
-        storeRecovery = StoreRecovery(vault: vault, records: records, time: time, log: log) {
-            () async throws(StoreError) in try await sessions.restoreLost()
-        }
+        storeRecovery = StoreRecovery(vault: vault, records: records, sessions: sessions, time: time, log: log)
         leaseRecovery = LeaseRecovery(vault: vault, renewer: renewer, time: time, log: log)
         expiryJob = ExpiryJob(
             renewer: renewer, bus: bus, schedule: schedule, budget: settings.providerBudget, instruments: instruments)
@@ -205,7 +203,8 @@ package final class CredentialsBroker: Sendable {
         cacheRevalidation.include(clients.revalidatedCache)
         cacheRevalidation.include(sessions.revalidatedCache)
         housekeeping = Housekeeping(
-            vault: vault, memory: memory, events: (settings.eventRetention, settings.eventLimit), time: time, log: log)
+            vault: vault, memory: memory, sessions: sessions.memory,
+            events: (settings.eventRetention, settings.eventLimit), time: time, log: log)
         ChangeFeed(bus: bus, time: time, log: log).subscribe(to: vault)
     }
 

@@ -1,13 +1,14 @@
 internal import CredentialStore
 internal import OAuth
 
-/// Removes expired records and old events from the store, and expired grants from memory, once a minute. Every replica does so,
-/// and finds only what no other replica has removed.
+/// Removes expired records and old events from the store, and from memory and journal what was kept for its time, once a minute.
+/// Every replica does so, and finds only what no other replica has removed.
 struct Housekeeping: Sendable {
     private static let interval: Duration = .seconds(60)
 
     let vault: Vault
     let memory: GrantMemory
+    let sessions: SessionMemory
     /// For how long events are kept, and the events of how many commits at most.
     let events: (retention: Duration, limit: Int)
     let time: any Time
@@ -17,6 +18,7 @@ struct Housekeeping: Sendable {
     func run() async {
         while !Task.isCancelled {
             await memory.expire()
+            await sessions.expire()
             await removeExpired()
             await trimEvents()
             do {

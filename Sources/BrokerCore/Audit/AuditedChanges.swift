@@ -84,7 +84,7 @@ enum AuditedChanges {
         // Their records change at each poll, and events tell of their ends.
         case .login, .device: false
         case .keyCheck, .revocation, .trouble, .unpublished, .process, .granted, .lineage, .code, .sessionToken,
-            .usedChallenge, .biometricLogin, .softwareKey, .requestCount, .sessionEnding:
+            .usedChallenge, .biometricLogin, .softwareKey, .requestCount, .sessionEnding, .endedSession, .keptSession:
             false
         }
     }

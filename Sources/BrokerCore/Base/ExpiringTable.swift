@@ -42,6 +42,15 @@ final class ExpiringTable<Key: Hashable & Sendable, Value: Sendable>: Sendable {
         }
     }
 
+    /// Changes the value of a key in its place; it ends when it would have ended. Does nothing where there is none.
+    func change(_ key: Key, _ change: (inout Value) -> Void) {
+        entries.withLock { entries in
+            guard var entry = entries[key] else { return }
+            change(&entry.value)
+            entries[key] = entry
+        }
+    }
+
     /// Removes the value of a key.
     /// - Parameter isOutdated: whether the value is to be removed.
     func remove(_ key: Key, where isOutdated: (Value) -> Bool = { _ in true }) {

@@ -104,15 +104,22 @@ package final class CacheRevalidation: Sendable {
             if entries.isEmpty { return }
             let versions = try await vault.versions(of: entries.map(\.id))
             var unchanged: [RevalidationCandidate] = []
+            var changed: [(entry: RevalidationCandidate, version: Int64?)] = []
             for (entry, version) in zip(entries, versions) {
                 // Version 0 stands for a record that does not exist.
                 if version == entry.version || version == nil && entry.version == 0 {
                     unchanged.append(entry)
                 } else {
-                    missed.add(1, ordering: .relaxed)
-                    onChange(entry, version)
+                    changed.append((entry, version))
                 }
             }
+            if changed.contains(where: { ($0.version ?? 0) < $0.entry.version }) {
+                // A store that has lost commits looks the same, and tells of that when it is asked for its lineage: those who
+                // hear of these changes are to know before.
+                _ = try await vault.lineage()
+            }
+            missed.add(changed.count, ordering: .relaxed)
+            for (entry, version) in changed { onChange(entry, version) }
             cache.revalidated(unchanged, now)
         }
     }

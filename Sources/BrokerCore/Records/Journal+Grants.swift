@@ -4,25 +4,33 @@ internal import OAuth
 /// What was stored lately, in case the store loses the commits; see `GrantMemory`.
 extension Journal {
     /// Writes the grant, in place of an older one of the same credentials. It is durable when this returns.
-    func write(_ grant: RecentGrant) async throws(StoreError) {
-        let id = RecentGrant.recordID(grant.id)
+    func write(_ grant: RecentGrant) async throws(StoreError) { try await keep(grant.open) }
+
+    /// Writes a record, in place of one with a lower version. It is durable when this returns.
+    func keep(_ record: OpenRecord) async throws(StoreError) {
         try await retryingConflicts { () async throws(StoreError) in
-            let present = try await self.vault.version(of: id)
-            if let present, present >= grant.version { return }
-            try await self.vault.commit([present.map { .replace(grant.open, version: $0) } ?? .insert(grant.open)])
+            let present = try await self.vault.version(of: record.id)
+            if let present, present >= record.version { return }
+            try await self.vault.commit([present.map { .replace(record, version: $0) } ?? .insert(record)])
         }
     }
 
     /// Removes these grants, each if it still has that version.
     /// - Throws: `.conflict` where one of them was replaced just now.
     func remove(_ grants: [CredentialsID: Int64]) async throws(StoreError) {
-        var rest = grants.map { (id: RecentGrant.recordID($0.key), version: $0.value) }[...]
+        try await remove(grants.map { (id: RecentGrant.recordID($0.key), version: $0.value) })
+    }
+
+    /// Removes these records, each if it still has that version.
+    /// - Throws: `.conflict` where one of them was replaced just now.
+    func remove(_ records: [(id: RecordID, version: Int64)]) async throws(StoreError) {
+        var rest = records[...]
         while !rest.isEmpty {
             let batch = Array(rest.prefix(Self.batch))
             rest = rest.dropFirst(batch.count)
             let versions = try await vault.versions(of: batch.map(\.id))
-            let removals = zip(batch, versions).compactMap { grant, version -> VaultChange? in
-                version == grant.version ? .remove(grant.id, version: grant.version) : nil
+            let removals = zip(batch, versions).compactMap { record, version -> VaultChange? in
+                version == record.version ? .remove(record.id, version: record.version) : nil
             }
             if !removals.isEmpty { try await vault.commit(removals) }
         }
@@ -31,14 +39,19 @@ extension Journal {
     private static var batch: Int { 200 }
 
     /// All grants. A record that this build cannot read is left where it is.
-    func grants() async throws(StoreError) -> [RecentGrant] {
+    func grants() async throws(StoreError) -> [RecentGrant] { try await kept(.granted) { RecentGrant($0) } }
+
+    /// All sessions that are kept, see `SessionMemory`, likewise.
+    func keptSessions() async throws(StoreError) -> [KeptSession] { try await kept(.keptSession) { KeptSession($0) } }
+
+    private func kept<Kept>(_ kind: RecordKind, _ read: (OpenRecord) -> Kept?) async throws(StoreError) -> [Kept] {
         let limit = 500
-        var grants: [RecentGrant] = []
+        var kept: [Kept] = []
         var last: RecordID?
         while true {
-            let page = try await vault.list(.granted, tenant: nil, after: last, limit: limit)
-            grants += page.compactMap { RecentGrant($0) }
-            if page.count < limit { return grants }
+            let page = try await vault.list(kind, tenant: nil, after: last, limit: limit)
+            kept += page.compactMap(read)
+            if page.count < limit { return kept }
             last = page.last?.id
         }
     }

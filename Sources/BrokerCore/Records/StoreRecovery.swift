@@ -6,6 +6,17 @@ internal import OAuth
 internal import Reactor
 internal import Waiting
 
+/// What a process stores again, beside credentials, when the shared store has lost commits.
+protocol RestoredRecords: Sendable {
+    /// Reads what an earlier process has written to the journal.
+    /// - Returns: whether there is anything that the store may lack.
+    func takeUp() async throws(StoreError) -> Bool
+
+    /// Stores again what the store has lost.
+    /// - Parameter isLastTime: whether the other replicas have had their turn.
+    func restoreLost(isLastTime: Bool) async throws(StoreError)
+}
+
 /// Notices that the shared store has lost commits, and stores everything again that this process knows and the store has lost.
 ///
 /// It asks the store once a second, twice a second just after a loss, and four times a second while the store does not answer.
@@ -25,14 +36,12 @@ final class StoreRecovery: Sendable {
     private var rollback: StoreRollback { records.rollback }
     private var memory: GrantMemory { records.memory }
 
-    /// Stores again what is not credentials.
-    private let restoringOthers: @Sendable () async throws(StoreError) -> Void
+    private let sessions: any RestoredRecords
 
     init(
-        vault: Vault, records: CredentialsRecords, time: any Time, log: Log,
-        restoringOthers: @escaping @Sendable () async throws(StoreError) -> Void
+        vault: Vault, records: CredentialsRecords, sessions: any RestoredRecords, time: any Time, log: Log
     ) {
-        self.restoringOthers = restoringOthers
+        self.sessions = sessions
         self.vault = vault
         self.records = records
         self.time = time
@@ -46,11 +55,12 @@ final class StoreRecovery: Sendable {
         guard memory.isEnabled else { return }
         do throws(StoreError) {
             try await memory.takeUp()
+            let hasSessions = try await sessions.takeUp()
+            if memory.count > 0 || hasSessions { rollback.askForSweep() }
         } catch {
             log.error("journal_failed", [.store(error)])
             throw BrokerError(error)
         }
-        if memory.count > 0 { rollback.askForSweep() }
         do throws(StoreError) {
             try await compareLineage()
         } catch {
@@ -79,7 +89,7 @@ final class StoreRecovery: Sendable {
         guard rollback.takeSweep() else { return }
         do throws(StoreError) {
             _ = try await records.reconcileAll()
-            try await restoringOthers()
+            try await sessions.restoreLost(isLastTime: true)
         } catch {
             log.storeFailed(error)
         }
@@ -121,7 +131,7 @@ final class StoreRecovery: Sendable {
     private func recover() async throws(StoreError) {
         do throws(StoreError) {
             try await compareLineage()
-            try await restoringOthers()
+            try await sessions.restoreLost(isLastTime: rollback.remainingHold == nil)
             var lost = try await records.reconcileAll()
             if rollback.remainingHold != nil {
                 // Another replica may store records again meanwhile that are older than this replica's.
@@ -130,7 +140,7 @@ final class StoreRecovery: Sendable {
                     if Task.isCancelled { throw .unavailable }
                     _ = try await lineage()
                 }
-                try await restoringOthers()
+                try await sessions.restoreLost(isLastTime: true)
                 lost = try await records.reconcileAll()
             }
             report(lost)

@@ -337,6 +337,10 @@ extension RecordID {
         case .lineage: "nothing: a start writes it again"
         case .client: "the app \(key) of tenant \(tenant), which must be configured again"
         case .session: "the session of an app of tenant \(tenant); its user must log in to the app again"
+        case .endedSession: "nothing, unless the database loses its last commits within some minutes"
+        case .keptSession:
+            "nothing, unless the database loses the commits of the last minutes: then the user of an app of tenant \(tenant) "
+                + "may have to log in to the app again"
         case .code: "a login of an app of tenant \(tenant); it must begin again"
         case .sessionToken: "nothing: an app of tenant \(tenant) must refresh before it sets up a biometric key"
         case .usedChallenge: "nothing: challenges are valid for five minutes"
