@@ -39,7 +39,16 @@ extension RevocationJob {
     }
 
     /// Takes a code over whose login has not ended, and presents it to the provider.
+    ///
+    /// If the store has lost commits since the login began, the lost ones may have removed the record, together with storing the
+    /// grant, which a replica has stored again since: then the provider would revoke the session that the user has. So the code is
+    /// not presented, and a grant may be left at the provider that nothing uses.
     func settle(_ unsettled: UnsettledCode, _ due: DueRecord) async throws(StoreError) {
+        if records.rollback.isDoubtful(due.version) {
+            let id = CredentialsID(tenant: due.id.tenant, storageKey: unsettled.storageKey)
+            log.warning("interrupted_login_in_doubt", LogField.credentials(id))
+            return try await vault.commit([.remove(due.id, version: due.version)])
+        }
         // A new version, so that the login cannot store any more what it was granted.
         let taken = Self.record(
             unsettled.encoded, due.id, version: due.version + 1, since: unsettled.begun,

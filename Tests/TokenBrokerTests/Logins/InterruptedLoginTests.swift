@@ -1,4 +1,3 @@
-internal import BrokerCore
 internal import BrokerTesting
 internal import CredentialStore
 internal import ExternalText
@@ -8,6 +7,8 @@ internal import OAuth
 internal import Reactor
 internal import Testing
 internal import TokenBroker
+
+@testable internal import BrokerCore
 
 /// Logins whose process ends between the provider's grant and the commit that stores it: no grant is left that nothing uses.
 @Suite struct `Logins that a process does not end` {
@@ -83,6 +84,50 @@ internal import TokenBroker
         #expect(parameters["error"] == "server_error", "\(answer.text)")
         #expect(try await setting.one.count(.credentials) == 0)
         #expect(try await setting.one.count(.code) == 0)
+    }
+
+    /// The database goes back to the moment between the two commits of a login, and the first replica stores the session again.
+    // B06
+    @Test(arguments: [true, false])
+    func `a code whose login may have ended in lost commits is not presented`(isLost: Bool) async throws {
+        let time = ManualTime()
+        let store = RewindingStore(MemoryRecordStore { time.monotonic })
+        let faulty = FaultyStore(store, revalidateAfter: .seconds(5))
+        let one = try await BrokerHarness(store: faulty, time: time)
+        let two = try await BrokerHarness(store: store, time: time)
+        await one.makeTenant("t1", Self.tenant)
+        await one.makeClient()
+        func goBack() async {
+            time.advance(by: .milliseconds(1))
+            store.goBack()
+            for broker in [one, two] { broker.broker.core.bus.announceRollback() }
+            for broker in [one, two] { _ = await broker.broker.core.storeRecovery.check() }
+        }
+        if !isLost {
+            store.note()
+            await goBack()
+            time.advance(by: .milliseconds(1))
+        }
+        let gate = Gate()
+        faulty.onCommit(of: .credentials, .hold(gate))
+        let login = Task { await one.logIn(app: BrokerHarness.authorization(), token: Self.granted) }
+        await gate.arrivals()
+        store.note()
+        if isLost {
+            gate.open()
+            #expect(await login.value.0["code"] != nil)
+            await goBack()
+            #expect(try await two.count(.credentials) == 1)
+        }
+        #expect(try await two.count(.revocation) == 1)
+        time.advance(by: .milliseconds(90_001))
+        two.transport.always(.json(400, #"{"error": "invalid_grant"}"#))
+        _ = await two.broker.core.revocations.handleAllDue()
+        #expect(two.transport.seen.map { $0.form["code"] } == (isLost ? [] : ["c-1"]))
+        #expect(two.log.contains { $0.contains("interrupted_login_in_doubt") } == isLost)
+        #expect(try await two.count(.revocation) == 0)
+        gate.open()
+        _ = await login.value
     }
 
     // B06
