@@ -69,6 +69,8 @@ package enum RecordKind: String, Sendable, CaseIterable, Hashable {
     case requestCount = "request-count"
     /// Sessions that are to be ended. The key is the storage key or the client identifier, with a prefix.
     case sessionEnding = "session-ending"
+    /// An outage of a tenant's provider of which listeners were told. The key is a digest of the client and its token endpoint.
+    case outage
 }
 
 /// The identity of a record.

@@ -63,7 +63,17 @@ struct OperationRoutes {
     private func metrics(_ call: Call) async throws(BrokerError) -> Response {
         try call.refuseQuery()
         let places = broker.core.budget.usage
+        let circuits = broker.core.providers.circuitCounts
         var gauges: [Metrics.Reading] = [
+            (
+                "provider_circuit", "gauge", "Clients whose token endpoint has left their last calls without an answer, by state.",
+                ProviderPreset.all.flatMap { preset in
+                    let count = circuits[preset.name] ?? ProviderCircuits.Count()
+                    return [("open", count.open), ("half_open", count.halfOpen)].map { state, value in
+                        (#"provider="\#(preset.name)",state="\#(state)""#, value)
+                    }
+                }
+            ),
             (
                 "provider_places_in_use", "gauge", "Renewals that have a place at their provider.",
                 [("", places.inUse)]

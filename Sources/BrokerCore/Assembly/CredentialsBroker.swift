@@ -142,7 +142,8 @@ package final class CredentialsBroker: Sendable {
             verifier: GrantVerifier(transport: transport, instruments: instruments),
             accounts: AccountEndpoint(endpoint: endpoint, log: log), callLimit: settings.providerTimeout)
         tenants = TenantDirectory(vault: vault, bus: bus, time: time) { [pauses = budget.pauses] tenant in
-            // The new configuration may have corrected what the provider asked to pause for.
+            // The new configuration may have corrected what the provider asked to pause for, or did not answer.
+            endpoint.circuits.reset(tenant.name)
             guard let server = servers.knownServer(for: tenant.configuration) else { return }
             pauses.lift(ProviderPauses.Key(tenant.configuration.client, at: server))
         }
@@ -217,20 +218,21 @@ package final class CredentialsBroker: Sendable {
     }
 
     /// Starts the background jobs: removing expired records, polling for device logins, renewing tokens before they expire,
-    /// finishing renewals whose process has died, repeating revocations that failed, ending sessions of apps, telling other
+    /// finding outages of providers whose end is still to be told, finishing renewals whose process has died, repeating revocations that failed, ending sessions of apps, telling other
     /// replicas which of their requests could not be answered, revalidating cache entries, storing again what the store has
     /// lost. Each job is one `run()`, which ends when its task is cancelled.
     package func start() {
         jobs.withLock {
             [
                 deviceLogins, storeRecovery, leaseRecovery, cacheRevalidation, expiryJob, revocations, sessionEndings,
-                deferralReports, housekeeping, audit
+                deferralReports, housekeeping, audit, outages = renewer.outages
             ] jobs in
             jobs.tasks = [
                 Task { await deviceLogins.run() }, Task { await leaseRecovery.run() },
                 Task { await cacheRevalidation.run() }, Task { await expiryJob.run() },
                 Task { await revocations.run() }, Task { await sessionEndings.run() },
                 Task { await deferralReports.run() }, Task { await housekeeping.run() }, Task { await audit.run() },
+                Task { await outages.run() },
             ]
             jobs.recovery = Task { await storeRecovery.run() }
         }
@@ -277,6 +279,7 @@ package final class CredentialsBroker: Sendable {
         await deferralReports.finish()
         await appLinks.finish()
         await renewer.finish()
+        await renewer.outages.finish()
         // If the store has lost commits meanwhile, only this process may have their content.
         if let recovery = jobs.recovery {
             recovery.cancel()

@@ -68,7 +68,8 @@ enum AuditedChanges {
     private static func isAudited(_ kind: BrokerEvent.Kind) -> Bool {
         switch kind {
         case .credentialsUpdated, .credentialsDeauthorized, .credentialsSubjectChanged, .credentialsDegraded,
-            .providerDegraded, .revocationFailed, .loginCompleted, .loginFailed, .sessionStarted, .sessionEnded,
+            .providerDegraded, .providerRecovered, .revocationFailed, .loginCompleted, .loginFailed, .sessionStarted,
+            .sessionEnded,
             .appToAppApproved, .appToAppRejected, .refreshSucceeded, .refreshFailed:
             true
         case .credentialsExpiring, .refreshStarted, .refreshRefreshingAccessToken, .refreshRefreshedAccessToken,
@@ -84,7 +85,8 @@ enum AuditedChanges {
         // Their records change at each poll, and events tell of their ends.
         case .login, .device: false
         case .keyCheck, .revocation, .trouble, .unpublished, .process, .granted, .lineage, .code, .sessionToken,
-            .usedChallenge, .biometricLogin, .softwareKey, .requestCount, .sessionEnding, .endedSession, .keptSession:
+            .usedChallenge, .biometricLogin, .softwareKey, .requestCount, .sessionEnding, .endedSession,
+            .keptSession, .outage:
             false
         }
     }

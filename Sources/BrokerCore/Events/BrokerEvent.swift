@@ -17,8 +17,11 @@ package struct BrokerEvent: Sendable, Equatable {
         case credentialsSubjectChanged = "credentials.subject_changed"
         /// Renewals fail for now; the session is kept.
         case credentialsDegraded = "credentials.degraded"
-        /// The provider does not accept the tenant's client: renewals of all its users fail, and the sessions are kept.
+        /// The provider does not accept the tenant's client, or answers no calls: renewals of all users fail, and the sessions
+        /// are kept.
         case providerDegraded = "provider.degraded"
+        /// The provider answers calls again.
+        case providerRecovered = "provider.recovered"
         /// The session of a user who has logged out could not be ended at the provider.
         case revocationFailed = "revocation.failed"
         case loginCompleted = "login.completed"
@@ -115,6 +118,14 @@ package struct BrokerEvent: Sendable, Equatable {
         case subjectChanged = "subject_changed"
     }
 
+    /// Why no user's token can be renewed at a provider.
+    package enum Degradation: String, Sendable, CaseIterable {
+        /// The provider does not accept the tenant's client.
+        case clientRefused = "client_refused"
+        /// The provider answers no calls.
+        case outage
+    }
+
     package let kind: Kind
     /// One JSON object in one line.
     package let data: [UInt8]
@@ -122,15 +133,31 @@ package struct BrokerEvent: Sendable, Equatable {
     /// Concerns a tenant as a whole: a listener to some storage keys only does not get it.
     /// - Parameter retryAt: when the provider is asked again at the earliest.
     package static func providerDegraded(
-        _ tenant: TenantName, _ error: BrokerError, retryAt: Timestamp, at time: Timestamp
+        _ tenant: TenantName, _ error: BrokerError, by cause: Degradation, retryAt: Timestamp, at time: Timestamp
     ) -> BrokerEvent {
         BrokerEvent(
             kind: .providerDegraded,
             data: JSONWriter.object { json in
                 json.member("tenant", tenant.description)
+                json.member("cause", cause.rawValue)
                 json.member("error", error.code.rawValue)
                 json.memberIfPresent("error_code", error.errorCode)
                 json.member("retry_at", retryAt.description)
+                json.member("time", time.description)
+            })
+    }
+
+    /// The end of an outage. Concerns a tenant as a whole.
+    /// - Parameter since: when the outage began; nil where that is not known.
+    package static func providerRecovered(
+        _ tenant: TenantName, since: Timestamp?, at time: Timestamp
+    ) -> BrokerEvent {
+        BrokerEvent(
+            kind: .providerRecovered,
+            data: JSONWriter.object { json in
+                json.member("tenant", tenant.description)
+                json.member("cause", Degradation.outage.rawValue)
+                json.memberIfPresent("since", since?.description)
                 json.member("time", time.description)
             })
     }

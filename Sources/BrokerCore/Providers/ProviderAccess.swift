@@ -17,6 +17,9 @@ package struct ProviderAccess: Sendable {
         tenant.configuration.preset.longestTokenRequest(atLeast: callLimit)
     }
 
+    /// How many clients' circuits are open, by the names of their providers.
+    package var circuitCounts: [String: ProviderCircuits.Count] { endpoint.circuits.counts }
+
     package enum Revocation: String, Sendable {
         case revoked
         case failed

@@ -1,4 +1,5 @@
 internal import Containers
+internal import Cryptography
 internal import ExternalText
 package import OAuth
 package import Reactor
@@ -8,12 +9,17 @@ internal import Synchronization
 package final class ProviderPauses: Sendable {
     package struct Key: Hashable {
         private let tokenEndpoint: WireText
-        private let clientID: WireText
+        let clientID: WireText
 
         /// Providers count requests by client.
         package init(_ client: ClientConfiguration, at server: AuthorizationServer) {
             tokenEndpoint = WireText(server.tokenEndpoint)
             clientID = client.clientID
+        }
+
+        /// A name for both that shows neither: 128 bits in hexadecimal digits.
+        var digest: String {
+            Hex.encode(Array(SHA256.digest(Array("\(tokenEndpoint) \(clientID)".utf8)).prefix(16)))
         }
     }
 

@@ -130,7 +130,8 @@ extension TokenEndpoint {
         ]
         let message = try Self.message(.form, to: server.tokenEndpoint, form, nil, server)
         let fields = Self.fields(of: tenant.name, at: server, as: RefreshID())
-        switch await send(message, endpoint: .token, server: server) {
+        let circuit = ProviderCircuits.Key(tenant.name, tenant.configuration.client, at: server)
+        switch await send(message, through: circuit, at: server) {
         case .failure(let error):
             log.warning("app2app_request_failed", fields + [.transport(error)])
             throw Self.meaning(of: error, grant: .deviceCode).error

@@ -56,7 +56,7 @@ extension TokenEndpoint {
         let message = try Self.message(.form, to: server.tokenEndpoint, form, authorization, server)
         let fields = Self.fields(of: tenant.name, at: server, as: RefreshID())
         let asked = time.now
-        switch await send(message, endpoint: .token, server: server) {
+        switch await send(message, through: ProviderCircuits.Key(tenant.name, client, at: server), at: server) {
         case .failure(let error):
             log.warning("biometric_request_failed", fields + [.transport(error)])
             throw Self.meaning(of: error, grant: .deviceCode).error

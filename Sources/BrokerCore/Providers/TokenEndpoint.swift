@@ -49,6 +49,8 @@ package struct TokenEndpoint: Sendable {
         let shown: ClientUse
         /// The key of the provider's pauses for this client.
         let pause: ProviderPauses.Key
+        /// The circuit through which the call goes.
+        let circuit: ProviderCircuits.Key
 
         /// The fields of the call's log lines.
         fileprivate var fields: [LogField] { TokenEndpoint.fields(of: tenant, at: server, as: id) }
@@ -68,6 +70,8 @@ package struct TokenEndpoint: Sendable {
     /// A renewal takes a place of this budget before it begins. Calls themselves take none: the caller has a place already, or a
     /// user waits for the call.
     let budget: ProviderBudget
+    /// Notes which calls are answered. A renewal asks it before a call. Calls themselves do not: a user waits for the others.
+    package let circuits: ProviderCircuits
     /// The longest time of one call, unless the provider's preset has a longer one for token requests.
     private let callLimit: Duration
 
@@ -78,6 +82,7 @@ package struct TokenEndpoint: Sendable {
         transport: any ProviderTransport, budget: ProviderBudget, callLimit: Duration, time: any Time,
         metrics: Metrics, log: Log
     ) {
+        circuits = ProviderCircuits(time: time, metrics: metrics, log: log)
         self.callLimit = callLimit
         self.transport = transport
         self.budget = budget
@@ -98,7 +103,7 @@ package struct TokenEndpoint: Sendable {
                 server.preset.tokenRequestFormat, to: server.tokenEndpoint, form, authorization, server),
             grant: request.grant,
             server: server, id: id, tenant: tenant, client: client, shown: ClientUse(client, request.grant),
-            pause: ProviderPauses.Key(client, at: server))
+            pause: ProviderPauses.Key(client, at: server), circuit: ProviderCircuits.Key(tenant, client, at: server))
     }
 
     /// Exchanges a code for a token: one call, and up to five more where the schedule allows retries.
@@ -215,7 +220,7 @@ package struct TokenEndpoint: Sendable {
         var message = call.message
         message.timeLimit = limit
         let asked = time.now
-        switch await send(message, endpoint: .token, server: server) {
+        switch await send(message, through: call.circuit, at: server) {
         case .failure(let error): return .unanswered(error)
         case .success(let response) where (200..<300).contains(response.status.code):
             return .answered(
@@ -241,7 +246,7 @@ package struct TokenEndpoint: Sendable {
         }
         let asked = time.now
         let fields = Self.fields(of: tenant, at: server, as: id)
-        switch await send(message, endpoint: .token, server: server) {
+        switch await send(message, through: ProviderCircuits.Key(tenant, client, at: server), at: server) {
         case .failure(let error):
             log.warning("device_poll_failed", fields + [.transport(error)])
             return (.unreachable, nil)
@@ -308,7 +313,7 @@ package struct TokenEndpoint: Sendable {
         let response: ClientResponse
         // A lifetime counts from the grant, which comes after this.
         let asked = time.now
-        switch await send(message, endpoint: .token, server: server) {
+        switch await send(message, through: call.circuit, at: server) {
         case .success(let answer): response = answer
         case .failure(let error):
             log.warning("token_request_failed", call.fields + [.transport(error)])
@@ -399,6 +404,25 @@ package struct TokenEndpoint: Sendable {
             }
             wait = .zero
         }
+    }
+
+    /// Sends a request to the token endpoint, and notes whether the provider answers.
+    func send(
+        _ message: ClientRequest, through circuit: ProviderCircuits.Key, at server: AuthorizationServer
+    ) async -> Result<ClientResponse, TransportError> {
+        let result = await send(message, endpoint: .token, server: server)
+        switch result {
+        case .success(let response):
+            if response.status.code >= 500 {
+                circuits.fail(.serverError, circuit, at: server)
+            } else {
+                circuits.succeed(circuit)
+            }
+        case .failure(let error):
+            // An error that another try would meet as well says nothing about an outage.
+            if !Self.meaning(of: error, grant: .refreshToken).isFinal { circuits.fail(.unreachable, circuit, at: server) }
+        }
+        return result
     }
 
     func send(

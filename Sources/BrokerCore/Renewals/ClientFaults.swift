@@ -288,7 +288,8 @@ final class ClientFaults: Sendable {
                 records.change(of: fault, tenant.name, over: shared?.version),
             ]
             if isNew {
-                let event = BrokerEvent.providerDegraded(tenant.name, error, retryAt: fault.until, at: now)
+                let event = BrokerEvent.providerDegraded(
+                    tenant.name, error, by: .clientRefused, retryAt: fault.until, at: now)
                 changes.append(BrokerEvent.entry([event], of: tenant.name, key: "", at: now))
             }
             try await records.commit(changes, of: tenant.name)

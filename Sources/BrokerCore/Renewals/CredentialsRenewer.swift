@@ -28,6 +28,7 @@ package final class CredentialsRenewer: Sendable {
     let abandoned = AbandonedLeases()
     let failures: RenewalFailures
     let clientFaults: ClientFaults
+    package let outages: Outages
     let verification: GrantVerification
     /// Closed when the broker begins to drain.
     let draining = KeyedSignal<Int>()
@@ -58,6 +59,7 @@ package final class CredentialsRenewer: Sendable {
         keeper = LeaseKeeper(records: records, time: time)
         failures = RenewalFailures(isShared: records.isShared)
         clientFaults = ClientFaults(records: records)
+        outages = Outages(records: records, circuits: providers.endpoint.circuits)
         verification = GrantVerification(
             records: records, providers: providers, quarantine: quarantine, metrics: metrics)
         publisher = CredentialsPublisher(

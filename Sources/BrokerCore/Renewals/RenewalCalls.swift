@@ -24,10 +24,15 @@ final class RenewalCalls {
     private var admitted: ClientUse?
     /// The last client that the provider has accepted.
     private var accepted: ClientUse?
+    /// The circuit of which the next call is the trial; nil where it is none.
+    private var trial: ProviderCircuits.Key?
+    /// Whether the provider has asked for the wait that follows.
+    private var isAskedToWait = false
 
     private var id: CredentialsID { request.id }
     private var tenant: Tenant { request.tenant }
     private var endpoint: TokenEndpoint { renewer.providers.endpoint }
+    private var circuits: ProviderCircuits { endpoint.circuits }
 
     init(_ renewer: CredentialsRenewer, _ request: RenewalRequest, _ report: RenewalReport) {
         self.renewer = renewer
@@ -57,14 +62,45 @@ final class RenewalCalls {
         }
     }
 
+    // MARK: The circuit
+
+    /// Finds out, before the lease is taken, whether the first call will be made. To be followed by `leaveCircuit`.
+    /// - Returns: what callers get where it will not.
+    func enterCircuit(_ basis: RenewalBasis) -> BrokerError? {
+        guard let server, let grant = basis.grant, grant != .accountCreation else { return nil }
+        let refusal = admit(through: ProviderCircuits.Key(tenant.name, tenant.configuration.client, at: server))
+        // After a cache entry, the store is read, and this is asked again.
+        if refusal != nil, !basis.isAssumed { circuits.countSpared(server.preset) }
+        return refusal
+    }
+
+    /// Leaves the trial to another renewal if this one has not made it.
+    func leaveCircuit() {
+        if let trial { circuits.giveBack(trial) }
+        trial = nil
+    }
+
+    private func admit(through circuit: ProviderCircuits.Key) -> BrokerError? {
+        if trial == circuit { return nil }
+        switch circuits.admit(circuit) {
+        case .free: return nil
+        case .trial:
+            trial = circuit
+            return nil
+        case .refused(let error): return error
+        }
+    }
+
     // MARK: The request
 
     /// Makes one call.
     /// - Parameters:
     ///   - limit: how long to wait for the answer.
+    ///   - mayBeHeldBack: whether the call is not made while the provider's circuit is open.
     ///   - lease: is extended meanwhile.
     func ask(
-        limit: Duration, _ basis: RenewalBasis, _ attempt: RenewalAttempt, extending lease: RenewalLease
+        limit: Duration, _ basis: RenewalBasis, _ attempt: RenewalAttempt, mayBeHeldBack: Bool,
+        extending lease: RenewalLease
     ) async throws(BrokerError) -> RenewalAttempt.Outcome {
         if basis.grant == .accountCreation { return await createAccount(basis, attempt, extending: lease) }
         let call: TokenEndpoint.Call
@@ -73,6 +109,11 @@ final class RenewalCalls {
             call = next
         } catch {
             report.failure = error
+            return .denied
+        }
+        if mayBeHeldBack, let error = admit(through: call.circuit) {
+            circuits.countSpared(call.server.preset)
+            (report.failure, report.isSparing) = (error, true)
             return .denied
         }
         if admitted != call.shown {
@@ -87,6 +128,7 @@ final class RenewalCalls {
             renewer.log.warning("refresh_outcome_unknown", request.logFields + [.provider(call.server.preset)])
             renewer.metrics.repeatedAfterUnknownOutcome(provider: call.server.preset.name)
         }
+        trial = nil
         let (answer, trace, isAnswered) = try await lease.whileExtending(attempt, basis) {
             () async throws(BrokerError) in
             let start = self.renewer.time.monotonic
@@ -157,6 +199,7 @@ final class RenewalCalls {
         let isUpgrade = basis.decision.isUpgrade && call.grant == basis.grant
         report.failure = answer.error ?? report.failure
         isUpgradeDead = false
+        isAskedToWait = false
         var retry = RenewalAttempt.Retry.scheduled
         switch answer {
         case .granted(let response):
@@ -196,7 +239,10 @@ final class RenewalCalls {
     }
 
     private func retry(after wait: Duration, _ call: TokenEndpoint.Call) -> RenewalAttempt.Retry {
-        if wait <= BackoffSchedule.longestWait { return .notBefore(wait) }
+        if wait <= BackoffSchedule.longestWait {
+            isAskedToWait = true
+            return .notBefore(wait)
+        }
         pauseOthers(call, for: wait)
         return .never
     }
@@ -257,7 +303,8 @@ final class RenewalCalls {
     // MARK: Between two calls
 
     /// Waits before a further call, and for as long as the provider has asked other calls to wait, unless the refresh token may
-    /// be spent: a provider accepts a spent token again only for a short time.
+    /// be spent: a provider accepts a spent token again only for a short time. A provider that answers again is called at once,
+    /// unless it has asked for the wait.
     func pause(
         _ duration: Duration, _ basis: RenewalBasis, _ attempt: RenewalAttempt, extending lease: RenewalLease
     ) async -> RenewalAttempt.Outcome {
@@ -286,7 +333,16 @@ final class RenewalCalls {
     private func isStopped(after duration: Duration) async -> Bool {
         let (draining, time) = (renewer.draining, renewer.time)
         if duration > .zero {
-            await draining.wait(for: 0, since: draining.ticket(0)) { try? await time.sleep(for: duration) }
+            let recovery = isAskedToWait ? nil : prepared?.circuit
+            let recoveries = circuits.recoveries
+            let ticket = recovery.map { recoveries.ticket($0) }
+            await draining.wait(for: 0, since: draining.ticket(0)) {
+                guard let recovery, let ticket else {
+                    try? await time.sleep(for: duration)
+                    return
+                }
+                await recoveries.wait(for: recovery, since: ticket) { try? await time.sleep(for: duration) }
+            }
         }
         if !report.isStopping { return false }
         report.failure = BrokerError(.retryableError, "The broker is shutting down.", retryAfter: 1)

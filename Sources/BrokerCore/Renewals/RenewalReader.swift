@@ -153,7 +153,7 @@ final class RenewalReader {
     }
 
     /// Why the provider is not asked: another replica's attempt failed a moment ago, or the provider does not accept the
-    /// client. Nil where it may be asked.
+    /// client, or answers no calls. Nil where it may be asked.
     private func obstacle(to basis: RenewalBasis) -> BrokerError? {
         if let grant = basis.grant, let lease = basis.lease, let failure = lease.failure,
             !renewer.holders.isOwn(lease.holder),
@@ -163,7 +163,7 @@ final class RenewalReader {
         {
             return error
         }
-        return report.clientFault(basis)
+        return report.obstacle(basis)
     }
 
     /// Waits until another replica announces the end of its renewal, or for `duration` at most.

@@ -20,6 +20,8 @@ final class RenewalReport {
     var failure: BrokerError?
     /// Whether a newer configuration of the tenant, or a newer state of the store, is to decide.
     var isSuperseded = false
+    /// Whether the provider was not called because it has left the last calls without an answer.
+    var isSparing = false
     /// The provider's last answer; nil where it has given none.
     var lastAnswer: LastAnswer?
 
@@ -48,9 +50,10 @@ final class RenewalReport {
 
     /// Whether further callers get this failure for a while, without another try. That is so for an upgrade, no failure of
     /// which is final. A refresh is tried again when the next caller asks (TIDAL's Auth design, "Refreshing credentials"). A
-    /// store that did not answer is asked again at once, and a tenant that is gone needs no pause.
+    /// store that did not answer is asked again at once, as is a provider that was spared, and a tenant that is gone needs no
+    /// pause.
     func pausesFurtherTries(_ basis: RenewalBasis) -> Bool {
-        basis.decision.isUpgrade && !isStopping && !isSuperseded
+        basis.decision.isUpgrade && !isStopping && !isSuperseded && !isSparing
             && failure?.code != .storageUnavailable && failure?.code != .notFound
     }
 
@@ -62,17 +65,30 @@ final class RenewalReport {
             now: renewer.time.monotonic)
     }
 
-    /// What callers get when the provider does not accept the tenant's client; nil where it may be asked. No renewal has begun
-    /// by then.
-    func clientFault(_ basis: RenewalBasis) -> BrokerError? {
+    /// What callers get when the provider does not accept the tenant's client, or has left the last calls without an answer; nil
+    /// where it may be asked. No renewal has begun by then.
+    func obstacle(_ basis: RenewalBasis) -> BrokerError? {
         guard let grant = basis.grant else { return nil }
         let use = ClientUse(request.tenant.configuration.client, grant)
-        guard let fault = renewer.clientFaults.refusal(of: use, request.tenant) else { return nil }
+        guard let fault = renewer.clientFaults.refusal(of: use, request.tenant) ?? outage(basis) else { return nil }
         if basis.decision == .refresh(isEarly: true) {
             renewer.decider.pauseEarlyRenewal(
                 id, of: basis.snapshot.version, for: CredentialsDecider.pauseAfterEarlyFailure)
         }
         return basis.decision.isUpgrade ? fault.asFailedUpgrade : fault
+    }
+
+    private func outage(_ basis: RenewalBasis) -> BrokerError? {
+        // A cache entry does not show whether the refresh token may be spent.
+        guard !basis.isAssumed, basis.lease?.isSettled ?? true, basis.grant != .accountCreation,
+            !renewer.records.rollback.isDoubtful(basis.snapshot.version)
+        else { return nil }
+        let (tenant, providers) = (request.tenant, renewer.providers)
+        guard let server = providers.servers.knownServer(for: tenant.configuration) else { return nil }
+        let circuits = providers.endpoint.circuits
+        let refusal = circuits.refusal(ProviderCircuits.Key(tenant.name, tenant.configuration.client, at: server))
+        if refusal != nil { circuits.countSpared(server.preset) }
+        return refusal
     }
 
     // MARK: To listeners and other replicas
@@ -83,11 +99,11 @@ final class RenewalReport {
     )
         async
     {
-        let trouble = isStopping || isSuperseded ? nil : await trouble(over: version, basis)
+        let trouble = isStopping || isSuperseded || isSparing ? nil : await trouble(over: version, basis)
         let (error, pauses) = (reason(basis), pausesFurtherTries(basis))
         if pauses { remember(error, over: version, basis) }
         var release = LeaseRelease(outcome)
-        if !isStopping, !isSuperseded {
+        if !isStopping, !isSuperseded, !isSparing {
             release.failure = renewer.failures.shared(error, pauses: pauses, of: request.tenant)
         }
         await announce(

@@ -103,6 +103,13 @@ final class RenewalRun {
         }
     }
 
+    /// Whether the next call may wait until the provider answers again. A refresh token that may be spent does not wait: the
+    /// provider accepts it again only for a short time.
+    private var mayBeHeldBack: Bool {
+        let grace = attempt.isWithinGrace(at: elapsed) || !attempt.rules.isGraceKnown
+        return !(basis.spendsRefreshToken && isDoubtful && grace)
+    }
+
     private var writer: RenewalWriter { RenewalWriter(renewer, request, basis, holder: lease.holder, report) }
 
     private func next(_ outcome: RenewalAttempt.Outcome) -> RenewalAttempt.Step {
@@ -127,6 +134,8 @@ final class RenewalRun {
                 // A provider accepts a spent token again only for a short time.
                 heedsPause: !(spends && attempt.isUncertain && attempt.isWithinGrace(at: elapsed))
             ) { () async throws(BrokerError) in
+                if mayBeHeldBack, let error = calls.enterCircuit(basis) { throw error }
+                defer { calls.leaveCircuit() }
                 var step = first
                 while true {
                     switch step {
@@ -138,7 +147,8 @@ final class RenewalRun {
                             step = self.next(.tooLate)
                         } else {
                             let outcome = try await self.calls.ask(
-                                limit: limit, self.basis, self.attempt, extending: self.lease)
+                                limit: limit, self.basis, self.attempt, mayBeHeldBack: self.mayBeHeldBack,
+                                extending: self.lease)
                             step = self.next(outcome)
                         }
                     case .pause(let duration):

@@ -197,6 +197,9 @@ package final class Metrics: Sendable {
     /// A provider has not accepted a tenant's client.
     package func clientRefused(provider: String) { increment("client_refused_total", #"provider="\#(provider)""#) }
 
+    /// A call was not made because the provider has left the last ones without an answer.
+    package func callSpared(provider: String) { increment("provider_calls_spared_total", #"provider="\#(provider)""#) }
+
     /// A refresh has brought another user's token.
     package func subjectChanged(provider: String) { increment("subject_changed_total", #"provider="\#(provider)""#) }
 
@@ -325,7 +328,10 @@ package final class Metrics: Sendable {
             for grant in [TokenRequest.Grant.refreshToken, .upgrade, .clientCredentials, .accountCreation, nil] {
                 for outcome in Renewal.allCases { add("refresh_total", labels(provider, grant, outcome)) }
             }
-            for name in ["refresh_outcome_unknown_total", "client_refused_total", "subject_changed_total"] {
+            for name in [
+                "refresh_outcome_unknown_total", "client_refused_total", "subject_changed_total",
+                "provider_calls_spared_total",
+            ] {
                 add(name, #"provider="\#(provider)""#)
             }
             for endpoint in ProviderEndpoint.allCases {
@@ -380,6 +386,10 @@ package final class Metrics: Sendable {
         ("proactive_refresh_total", "counter", "Renewals before expiry without a caller's request, by how they ended."),
         ("provider_requests_total", "counter", "Requests to providers, by endpoint and status."),
         ("provider_request_duration_seconds", "histogram", "One exchange with a provider."),
+        (
+            "provider_calls_spared_total", "counter",
+            "Calls that were not made because the provider had left the last ones without an answer."
+        ),
         ("logins_total", "counter", "Logins, by flow and how they ended."),
         ("device_polls_total", "counter", "Polls for device logins, by answer."),
         ("quota_refusals_total", "counter", "Requests answered 429, by the limit that they exceeded."),

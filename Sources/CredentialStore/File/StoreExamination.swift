@@ -351,6 +351,7 @@ extension RecordID {
         case .requestCount: "nothing: requests of the last minute are counted anew"
         case .sessionEnding:
             "the end of sessions of apps of tenant \(tenant), which may go on although their user has logged out"
+        case .outage: "nothing: listeners may be told of an outage of the provider again, or not of its end"
         }
     }
 }

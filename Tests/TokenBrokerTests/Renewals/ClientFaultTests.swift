@@ -58,8 +58,8 @@ internal import TokenBroker
         #expect(try await Self.notices(broker).count == 1)
         #expect(
             notice.object?.mapValues { $0.text } == [
-                "tenant": "t1", "error": "illegal_configuration", "error_code": "invalid_client",
-                "retry_at": "2026-11-21T09:00:30Z", "time": "2026-11-21T09:00:00Z",
+                "tenant": "t1", "cause": "client_refused", "error": "illegal_configuration",
+                "error_code": "invalid_client", "retry_at": "2026-11-21T09:00:30Z", "time": "2026-11-21T09:00:00Z",
             ])
         #expect(broker.log.filter { $0.contains("client_refused") }.count == 1)
     }
