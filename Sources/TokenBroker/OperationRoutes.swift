@@ -1,4 +1,5 @@
 internal import BrokerCore
+internal import ExternalText
 internal import HTTPCodec
 internal import HTTPServer
 internal import JSON
@@ -66,9 +67,10 @@ struct OperationRoutes {
         let circuits = broker.core.providers.circuitCounts
         var gauges: [Metrics.Reading] = [
             (
-                "provider_circuit", "gauge", "Clients whose token endpoint has left their last calls without an answer, by state.",
+                "provider_circuit", "gauge",
+                "Clients whose token endpoint has left their last calls without an answer, by state.",
                 ProviderPreset.all.flatMap { preset in
-                    let count = circuits[preset.name] ?? ProviderCircuits.Count()
+                    let count = circuits[WireText(preset.name)] ?? ProviderCircuits.Count()
                     return [("open", count.open), ("half_open", count.halfOpen)].map { state, value in
                         (#"provider="\#(preset.name)",state="\#(state)""#, value)
                     }

@@ -1,5 +1,5 @@
 internal import Cryptography
-internal import ExternalText
+package import ExternalText
 package import OAuth
 
 /// The parts that make requests to the providers of tenants.
@@ -18,7 +18,7 @@ package struct ProviderAccess: Sendable {
     }
 
     /// How many clients' circuits are open, by the names of their providers.
-    package var circuitCounts: [String: ProviderCircuits.Count] { endpoint.circuits.counts }
+    package var circuitCounts: [WireText: ProviderCircuits.Count] { endpoint.circuits.counts }
 
     package enum Revocation: String, Sendable {
         case revoked

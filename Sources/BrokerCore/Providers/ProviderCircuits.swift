@@ -1,4 +1,5 @@
 internal import Containers
+package import ExternalText
 package import OAuth
 internal import Reactor
 internal import Synchronization
@@ -191,15 +192,12 @@ package final class ProviderCircuits: Sendable {
     // MARK: For the metrics
 
     /// How many circuits are open, by the names of their providers.
-    package var counts: [String: Count] {
+    package var counts: [WireText: Count] {
         state.withLock { state in
-            var counts: [String: Count] = [:]
+            var counts: [WireText: Count] = [:]
             for (_, entry) in state.entries.all where entry.circuit.isOpen {
-                if entry.circuit.isTrying {
-                    counts[entry.preset.name, default: Count()].halfOpen += 1
-                } else {
-                    counts[entry.preset.name, default: Count()].open += 1
-                }
+                let state = entry.circuit.isTrying ? \Count.halfOpen : \.open
+                counts[WireText(entry.preset.name), default: Count()][keyPath: state] += 1
             }
             return counts
         }

@@ -420,7 +420,8 @@ package struct TokenEndpoint: Sendable {
             }
         case .failure(let error):
             // An error that another try would meet as well says nothing about an outage.
-            if !Self.meaning(of: error, grant: .refreshToken).isFinal { circuits.fail(.unreachable, circuit, at: server) }
+            let meaning = Self.meaning(of: error, grant: .refreshToken)
+            if !meaning.isFinal { circuits.fail(.unreachable, circuit, at: server) }
         }
         return result
     }
