@@ -49,7 +49,7 @@ let package = Package(
         library("Cryptography", ["COpenSSL"]),
         library("HTTPCodec", ["ExternalText"]),
         library("JOSE", ["Cryptography", "ExternalText", "JSON"]),
-        library("OAuth", ["Cryptography", "ExternalText", "HTTPCodec", "JOSE", "JSON"]),
+        library("OAuth", ["Containers", "Cryptography", "ExternalText", "HTTPCodec", "JOSE", "JSON"]),
 
         // What several replicas may do to one record, without a store, a clock or a network.
         library("Renewal", []),

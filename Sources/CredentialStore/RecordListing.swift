@@ -1,3 +1,4 @@
+internal import Containers
 internal import OAuth
 
 /// A cache of the lists that were read last: the sorted identities of the records of a kind, of one tenant or of all
@@ -62,12 +63,5 @@ private struct RecordListing {
     }
 
     /// The position of the identity in the list, or the one where it would be inserted.
-    private func place(_ id: RecordID) -> Int {
-        var (low, high) = (0, ids.count)
-        while low < high {
-            let middle = (low + high) / 2
-            if ids[middle] < id { low = middle + 1 } else { high = middle }
-        }
-        return low
-    }
+    private func place(_ id: RecordID) -> Int { ids.partitioningIndex { $0 >= id } }
 }

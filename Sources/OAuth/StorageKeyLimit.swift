@@ -1,3 +1,4 @@
+internal import Containers
 package import ExternalText
 internal import HTTPCodec
 
@@ -68,16 +69,8 @@ package struct StorageKeyLimit: Sendable, Equatable {
 
     /// Whether it includes the storage key with that text. Allocates nothing, because each read of credentials asks it.
     package func includes(_ text: Span<UInt8>) -> Bool {
-        var (low, high) = (0, patterns.count)
-        while low < high {
-            let middle = (low + high) / 2
-            if Self.isAfter(patterns[middle].key.description.utf8.span, text) {
-                high = middle
-            } else {
-                low = middle + 1
-            }
-        }
-        return low > 0 && patterns[low - 1].matches(text)
+        let next = patterns.partitioningIndex { Self.isAfter($0.key.description.utf8.span, text) }
+        return next > 0 && patterns[next - 1].matches(text)
     }
 
     /// Whether a text comes after another one, by their bytes.

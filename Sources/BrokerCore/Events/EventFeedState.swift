@@ -76,15 +76,8 @@ struct EventFeedState {
     /// How far entries are given out to those who listen to that tenant, or to every one.
     func limit(_ tenant: TenantName?) -> Int64 { pauses[tenant]?.held ?? head }
 
-    /// Where in the tail what lies behind `sequence` begins. In order, so it is found by halving.
-    func place(behind sequence: Int64) -> Int {
-        var (low, high) = (0, tail.count)
-        while low < high {
-            let middle = (low + high) / 2
-            if tail[middle].sequence <= sequence { low = middle + 1 } else { high = middle }
-        }
-        return low
-    }
+    /// Where in the tail what lies behind `sequence` begins.
+    func place(behind sequence: Int64) -> Int { tail.partitioningIndex { $0.sequence > sequence } }
 
     /// Something has come for these listeners, and up to `sequence` there was nothing.
     mutating func hold(_ tenant: TenantName?, behind sequence: Int64, at now: MonotonicInstant) {

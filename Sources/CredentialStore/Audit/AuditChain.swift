@@ -1,3 +1,4 @@
+internal import Containers
 internal import ExternalText
 package import OAuth
 
@@ -131,34 +132,24 @@ struct AuditIndex {
         _ order: AuditOrder, after place: AuditPlace?, limit: Int
     ) -> (places: ArraySlice<AuditPlace>, next: AuditPlace?) {
         let sorted = order == .byName ? byName : newestFirst
-        let start = place.map { place in Self.firstIndex(in: sorted) { order.isBefore(place, $0) } } ?? 0
+        let start = place.map { place in sorted.partitioningIndex { order.isBefore(place, $0) } } ?? 0
         let page = sorted[start...].prefix(max(1, limit))
         return (page, page.endIndex < sorted.endIndex ? page.last : nil)
     }
 
     /// Does nothing when the chain is there.
     mutating func insert(_ place: AuditPlace) {
-        let start = Self.firstIndex(in: byName) { !AuditOrder.byName.isBefore($0, place) }
+        let start = byName.partitioningIndex { !AuditOrder.byName.isBefore($0, place) }
         if start < byName.count, !AuditOrder.byName.isBefore(place, byName[start]) { return }
         byName.insert(place, at: start)
         newestFirst.insert(
-            place, at: Self.firstIndex(in: newestFirst) { AuditOrder.newestFirst.isBefore(place, $0) })
+            place, at: newestFirst.partitioningIndex { AuditOrder.newestFirst.isBefore(place, $0) })
     }
 
     mutating func remove(_ chain: String) {
         let name = WireText(chain)
         byName.removeAll { WireText($0.chain) == name }
         newestFirst.removeAll { WireText($0.chain) == name }
-    }
-
-    /// The first index at which `fits` is true, which it is behind that index as well.
-    private static func firstIndex(in places: [AuditPlace], where fits: (AuditPlace) -> Bool) -> Int {
-        var (low, high) = (0, places.count)
-        while low < high {
-            let middle = (low + high) / 2
-            if fits(places[middle]) { high = middle } else { low = middle + 1 }
-        }
-        return low
     }
 }
 

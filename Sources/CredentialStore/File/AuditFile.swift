@@ -1,5 +1,4 @@
 internal import ExternalText
-internal import Glibc
 internal import OAuth
 internal import Reactor
 
@@ -47,7 +46,7 @@ extension StoreFiles {
         do throws(SystemError) {
             bytes = try directory.read(name, limit: RecordFile.countLimit)
         } catch {
-            guard error.isOfTheFile || error.number == EIO || error.number == EACCES else {
+            guard error.leavesOtherFiles else {
                 throw .system(path: path, error)
             }
             return AuditFile(unreadable: chain, at: "\(path)/\(name)", FileFlaw.unreadable(error).text)
@@ -64,7 +63,7 @@ extension StoreFiles {
                 beginning = try directory.read(
                     AuditFrame.path(of: name), limit: .max, count: AuditFrame.longestBeginning)
             } catch {
-                guard error.isOfTheFile || error.number == EIO || error.number == EACCES else {
+                guard error.leavesOtherFiles else {
                     throw .system(path: path, error)
                 }
             }

@@ -372,4 +372,7 @@ extension SystemError {
     /// Whether the file causes the error, and not the disk: the path is no regular file, or the file is larger than any
     /// file of its kind.
     var isOfTheFile: Bool { [EFBIG, ELOOP, EISDIR, ENXIO].contains(number) }
+
+    /// Whether other files may be readable nevertheless: also where the disk or its owner does not let this process read the file.
+    var leavesOtherFiles: Bool { isOfTheFile || number == EIO || number == EACCES }
 }
