@@ -53,6 +53,7 @@ internal import TokenBroker
 
     // MARK: Opening
 
+    // H091
     @Test(arguments: [(19, false), (20, true), (21, true)])
     func `is called once in a second after twenty calls`(count: Int, isOpen: Bool) async throws {
         let broker = try await Self.make()
