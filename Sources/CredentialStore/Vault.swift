@@ -11,6 +11,8 @@ package final class Vault: Sendable {
     let sealer: Sealer
     /// Writes entries for the changes that this vault commits; nil when changes are not audited.
     private let audit: Audit?
+    /// Called with the changes of each commit that took place; nil for no call.
+    private let committed: (@Sendable ([VaultChange]) -> Void)?
 
     /// The audit of changes.
     private struct Audit: Sendable {
@@ -27,11 +29,17 @@ package final class Vault: Sendable {
         current = CurrentKeyring(keyring)
         sealer = Sealer(current)
         audit = nil
+        committed = nil
     }
 
     /// The same vault, with a store that wraps its own.
     package func behind(_ make: (any RecordStore) -> any RecordStore) -> Vault {
-        Vault(store: make(store), current, sealer: sealer, audit: audit)
+        Vault(store: make(store), current, sealer: sealer, audit: audit, committed)
+    }
+
+    /// The same vault, which tells of the changes of each of its commits once they took place.
+    package func telling(_ committed: @escaping @Sendable ([VaultChange]) -> Void) -> Vault {
+        Vault(store: store, current, sealer: sealer, audit: audit, committed)
     }
 
     /// The same vault, which writes an entry into the log for each change that `entries` tells of, in the commit of the
@@ -39,14 +47,18 @@ package final class Vault: Sendable {
     package func audited(
         by log: AuditLog, _ entries: @escaping @Sendable ([VaultChange]) -> [AuditEntry]
     ) -> Vault {
-        Vault(store: store, current, sealer: sealer, audit: Audit(log: log, entries: entries))
+        Vault(store: store, current, sealer: sealer, audit: Audit(log: log, entries: entries), committed)
     }
 
-    private init(store: any RecordStore, _ current: CurrentKeyring, sealer: Sealer, audit: Audit?) {
+    private init(
+        store: any RecordStore, _ current: CurrentKeyring, sealer: Sealer, audit: Audit?,
+        _ committed: (@Sendable ([VaultChange]) -> Void)?
+    ) {
         self.store = store
         self.current = current
         self.sealer = sealer
         self.audit = audit
+        self.committed = committed
     }
 
     /// Uses other keys from now on, and with this vault all those that were made of it. They must be keys that `unlock` takes;
@@ -121,6 +133,7 @@ package final class Vault: Sendable {
         } else {
             try await store.commit(sealed)
         }
+        committed?(changes)
     }
 
     /// Removes up to `limit` records that expire before `now`. Returns how many were removed.

@@ -21,7 +21,8 @@ extension AppGrants {
             guard let found = try await vault.read(id) else { throw .conflict }
             (record, code) = (found, try AppCode(found))
         } catch .conflict {
-            throw .invalidCode
+            // Another replica may be about to store the code again.
+            throw sessions.mayBeOutdated ? AppSessions.lostCommits : .invalidCode
         } catch {
             throw AppError(BrokerError(error))
         }

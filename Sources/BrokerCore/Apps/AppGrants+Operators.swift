@@ -48,7 +48,7 @@ extension AppGrants {
                 try await sessions.remove(
                     BiometricKey.recordID(session.credentialsID, WireText(key.keyID)))
             }
-            return try await sessions.end(id, by: .revoked)
+            return try await sessions.end(id, by: .revoked, isKnown: true)
         } catch {
             throw BrokerError(error)
         }

@@ -163,6 +163,7 @@ package final class AppGrants: Sendable {
         do throws(StoreError) {
             _ = try await sessions.end(
                 RecordID(.session, client.tenant, key: token.sessionID), by: .revoked,
+                isKnown: token.isAuthentic(in: vault),
                 if: { WireText($0.clientID) == WireText(client.clientID) })
         } catch {
             throw AppError(BrokerError(error))
@@ -371,8 +372,14 @@ package final class AppGrants: Sendable {
     package func held(
         of session: AppSession, _ client: AppClient
     ) async throws(AppError) -> HeldCredentials {
-        let held = try await held(session.credentialsID, of: client, as: session.userID)
+        let held: HeldCredentials
+        do throws(AppError) {
+            held = try await self.held(session.credentialsID, of: client, as: session.userID)
+        } catch {
+            throw error.code == .invalidGrant && sessions.mayBeOutdated ? AppSessions.lostCommits : error
+        }
         guard session.isOf(held) else {
+            if sessions.mayBeOutdated { throw AppSessions.lostCommits }
             try await sessions.end(session, by: .replaced)
             throw .invalidRefreshToken
         }

@@ -36,7 +36,7 @@ package final class AppSessions: Sendable {
         unanswered = UnansweredGrants(time: time)
         deferred = DeferredTokens(time: time)
         deferralReports = DeferralReports(of: deferred, records: records)
-        memory = SessionMemory(isEnabled: records.memory.isEnabled, journal: journal, time: time, log: log)
+        memory = SessionMemory(span: records.memory.span, journal: journal, time: time, log: log)
         cache = RevalidatingCache(bytes: 32 << 20, validity: bus.cacheValidity) { id, session in
             2 * id.key.utf8.count + 512 + session.replaced.reduce(0) { $0 + $1.answer.count + 128 }
                 + (session.deviceKey?.jwk.count ?? 0) + (session.deviceInfo?.count ?? 0)
@@ -78,11 +78,14 @@ package final class AppSessions: Sendable {
 
     /// The session that a refresh token names, whatever else is in the token; nil where there is none.
     func known(_ token: AppSessionToken, of tenant: TenantName) async throws(AppError) -> AppSession? {
+        let id = RecordID(.session, tenant, key: token.sessionID)
         do throws(StoreError) {
-            return try await session(RecordID(.session, tenant, key: token.sessionID))
+            if let session = try await session(id) { return session }
         } catch {
             throw AppError(BrokerError(error))
         }
+        try await refuseIfLost(token, id)
+        return nil
     }
 
     /// Whether a refresh token names a session of any tenant.
@@ -125,13 +128,12 @@ package final class AppSessions: Sendable {
         } catch {
             throw AppError(BrokerError(error))
         }
-        if session == nil, mayBeRestored(token) {
-            throw AppError(.temporarilyUnavailable, "The store has lost its last commits. Try again.", retryAfter: 1)
-        }
+        if session == nil { try await refuseIfLost(token, id) }
         guard let session, WireText(session.clientID) == WireText(client.clientID), session.created >= client.created
         else { throw AppError.invalidRefreshToken }
         let now = time.now
         guard end(of: session, client) > now else {
+            if mayBeOutdated { throw Self.lostCommits }
             try await end(session, by: .expired)
             throw AppError.invalidRefreshToken
         }
@@ -290,10 +292,32 @@ package final class AppSessions: Sendable {
     // MARK: Ends
 
     /// For how long the store shows that a session has ended: for longer than any process keeps the session.
-    private static let markValidity: Duration = .seconds(600)
+    private var markValidity: Duration { max(.seconds(600), records.memory.span * 2) }
 
     /// What the keys of the records that show a session's end begin with.
     private static func markPrefix(_ id: RecordID) -> String { id.key + "." }
+
+    /// The record that shows the end of a session whose last record had that version.
+    static func markID(_ id: RecordID, _ version: Int64) -> RecordID {
+        RecordID(.endedSession, id.tenant, key: markPrefix(id) + String(version))
+    }
+
+    private func mark(_ id: RecordID, _ version: Int64) -> VaultChange {
+        .insert(
+            OpenRecord(
+                id: Self.markID(id, version), version: 1, content: SecretBytes([]),
+                expires: time.now.advanced(by: markValidity)))
+    }
+
+    /// Shows that a session has ended that the store does not have.
+    func putMark(_ id: RecordID, _ version: Int64) async throws(StoreError) {
+        do throws(StoreError) {
+            try await vault.commit([mark(id, version)])
+        } catch .conflict {
+            // It is shown already.
+            return
+        }
+    }
 
     /// Whether the store shows that the session has ended, within the last minutes.
     func hasEnded(_ id: RecordID) async throws(StoreError) -> Bool {
@@ -322,25 +346,31 @@ package final class AppSessions: Sendable {
     }
 
     /// Ends the session.
-    /// - Parameter companions: further changes of the commit; called for each try.
+    /// - Parameters:
+    ///   - companions: further changes of the commit; called for each try.
+    ///   - isKnown: whether there was such a session. If the store has lost it, no replica stores it again then.
     /// - Returns: false where there is none.
     package func end(
-        _ id: RecordID, by cause: BrokerEvent.SessionEnd, if condition: (AppSession) -> Bool = { _ in true },
+        _ id: RecordID, by cause: BrokerEvent.SessionEnd, isKnown: Bool = false,
+        if condition: (AppSession) -> Bool = { _ in true },
         alongside companions: (AppSession) -> [VaultChange] = { _ in [] }
     ) async throws(StoreError) -> Bool {
         defer { cache.remove(id) }
         return try await retryingConflicts { () async throws(StoreError) in
-            guard let record = try await self.vault.read(id) else { return false }
+            guard let record = try await self.vault.read(id) else {
+                if isKnown, self.records.rollback.isUnsettled {
+                    try await self.putMark(id, 0)
+                    await self.memory.keepEnded(id, version: 0)
+                }
+                return false
+            }
             let session = try AppSession(record)
             guard condition(session) else { return false }
             let event = BrokerEvent.sessionEnded(
                 session.credentialsID, session: session.id, client: session.clientID, by: cause, at: self.time.now)
-            let mark = OpenRecord(
-                id: RecordID(.endedSession, id.tenant, key: Self.markPrefix(id) + String(record.version)), version: 1,
-                content: SecretBytes([]), expires: self.time.now.advanced(by: Self.markValidity))
             try await self.records.commit(
-                [.remove(id, version: record.version), .insert(mark)] + companions(session), events: [event],
-                of: session.credentialsID)
+                [.remove(id, version: record.version), self.mark(id, record.version)] + companions(session),
+                events: [event], of: session.credentialsID)
             self.bus.announce(id, version: nil)
             await self.memory.keepEnded(id, version: record.version)
             self.log.info(

@@ -7,7 +7,7 @@ internal import Reactor
 
 /// Has the sessions that this process stored or ended lately, so that it can do so again if the store loses its last commits.
 ///
-/// Kept for two minutes, and only where other processes write to the store: in memory, and those that were begun or ended also in
+/// Kept for as long as grants are (`GrantMemory`), and only where other processes write to the store: in memory, and those that were begun or ended also in
 /// the journal where there is one. What only goes on need not be there: the app's refresh token shows by itself that it is later
 /// than what the store has. Safe to use from any task.
 final class SessionMemory: Sendable {
@@ -21,16 +21,17 @@ final class SessionMemory: Sendable {
         fileprivate(set) var isSuperseded = false
     }
 
-    private static let span: Duration = .seconds(120)
-
     /// Nil where no other process writes to the store.
     private let entries: ExpiringTable<RecordID, Entry>?
+    private let span: Duration
     private let journal: Journal?
     private let time: any Time
     private let log: Log
 
-    init(isEnabled: Bool, journal: Journal?, time: any Time, log: Log) {
-        entries = isEnabled ? ExpiringTable(validity: Self.span, capacity: 8192, time: time) : nil
+    /// - Parameter span: for how long sessions are kept; zero keeps none.
+    init(span: Duration, journal: Journal?, time: any Time, log: Log) {
+        entries = span > .zero ? ExpiringTable(validity: span, capacity: 8192, time: time) : nil
+        self.span = span
         self.journal = journal
         self.time = time
         self.log = log
@@ -40,7 +41,9 @@ final class SessionMemory: Sendable {
 
     /// Keeps a session that goes on.
     func keep(_ session: AppSession) {
-        entries?.set(session.recordID, Entry(id: session.recordID, session: session, version: session.version))
+        let entry = Entry(id: session.recordID, session: session, version: session.version)
+        // A session that has ended does not begin again.
+        entries?.set(session.recordID) { known in known.flatMap { $0.session == nil ? $0 : nil } ?? entry }
     }
 
     /// Keeps a session that was begun, also in the journal.
@@ -104,11 +107,11 @@ final class SessionMemory: Sendable {
         }
     }
 
-    private func isOver(_ kept: KeptSession) -> Bool { kept.kept.duration(to: time.now) >= Self.span }
+    private func isOver(_ kept: KeptSession) -> Bool { kept.kept.duration(to: time.now) >= span }
 
     // MARK: Looking up
 
-    /// What was stored within the last two minutes.
+    /// What was stored within the span.
     var recent: [Entry] { entries?.values ?? [] }
 }
 

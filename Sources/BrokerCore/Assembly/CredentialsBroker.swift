@@ -117,7 +117,9 @@ package final class CredentialsBroker: Sendable {
         let reports = StoreReports(log, metrics, time: time)
         let reporting = vault.behind { ReportingStore(inner: $0, reports: reports) }
         audit = AuditTrail(settings.audit, vault: reporting, time: time, log: log)
-        let vault = audit.audited(reporting)
+        // A store with one writer loses no commits while it is open.
+        let recent = RecentRecords(span: vault.revalidateAfter == nil ? .zero : settings.grantMemory, time: time)
+        let vault = audit.audited(reporting).telling { recent.note($0) }
         self.vault = vault
         let bus = EventBus(cacheValidity: CacheValidity(lifetime: vault.revalidateAfter))
         self.bus = bus
@@ -191,7 +193,9 @@ package final class CredentialsBroker: Sendable {
         biometrics = BiometricLogins(renewer: renewer, credentials: credentials, intake: intake)
         softwareKeys = SoftwareKeys(vault: vault, log: log)
 
-        storeRecovery = StoreRecovery(vault: vault, records: records, sessions: sessions, time: time, log: log)
+        storeRecovery = StoreRecovery(
+            vault: vault, records: records, others: [LoginRecovery(recent, records: records), sessions], time: time,
+            log: log)
         leaseRecovery = LeaseRecovery(vault: vault, renewer: renewer, time: time, log: log)
         expiryJob = ExpiryJob(
             renewer: renewer, bus: bus, schedule: schedule, budget: settings.providerBudget, instruments: instruments)

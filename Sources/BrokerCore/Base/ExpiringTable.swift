@@ -42,6 +42,13 @@ final class ExpiringTable<Key: Hashable & Sendable, Value: Sendable>: Sendable {
         }
     }
 
+    /// Removes the values of the keys that are named so.
+    func removeAll(where isNamed: (Key) -> Bool) {
+        entries.withLock { entries in
+            for (key, _) in entries.all where isNamed(key) { entries.removeValue(forKey: key) }
+        }
+    }
+
     /// Changes the value of a key in its place; it ends when it would have ended. Does nothing where there is none.
     func change(_ key: Key, _ change: (inout Value) -> Void) {
         entries.withLock { entries in

@@ -33,9 +33,13 @@ extension RevocationJob {
             version: record.version)
     }
 
-    /// Whether no other process has taken the code over.
-    func isStanding(_ codeGuard: CodeGuard) async throws(StoreError) -> Bool {
-        try await vault.version(of: codeGuard.id) == codeGuard.version
+    /// The changes that remove the record of a code: none where the store has lost the record. Nil where another process has taken
+    /// the code over.
+    func removal(of codeGuard: CodeGuard) async throws(StoreError) -> [VaultChange]? {
+        guard let version = try await vault.version(of: codeGuard.id) else {
+            return records.rollback.isDoubtful(codeGuard.version) ? [] : nil
+        }
+        return version == codeGuard.version ? [codeGuard.removal] : nil
     }
 
     /// Takes a code over whose login has not ended, and presents it to the provider.

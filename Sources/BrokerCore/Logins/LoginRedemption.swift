@@ -214,18 +214,19 @@ final class LoginRedemption: Sendable {
             waits = isWaiting
             if isWaiting { next.isVerifying = true } else { next.status = .completed }
             let nextRecord = next.record(replacing: record)
-            var progress: [VaultChange] = [.replace(nextRecord, version: record.version), codeGuard.removal]
-            if let code, !isWaiting { progress += self.issuing(code, for: login, held) }
+            let codes = code.map { isWaiting ? [] : self.issuing($0, for: login, held) } ?? []
             let events = isWaiting ? [] : [told]
             // Only the process that has used the state writes the login, so the first try does not read it.
             if isFirst {
                 isFirst = false
-                return (progress, events)
+                return ([.replace(nextRecord, version: record.version), codeGuard.removal] + codes, events)
             }
             let standing = try await self.vault.read(login.recordID)
-            if standing?.version == record.version {
+            // An earlier version stands where the store has lost the commit that began the redemption.
+            if let standing, standing.version <= record.version {
                 // Another process may have given the login up, and revoked what it was granted.
-                return try await self.revocations.isStanding(codeGuard) ? (progress, events) : nil
+                guard let removal = try await self.revocations.removal(of: codeGuard) else { return nil }
+                return ([.replace(nextRecord, version: standing.version)] + removal + codes, events)
             }
             // If an earlier try was carried out although its answer was lost, the credentials may have been renewed since.
             hasArrived = standing?.content == nextRecord.content

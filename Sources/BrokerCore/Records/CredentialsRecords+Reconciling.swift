@@ -96,6 +96,9 @@ extension CredentialsRecords {
         _ known: Known, _ id: CredentialsID, over stored: CredentialRecord?, _ version: Int64
     ) async throws(StoreError) -> CredentialsSnapshot {
         let now = time.now
+        // The commit of a logout has the user's sessions ended.
+        let isLogout = known.record.granted == nil && known.record.isAct
+        let endings = isLogout ? try await sessionEndings(of: id, by: .logout, now) : []
         var record = known.record
         if record.granted?.level == .user, record.renewed != nil {
             record.exchanged = record.exchanged ?? known.replaced.last
@@ -103,7 +106,7 @@ extension CredentialsRecords {
         if record.waiting == nil { record.heldSince = nil }
         let prepared = prepare(
             record, id, over: version, above: known.version,
-            replacing: known.replaced + (stored?.tokenDigest.map { [$0] } ?? [])
+            replacing: known.replaced + (stored?.tokenDigest.map { [$0] } ?? []), endings
         ) { version in
             // A set that waits for its verification is told of once it is verified.
             if known.record.waiting != nil { return [] }
@@ -115,6 +118,7 @@ extension CredentialsRecords {
         }
         // A grant that waits to be stored is newer than this record.
         let snapshot = try await write(prepared, id, endsPublication: false)
+        if !endings.isEmpty { sessionEndings.signal(0) }
         // The store had lost commits, even if it did not report that.
         rollback.noteByVersion()
         rollback.count { counts in
@@ -153,13 +157,23 @@ extension CredentialsRecords {
     private static var reconciledAtOnce: Int { 8 }
 
     private func reconcile(_ differing: [(CredentialsID, Int64)]) async throws(StoreError) -> Int {
+        try await Self.count(differing, log) { (id, version) async throws(StoreError) in
+            try await self.readWithLease(id).snapshot.version < version
+        }
+    }
+
+    /// Does the work for all items, some of them at once. One that cannot be read does not keep the work from the others.
+    /// - Returns: for how many items `work` is true.
+    static func count<Item: Sendable>(
+        _ items: [Item], _ log: Log, _ work: @escaping @Sendable (Item) async throws(StoreError) -> Bool
+    ) async throws(StoreError) -> Int {
         let outcomes = await withTaskGroup(of: Result<Bool, StoreError>.self) { group in
             var outcomes: [Result<Bool, StoreError>] = []
-            for (index, (id, version)) in differing.enumerated() {
+            for (index, item) in items.enumerated() {
                 if index >= Self.reconciledAtOnce, let outcome = await group.next() { outcomes.append(outcome) }
                 group.addTask {
                     do throws(StoreError) {
-                        return .success(try await self.readWithLease(id).snapshot.version < version)
+                        return .success(try await work(item))
                     } catch {
                         return .failure(error)
                     }
@@ -168,9 +182,15 @@ extension CredentialsRecords {
             for await outcome in group { outcomes.append(outcome) }
             return outcomes
         }
-        var lost = 0
-        for outcome in outcomes where try outcome.get() { lost += 1 }
-        return lost
+        var count = 0
+        for outcome in outcomes {
+            do throws(StoreError) {
+                if try outcome.get() { count += 1 }
+            } catch .damaged(let text) {
+                log.storeFailed(.damaged(text))
+            }
+        }
+        return count
     }
 
     // MARK: Waiting

@@ -36,12 +36,13 @@ final class StoreRecovery: Sendable {
     private var rollback: StoreRollback { records.rollback }
     private var memory: GrantMemory { records.memory }
 
-    private let sessions: any RestoredRecords
+    /// In the order in which they are stored again.
+    private let others: [any RestoredRecords]
 
     init(
-        vault: Vault, records: CredentialsRecords, sessions: any RestoredRecords, time: any Time, log: Log
+        vault: Vault, records: CredentialsRecords, others: [any RestoredRecords], time: any Time, log: Log
     ) {
-        self.sessions = sessions
+        self.others = others
         self.vault = vault
         self.records = records
         self.time = time
@@ -55,8 +56,9 @@ final class StoreRecovery: Sendable {
         guard memory.isEnabled else { return }
         do throws(StoreError) {
             try await memory.takeUp()
-            let hasSessions = try await sessions.takeUp()
-            if memory.count > 0 || hasSessions { rollback.askForSweep() }
+            var isAny = memory.count > 0
+            for records in others where try await records.takeUp() { isAny = true }
+            if isAny { rollback.askForSweep() }
         } catch {
             log.error("journal_failed", [.store(error)])
             throw BrokerError(error)
@@ -89,7 +91,7 @@ final class StoreRecovery: Sendable {
         guard rollback.takeSweep() else { return }
         do throws(StoreError) {
             _ = try await records.reconcileAll()
-            try await sessions.restoreLost(isLastTime: true)
+            try await restoreOthers(isLastTime: true)
         } catch {
             log.storeFailed(error)
         }
@@ -131,23 +133,29 @@ final class StoreRecovery: Sendable {
     private func recover() async throws(StoreError) {
         do throws(StoreError) {
             try await compareLineage()
-            try await sessions.restoreLost(isLastTime: rollback.remainingHold == nil)
+            let isHeld = rollback.remainingHold != nil
+            // Credentials first: refresh tokens are presented again once the hold is over.
             var lost = try await records.reconcileAll()
-            if rollback.remainingHold != nil {
+            try await restoreOthers(isLastTime: !isHeld)
+            if isHeld {
                 // Another replica may store records again meanwhile that are older than this replica's.
                 while let rest = rollback.remainingHold, rest > Self.holdInterval {
                     try? await time.sleep(for: min(Self.holdInterval, rest - Self.holdInterval))
                     if Task.isCancelled { throw .unavailable }
                     _ = try await lineage()
                 }
-                try await sessions.restoreLost(isLastTime: true)
                 lost = try await records.reconcileAll()
+                try await restoreOthers(isLastTime: true)
             }
             report(lost)
         } catch {
             rollback.askForSweep()
             throw error
         }
+    }
+
+    private func restoreOthers(isLastTime: Bool) async throws(StoreError) {
+        for records in others { try await records.restoreLost(isLastTime: isLastTime) }
     }
 
     private func report(_ lost: Int) {

@@ -220,7 +220,9 @@ internal import TokenBroker
         // No broker has issued this token.
         let forged = String(token.dropLast(4)) + "AAAA"
         #expect(Self.error(await two.refresh(forged)) == "invalid_grant")
-        one.time.advance(by: .seconds(11))
+        one.time.advance(by: .milliseconds(119_999))
+        #expect(await two.refresh(token).status == 503)
+        one.time.advance(by: .milliseconds(1))
         #expect(Self.error(await two.refresh(token)) == "invalid_grant")
     }
 

@@ -163,6 +163,62 @@ internal import TokenBroker
         #expect(await setting.sessions() == 0)
     }
 
+    @Test func `are stored again by the replica that began them also where the first look takes longer than the hold`()
+        async throws
+    {
+        let setting = try await Setting()
+        let first = try await setting.begin()
+        let second = try #require(await setting.two.refresh(first).json["refresh_token"]?.text)
+        setting.one.transport.enqueue(.json(200, BrokerHarness.token("access-2", refresh: "refresh-2", userID: 42)))
+        _ = await setting.one.get("policy=local_force_refresh")
+        setting.goBack()
+        setting.store.beforeNextReplacement { setting.time.advance(by: StoreRollback.hold * 2) }
+        await Self.recover(setting.one)
+        #expect(await setting.two.refresh(second).status == 200)
+    }
+
+    @Test(arguments: [true, false])
+    func `stay ended where the app revokes its token before they are stored again`(isOperator: Bool) async throws {
+        let setting = try await Setting()
+        let token = try await setting.begin()
+        let id = try #require(await setting.one.sessions().first?["session_id"]?.text)
+        setting.goBack()
+        setting.two.broker.core.bus.announceRollback()
+        if isOperator {
+            #expect(await setting.two.call(.delete, "/tenants/t1/sessions/\(id)").status == 404)
+        } else {
+            #expect(await setting.two.app("/oauth2/revoke", [("client_id", "app"), ("token", token)]).status == 200)
+        }
+        await Self.recover(setting.one)
+        #expect(await setting.sessions() == 0)
+        #expect(await setting.two.refresh(token).status == 400)
+    }
+
+    @Test func `stay ended where the replica that has ended them looks first`() async throws {
+        let setting = try await Setting()
+        let token = try await setting.begin()
+        setting.ways[0].setDelivery(.fails)
+        #expect(await setting.two.app("/oauth2/revoke", [("client_id", "app"), ("token", token)]).status == 200)
+        setting.goBack()
+        await Self.recover(setting.two)
+        await Self.recover(setting.one)
+        #expect(await setting.sessions() == 0)
+        #expect(await setting.two.refresh(token).status == 400)
+    }
+
+    @Test func `end with their user's logout also where that was lost`() async throws {
+        let setting = try await Setting()
+        let token = try await setting.begin()
+        setting.store.note()
+        #expect(await setting.one.logOut().status == 200)
+        setting.goBack()
+        await Self.recover(setting.one)
+        #expect(try await setting.one.count(.sessionEnding) == 1)
+        _ = await setting.two.broker.core.sessionEndings.handleAllDue()
+        #expect(await setting.sessions() == 0)
+        #expect(await setting.two.refresh(token).status == 400)
+    }
+
     private static func journal(_ directory: StoreFixtureDirectory) async throws -> Journal {
         Journal(
             vault: Vault(
@@ -170,7 +226,7 @@ internal import TokenBroker
                 keyring: try Keyring(parsing: BrokerHarness.masterKeys)))
     }
 
-    @Test(arguments: [(119, false, 1), (120, false, 0), (119, true, 0), (120, true, 1)])
+    @Test(arguments: [(899, false, 1), (900, false, 0), (899, true, 0), (900, true, 1)])
     func
         `are mended by the next process of a replica that was killed, as long as its journal keeps them`(
             age: Int, isEnded: Bool, count: Int
@@ -193,11 +249,11 @@ internal import TokenBroker
         try await next.broker.core.takeUpJournal()
         let memory = next.broker.core.apps.sessions.memory
         await memory.expire()
-        #expect(try await journal.keptSessions().isEmpty == (age == 120))
+        #expect(try await journal.keptSessions().isEmpty == (age == 900))
         await Self.recover(next)
         #expect(await setting.sessions() == count)
         if count == 1, !isEnded { #expect(await next.refresh(token).status == 200) }
-        setting.time.advance(by: .seconds(120))
+        setting.time.advance(by: .seconds(900))
         await memory.expire()
         #expect(try await journal.keptSessions().isEmpty)
         await journal.close()
