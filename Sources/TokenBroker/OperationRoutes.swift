@@ -66,10 +66,10 @@ struct OperationRoutes {
         let circuits = broker.core.providers.circuitCounts
         var gauges: [Metrics.Reading] = [
             (
-                "provider_circuit", "gauge", "Clients whose token endpoint has left their last calls without an answer, by state.",
-                ProviderPreset.all.flatMap { preset in
-                    let count = circuits[preset.name] ?? ProviderCircuits.Count()
-                    return [("open", count.open), ("half_open", count.halfOpen)].map { state, value in
+                "provider_circuit", "gauge",
+                "Clients whose token endpoint has left their last calls without an answer, by state.",
+                zip(ProviderPreset.all, circuits).flatMap { preset, count in
+                    [("open", count.open), ("half_open", count.halfOpen)].map { state, value in
                         (#"provider="\#(preset.name)",state="\#(state)""#, value)
                     }
                 }

@@ -68,7 +68,8 @@ enum AuditedChanges {
     private static func isAudited(_ kind: BrokerEvent.Kind) -> Bool {
         switch kind {
         case .credentialsUpdated, .credentialsDeauthorized, .credentialsSubjectChanged, .credentialsDegraded,
-            .providerDegraded, .providerRecovered, .revocationFailed, .loginCompleted, .loginFailed, .sessionStarted, .sessionEnded,
+            .providerDegraded, .providerRecovered, .revocationFailed, .loginCompleted, .loginFailed, .sessionStarted,
+            .sessionEnded,
             .appToAppApproved, .appToAppRejected, .refreshSucceeded, .refreshFailed:
             true
         case .credentialsExpiring, .refreshStarted, .refreshRefreshingAccessToken, .refreshRefreshedAccessToken,
