@@ -15,7 +15,9 @@ extension TokenEndpoint {
         case .endsSession: return .sessionEnded(refusal.answer)
         case .retryable: return .again(refusal.retryable, retryAfter: refusal.retryAfter)
         case .rateLimited:
-            if grant == .authorizationCode { return .again(refusal.retryable, retryAfter: refusal.retryAfter) }
+            if grant == .authorizationCode, server.schedule.rateLimitRetries == nil {
+                return .again(refusal.retryable, retryAfter: refusal.retryAfter)
+            }
             return Self.rateLimited(for: refusal.retryAfter, refusal.answer.errorCode)
         // The same refusal as for a refresh.
         case .illegalConfiguration
