@@ -98,7 +98,12 @@ extension TokenEndpoint {
                     "The provider's certificate, host name, pin or version of TLS does not fit. Nothing was sent to it."
                 ), true
             )
-        case .invalidURL, .invalidRequest, .insecureTarget, .forbiddenAddress:
+        case .invalidRequest:
+            (
+                BrokerError(
+                    .illegalConfiguration, "The request to the provider has a header field that may not be sent."), true
+            )
+        case .invalidURL, .insecureTarget, .forbiddenAddress:
             (
                 BrokerError(
                     .illegalConfiguration,
