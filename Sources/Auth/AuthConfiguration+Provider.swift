@@ -79,6 +79,55 @@ extension AuthConfiguration {
         }
     }
 
+    /// How requests to the provider are repeated. A member that is nil, the default, means what the kind of provider says. The
+    /// waits between the first try and the last one must not be longer than 30 s in all.
+    public struct Retry: Sendable, Equatable {
+        /// How often a request is sent at most: 2 to 10 times. Nil means 6.
+        public var tries: Int?
+        /// The wait before the second try: 100 ms to 10 s, whole milliseconds. Nil means 500 ms.
+        public var firstPause: Duration?
+        /// How much longer each wait is than the one before it: 1 to 10 times. Nil means 2.
+        public var factor: Double?
+        /// The longest of these waits: 100 ms to 30 s, whole milliseconds. Nil means 8 s.
+        public var longestPause: Duration?
+        /// How often a request that is answered 429 is sent again within one call, after the wait that the provider asks for: 0 to
+        /// 5 times, with waits of 30 s in all. Nil means that a refresh is not sent again, and a code exchange as often as
+        /// after another failure.
+        public var rateLimitRetries: Int?
+        /// Whether the provider's `Retry-After` counts. Nil means true.
+        public var followsRetryAfter: Bool?
+
+        /// Sets the members. They are checked by the calls that use them.
+        public init(
+            tries: Int? = nil, firstPause: Duration? = nil, factor: Double? = nil, longestPause: Duration? = nil,
+            rateLimitRetries: Int? = nil, followsRetryAfter: Bool? = nil
+        ) {
+            self.tries = tries
+            self.firstPause = firstPause
+            self.factor = factor
+            self.longestPause = longestPause
+            self.rateLimitRetries = rateLimitRetries
+            self.followsRetryAfter = followsRetryAfter
+        }
+
+        var members: [WireText: JSONValue] {
+            get throws(AuthError) {
+                var members: [WireText: JSONValue] = [:]
+                members["tries"] = tries.map { .integer(Int64($0)) }
+                if let firstPause {
+                    members["first_pause_ms"] = .integer(try firstPause.wholeMilliseconds("firstPause"))
+                }
+                members["factor"] = factor.map { .number($0) }
+                if let longestPause {
+                    members["longest_pause_ms"] = .integer(try longestPause.wholeMilliseconds("longestPause"))
+                }
+                members["rate_limit_retries"] = rateLimitRetries.map { .integer(Int64($0)) }
+                members["follow_retry_after"] = followsRetryAfter.map { .bool($0) }
+                return members
+            }
+        }
+    }
+
     /// How signed tokens are verified: by their signature, their times, and what else is expected of them.
     public struct TokenVerification: Sendable, Equatable {
         /// Nil, the default, means that access tokens are not verified.
@@ -156,5 +205,14 @@ extension Duration {
             throw AuthError(.illegalArgument, message: "\(name) must be a whole number of seconds.")
         }
         return seconds
+    }
+
+    /// - Throws: `illegalArgument` for a duration that has a fraction of a millisecond, or is longer than any that is allowed.
+    func wholeMilliseconds(_ name: String) throws(AuthError) -> Int64 {
+        let (seconds, attoseconds) = components
+        guard attoseconds.isMultiple(of: 1_000_000_000_000_000), seconds.magnitude < 1_000_000 else {
+            throw AuthError(.illegalArgument, message: "\(name) must be a whole number of milliseconds.")
+        }
+        return seconds * 1000 + attoseconds / 1_000_000_000_000_000
     }
 }

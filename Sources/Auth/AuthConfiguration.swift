@@ -90,6 +90,10 @@ public struct AuthConfiguration: Sendable, Equatable {
     /// itself and those that authenticate. Default none.
     public var requestHeaders: [String: String]
 
+    /// How requests to the provider are repeated that it did not answer. Default: those of the kind of provider, which are six
+    /// tries, half a second to eight seconds apart.
+    public var retry: Retry
+
     /// Sets the parameters. They are checked by the calls that use them.
     public init(
         credentialsStorageKey: String, clientID: String, scopes: Set<String> = [], clientSecret: String? = nil,
@@ -101,8 +105,10 @@ public struct AuthConfiguration: Sendable, Equatable {
         clientAuthentication: ClientAuthentication? = nil, tokenVerification: TokenVerification? = nil,
         refreshLeadTime: Duration? = nil, proactiveRefresh: Duration? = nil, reuseGrace: Duration? = nil,
         sessionEndingAnswers: [SessionEndingAnswer] = [], tokenExpiryBufferInterval: Duration = .seconds(45),
-        app2appOptions: App2AppOptions? = nil, requestHeaders: [String: String] = [:]
+        app2appOptions: App2AppOptions? = nil, requestHeaders: [String: String] = [:],
+        retry: Retry = Retry()
     ) {
+        self.retry = retry
         self.requestHeaders = requestHeaders
         self.app2appOptions = app2appOptions
         self.credentialsStorageKey = credentialsStorageKey
@@ -177,6 +183,8 @@ extension AuthConfiguration {
             members["request_headers"] = .object(
                 Dictionary(uniqueKeysWithValues: requestHeaders.map { (WireText($0), .string(WireText($1))) }))
         }
+        let retry = try retry.members
+        if !retry.isEmpty { members["retry"] = .object(retry) }
         members["token_endpoint_auth_method"] = clientAuthentication.map { .string(WireText($0.rawValue)) }
         members["token_verification"] = try tokenVerification.map { verification throws(AuthError) in
             .object(try verification.members)

@@ -50,6 +50,7 @@ public final class AuthEnvironment: Sendable {
     private let time: any Time
     /// What requests to providers go through instead of the HTTPS client; nil for that.
     private let transport: (any ProviderTransport)?
+    private let interceptor: RequestInterceptor?
     private let state = Mutex(State())
 
     private struct State {
@@ -69,22 +70,28 @@ public final class AuthEnvironment: Sendable {
     ///   - allowsInsecureProviders: allows `http://` providers and private addresses except link-local ones, for
     ///     development only. Default false.
     ///   - logger: is called from any thread for events of level info and above, and must not block. Default: no log.
+    ///   - requestInterceptor: sees each request to a provider before it is sent, and may add header fields or refuse it.
+    ///     Default: none.
     public convenience init(
-        storage: Storage, trustedCAFile: String? = nil, allowsInsecureProviders: Bool = false, logger: Logger? = nil
+        storage: Storage, trustedCAFile: String? = nil, allowsInsecureProviders: Bool = false, logger: Logger? = nil,
+        requestInterceptor: RequestInterceptor? = nil
     ) {
         self.init(
             storage: storage, trustedCAFile: trustedCAFile, allowsInsecureProviders: allowsInsecureProviders,
-            time: SystemTime(), logger: logger)
+            time: SystemTime(), requestInterceptor: requestInterceptor, logger: logger)
     }
 
     /// - Parameters:
     ///   - time: the clocks to use; tests pass their own.
     ///   - transport: what sends the requests to providers; nil for the HTTPS client.
+    ///   - requestInterceptor: sees each request first; nil for none.
     package init(
         storage: Storage, trustedCAFile: String? = nil, allowsInsecureProviders: Bool = false, time: any Time,
-        transport: (any ProviderTransport)? = nil, logger: Logger? = nil
+        transport: (any ProviderTransport)? = nil, requestInterceptor: RequestInterceptor? = nil,
+        logger: Logger? = nil
     ) {
         self.time = time
+        interceptor = requestInterceptor
         self.transport = transport
         self.storage = storage
         self.trustedCAFile = trustedCAFile
@@ -205,9 +212,12 @@ public final class AuthEnvironment: Sendable {
         } catch {
             throw AuthError(error)
         }
+        var transport: any ProviderTransport = self.transport ?? resources.client
+        if let interceptor {
+            transport = InterceptingTransport(transport, interceptor, time: resources.time, log: log)
+        }
         let broker = CredentialsBroker(
-            settings: settings, vault: resources.vault, transport: transport ?? resources.client, time: resources.time,
-            log: log)
+            settings: settings, vault: resources.vault, transport: transport, time: resources.time, log: log)
         do throws(BrokerError) {
             try await broker.takeUpJournal()
         } catch {

@@ -122,8 +122,12 @@ extension AuthEnvironment {
     /// - Parameters:
     ///   - transport: gets every request to providers.
     ///   - clock: default: the system's clocks.
-    public static func scripted(_ transport: ScriptedTransport, clock: ManualClock? = nil) -> AuthEnvironment {
+    ///   - requestInterceptor: sees each request before the script does. Default: none.
+    public static func scripted(
+        _ transport: ScriptedTransport, clock: ManualClock? = nil, requestInterceptor: RequestInterceptor? = nil
+    ) -> AuthEnvironment {
         AuthEnvironment(
-            storage: .memory, allowsInsecureProviders: true, time: clock ?? SystemTime(), transport: transport)
+            storage: .memory, allowsInsecureProviders: true, time: clock ?? SystemTime(), transport: transport,
+            requestInterceptor: requestInterceptor)
     }
 }

@@ -32,6 +32,8 @@ package struct AuthorizationServer: Sendable, Equatable {
     package var defaultLifetime: TokenLifetime
     /// Sent with each request, in addition to the broker's own fields.
     package var requestHeaders = RequestHeaders.none
+    /// When requests are repeated.
+    package var schedule = BackoffSchedule.standard
 
     /// Whether the provider has an endpoint that ends sessions.
     package var canRevoke: Bool { logoutEndpoint != nil || revocationEndpoint != nil }

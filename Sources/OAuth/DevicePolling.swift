@@ -32,7 +32,7 @@ package struct DevicePolling: Sendable, Equatable {
 
     /// Seconds between polls: 1...1000000. The number never decreases.
     package private(set) var intervalSeconds: Int64
-    /// The number of consecutive polls that failed for a transient reason: 0...`BackoffSchedule.retries`.
+    /// The number of consecutive polls that failed for a transient reason: 0...`BackoffSchedule.standard.retries`.
     package private(set) var retries: Int
 
     /// One `slow_down` adds this to the interval permanently (RFC 8628 §3.5).
@@ -51,7 +51,7 @@ package struct DevicePolling: Sendable, Equatable {
 
     /// Restores a saved state. Nil for numbers that are out of range.
     package init?(intervalSeconds: Int64, retries: Int) {
-        guard Self.bounds.contains(intervalSeconds), (0...BackoffSchedule.retries).contains(retries) else {
+        guard Self.bounds.contains(intervalSeconds), (0...BackoffSchedule.standard.retries).contains(retries) else {
             return nil
         }
         self.intervalSeconds = intervalSeconds

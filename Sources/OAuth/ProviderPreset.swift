@@ -81,6 +81,8 @@ package struct ProviderPreset: Sendable, Equatable {
     package let tokenVerification: TokenVerification?
     /// How an app lets another app of the same device in; nil when the provider has no such grant.
     package let appToApp: AppToAppRules?
+    /// How requests are repeated, as far as the provider needs another schedule than the standard one.
+    package let retry: RetrySettings
 
     private init(
         name: String, title: String? = nil, loginServiceBaseURI: String? = nil, authServiceBaseURI: String? = nil,
@@ -95,7 +97,8 @@ package struct ProviderPreset: Sendable, Equatable {
         sessionEndingAnswers: [RefusalPattern] = deadGrants,
         namedRefusals: [WireText: NamedRefusal] = [:], refusalDetails: [Int64: String] = [:],
         configurationErrors: [String] = faultsOfClients, refreshLeadTime: Duration? = nil, reuseGrace: Duration? = nil,
-        tokenVerification: TokenVerification? = nil, appToApp: AppToAppRules? = nil
+        tokenVerification: TokenVerification? = nil, appToApp: AppToAppRules? = nil,
+        retry: RetrySettings = RetrySettings()
     ) {
         self.name = name
         self.title = title
@@ -128,6 +131,7 @@ package struct ProviderPreset: Sendable, Equatable {
         self.reuseGrace = reuseGrace
         self.tokenVerification = tokenVerification
         self.appToApp = appToApp
+        self.retry = retry
     }
 
     /// The responses with which a provider says that the grant is invalid (RFC 6749 §5.2). Some providers send 401.

@@ -1,5 +1,4 @@
 internal import BrokerCore
-internal import ExternalText
 internal import HTTPCodec
 internal import HTTPServer
 internal import JSON
@@ -69,9 +68,8 @@ struct OperationRoutes {
             (
                 "provider_circuit", "gauge",
                 "Clients whose token endpoint has left their last calls without an answer, by state.",
-                ProviderPreset.all.flatMap { preset in
-                    let count = circuits[WireText(preset.name)] ?? ProviderCircuits.Count()
-                    return [("open", count.open), ("half_open", count.halfOpen)].map { state, value in
+                zip(ProviderPreset.all, circuits).flatMap { preset, count in
+                    [("open", count.open), ("half_open", count.halfOpen)].map { state, value in
                         (#"provider="\#(preset.name)",state="\#(state)""#, value)
                     }
                 }

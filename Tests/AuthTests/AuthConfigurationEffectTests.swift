@@ -41,6 +41,33 @@ internal import Testing
         }
     }
 
+    @Test func `requests are repeated as often as is said`() async throws {
+        try await ScriptedClient.run {
+            $0.retry = .init(tries: 2, firstPause: .milliseconds(100), rateLimitRetries: 0, followsRetryAfter: false)
+        } _: { scripted async throws in
+            try await scripted.adopt()
+            scripted.transport.enqueue(.refusal("unavailable", status: 503), .refusal("unavailable", status: 503))
+            let client = scripted.client
+            let failing = Task { try await client.getTokens(policy: .localForceRefresh) }
+            await scripted.clock.waitForSleep(of: .milliseconds(100))
+            scripted.clock.advance(by: .milliseconds(100))
+            await #expect(throws: OAuthClientError.self) { try await failing.value }
+            #expect(scripted.transport.requests.count == 2)
+        }
+    }
+
+    @Test(arguments: [
+        AuthConfiguration.Retry(tries: 1), .init(tries: 11), .init(firstPause: .microseconds(100_500)),
+        .init(factor: 0.5), .init(longestPause: .seconds(Int64.max)), .init(rateLimitRetries: 6), .init(tries: 8),
+    ])
+    func `settings of retries that do not fit are refused`(retry: AuthConfiguration.Retry) async throws {
+        try await ScriptedClient.run {
+            $0.retry = retry
+        } _: { scripted async throws in
+            await #expect(throws: OAuthClientError.self) { try await scripted.adopt() }
+        }
+    }
+
     @Test func `requests go to the named endpoints`() async throws {
         try await ScriptedClient.run {
             $0.endpoints.token = URL(string: "https://tokens.example/grant")

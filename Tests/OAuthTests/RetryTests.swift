@@ -15,11 +15,62 @@ import Testing
     }
 
     @Test func `waits 15.5 seconds in all`() {
-        let waits = (1...BackoffSchedule.retries).compactMap {
+        let waits = (1...BackoffSchedule.standard.retries).compactMap {
             BackoffSchedule.standard.wait(before: $0, retryAfter: nil)
         }
         #expect(waits.count == 5)
         #expect(waits.reduce(.zero, +) == .milliseconds(15_500))
+        #expect(BackoffSchedule.standard.waits == waits)
+        #expect(BackoffSchedule.standard.total == .milliseconds(15_500))
+        #expect(BackoffSchedule.standard.tries == 6)
+    }
+
+    private static func settings(_ change: (inout RetrySettings) -> Void) -> RetrySettings {
+        var settings = RetrySettings()
+        change(&settings)
+        return settings
+    }
+
+    @Test(
+        arguments: [
+            (2, 500, 2, 8000, [500]), (3, 100, 10, 30_000, [100, 1000]), (4, 100, 1, 100, [100, 100, 100]),
+            (4, 333, 1.5, 8000, [333, 500, 749]), (5, 1000, 3, 3000, [1000, 3000, 3000, 3000]),
+            (10, 10_000, 10, 30_000, [10_000, 30_000, 30_000, 30_000, 30_000, 30_000, 30_000, 30_000, 30_000]),
+        ] as [(Int, Int64, Double, Int64, [Int64])])
+    func `other settings give other waits`(
+        tries: Int, firstPause: Int64, factor: Double, longestPause: Int64, waits: [Int64]
+    ) {
+        let schedule = BackoffSchedule(
+            Self.settings {
+                ($0.tries, $0.factor) = (tries, factor)
+                ($0.firstPause, $0.longestPause) = (.milliseconds(firstPause), .milliseconds(longestPause))
+            })
+        #expect(schedule.waits == waits.map { Duration.milliseconds($0) })
+        #expect(schedule.wait(before: tries, retryAfter: nil) == nil)
+        #expect(schedule.wait(before: tries - 1, retryAfter: nil) == schedule.waits.last)
+    }
+
+    @Test func `a tenant's settings replace the preset's, one by one`() {
+        let preset = Self.settings { ($0.tries, $0.factor, $0.followsRetryAfter) = (3, 4, false) }
+        let tenant = Self.settings { ($0.tries, $0.rateLimitRetries) = (5, 1) }
+        let both = Self.settings {
+            ($0.tries, $0.factor, $0.followsRetryAfter, $0.rateLimitRetries) = (5, 4, false, 1)
+        }
+        #expect(preset.replaced(by: tenant) == both)
+        #expect(preset.replaced(by: nil) == preset)
+        #expect(BackoffSchedule(both).followsRetryAfter == false)
+    }
+
+    @Test(
+        arguments: [
+            (nil, 0, 0, 1, false), (0, 0, 0, 1, false), (1, 0, 0, 30, true), (1, 0, 0, 31, false), (1, 1, 0, 1, false),
+            (5, 4, 29, 1, true), (5, 4, 29, 2, false), (5, 5, 0, 1, false),
+        ] as [(Int?, Int, Int, Int, Bool)])
+    func `a limit of rate is waited for as often as allowed, for half a minute in all`(
+        allowed: Int?, count: Int, waited: Int, wait: Int, waits: Bool
+    ) {
+        let schedule = BackoffSchedule(Self.settings { $0.rateLimitRetries = allowed })
+        #expect(schedule.waits(.seconds(wait), afterRateLimit: count, waited: .seconds(waited)) == waits)
     }
 
     @Test(

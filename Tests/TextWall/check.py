@@ -37,6 +37,10 @@ RULES = [
 ALLOWED = [
     ("Auth/AuthConfiguration.swift", r"scopes: Set<String>|(customParameters|requestHeaders): \[String: String\]",
      "the library's public interface; its values come from the program and become WireText before they are compared"),
+    ("Auth/InterceptingTransport.swift", r"\[String: String\]",
+     "header fields from the program and for it; names are compared as WireTexts"),
+    ("Auth/ProviderRequest.swift", r"\[String: String\]",
+     "the library's public interface; header fields from the program and for it"),
     ("Auth/DeviceKeys.swift", r"deviceInfo: \[String: String\]",
      "the library's public interface; its values come from the program and are only written out"),
     ("Auth/Credentials.swift", r"[sS]copes: Set<String>",

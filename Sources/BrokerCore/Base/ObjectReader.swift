@@ -54,6 +54,18 @@ package struct ObjectReader: ValueReader {
         return number
     }
 
+    package mutating func number(_ name: WireText, in range: ClosedRange<Double>) -> Double? {
+        guard let value = take(name) else { return nil }
+        let number: Double? =
+            switch value {
+            case .integer(let number): Double(number)
+            case .number(let number): number
+            default: nil
+            }
+        guard let number, range.contains(number) else { return fail(name, ValueRule.number(in: range)) }
+        return number
+    }
+
     /// What a member can be that is a number, or one word in its place.
     package enum IntegerOrWord: Sendable, Equatable {
         case integer(Int64)

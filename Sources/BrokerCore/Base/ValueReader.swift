@@ -22,6 +22,11 @@ package enum ValueRule {
         "must be a whole number from \(range.lowerBound) to \(range.upperBound)"
     }
 
+    /// - Parameter range: of whole numbers.
+    package static func number(in range: ClosedRange<Double>) -> String {
+        "must be a number from \(Int(range.lowerBound)) to \(Int(range.upperBound))"
+    }
+
     package static func choice<T: RawRepresentable & CaseIterable>(_ type: T.Type) -> String
     where T.RawValue == String {
         "must be one of " + T.allCases.map(\.rawValue).joined(separator: ", ")

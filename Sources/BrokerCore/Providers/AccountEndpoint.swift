@@ -150,7 +150,8 @@ struct AccountEndpoint: Sendable {
         guard response.status.code >= 400 else {
             throw unusable("answers with status \(response.status.code) instead of 302", address, exchange)
         }
-        let refusal = await endpoint.refusal(response, to: SentSecrets(exchange.secrets), fields)
+        let refusal = await endpoint.refusal(
+            response, to: SentSecrets(exchange.secrets), at: exchange.server, fields)
         log.warning("account_request_refused", refusal.fields)
         if refusal.status >= 500 || refusal.status == 429 { throw refusal.retryable }
         throw Self.unknownAccount(refusal.answer, at: exchange.server.preset) ?? refused(refusal, exchange.rules)

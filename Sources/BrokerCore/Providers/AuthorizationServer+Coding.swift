@@ -35,5 +35,6 @@ extension AuthorizationServer {
                 ProviderPreset.ClientAuthentication.init))
         challengeEndpoint = json["challenge"]?.string?.text
         requestHeaders = configuration.requestHeaders
+        schedule = configuration.schedule
     }
 }

@@ -1,5 +1,5 @@
 internal import Cryptography
-package import ExternalText
+internal import ExternalText
 package import OAuth
 
 /// The parts that make requests to the providers of tenants.
@@ -17,8 +17,8 @@ package struct ProviderAccess: Sendable {
         tenant.configuration.preset.longestTokenRequest(atLeast: callLimit)
     }
 
-    /// How many clients' circuits are open, by the names of their providers.
-    package var circuitCounts: [WireText: ProviderCircuits.Count] { endpoint.circuits.counts }
+    /// How many clients' circuits are open at the providers of each preset, in the order of `ProviderPreset.all`.
+    package var circuitCounts: [ProviderCircuits.Count] { endpoint.circuits.counts }
 
     package enum Revocation: String, Sendable {
         case revoked

@@ -1,5 +1,4 @@
 internal import Containers
-package import ExternalText
 package import OAuth
 internal import Reactor
 internal import Synchronization
@@ -46,7 +45,7 @@ package final class ProviderCircuits: Sendable {
         case refused(BrokerError)
     }
 
-    /// How many circuits there are, by the provider's name.
+    /// How many circuits are open.
     package struct Count: Sendable, Equatable {
         package var open = 0
         package var halfOpen = 0
@@ -56,7 +55,8 @@ package final class ProviderCircuits: Sendable {
 
     private struct Entry {
         var circuit = ProviderCircuit()
-        let preset: ProviderPreset
+        /// The index of the preset in `ProviderPreset.all`.
+        let preset: Int
         /// When a change was last told.
         var told: MonotonicInstant?
     }
@@ -123,7 +123,7 @@ package final class ProviderCircuits: Sendable {
     func fail(_ failure: ProviderCircuit.Failure, _ key: Key, at server: AuthorizationServer) {
         let now = time.monotonic
         let (change, tell) = state.withLock { state -> (Change?, (@Sendable (Key, Change) -> Void)?) in
-            var entry = state.entries[key] ?? Entry(preset: server.preset)
+            var entry = state.entries[key] ?? Entry(preset: Self.number(of: server.preset))
             var change: Change?
             if entry.circuit.fail(failure, at: now) {
                 change = .opened(failure)
@@ -173,8 +173,12 @@ package final class ProviderCircuits: Sendable {
         guard let opened = entry.circuit.opened else { return }
         log.info(
             "provider_circuit_closed",
-            Self.fields(key, entry.preset) + [.duration(opened.duration(to: time.monotonic))])
+            Self.fields(key, ProviderPreset.all[entry.preset]) + [.duration(opened.duration(to: time.monotonic))])
         recoveries.signal(key)
+    }
+
+    private static func number(of preset: ProviderPreset) -> Int {
+        ProviderPreset.all.firstIndex { $0.name == preset.name } ?? 0
     }
 
     private static func fields(_ key: Key, _ preset: ProviderPreset) -> [LogField] {
@@ -191,13 +195,16 @@ package final class ProviderCircuits: Sendable {
 
     // MARK: For the metrics
 
-    /// How many circuits are open, by the names of their providers.
-    package var counts: [WireText: Count] {
+    /// How many circuits are open at the providers of each preset, in the order of `ProviderPreset.all`.
+    package var counts: [Count] {
         state.withLock { state in
-            var counts: [WireText: Count] = [:]
+            var counts = [Count](repeating: Count(), count: ProviderPreset.all.count)
             for (_, entry) in state.entries.all where entry.circuit.isOpen {
-                let state = entry.circuit.isTrying ? \Count.halfOpen : \.open
-                counts[WireText(entry.preset.name), default: Count()][keyPath: state] += 1
+                if entry.circuit.isTrying {
+                    counts[entry.preset].halfOpen += 1
+                } else {
+                    counts[entry.preset].open += 1
+                }
             }
             return counts
         }

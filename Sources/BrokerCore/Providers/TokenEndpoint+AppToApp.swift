@@ -64,7 +64,7 @@ extension TokenEndpoint {
                 log.warning("challenge_unusable", fields + [.status(response.status)])
                 throw BrokerError(.networkError, "The provider answered without a usable challenge.")
             case .success(let response):
-                let refusal = await refusal(response, to: .none, fields)
+                let refusal = await refusal(response, to: .none, at: server, fields)
                 log.warning("challenge_refused", refusal.fields)
                 guard refusal.status >= 500 || refusal.status == 429 else {
                     throw BrokerError(
@@ -82,7 +82,7 @@ extension TokenEndpoint {
             }
             retry += 1
             guard retry <= retries,
-                let wait = BackoffSchedule.standard.wait(before: retry, retryAfter: retryAfter)
+                let wait = server.schedule.wait(before: retry, retryAfter: retryAfter)
             else { throw failure }
             try await waitBeforeRetry(wait, nil)
         }
@@ -141,7 +141,7 @@ extension TokenEndpoint {
             throw BrokerError(.tokenResponseError, "The provider answered without a usable code.")
         case .success(let response):
             let sent = SentSecrets(form: message.parameters, authorization: nil)
-            let refusal = await refusal(response, to: sent, fields)
+            let refusal = await refusal(response, to: sent, at: server, fields)
             log.warning("app2app_request_refused", refusal.fields)
             try requireDecision(refusal, for: tenant.configuration.client, at: server)
             return .refused(

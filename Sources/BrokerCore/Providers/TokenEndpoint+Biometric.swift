@@ -66,7 +66,7 @@ extension TokenEndpoint {
             return .accepted(grant: grant, code: await Self.value(in: response, at: ["code"]))
         case .success(let response):
             let sent = SentSecrets(form: message.parameters, authorization: message.fields["Authorization"])
-            let refusal = await refusal(response, to: sent, fields)
+            let refusal = await refusal(response, to: sent, at: server, fields)
             log.warning("biometric_request_refused", refusal.fields)
             try requireDecision(refusal, for: client, at: server)
             let description = await Self.description(in: response, answering: sent)

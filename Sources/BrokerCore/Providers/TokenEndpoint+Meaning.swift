@@ -15,7 +15,9 @@ extension TokenEndpoint {
         case .endsSession: return .sessionEnded(refusal.answer)
         case .retryable: return .again(refusal.retryable, retryAfter: refusal.retryAfter)
         case .rateLimited:
-            if grant == .authorizationCode { return .again(refusal.retryable, retryAfter: refusal.retryAfter) }
+            if grant == .authorizationCode, server.schedule.rateLimitRetries == nil {
+                return .again(refusal.retryable, retryAfter: refusal.retryAfter)
+            }
             return Self.rateLimited(for: refusal.retryAfter, refusal.answer.errorCode)
         // The same refusal as for a refresh.
         case .illegalConfiguration
@@ -96,7 +98,12 @@ extension TokenEndpoint {
                     "The provider's certificate, host name, pin or version of TLS does not fit. Nothing was sent to it."
                 ), true
             )
-        case .invalidURL, .invalidRequest, .insecureTarget, .forbiddenAddress:
+        case .invalidRequest:
+            (
+                BrokerError(
+                    .illegalConfiguration, "The request to the provider has a header field that may not be sent."), true
+            )
+        case .invalidURL, .insecureTarget, .forbiddenAddress:
             (
                 BrokerError(
                     .illegalConfiguration,

@@ -23,6 +23,15 @@ package struct TokenEndpoint: Sendable {
         /// The provider counts the client's requests, and asks it to wait.
         case rateLimited(BrokerError, retryAfter: Duration)
 
+        /// The wait that the provider asks for; nil for none.
+        var retryAfter: Duration? {
+            switch self {
+            case .again(_, let wait): wait
+            case .rateLimited(_, let wait): wait
+            case .granted, .sessionEnded, .refused, .refusedWithoutCause, .clientRefused: nil
+            }
+        }
+
         /// The error for callers, for whom the end of a session is a refusal; nil for a grant.
         var error: BrokerError? {
             switch self {
@@ -106,7 +115,7 @@ package struct TokenEndpoint: Sendable {
             pause: ProviderPauses.Key(client, at: server), circuit: ProviderCircuits.Key(tenant, client, at: server))
     }
 
-    /// Exchanges a code for a token: one call, and up to five more where the schedule allows retries.
+    /// Exchanges a code for a token: one call, and more where the schedule allows retries, by default up to five.
     /// - Parameter key: the device key that the exchange of a code binds; each further call needs a proof of its own.
     func redeem(
         _ request: TokenRequest, for client: ClientConfiguration, of tenant: TenantName,
@@ -114,14 +123,17 @@ package struct TokenEndpoint: Sendable {
         binding key: DeviceKey? = nil
     ) async throws(BrokerError) -> TokenResponse {
         var call = try prepare(request, for: client, of: tenant, at: server, as: id)
-        var retry = 0
+        var (retry, limits) = (0, RateLimitWaits(server.schedule))
         while true {
             let answer = await send(call).answer
             switch answer {
             case .granted(let response): return response
-            case .again(let error, let retryAfter):
+            case .again(let error, _), .rateLimited(let error, _):
                 retry += 1
-                guard let wait = BackoffSchedule.standard.wait(before: retry, retryAfter: retryAfter) else {
+                let retryAfter = answer.retryAfter
+                var isAllowed = true
+                if case .rateLimited(_, let wait) = answer { isAllowed = limits.allow(wait) }
+                guard isAllowed, let wait = server.schedule.wait(before: retry, retryAfter: retryAfter) else {
                     if let retryAfter { budget.pauses.pause(call.pause, for: retryAfter, now: time.monotonic) }
                     throw error
                 }
@@ -134,16 +146,13 @@ package struct TokenEndpoint: Sendable {
                             code: code, redirectURI: redirectURI, codeVerifier: codeVerifier, keyProof: proof),
                         for: client, of: tenant, at: server, as: id)
                 }
-            case .rateLimited(let error, let retryAfter):
-                budget.pauses.pause(call.pause, for: retryAfter, now: time.monotonic)
-                throw error
             case .refused, .refusedWithoutCause, .clientRefused, .sessionEnded: throw answer.error!
             }
         }
     }
 
-    /// Requests the codes of a device login (RFC 8628 §3.1): one call, and up to five more where the provider fails or cannot be
-    /// reached.
+    /// Requests the codes of a device login (RFC 8628 §3.1): one call, and more where the provider fails or cannot be reached, by
+    /// default up to five.
     func authorizeDevice(
         for client: ClientConfiguration, of tenant: TenantName, at server: AuthorizationServer
     ) async throws(BrokerError) -> DeviceAuthorizationResponse {
@@ -157,7 +166,7 @@ package struct TokenEndpoint: Sendable {
         let fields: [LogField] = [
             .tenant(tenant), .refresh(RefreshID()), .provider(server.preset), .endpoint(address),
         ]
-        var retry = 0
+        var (retry, limits) = (0, RateLimitWaits(server.schedule))
         while true {
             let failure: BrokerError
             var retryAfter: Duration?
@@ -170,7 +179,7 @@ package struct TokenEndpoint: Sendable {
                 log.warning("device_authorization_unusable", fields + [.status(response.status)])
                 throw BrokerError(.tokenResponseError, "The provider answered without usable codes.")
             case .success(let response):
-                let refusal = await refusal(response, to: message, fields)
+                let refusal = await refusal(response, to: message, at: server, fields)
                 log.warning("device_authorization_refused", refusal.fields)
                 retryAfter = refusal.retryAfter
                 guard refusal.status >= 500 || refusal.status == 429 else {
@@ -181,6 +190,11 @@ package struct TokenEndpoint: Sendable {
                         errorCode: refusal.answer.errorCode)
                 }
                 failure = refusal.retryable
+                if refusal.status == 429, server.schedule.rateLimitRetries != nil,
+                    !limits.allow(retryAfter ?? .seconds(Self.defaultRetryAfterSeconds))
+                {
+                    throw failure
+                }
             case .failure(let error):
                 log.warning("device_authorization_failed", fields + [.transport(error)])
                 // A code that no user has seen does no harm, so the request may be repeated.
@@ -189,9 +203,7 @@ package struct TokenEndpoint: Sendable {
                 failure = reason
             }
             retry += 1
-            guard let wait = BackoffSchedule.standard.wait(before: retry, retryAfter: retryAfter) else {
-                throw failure
-            }
+            guard let wait = server.schedule.wait(before: retry, retryAfter: retryAfter) else { throw failure }
             try await waitBeforeRetry(wait, ProviderPauses.Key(client, at: server))
         }
     }
@@ -226,7 +238,7 @@ package struct TokenEndpoint: Sendable {
             return .answered(
                 await readGrant(response, of: server, askedAt: asked, call.fields) == nil ? .unusable : .granted)
         case .success(let response):
-            let refusal = await refusal(response, to: message, call.fields)
+            let refusal = await refusal(response, to: message, at: server, call.fields)
             return .answered(
                 .refused(status: refusal.status, refusal.answer, retryAfter: refusal.retryAfter))
         }
@@ -256,7 +268,7 @@ package struct TokenEndpoint: Sendable {
             {
                 return (.granted, granted)
             }
-            let refusal = await refusal(response, to: message, fields)
+            let refusal = await refusal(response, to: message, at: server, fields)
             log.debug("device_poll_answered", refusal.fields)
             return (.answered(status: refusal.status, refusal.answer, retryAfter: refusal.retryAfter), nil)
         }
@@ -333,7 +345,7 @@ package struct TokenEndpoint: Sendable {
                 true
             )
         }
-        let refusal = await refusal(response, to: message, call.fields)
+        let refusal = await refusal(response, to: message, at: server, call.fields)
         log.warning("token_request_refused", refusal.fields)
         return (meaning(of: refusal, grant: grant, server: server), refusal.status >= 500 ? .spent : .none, true)
     }
@@ -359,22 +371,26 @@ package struct TokenEndpoint: Sendable {
     }
 
     private func refusal(
-        _ response: ClientResponse, to request: ClientRequest, _ fields: [LogField]
+        _ response: ClientResponse, to request: ClientRequest, at server: AuthorizationServer, _ fields: [LogField]
     ) async -> Refusal {
         await refusal(
-            response, to: SentSecrets(form: request.parameters, authorization: request.fields["Authorization"]), fields)
+            response, to: SentSecrets(form: request.parameters, authorization: request.fields["Authorization"]),
+            at: server, fields)
     }
 
     /// - Parameter sent: the secrets of the request.
-    func refusal(_ response: ClientResponse, to sent: SentSecrets, _ fields: [LogField]) async -> Refusal {
+    func refusal(
+        _ response: ClientResponse, to sent: SentSecrets, at server: AuthorizationServer, _ fields: [LogField]
+    ) async -> Refusal {
         let answer = await InputReading.run(bytes: response.body.count) {
             TokenErrorResponse(body: response.body, answering: sent)
         }
         return Refusal(
             status: response.status.code, answer: answer,
-            retryAfter: response.fields["Retry-After"].flatMap {
-                RetryAfter.parse($0, status: response.status.code, now: time.now)
-            },
+            retryAfter: server.schedule.followsRetryAfter
+                ? response.fields["Retry-After"].flatMap {
+                    RetryAfter.parse($0, status: response.status.code, now: time.now)
+                } : nil,
             fields: fields + [.status(response.status)] + [LogField.providerError(answer)].compactMap { $0 })
     }
 
@@ -420,8 +436,8 @@ package struct TokenEndpoint: Sendable {
             }
         case .failure(let error):
             // An error that another try would meet as well says nothing about an outage.
-            let meaning = Self.meaning(of: error, grant: .refreshToken)
-            if !meaning.isFinal { circuits.fail(.unreachable, circuit, at: server) }
+            let isFinal = Self.meaning(of: error, grant: .refreshToken).isFinal
+            if !isFinal { circuits.fail(.unreachable, circuit, at: server) }
         }
         return result
     }

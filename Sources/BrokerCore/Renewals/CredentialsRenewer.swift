@@ -147,9 +147,7 @@ package final class CredentialsRenewer: Sendable {
 
     /// The rules for renewals by such a request; nil for a renewal that makes no request.
     func rules(for grant: TokenRequest.Grant?, of tenant: Tenant) -> RenewalRules {
-        var waits = (1...BackoffSchedule.retries).compactMap { retry in
-            BackoffSchedule.standard.wait(before: retry, retryAfter: nil)
-        }
+        var waits = tenant.configuration.schedule.waits
         let callLimit = providers.callLimit(of: tenant)
         if grant == .clientCredentials || grant == .accountCreation {
             // A second try could create a second account.

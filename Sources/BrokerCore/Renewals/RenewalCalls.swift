@@ -28,6 +28,7 @@ final class RenewalCalls {
     private var trial: ProviderCircuits.Key?
     /// Whether the provider has asked for the wait that follows.
     private var isAskedToWait = false
+    private lazy var limits = RateLimitWaits(tenant.configuration.schedule)
 
     private var id: CredentialsID { request.id }
     private var tenant: Tenant { request.tenant }
@@ -168,7 +169,7 @@ final class RenewalCalls {
         at server: AuthorizationServer, _ basis: RenewalBasis, _ attempt: RenewalAttempt
     ) throws(BrokerError) -> TokenEndpoint.Call? {
         let client = tenant.configuration.client
-        if basis.grant == .upgrade, attempt.calls > BackoffSchedule.retries + 1 {
+        if basis.grant == .upgrade, attempt.calls > tenant.configuration.schedule.tries {
             guard isUpgradeDead, let held = basis.held, let refreshToken = held.refreshToken,
                 let earlier = client.asRegistered(by: held.obtainedWith)
             else { return nil }
@@ -224,11 +225,12 @@ final class RenewalCalls {
             }
             return trace == .none ? .denied : trace == .spent ? .unknown(.never) : .unanswered(.never)
         case .rateLimited(_, let wait):
-            guard isUpgrade else {
+            guard isUpgrade || limits.allow(wait) else {
                 pauseOthers(call, for: wait)
                 return .denied
             }
             retry = self.retry(after: wait, call)
+            if !isUpgrade { pauseOthers(call, for: wait) }
         case .again(_, let wait): retry = wait.map { self.retry(after: $0, call) } ?? .scheduled
         }
         return switch trace {

@@ -4,6 +4,7 @@ package import HTTPSClient
 internal import JOSE
 package import JSON
 internal import OAuth
+internal import Reactor
 
 extension TenantConfiguration {
     /// Reads the body of `PUT /tenants/{tenant}`.
@@ -94,6 +95,7 @@ extension TenantConfiguration {
         proactiveRefresh = reader.integer("proactive_refresh", in: 60...86_400).map { .seconds($0) }
         clientCredentials = reader.choice("client_credentials", ClientCredentials.self) ?? .on
         requestHeaders = Self.requestHeaders(&reader)
+        retry = Self.retry(&reader, of: preset)
         tokenVerification = reader.object("token_verification") { reader in
             TokenVerification(
                 accessToken: reader.object("access_token", Self.expectations),
@@ -115,6 +117,34 @@ extension TenantConfiguration {
             reader.note("app2app", "needs endpoints.challenge, or the issuer")
         }
         try reader.finish()
+    }
+
+    private static func retry(_ reader: inout ObjectReader, of preset: ProviderPreset) -> RetrySettings {
+        let faultsBefore = reader.faultCount
+        let settings = reader.object("retry") { reader in
+            var settings = RetrySettings()
+            settings.tries = reader.integer("tries", in: RetrySettings.triesRange).map { Int($0) }
+            settings.firstPause = reader.integer("first_pause_ms", in: RetrySettings.firstPauseMilliseconds)
+                .map { .milliseconds($0) }
+            settings.factor = reader.number("factor", in: RetrySettings.factorRange)
+            settings.longestPause = reader.integer("longest_pause_ms", in: RetrySettings.longestPauseMilliseconds)
+                .map { .milliseconds($0) }
+            settings.rateLimitRetries = reader.integer("rate_limit_retries", in: RetrySettings.rateLimitRetriesRange)
+                .map { Int($0) }
+            settings.followsRetryAfter = reader.bool("follow_retry_after")
+            return settings
+        }
+        guard let settings, reader.faultCount == faultsBefore else { return RetrySettings() }
+        let schedule = BackoffSchedule(preset.retry.replaced(by: settings))
+        if schedule.longestPause < schedule.firstPause {
+            reader.note("retry", "must not have a longest_pause_ms that is less than first_pause_ms")
+        } else if schedule.total > BackoffSchedule.longestWait {
+            reader.note(
+                "retry",
+                "must not wait longer than \(BackoffSchedule.longestWait.milliseconds) ms between the first try and the last "
+                    + "one; these settings wait \(schedule.total.milliseconds) ms")
+        }
+        return settings
     }
 
     private static func appToApp(_ reader: inout ObjectReader, _ rules: TargetPolicy) -> AppToApp {
@@ -333,11 +363,28 @@ extension TenantConfiguration {
             }
         }
         if clientCredentials != .on { json.member("client_credentials", clientCredentials.rawValue) }
+        Self.encode(retry, to: &json)
         if requestHeaders != .none {
             json.name("request_headers")
             json.object { json in
                 for field in requestHeaders.fields { json.member(field.name.text, field.value.text) }
             }
+        }
+    }
+
+    private static func encode(_ retry: RetrySettings, to json: inout JSONWriter) {
+        if retry == RetrySettings() { return }
+        json.name("retry")
+        json.object { json in
+            json.memberIfPresent("tries", retry.tries.map { Int64($0) })
+            json.memberIfPresent("first_pause_ms", retry.firstPause?.milliseconds)
+            if let factor = retry.factor {
+                let whole = Int64(exactly: factor)
+                json.member("factor", whole.map { JSONValue.integer($0) } ?? JSONValue.number(factor))
+            }
+            json.memberIfPresent("longest_pause_ms", retry.longestPause?.milliseconds)
+            json.memberIfPresent("rate_limit_retries", retry.rateLimitRetries.map { Int64($0) })
+            if let follows = retry.followsRetryAfter { json.member("follow_retry_after", follows) }
         }
     }
 

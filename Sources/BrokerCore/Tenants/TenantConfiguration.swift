@@ -92,6 +92,8 @@ package struct TenantConfiguration: Sendable, Equatable {
     package var requestHeaders = RequestHeaders.none
     /// How signed tokens are verified; its members replace those of the preset. Nil for the preset's.
     package var tokenVerification: TokenVerification?
+    /// How requests are repeated; its members replace those of the preset.
+    package var retry = RetrySettings()
     /// Nil where the broker takes no part in logins between apps.
     package var appToApp: AppToApp?
 
@@ -110,6 +112,9 @@ package struct TenantConfiguration: Sendable, Equatable {
     package var obtainsClientCredentials: Bool {
         client.clientSecret != nil && clientCredentials == .on && preset.levels.contains(.client)
     }
+
+    /// When requests to the provider are repeated.
+    package var schedule: BackoffSchedule { BackoffSchedule(preset.retry.replaced(by: retry)) }
 
     package var effectiveDefaultLifetime: TokenLifetime { defaultLifetime ?? preset.defaultLifetime }
 
@@ -232,6 +237,7 @@ package struct TenantConfiguration: Sendable, Equatable {
         server.logoutEndpoint = endpoints.logout ?? endpoint(preset.paths.logout)
         server.challengeEndpoint = challengeEndpoint(issuer: issuer)
         server.requestHeaders = requestHeaders
+        server.schedule = schedule
         return server
     }
 

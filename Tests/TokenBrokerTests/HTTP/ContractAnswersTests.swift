@@ -201,7 +201,9 @@ internal import TokenBroker
                  "session_ending_answers": [{"status": 400}, {"status": 403, "error": "gone"},
                                             {"status": 499, "error": null}],
                  "refresh_lead_time": 86400, "proactive_refresh": 86400, "default_lifetime": "never",
-                 "request_headers": {"X-Partner": "acme"}}
+                 "request_headers": {"X-Partner": "acme"},
+                 "retry": {"tries": 3, "first_pause_ms": 200, "factor": 1.5, "longest_pause_ms": 250,
+                           "rate_limit_retries": 2, "follow_retry_after": false}}
                 """#)
         await recorder.call(
             broker, .put, "/tenants/t2",
@@ -212,6 +214,7 @@ internal import TokenBroker
                  "token_endpoint_auth_method": null, "allowed_redirect_uris": null, "allowed_return_uris": null,
                  "browser_binding": null, "callback_uri": null, "display_name": null,
                  "session_ending_answers": null, "refresh_lead_time": null, "default_lifetime": null, "request_headers": null,
+                 "retry": null,
                  "proactive_refresh": null, "previous_issuers": null, "previous_token_endpoints": null}
                 """#)
         await recorder.call(

@@ -44,7 +44,8 @@ internal import TokenBroker
     }
 
     private static func count(_ broker: BrokerHarness) -> ProviderCircuits.Count {
-        broker.broker.core.providers.circuitCounts["oidc"] ?? ProviderCircuits.Count()
+        let index = ProviderPreset.all.firstIndex { $0.name == "oidc" }
+        return index.map { broker.broker.core.providers.circuitCounts[$0] } ?? ProviderCircuits.Count()
     }
 
     private static func token(_ text: String = "new") -> ScriptedTransport.Step {
