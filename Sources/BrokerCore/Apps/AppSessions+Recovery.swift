@@ -23,12 +23,14 @@ extension AppSessions: RestoredRecords {
             rest = rest.dropFirst(batch.count)
             let ended = batch.filter { $0.session == nil }
             let versions = try await vault.versions(of: batch.map(\.id))
-            let marks = try await vault.versions(of: ended.map { Self.markID($0.id, $0.version) })
+            let marks = try await vault.versions(of: ended.flatMap { Self.markIDs($0.id, $0.version) })
             var lost: [SessionMemory.Entry] = []
             for (entry, version) in zip(batch, versions) {
                 if entry.session == nil ? version != nil : version ?? 0 < entry.version { lost.append(entry) }
             }
-            for (entry, mark) in zip(ended, marks) where mark == nil { try await putMark(entry.id, entry.version) }
+            for (index, entry) in ended.enumerated() where marks[2 * index] == nil && marks[2 * index + 1] == nil {
+                try await putMark(entry.id)
+            }
             restored += try await CredentialsRecords.count(lost, log) { entry async throws(StoreError) in
                 do throws(StoreError) {
                     return try await self.restore(entry)

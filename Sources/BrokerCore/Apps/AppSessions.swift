@@ -297,8 +297,11 @@ package final class AppSessions: Sendable {
     /// What the keys of the records that show a session's end begin with.
     private static func markPrefix(_ id: RecordID) -> String { id.key + "." }
 
-    /// The record that shows the end of a session whose last record had that version.
-    static func markID(_ id: RecordID, _ version: Int64) -> RecordID {
+    /// The records either of which shows the end of a session whose last record had that version: that of the commit which ended
+    /// it, and that of `putMark`.
+    static func markIDs(_ id: RecordID, _ version: Int64) -> [RecordID] { [markID(id, version), markID(id, 0)] }
+
+    private static func markID(_ id: RecordID, _ version: Int64) -> RecordID {
         RecordID(.endedSession, id.tenant, key: markPrefix(id) + String(version))
     }
 
@@ -310,9 +313,9 @@ package final class AppSessions: Sendable {
     }
 
     /// Shows that a session has ended that the store does not have.
-    func putMark(_ id: RecordID, _ version: Int64) async throws(StoreError) {
+    func putMark(_ id: RecordID) async throws(StoreError) {
         do throws(StoreError) {
-            try await vault.commit([mark(id, version)])
+            try await vault.commit([mark(id, 0)])
         } catch .conflict {
             // It is shown already.
             return
@@ -359,7 +362,7 @@ package final class AppSessions: Sendable {
         return try await retryingConflicts { () async throws(StoreError) in
             guard let record = try await self.vault.read(id) else {
                 if isKnown, self.records.rollback.isUnsettled {
-                    try await self.putMark(id, 0)
+                    try await self.putMark(id)
                     await self.memory.keepEnded(id, version: 0)
                 }
                 return false

@@ -210,7 +210,7 @@ internal import TokenBroker
         let setting = try await Setting()
         let token = try await setting.begin()
         setting.store.note()
-        #expect(await setting.one.logOut().status == 200)
+        #expect(await setting.one.logOut().status == 204)
         setting.goBack()
         await Self.recover(setting.one)
         #expect(try await setting.one.count(.sessionEnding) == 1)
