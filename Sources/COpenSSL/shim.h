@@ -55,6 +55,37 @@ static inline int copenssl_ctx_copy_certificate(SSL_CTX *target, SSL_CTX *source
                target, SSL_CTX_get0_certificate(source), SSL_CTX_get0_privatekey(source), chain, 1) == 1;
 }
 
+/// The store by which the certificates of clients are verified, and nothing else is: not the server's own chain.
+static inline int copenssl_ctx_set_verify_store(SSL_CTX *context, X509_STORE *store) {
+    return (int)SSL_CTX_set1_verify_cert_store(context, store);
+}
+
+/// The longest Certificate message of a peer, in octets.
+static inline void copenssl_ctx_set_longest_chain(SSL_CTX *context, long count) {
+    SSL_CTX_set_max_cert_list(context, count);
+}
+
+/// The alternative names of a certificate as an untyped stack, which copenssl_free_names frees; NULL where it has none.
+static inline OPENSSL_STACK *copenssl_alternative_names(const X509 *certificate) {
+    return (OPENSSL_STACK *)X509_get_ext_d2i(certificate, NID_subject_alt_name, NULL, NULL);
+}
+
+static inline void copenssl_free_names(OPENSSL_STACK *names) { GENERAL_NAMES_free((GENERAL_NAMES *)names); }
+
+/// The type of a name of the stack: GEN_DNS, GEN_URI, or another one, whose octets are not given.
+static inline int copenssl_name(
+    const OPENSSL_STACK *names, int index, const unsigned char **bytes, int *count) {
+    int type = -1;
+    const void *value = GENERAL_NAME_get0_value((const GENERAL_NAME *)OPENSSL_sk_value(names, index), &type);
+    *bytes = NULL;
+    *count = 0;
+    if (type == GEN_DNS || type == GEN_URI) {
+        *bytes = ASN1_STRING_get0_data((const ASN1_STRING *)value);
+        *count = ASN1_STRING_length((const ASN1_STRING *)value);
+    }
+    return type;
+}
+
 static inline int copenssl_select_http11(
     SSL *ssl, const unsigned char **chosen, unsigned char *chosen_count, const unsigned char *offered,
     unsigned int offered_count, void *unused) {

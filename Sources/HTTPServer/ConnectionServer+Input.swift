@@ -21,7 +21,10 @@ extension ConnectionServer {
             let wasEstablished = tls.isEstablished
             let read = tls.read(into: input)
             connection.queueRecords { tls.takeOutput(into: &$0) }
-            if tls.isEstablished, !wasEstablished { handshakes.end() }
+            if tls.isEstablished, !wasEstablished {
+                handshakes.end()
+                tls.identifyPeer(by: handler)
+            }
             switch read {
             case .bytes(let count): return .bytes(count)
             case .finished: return .finished

@@ -308,7 +308,7 @@ final class ConnectionServer {
         let before = output.count
         if !isInTurn { answer.note = nil }
         answer.connection = persistence(isHTTP10: head.isHTTP10, closes: !head.keepsAlive || isDraining)
-        guard let kind = handler.answerNow(head, bytes, into: answer) else {
+        guard let kind = handler.answerNow(head, bytes, from: connection.tls?.peer, into: answer) else {
             output.removeLast(output.count - before)
             return false
         }

@@ -160,9 +160,10 @@ final class Exchanges {
             connection.source == nil
             ? configuration.trustedProxies.client(head.fields, peer: connection.peer) : connection.peer
         let number = sender.encoder.nextNumber()
-        let request = Request(
+        var request = Request(
             method: head.method, path: head.path, query: head.query, fields: head.fields, id: number.text,
             source: connection.source ?? NetworkSource(client), client: client)
+        request.peer = connection.tls?.peer
         connection.exchange = Connection.Exchange(head, number: number)
         connection.isQuick = false
         connection.endWait()

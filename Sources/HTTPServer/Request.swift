@@ -18,6 +18,9 @@ package struct Request: Sendable {
     /// The whole address of `source`; `unspecified` when the peer has none, as on a Unix-domain socket. Nil for a request
     /// that did not arrive over a connection.
     package var client: NetworkAddress?
+    /// Who the client of the connection is by the certificate that it has shown in the handshake of TLS, which was verified; nil
+    /// without one.
+    package var peer: PeerIdentity?
     /// The value that `RequestHandler.admit` returned as `found`; nil for a request without content.
     package var admission: (any Sendable)?
 

@@ -1,4 +1,5 @@
 package import HTTPCodec
+package import TLS
 
 /// Whether the content of a request is read.
 package enum Admission: Sendable {
@@ -45,6 +46,11 @@ package protocol RequestHandler: Sendable {
     /// Whether requests for this path are answered even under overload, as a liveness probe must be. Must return at once.
     func isEssential(_ path: String) -> Bool
 
+    /// The digests by which the handler knows a client with this certificate, those that count first first: `PeerIdentity.digests`
+    /// of its connection. Called on the loop's thread, once for each connection whose client has shown a certificate that was
+    /// verified. Must return at once.
+    func identities(of certificate: PeerCertificate) -> [SIMD4<UInt64>]
+
     /// Answers a request without content from memory, or leaves it to `respond`. Called on the loop's thread. Must not
     /// block.
     ///
@@ -52,9 +58,12 @@ package protocol RequestHandler: Sendable {
     /// - Parameters:
     ///   - head: the request's head.
     ///   - bytes: the bytes that `head` was read from.
+    ///   - peer: as `Request.peer`.
     ///   - answer: receives the answer. What was written to it is dropped if this returns nil.
     /// - Returns: the kind that the answer is counted as, 0 to `NowAnswer.kinds` - 1; nil when `respond` is to answer.
-    func answerNow(_ head: RequestHead, _ bytes: Span<UInt8>, into answer: NowAnswer) -> Int?
+    func answerNow(
+        _ head: RequestHead, _ bytes: Span<UInt8>, from peer: PeerIdentity?, into answer: NowAnswer
+    ) -> Int?
 
     /// Reports how many requests `answerNow` has answered as `kind` since the last call. Called at the end of a loop's
     /// turn. Must return at once.
@@ -78,7 +87,11 @@ extension RequestHandler {
 
     package func isEssential(_ path: String) -> Bool { false }
 
-    package func answerNow(_ head: RequestHead, _ bytes: Span<UInt8>, into answer: NowAnswer) -> Int? { nil }
+    package func identities(of certificate: PeerCertificate) -> [SIMD4<UInt64>] { [] }
+
+    package func answerNow(
+        _ head: RequestHead, _ bytes: Span<UInt8>, from peer: PeerIdentity?, into answer: NowAnswer
+    ) -> Int? { nil }
 
     package func answeredNow(_ count: Int, kind: Int) {}
 

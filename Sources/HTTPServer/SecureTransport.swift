@@ -15,6 +15,8 @@ final class SecureTransport {
     }
 
     private let channel: TLSChannel
+    /// Who the client is by its certificate; nil without one.
+    private(set) var peer: PeerIdentity?
     /// Whether bytes that have arrived may hold a whole record.
     private(set) var hasInput = false
     /// Whether an answer could not be encrypted, so that the connection has to be closed.
@@ -33,6 +35,13 @@ final class SecureTransport {
 
     /// Whether the handshake is complete.
     var isEstablished: Bool { channel.isEstablished }
+
+    /// Has `handler` say who the client is by the certificate that it has shown, if it has. To be called once, when the handshake
+    /// is complete; also where that has resumed an earlier session, whose ticket has the certificate.
+    func identifyPeer(by handler: any RequestHandler) {
+        guard let certificate = channel.peerCertificate() else { return }
+        peer = PeerIdentity(handler.identities(of: certificate), expirySeconds: certificate.expirySeconds)
+    }
 
     /// Continues the handshake; once it is complete, writes the next plaintext to `buffer`.
     func read(into buffer: InputBuffer) -> Read {

@@ -61,7 +61,8 @@ package struct ServerConfiguration: Sendable {
     /// Default 100 ms, so that a burst is not an overload.
     package var overloadTime: Duration = .milliseconds(100)
 
-    /// The certificate with which every connection is accepted by TLS. Default nil: connections are not encrypted.
+    /// The certificate with which every connection is accepted by TLS. Default nil: connections are not encrypted. Where it has
+    /// authorities of clients, `RequestHandler.identities` tells who the client of a connection is.
     ///
     /// `headTimeout` bounds the handshake and the first byte of the first request together. A refused connection is closed
     /// without an answer, because an answer would cost a handshake.

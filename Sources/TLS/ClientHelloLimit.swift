@@ -2,7 +2,8 @@
 ///
 /// OpenSSL sets memory aside for a whole message as soon as it has read the message's length, and takes a ClientHello of up
 /// to 131,396 bytes: for nine bytes that a stranger sends, it keeps 211 KB instead of 57 KB. No setting of OpenSSL lowers
-/// that. Of the other messages that a client may send before the handshake is complete, OpenSSL takes at most 2 KB.
+/// that. Of the other messages that a client may send before the handshake is complete, OpenSSL takes at most 2 KB, and of the
+/// certificate that a server asks for, `TLSClientAuthorities.longestChain`.
 ///
 /// It reads the heads of the client's records and messages, and copies nothing.
 struct ClientHelloLimit {

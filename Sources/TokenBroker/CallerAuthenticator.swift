@@ -6,7 +6,8 @@ package import HTTPServer
 internal import OAuth
 internal import Reactor
 
-/// Finds the caller of a request by its bearer token (RFC 6750 §2.1).
+/// Finds the caller of a request by its bearer token (RFC 6750 §2.1), or, without an Authorization field, by the certificate
+/// that its connection's client has shown.
 package struct CallerAuthenticator: Sendable {
     /// The result of a look-up in memory.
     enum Finding {
@@ -20,10 +21,23 @@ package struct CallerAuthenticator: Sendable {
     /// Why a request has no caller.
     enum Refusal {
         case noKey, unknownKey
+        /// No API key has one of the identities of the client's certificate.
+        case unknownIdentity
+        case expiredCertificate
 
         var error: BrokerError {
             switch self {
             case .noKey: BrokerError(.unauthorized, "Send one Authorization field with `Bearer` and an API key.")
+            case .unknownIdentity:
+                BrokerError(
+                    .unauthorized,
+                    "No API key that has not expired has an identity that the client's certificate proves: send one Authorization "
+                        + "field with `Bearer` and an API key, or create an API key with that identity.")
+            case .expiredCertificate:
+                BrokerError(
+                    .unauthorized,
+                    "The client's certificate has expired since the connection was made: connect again, with another one."
+                )
             case .unknownKey: BrokerError(.unauthorized, "The API key is unknown or has expired.")
             }
         }
@@ -40,8 +54,10 @@ package struct CallerAuthenticator: Sendable {
     }
 
     /// Finds the caller of a request. Suspends only if the key is not in memory.
-    /// - Throws: `unauthorized` if the request has no key, more than one key, or a key that is unknown or expired.
+    /// - Throws: `unauthorized` if the request has no key, more than one key, or a key that is unknown or expired, and no
+    ///   certificate that stands for one.
     package func caller(of request: Request) async throws(BrokerError) -> Caller {
+        if let peer = request.peer, request.fields["Authorization"] == nil { return .key(try await key(of: peer)) }
         guard let digest = Self.digest(request.fields.lines.span, request.fields.bytes.span) else {
             throw Refusal.noKey.error
         }
@@ -55,6 +71,30 @@ package struct CallerAuthenticator: Sendable {
             }
             return .key(key)
         }
+    }
+
+    /// The API key of the client with that certificate: the one by which it was found before, while there is that key, else that
+    /// of the first of its identities which has one.
+    private func key(of peer: PeerIdentity) async throws(BrokerError) -> CallerKey {
+        guard Self.isValid(peer, at: time.now) else { throw Refusal.expiredCertificate.error }
+        var found: CallerKey?
+        if let chosen = peer.chosen { found = try await keys.key(digest: SHA256.Words(chosen)) }
+        for index in peer.digests.indices where found == nil {
+            found = try await keys.key(digest: SHA256.Words(peer.digests[index]))
+            if found != nil { peer.choose(index) }
+        }
+        guard let found, !found.hasExpired(at: time.now) else { throw Refusal.unknownIdentity.error }
+        return found
+    }
+
+    /// Whether the client's certificate has not expired since the handshake.
+    static func isValid(_ peer: PeerIdentity, at now: Timestamp) -> Bool { now.seconds < peer.expirySeconds }
+
+    /// The digest by which the client with that certificate was found; nil for one that is still to be found, or whose
+    /// certificate has expired.
+    static func digest(_ peer: PeerIdentity?, at now: Timestamp) -> SHA256.Words? {
+        guard let peer, let chosen = peer.chosen, isValid(peer, at: now) else { return nil }
+        return SHA256.Words(chosen)
     }
 
     /// The digest of the request's API key; nil if it has none or more than one.

@@ -44,6 +44,8 @@ struct CallerKeyRoutes {
         let longestLife = LongestLife(broker.settings.apiKeyLongestLifetime)
         let wanted = try await call.body { body in
             let name = body.requiredString("name", limit: 100)
+            let identity = body.string("identity", limit: CallerIdentity.longest)
+            if let identity, CallerIdentity(identity) == nil { body.note("identity", CallerIdentity.rule) }
             let permissions = body.requiredStrings("permissions") { text in
                 Permission(text) == nil
                     ? "must be one of " + Permission.allCases.map(\.rawValue).joined(separator: ", ") : nil
@@ -55,7 +57,7 @@ struct CallerKeyRoutes {
                 body.note("storage_keys", "must not have more than \(StorageKeyLimit.mostPrefixes) members with a *")
             }
             return (
-                name: name?.text ?? "",
+                name: name?.text ?? "", identity: identity.flatMap { CallerIdentity($0) },
                 permissions: Permission.allCases.filter { permissions?.contains(WireText($0.rawValue)) ?? false },
                 storageKeys: storageKeys.map { StorageKeyLimit($0) },
                 expiresIn: longestLife.read("expires_in", &body)
@@ -63,17 +65,18 @@ struct CallerKeyRoutes {
         }
         let tenant = try await tenant(call)
         let (key, secret) = try await broker.keys.create(
-            tenant: tenant, name: wanted.name, permissions: wanted.permissions, storageKeys: wanted.storageKeys,
+            tenant: tenant, name: wanted.name, identity: wanted.identity, permissions: wanted.permissions,
+            storageKeys: wanted.storageKeys,
             expiresIn: wanted.expiresIn ?? broker.settings.apiKeyLifetime ?? longestLife.limit)
         broker.log.info("api_key_created", [.tenant(tenant), .apiKey(APIKeyID(key.id))])
         return answer(key, secret)
     }
 
-    /// The one answer that has the secret.
-    private func answer(_ key: CallerKey, _ secret: String) -> Response {
+    /// The one answer that has the secret, if the key has one.
+    private func answer(_ key: CallerKey, _ secret: String?) -> Response {
         .json(.created) { json in
             encode(key, to: &json)
-            json.member("api_key", secret)
+            json.memberIfPresent("api_key", secret)
         }
     }
 
@@ -133,6 +136,7 @@ struct CallerKeyRoutes {
     private func encode(_ key: CallerKey, to json: inout JSONWriter) {
         json.member("id", key.id)
         json.member("name", key.name)
+        json.memberIfPresent("identity", key.identity?.description)
         json.member("permissions", key.permissions.map(\.rawValue))
         if let storageKeys = key.storageKeys { json.member("storage_keys", storageKeys.patterns.map(\.description)) }
         json.member("created", key.created.description)

@@ -4,8 +4,8 @@ package import OAuth
 internal import Reactor
 package import TLS
 
-/// The certificate of the API's listener. It is read again when its files change, so that it can be renewed while the
-/// service runs.
+/// The certificate of the API's listener, and the authorities of its clients' certificates. They are read again when their files
+/// change, so that they can be renewed while the service runs.
 ///
 /// Isolated to a thread of its own, because files are read.
 package actor ListenerCertificate {
@@ -15,20 +15,29 @@ package actor ListenerCertificate {
         package var certificate: String
         /// The private key of the server's certificate, without a passphrase.
         package var key: String
+        /// The authorities whose certificates clients may show; nil where clients are not asked for one.
+        package var clientAuthorities: String?
 
-        package init(certificate: String, key: String) {
+        package init(certificate: String, key: String, clientAuthorities: String? = nil) {
             self.certificate = certificate
             self.key = key
+            self.clientAuthorities = clientAuthorities
         }
 
         /// What the server accepts connections with. It blocks.
         package func read() throws(TLSServerError) -> TLSServerContext {
-            try TLSServerContext(certificateFile: certificate, keyFile: key)
+            try TLSServerContext(
+                certificateFile: certificate, keyFile: key, clientAuthoritiesFile: clientAuthorities)
+        }
+
+        fileprivate func reload(_ context: TLSServerContext) throws(TLSServerError) {
+            try context.reload(
+                certificateFile: certificate, keyFile: key, clientAuthoritiesFile: clientAuthorities)
         }
 
         /// Tells contents of the files from others; nil where a file cannot be read.
         fileprivate var digests: [[UInt8]?] {
-            [certificate, key].map { path in
+            ([certificate, key] + [clientAuthorities].compactMap(\.self)).map { path in
                 (try? SmallFile.read(path, limit: ListenerCertificate.longestFile)).map { SHA256.digest($0) }
             }
         }
@@ -74,7 +83,7 @@ package actor ListenerCertificate {
         context = try files.read()
         keysMade = time.monotonic
         thread = try BlockingThread(name: "certificate")
-        log.info("tls_certificate_loaded", [.expires(expires)])
+        log.info("tls_certificate_loaded", Self.fields(context))
     }
 
     deinit { thread.shutDown() }
@@ -98,14 +107,14 @@ package actor ListenerCertificate {
         guard hasChanged || areKeysDue else { return .unchanged }
         digests = found
         do throws(TLSServerError) {
-            try context.reload(certificateFile: files.certificate, keyFile: files.key)
+            try files.reload(context)
         } catch {
             log.error("tls_certificate_refused", Self.fields(error) + [.expires(expires)])
             if areKeysDue { renewKeys() }
             return .refused(error)
         }
         keysMade = time.monotonic
-        if hasChanged { log.info("tls_certificate_loaded", [.expires(expires)]) }
+        if hasChanged { log.info("tls_certificate_loaded", Self.fields(context)) }
         return .reloaded
     }
 
@@ -119,6 +128,12 @@ package actor ListenerCertificate {
         }
     }
 
+    /// When the certificate expires, and how many authorities' certificates clients may show.
+    private static func fields(_ context: TLSServerContext) -> [LogField] {
+        let authorities = context.clientAuthorities.map { LogField.clientAuthorities($0.count) }
+        return [.expires(Timestamp(seconds: context.expirySeconds))] + [authorities].compactMap(\.self)
+    }
+
     private static func fields(_ error: TLSServerError) -> [LogField] {
         switch error {
         case .certificateFile, .name:
@@ -130,6 +145,11 @@ package actor ListenerCertificate {
             ]
         case .otherKey:
             [.variable("TOKEN_BROKER_TLS_KEY"), .reason("the key does not belong to the certificate")]
+        case .clientAuthorities:
+            [
+                .variable("TOKEN_BROKER_TLS_CLIENT_CA"),
+                .reason("the file holds no certificates of authorities that can be used"),
+            ]
         case .unavailable: [.reason("OpenSSL cannot set up TLS")]
         }
     }

@@ -54,12 +54,14 @@ final class QuickReads: Sendable {
     }
 
     /// As `RequestHandler.answerNow`.
-    func answer(_ head: RequestHead, _ bytes: Span<UInt8>, into answer: NowAnswer) -> Int? {
+    func answer(
+        _ head: RequestHead, _ bytes: Span<UInt8>, from peer: PeerIdentity?, into answer: NowAnswer
+    ) -> Int? {
         guard head.isRequest("GET", for: Self.path, in: bytes) else { return nil }
         // `CredentialsRoutes` handles these fields.
         if head.has(.tenant) || head.has(.prefer) { return nil }
         let clocks = clocks(for: answer)
-        guard let digest = digest(of: head, bytes),
+        guard let digest = digest(of: head, bytes, from: peer, at: clocks.now),
             case .key(let key) = authenticator.find(digest, at: clocks), (try? route.authorize(key)) != nil,
             let tenant = tenants.inMemory(of: key, now: clocks.monotonic)
         else { return nil }
@@ -79,9 +81,12 @@ final class QuickReads: Sendable {
     }
 
     /// The digest of the API key. It is kept with the field section, so that the key of an identical section is not
-    /// hashed again. Whether the key is valid is checked for each request.
-    private func digest(of head: RequestHead, _ bytes: Span<UInt8>) -> SHA256.Words? {
+    /// hashed again; without a key, that of the connection. Whether the key is valid is checked for each request.
+    private func digest(
+        of head: RequestHead, _ bytes: Span<UInt8>, from peer: PeerIdentity?, at now: Timestamp
+    ) -> SHA256.Words? {
         if let note = head.section.note { return SHA256.Words(note) }
+        if !head.has(.authorization) { return CallerAuthenticator.digest(peer, at: now) }
         let lines = head.section.lines
         let digest = CallerAuthenticator.digest(lines.span, bytes.extracting(head.fields))
         head.section.note = digest?.vector

@@ -1,11 +1,13 @@
 internal import BrokerCore
 internal import CredentialStore
+internal import Cryptography
 internal import ExternalText
 package import HTTPCodec
 package import HTTPServer
 internal import JSON
 internal import OAuth
 internal import Reactor
+package import TLS
 
 /// Handles HTTP requests: finds the route, authenticates the caller, answers, and writes log and metrics.
 package struct Service: RequestHandler {
@@ -72,7 +74,7 @@ package struct Service: RequestHandler {
         let reception = await receive(request, hasContent: true)
         if let problem = reception.problem {
             await tell(of: problem, request, reception)
-            let response = Self.response(to: problem, request)
+            let response = self.response(to: problem, request)
             report(request, reception, response, problem, took: reception.took)
             return .refused(response)
         }
@@ -80,9 +82,17 @@ package struct Service: RequestHandler {
         return .admitted(contentBytes: reception.match?.route.contentLimit, isOpen: isOpen, found: reception)
     }
 
-    private static func response(to problem: BrokerError, _ request: Request) -> Response {
+    private func response(to problem: BrokerError, _ request: Request) -> Response {
         // What is not there is no endpoint for apps.
-        Route.isForApps(request.path) && problem.code != .notFound ? AppError(problem).response : problem.response
+        let isForApp = Route.isForApps(request.path) && problem.code != .notFound
+        var response = isForApp ? AppError(problem).response : problem.response
+        // The client shows its new certificate on its next connection only.
+        if problem.code == .unauthorized, let peer = request.peer,
+            !CallerAuthenticator.isValid(peer, at: broker.time.now)
+        {
+            response.closesConnection = true
+        }
+        return response
     }
 
     package func respond(to request: Request) async -> Response {
@@ -103,7 +113,7 @@ package struct Service: RequestHandler {
                 Call(request: request, parameters: match.parameters, caller: reception.caller), match.route)
         } catch {
             problem = error
-            response = Self.response(to: error, request)
+            response = self.response(to: error, request)
             await tell(of: error, request, reception)
         }
         // `start` is later than the checks that were made before the content arrived, so their time is added.
@@ -206,8 +216,14 @@ package struct Service: RequestHandler {
         scope != .api && Self.isOperation(path)
     }
 
-    package func answerNow(_ head: RequestHead, _ bytes: Span<UInt8>, into answer: NowAnswer) -> Int? {
-        quickReads?.answer(head, bytes, into: answer)
+    package func identities(of certificate: PeerCertificate) -> [SIMD4<UInt64>] {
+        CallerIdentity.all(uris: certificate.uris, dnsNames: certificate.dnsNames).map(\.digest.vector)
+    }
+
+    package func answerNow(
+        _ head: RequestHead, _ bytes: Span<UInt8>, from peer: PeerIdentity?, into answer: NowAnswer
+    ) -> Int? {
+        quickReads?.answer(head, bytes, from: peer, into: answer)
     }
 
     package func answeredNow(_ count: Int, kind: Int) {

@@ -211,12 +211,18 @@ struct Configuration: Sendable {
         _ reader: inout EnvironmentReader, for command: Command
     ) -> ListenerCertificate.Files? {
         let (certificate, key) = (reader.value("TLS_CERTIFICATE"), reader.value("TLS_KEY"))
+        let authorities = reader.value("TLS_CLIENT_CA")
         guard let certificate, let key else {
+            if authorities != nil, certificate == nil {
+                reader.note(
+                    "TLS_CLIENT_CA",
+                    "requires TOKEN_BROKER_TLS_CERTIFICATE: only a listener with TLS can ask for certificates")
+            }
             if certificate != nil { reader.note("TLS_KEY", "is required with TOKEN_BROKER_TLS_CERTIFICATE") }
             if key != nil { reader.note("TLS_CERTIFICATE", "is required with TOKEN_BROKER_TLS_KEY") }
             return nil
         }
-        let files = ListenerCertificate.Files(certificate: certificate, key: key)
+        let files = ListenerCertificate.Files(certificate: certificate, key: key, clientAuthorities: authorities)
         guard command.concernsService else { return files }
         do throws(TLSServerError) {
             _ = try files.read()
@@ -227,6 +233,11 @@ struct Configuration: Sendable {
             case .keyFile:
                 reader.note("TLS_KEY", "names a file without a private key that can be read without a passphrase")
             case .otherKey: reader.note("TLS_KEY", "names a key that does not belong to the certificate")
+            case .clientAuthorities:
+                reader.note(
+                    "TLS_CLIENT_CA",
+                    "names a file without certificates of certification authorities, or with others, or with more than "
+                        + "\(TLSClientAuthorities.most)")
             case .unavailable: reader.note("TLS_CERTIFICATE", "cannot be used, because OpenSSL cannot set up TLS")
             }
             return files

@@ -105,10 +105,12 @@ private struct Doctor {
     private mutating func checkListener() {
         if let files = configuration.certificate {
             do throws(TLSServerError) {
-                let days = (try files.read().expirySeconds - now.seconds) / 86_400
+                let context = try files.read()
+                let days = (context.expirySeconds - now.seconds) / 86_400
                 add(
                     days < 7 ? .fault : days < 30 ? .warning : .good,
                     "the certificate of TOKEN_BROKER_TLS_CERTIFICATE expires in \(days) days")
+                if let authorities = context.clientAuthorities { check(authorities) }
             } catch {
                 add(.fault, "the files of TOKEN_BROKER_TLS_CERTIFICATE and TOKEN_BROKER_TLS_KEY were just changed")
             }
@@ -132,6 +134,14 @@ private struct Doctor {
         if configuration.limits.rates.authenticationFailures == nil {
             add(.warning, "TOKEN_BROKER_AUTHENTICATION_FAILURE_RATE is 0: guesses of API keys are not delayed")
         }
+    }
+
+    private mutating func check(_ authorities: TLSClientAuthorities) {
+        let days = (authorities.firstExpirySeconds - now.seconds) / 86_400
+        add(
+            days < 30 ? .warning : .good,
+            "clients may show certificates of \(authorities.count) authorities (TOKEN_BROKER_TLS_CLIENT_CA), the first of which "
+                + "expires in \(days) days")
     }
 
     private mutating func checkFiles() {
@@ -327,8 +337,9 @@ private struct Doctor {
             key.expires.map({ begun.duration(to: $0) > longest }) ?? true
         {
             let life = key.expires.map { "is valid for \(days(begun.duration(to: $0))) days" } ?? "has no end"
-            add(.warning, start + life + ", although TOKEN_BROKER_API_KEY_MAX_DAYS is \(days(longest)); rotate it")
-        } else if key.expires == nil, begun.duration(to: now) > Self.longestUseOfKeys {
+            let remedy = key.identity == nil ? "rotate it" : "create it anew"
+            add(.warning, start + life + ", although TOKEN_BROKER_API_KEY_MAX_DAYS is \(days(longest)); \(remedy)")
+        } else if key.identity == nil, key.expires == nil, begun.duration(to: now) > Self.longestUseOfKeys {
             add(.warning, start + "has had the same secret for \(days(begun.duration(to: now))) days, and has no end")
         }
         if let expires = key.expires, now.duration(to: expires) < Self.noticeOfKeys {

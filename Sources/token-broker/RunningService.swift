@@ -107,7 +107,7 @@ struct RunningService {
             certificate = try configuration.certificate.map { try ListenerCertificate($0, time: time, log: log) }
         } catch {
             await resources.close()
-            throw CommandFailure(text: "TOKEN_BROKER_TLS_CERTIFICATE and TOKEN_BROKER_TLS_KEY: \(error)")
+            throw CommandFailure(text: "TOKEN_BROKER_TLS_CERTIFICATE, TLS_KEY and TLS_CLIENT_CA: \(error)")
         }
         serverConfiguration.tls = certificate?.context
         let server: Server

@@ -14,7 +14,9 @@ private final class QuickHandler: RequestHandler {
     /// Of how many answers the ends of turns have told.
     var timed: Int { state.withLock { $0.turns } }
 
-    func answerNow(_ head: RequestHead, _ bytes: Span<UInt8>, into answer: NowAnswer) -> Int? {
+    func answerNow(
+        _ head: RequestHead, _ bytes: Span<UInt8>, from peer: PeerIdentity?, into answer: NowAnswer
+    ) -> Int? {
         let path = String(decoding: head.path.map { bytes[$0] }, as: UTF8.self)
         guard path.hasPrefix("/quick"), head.isRequest("GET", for: "/quick", in: bytes) || path != "/quick" else {
             // What is written before a request is left alone is not sent.

@@ -39,7 +39,9 @@ private final class GatedHandler: RequestHandler {
     func response(toFault status: Status, detail: String) -> Response { Response(status) }
 
     /// Answers `GET /quick`, which takes 3 ms.
-    func answerNow(_ head: RequestHead, _ bytes: Span<UInt8>, into answer: NowAnswer) -> Int? {
+    func answerNow(
+        _ head: RequestHead, _ bytes: Span<UInt8>, from peer: PeerIdentity?, into answer: NowAnswer
+    ) -> Int? {
         guard head.isRequest("GET", for: "/quick", in: bytes) else { return nil }
         clock?.move(by: .milliseconds(3))
         answer.write([])

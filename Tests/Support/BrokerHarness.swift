@@ -102,6 +102,19 @@ package final class BrokerHarness: Sendable {
                     fields: fields, body: Array((body ?? "").utf8), source: source)))
     }
 
+    /// Sends a request without a key, of a client that has shown a certificate with that identity.
+    package func call(
+        _ method: Method, _ target: String, by peer: PeerIdentity, body: String? = nil, fields: Fields = [:]
+    ) async -> Answer {
+        let parts = target.split(separator: "?", maxSplits: 1, omittingEmptySubsequences: false)
+        var request = Request(
+            method: method, path: String(parts[0]), query: parts.count > 1 ? String(parts[1]) : nil, fields: fields,
+            body: Array((body ?? "").utf8))
+        if body != nil { request.fields.append("Content-Type", "application/json") }
+        request.peer = peer
+        return Answer(await service.respond(to: request))
+    }
+
     // MARK: Preparing
 
     /// Makes a tenant; fails loudly when it cannot.

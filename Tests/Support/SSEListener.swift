@@ -127,6 +127,15 @@ extension BrokerHarness {
         return listener
     }
 
+    /// Listens to events as a client that has shown a certificate with that identity.
+    package func listen(by peer: PeerIdentity) async -> SSEListener {
+        var request = Request(method: .get, path: "/events")
+        request.peer = peer
+        let listener = SSEListener(await service.respond(to: request))
+        await listener.begun()
+        return listener
+    }
+
     /// Every event that the log holds, in order, as listeners are sent it.
     package func loggedEvents() async throws -> [SSEParser.Event] {
         var parser = SSEParser()

@@ -100,6 +100,11 @@ package struct LogField: Sendable {
     /// When the listener's certificate expires.
     package static func expires(_ time: Timestamp) -> LogField { .init("expires", time.description) }
 
+    /// How many authorities' certificates the listener accepts of its clients.
+    package static func clientAuthorities(_ count: Int) -> LogField {
+        .init("client_authorities", .integer(Int64(count)))
+    }
+
     /// The difference of two clocks.
     package static func difference(_ duration: Duration) -> LogField {
         .init("difference_ms", .integer(duration.milliseconds))

@@ -31,6 +31,7 @@ extension CallerKey {
         func applied(
             to key: CallerKey, _ earlier: CallerKey?, version: Int64, at now: Timestamp
         ) -> Result<Rotated, BrokerError> {
+            if key.identity != nil { return .failure(Self.withoutSecret) }
             if key.hasExpired(at: now) { return .failure(Self.expired) }
             let asked = expiresIn.map { now.advanced(by: $0) } ?? key.expires
             let latest = longestLife.map { now.advanced(by: $0) }
@@ -59,6 +60,10 @@ extension CallerKey {
         }
 
         private static let expired = BrokerError(.conflict, "The API key has expired: create another one.")
+        private static let withoutSecret = BrokerError(
+            .conflict,
+            "The API key has an identity in place of a secret, so there is no secret to replace. To change when it expires, "
+                + "delete it and create another one.")
         private static let otherGeneration = BrokerError(
             .conflict,
             "The API key has no secret of the generation that `replaces` names, or that secret is not accepted any more. Ask for "

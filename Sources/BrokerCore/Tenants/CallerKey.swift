@@ -21,6 +21,8 @@ package final class CallerKey: Cacheable, Equatable {
     package let id: String
     package let tenant: TenantName
     package let name: String
+    /// Who uses the key, where that is in place of a secret; nil for a key with a secret.
+    package let identity: CallerIdentity?
     package let permissions: [Permission]
     /// Nil for every storage key of the tenant.
     package let storageKeys: StorageKeyLimit?
@@ -46,12 +48,13 @@ package final class CallerKey: Cacheable, Equatable {
     }
 
     init(
-        id: String, tenant: TenantName, name: String, scope: Scope, created: Timestamp, expires: Timestamp?,
-        secret: Secret = Secret(), version: Int64
+        id: String, tenant: TenantName, name: String, identity: CallerIdentity? = nil, scope: Scope, created: Timestamp,
+        expires: Timestamp?, secret: Secret = Secret(), version: Int64
     ) {
         self.id = id
         self.tenant = tenant
         self.name = name
+        self.identity = identity
         permissions = scope.permissions
         storageKeys = scope.storageKeys
         self.created = created
@@ -75,8 +78,9 @@ package final class CallerKey: Cacheable, Equatable {
     /// The same key with another secret.
     func with(_ secret: Secret, expires: Timestamp?, version: Int64) -> CallerKey {
         CallerKey(
-            id: id, tenant: tenant, name: name, scope: Scope(permissions: permissions, storageKeys: storageKeys),
-            created: created, expires: expires, secret: secret, version: version)
+            id: id, tenant: tenant, name: name, identity: identity,
+            scope: Scope(permissions: permissions, storageKeys: storageKeys), created: created, expires: expires,
+            secret: secret, version: version)
     }
 
     package func hasExpired(at now: Timestamp) -> Bool { expires.map { $0 <= now } ?? false }
@@ -88,7 +92,8 @@ package final class CallerKey: Cacheable, Equatable {
 
     package static func == (left: CallerKey, right: CallerKey) -> Bool {
         left.id == right.id && left.tenant == right.tenant && left.name == right.name
-            && left.permissions == right.permissions && left.storageKeys == right.storageKeys
+            && left.identity == right.identity && left.permissions == right.permissions
+            && left.storageKeys == right.storageKeys
             && left.created == right.created && left.expires == right.expires && left.secret == right.secret
             && left.version == right.version
     }

@@ -6,6 +6,7 @@ package import OAuth
 package import Reactor
 
 /// The API keys. Only digests of their secrets are stored: a secret is 256 random bits, so its plain SHA-256 reveals nothing.
+/// A key with an identity in place of a secret is found by the digest of that.
 package final class CallerKeyDirectory: Sendable {
     private let vault: Vault
     private let time: any Time
@@ -24,11 +25,13 @@ package final class CallerKeyDirectory: Sendable {
         cache = RevalidatingCache(bytes: 32 << 20, validity: bus.cacheValidity) { _, key in
             MemorySize.text(key.id) + MemorySize.text(key.tenant.description)
                 + MemorySize.text(key.name) + MemorySize.bytes(key.permissions.count)
+                + (key.identity.map { MemorySize.text($0.description) } ?? 0)
                 + (key.storageKeys.map { MemorySize.texts($0.patterns.map(\.description)) } ?? 0)
         } version: { key in
             key.version
         } hash: {
-            // Only digests of keys that this service has made are in the cache, and those are random.
+            // Only digests of keys that this service has made are in the cache: those of secrets are random, and operators choose
+            // the identities.
             Int(truncatingIfNeeded: $0.first)
         }
         bus.onChange(of: .apiKey) { [cache] id, version in
@@ -77,24 +80,27 @@ package final class CallerKeyDirectory: Sendable {
     }
 
     /// Makes a key. The result is the only place that has its secret.
+    /// - Parameter identity: who uses the key, which then has no secret; nil for a key with a secret.
+    /// - Throws: `not_found` for an unknown tenant, `conflict` where another key has the identity.
     package func create(
-        tenant: TenantName, name: String, permissions: [Permission], storageKeys: StorageKeyLimit?,
-        expiresIn: Duration?
-    ) async throws(BrokerError) -> (key: CallerKey, secret: String) {
-        let secret = try Self.newSecret()
+        tenant: TenantName, name: String, identity: CallerIdentity? = nil, permissions: [Permission],
+        storageKeys: StorageKeyLimit?, expiresIn: Duration?
+    ) async throws(BrokerError) -> (key: CallerKey, secret: String?) {
+        let secret = identity == nil ? try Self.newSecret() : nil
         let id = Hex.encode(try Self.random(12))
         let now = time.now
         let key = CallerKey(
-            id: id, tenant: tenant, name: name,
+            id: id, tenant: tenant, name: name, identity: identity,
             scope: CallerKey.Scope(permissions: permissions, storageKeys: storageKeys), created: now,
             expires: expiresIn.map { now.advanced(by: $0) }, version: EventBus.newKeyVersion)
-        let digest = SHA256.words(secret.utf8.span)
+        let digest = identity?.digest ?? SHA256.words((secret ?? "").utf8.span)
         let ticket = cache.ticket(digest, now: time.monotonic)
         do throws(StoreError) {
             try await vault.commit([
                 .require(RecordID(.tenant, tenant)), .insert(key.record(lookup: digest.bytes)),
             ])
         } catch .conflict {
+            if identity != nil, let other = try await self.key(digest: digest) { throw Self.taken(by: other) }
             throw BrokerError(.notFound, "There is no tenant of that name.")
         } catch {
             throw BrokerError(error)
@@ -138,6 +144,13 @@ package final class CallerKeyDirectory: Sendable {
         cache.put(digest, key, ticket)
         bus.announce(recordID, version: key.version)
         return (key, secret)
+    }
+
+    private static func taken(by key: CallerKey) -> BrokerError {
+        BrokerError(
+            .conflict,
+            "The API key \(key.id) of the tenant \(key.tenant) has this identity, which can be that of one key only. Delete that "
+                + "key first.")
     }
 
     package static let noSuchKey = BrokerError(.notFound, "The tenant has no API key with this id.")
@@ -221,6 +234,7 @@ extension CallerKey {
     package var encoded: [UInt8] {
         JSONWriter.object { json in
             json.member("name", name)
+            json.memberIfPresent("identity", identity?.description)
             json.member("permissions", permissions.map(\.rawValue))
             if let storageKeys { json.member("storage_keys", storageKeys.patterns.map(\.description)) }
             json.member("created", created.milliseconds)
@@ -238,16 +252,18 @@ extension CallerKey {
     }
 
     /// Throws `.damaged` where this build cannot read the record. A limit of another form than this build writes is not
-    /// ignored: the key would be good for more than its owner has allowed.
+    /// ignored: the key would be good for more than its owner has allowed. Neither is an identity.
     package convenience init(_ record: OpenRecord) throws(StoreError) {
         guard let json = try? JSONValue(parsing: record.content.revealedBytes),
             let name = json["name"]?.string?.text,
             let permissions = json["permissions"]?.array?.compactMap({ $0.string.flatMap { Permission($0) } }),
             let created = json["created"]?.integer, json["storage_keys"].map({ $0.array != nil }) ?? true,
-            json["expires"].map({ $0.integer != nil }) ?? true
+            json["expires"].map({ $0.integer != nil }) ?? true,
+            json["identity"].map({ $0.string.flatMap { CallerIdentity($0) } != nil }) ?? true
         else { throw .damaged("API key \(record.id.apiKeyID) of tenant \(record.id.tenant)") }
         self.init(
             id: record.id.apiKeyID, tenant: record.id.tenant, name: name,
+            identity: json["identity"]?.string.flatMap { CallerIdentity($0) },
             scope: CallerKey.Scope(
                 permissions: permissions,
                 storageKeys: json["storage_keys"]?.array.map { texts in

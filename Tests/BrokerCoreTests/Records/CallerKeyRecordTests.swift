@@ -38,6 +38,21 @@ import Testing
     }
 
     @Test(arguments: [
+        (#""identity":"dns:a.example""#, "dns:a.example"), (#""identity":"spiffe://e/a""#, "spiffe://e/a"),
+        (#""name2":5"#, nil), (#""identity":"dns:*""#, "unreadable"), (#""identity":5"#, "unreadable"),
+        (#""identity":null"#, "unreadable"), (#""identity":"later:a""#, "unreadable"),
+    ])
+    func `with an identity of another form is not read as one with a secret`(member: String, identity: String?) {
+        let json = #"{"name":"n",\#(member),"permissions":["login"],"created":1}"#
+        let key = read(json)
+        #expect((key != nil) == (identity != "unreadable"))
+        guard let key else { return }
+        #expect(key.identity?.description == identity)
+        if identity != nil { #expect(String(decoding: key.encoded, as: UTF8.self) == json) }
+        #expect(key.with(key.secret, expires: nil, version: 8).identity == key.identity)
+    }
+
+    @Test(arguments: [
         (#""storage_keys":["a"]"#, true), (#""storage_keys":[]"#, true), (#""name":"n""#, true),
         (#""storage_keys":{"pattern":"a*"}"#, false), (#""storage_keys":"a""#, false), (#""storage_keys":null"#, false),
         (#""expires":5"#, true), (#""expires":"5""#, false), (#""expires":1.5"#, false), (#""expires":null"#, false),

@@ -241,6 +241,12 @@ internal import TokenBroker
             broker, .post, "/tenants/t1/api-keys",
             body: #"{"name": "k", "permissions": ["login"], "storage_keys": null, "expires_in": null}"#)
         let id = try #require(key.json["id"]?.text)
+        // The second one names the first.
+        for _ in 0..<2 {
+            await recorder.call(
+                broker, .post, "/tenants/t1/api-keys",
+                body: #"{"name": "k", "identity": "spiffe://example.org/a", "permissions": ["login"]}"#)
+        }
         await recorder.call(broker, .get, "/tenants/t1/api-keys?limit=1")
         await recorder.call(broker, .get, "/tenants/t1/api-keys")
         await recorder.call(broker, .get, "/tenants/t1/api-keys/\(id)")

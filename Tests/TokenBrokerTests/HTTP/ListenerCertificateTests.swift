@@ -44,8 +44,10 @@ import TokenBroker
         }
     }
 
-    private func make() throws -> ListenerCertificate {
+    private func make(clientAuthorities: String? = nil) throws -> ListenerCertificate {
         let lines = self.lines
+        var files = files
+        files.clientAuthorities = clientAuthorities
         return try ListenerCertificate(files, time: time, log: Log(threshold: .info, time: time) { lines.append($0) })
     }
 
@@ -89,6 +91,54 @@ import TokenBroker
         try write(certificate: .rsa, key: .rsa)
         #expect(await certificate.check() == .reloaded)
         #expect(lines.take().first?.contains("tls_certificate_loaded") == true)
+    }
+
+    @Test
+    func `is read again with the authorities of clients, of which the earlier ones stay where the new cannot be used`()
+        async throws
+    {
+        try write(certificate: .good, key: .good)
+        let authorities = directory.path + "/clients.crt"
+        let clients = ClientCertificates.shared
+        func writeAuthorities(_ sources: [String]) throws {
+            let parts = try sources.map { try Data(contentsOf: URL(filePath: $0)) }
+            try parts.reduce(Data(), +).write(to: URL(filePath: authorities))
+        }
+        func count(_ certificate: ListenerCertificate) -> Int? { certificate.context.clientAuthorities?.count }
+        try writeAuthorities([clients.authority])
+        let certificate = try make(clientAuthorities: authorities)
+        #expect(count(certificate) == 1)
+        #expect(lines.take().first?.contains(#""client_authorities":1"#) == true)
+        try writeAuthorities([clients.authority, clients.otherAuthority])
+        #expect(await certificate.check() == .reloaded)
+        #expect(count(certificate) == 2)
+        #expect(lines.take().first?.contains(#""client_authorities":2"#) == true)
+
+        // No certificate, one that is no authority's, and one too many.
+        let most = TLSClientAuthorities.most
+        for sources in [
+            [], [clients.key(.dns)], [clients.authority, clients.chain(.dns)],
+            Array(repeating: clients.authority, count: most + 1),
+        ] {
+            try writeAuthorities(sources)
+            #expect(await certificate.check() == .refused(.clientAuthorities(authorities)))
+            #expect(await certificate.check() == .unchanged)
+            #expect(count(certificate) == 2)
+            let told = lines.take()
+            #expect(told.count == 1 && told[0].contains(#""variable":"TOKEN_BROKER_TLS_CLIENT_CA""#), "\(told)")
+        }
+        try FileManager.default.removeItem(atPath: authorities)
+        #expect(await certificate.check() == .refused(.clientAuthorities(authorities)))
+        time.advance(by: ListenerCertificate.longestUse)
+        // New keys of tickets, for the authorities of before.
+        #expect(await certificate.check() == .refused(.clientAuthorities(authorities)))
+        #expect(count(certificate) == 2)
+        try writeAuthorities(Array(repeating: clients.authority, count: most - 1))
+        #expect(await certificate.check() == .reloaded)
+        #expect(count(certificate) == most - 1)
+        try writeAuthorities(Array(repeating: clients.authority, count: most))
+        #expect(await certificate.check() == .reloaded)
+        #expect(count(certificate) == most)
     }
 
     @Test(arguments: [(-1, ListenerCertificate.Finding.unchanged), (0, .reloaded), (1, .reloaded)])

@@ -7,6 +7,7 @@ import JSON
 import OAuth
 import Reactor
 import Synchronization
+import TLS
 import Testing
 import TokenBroker
 
@@ -28,8 +29,12 @@ private final class CountingHandler: RequestHandler {
         service.response(toFault: status, detail: detail)
     }
 
-    func answerNow(_ head: RequestHead, _ bytes: Span<UInt8>, into answer: NowAnswer) -> Int? {
-        service.answerNow(head, bytes, into: answer)
+    func identities(of certificate: PeerCertificate) -> [SIMD4<UInt64>] { service.identities(of: certificate) }
+
+    func answerNow(
+        _ head: RequestHead, _ bytes: Span<UInt8>, from peer: PeerIdentity?, into answer: NowAnswer
+    ) -> Int? {
+        service.answerNow(head, bytes, from: peer, into: answer)
     }
 
     func answeredNow(_ count: Int, kind: Int) { service.answeredNow(count, kind: kind) }
@@ -76,8 +81,10 @@ struct WarmServer {
     }
 }
 
+/// - Parameter tls: with which the server accepts connections; nil for plain HTTP, which `WarmServer.client` speaks.
 func withWarmServer(
-    tenant: String = #"{"client_id": "c1", "scopes": ["r_usr"]}"#, _ body: (WarmServer) async throws -> Void
+    tenant: String = #"{"client_id": "c1", "scopes": ["r_usr"]}"#, tls: TLSServerContext? = nil,
+    _ body: (WarmServer) async throws -> Void
 ) async throws {
     let harness = try await BrokerHarness()
     await harness.makeTenant("t1", tenant)
@@ -85,7 +92,9 @@ func withWarmServer(
     await harness.logIn()
     let handler = CountingHandler(harness.service)
     let loopback = SocketAddress(ip: .v4([127, 0, 0, 1]), port: 0)
-    let server = try Server(configuration: ServerConfiguration(address: loopback, loopCount: 1), handler: handler)
+    var configuration = ServerConfiguration(address: loopback, loopCount: 1)
+    configuration.tls = tls
+    let server = try Server(configuration: configuration, handler: handler)
     do {
         // The first read fills the caches.
         _ = await harness.call(.get, "/credentials", key: key)
