@@ -1,4 +1,4 @@
-import Glibc
+import BrokerTesting
 import Reactor
 
 /// Stands between replicas and their database or their provider, to cut connections, or to lose, keep back or cut short
@@ -19,21 +19,14 @@ actor ChaosRelay {
     }
 
     private final class Connection {
-        let client: OwnedDescriptor
-        let server: OwnedDescriptor
+        let sockets: RelayedSockets
         var hasLost = false
         /// The directions that are still open.
         var directions = 2
 
-        init(client: consuming OwnedDescriptor, server: consuming OwnedDescriptor) {
-            self.client = client
-            self.server = server
-        }
+        init(_ sockets: RelayedSockets) { self.sockets = sockets }
 
-        func cut() {
-            _ = shutdown(client.rawValue, CInt(SHUT_RDWR))
-            _ = shutdown(server.rawValue, CInt(SHUT_RDWR))
-        }
+        func cut() { sockets.cut() }
     }
 
     nonisolated let port: UInt16
@@ -93,7 +86,7 @@ actor ChaosRelay {
                 let server = try await Socket.connect(to: server, on: loop, until: .after(.seconds(10)))
                 lastConnection += 1
                 let id = lastConnection
-                connections[id] = Connection(client: client, server: server)
+                connections[id] = Connection(try RelayedSockets(client: client, server: server))
                 Task { await self.pump(id, fromClient: true) }
                 Task { await self.pump(id, fromClient: false) }
             } catch {
@@ -104,24 +97,25 @@ actor ChaosRelay {
 
     private func pump(_ id: Int, fromClient: Bool) async {
         guard let connection = connections[id] else { return }
-        let source = fromClient ? connection.client.rawValue : connection.server.rawValue
-        let target = fromClient ? connection.server.rawValue : connection.client.rawValue
+        let sockets = connection.sockets
         do {
-            while let bytes = try await receive(source) {
+            while let bytes = try await sockets.receive(fromClient: fromClient, on: loop) {
                 switch (mode, fromClient) {
                 case (.swallow, _), (.loseAnswers, false), (.loseRequests, true): connection.hasLost = true
                 case (.truncateAnswers, false):
                     connection.hasLost = true
-                    try await send(Array(bytes.prefix(bytes.count / 2)), to: target)
+                    try await sockets.send(Array(bytes.prefix(bytes.count / 2)), fromClient: fromClient, on: loop)
                     connection.cut()
                 case (.delayRequests(let delay), true):
                     try await loop.sleep(until: .after(delay))
                     // What comes behind something lost would mean something else there.
-                    if !connection.hasLost { try await send(bytes, to: target) }
+                    if !connection.hasLost { try await sockets.send(bytes, fromClient: fromClient, on: loop) }
                 case (.forward, _), (.loseAnswers, true), (.loseRequests, false), (.delayRequests, false),
                     (.truncateAnswers, true):
                     // One that has lost something is cut as soon as things go on.
-                    if !connection.hasLost || mode != .forward { try await send(bytes, to: target) }
+                    if !connection.hasLost || mode != .forward {
+                        try await sockets.send(bytes, fromClient: fromClient, on: loop)
+                    }
                 }
             }
         } catch {
@@ -130,38 +124,5 @@ actor ChaosRelay {
         connection.cut()
         connection.directions -= 1
         if connection.directions == 0 { connections[id] = nil }
-    }
-
-    /// Nil at the end.
-    private func receive(_ descriptor: CInt) async throws -> [UInt8]? {
-        var buffer = [UInt8](repeating: 0, count: 65_536)
-        while true {
-            let count = unsafe read(descriptor, &buffer, buffer.count)
-            let number = errno
-            if count > 0 { return Array(buffer[..<count]) }
-            if count == 0 { return nil }
-            if number == EAGAIN {
-                _ = try await loop.ready(descriptor, for: .readable, until: .distantFuture)
-            } else if number != EINTR {
-                throw SystemError("read", number: number)
-            }
-        }
-    }
-
-    private func send(_ bytes: [UInt8], to descriptor: CInt) async throws {
-        var sent = 0
-        while sent < bytes.count {
-            let count = unsafe bytes.withUnsafeBytes { buffer in
-                unsafe Glibc.send(descriptor, buffer.baseAddress! + sent, bytes.count - sent, CInt(MSG_NOSIGNAL))
-            }
-            let number = errno
-            if count > 0 {
-                sent += count
-            } else if number == EAGAIN {
-                _ = try await loop.ready(descriptor, for: .writable, until: .distantFuture)
-            } else if number != EINTR {
-                throw SystemError("send", number: number)
-            }
-        }
     }
 }

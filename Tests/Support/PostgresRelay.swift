@@ -18,21 +18,14 @@ package actor PostgresRelay {
     }
 
     private final class Connection {
-        let client: OwnedDescriptor
-        let server: OwnedDescriptor
+        let sockets: RelayedSockets
         var losesAnswer = false
         var isAnswering = true
         var isFrozen = false
 
-        init(client: consuming OwnedDescriptor, server: consuming OwnedDescriptor) {
-            self.client = client
-            self.server = server
-        }
+        init(_ sockets: RelayedSockets) { self.sockets = sockets }
 
-        func cut() {
-            _ = shutdown(client.rawValue, CInt(SHUT_RDWR))
-            _ = shutdown(server.rawValue, CInt(SHUT_RDWR))
-        }
+        func cut() { sockets.cut() }
     }
 
     nonisolated package let port: UInt16
@@ -99,7 +92,7 @@ package actor PostgresRelay {
                     continue
                 }
                 let id = accepted
-                connections[id] = Connection(client: client, server: server)
+                connections[id] = Connection(try RelayedSockets(client: client, server: server))
                 tasks.append(Task { await self.pump(id, fromClient: true) })
                 tasks.append(Task { await self.pump(id, fromClient: false) })
             }
@@ -111,12 +104,13 @@ package actor PostgresRelay {
 
     private func pump(_ id: Int, fromClient: Bool) async {
         guard let connection = connections[id] else { return }
-        let source = fromClient ? connection.client.rawValue : connection.server.rawValue
-        let target = fromClient ? connection.server.rawValue : connection.client.rawValue
+        let sockets = connection.sockets
         do {
-            while let bytes = try await receive(source) {
+            while let bytes = try await sockets.receive(fromClient: fromClient, on: loop) {
                 if case .delay(let delay) = mode { try await loop.sleep(until: .after(delay)) }
-                if try pass(bytes, of: connection, fromClient: fromClient) { try await send(bytes, to: target) }
+                if try pass(bytes, of: connection, fromClient: fromClient) {
+                    try await sockets.send(bytes, fromClient: fromClient, on: loop)
+                }
             }
         } catch {
             // The other side of the relay learns of it below.
@@ -146,36 +140,5 @@ package actor PostgresRelay {
             throw SystemError("relay", number: ECONNABORTED)
         }
         return true
-    }
-
-    /// Nil at the end.
-    private func receive(_ descriptor: CInt) async throws -> [UInt8]? {
-        var buffer = [UInt8](repeating: 0, count: 65_536)
-        while true {
-            _ = try await loop.ready(descriptor, for: .readable, until: .distantFuture)
-            let count = unsafe read(descriptor, &buffer, buffer.count)
-            let number = errno
-            if count > 0 { return Array(buffer[..<count]) }
-            if count == 0 { return nil }
-            if number != EAGAIN && number != EINTR { throw SystemError("read", number: number) }
-        }
-    }
-
-    private func send(_ bytes: [UInt8], to descriptor: CInt) async throws {
-        var sent = 0
-        while sent < bytes.count {
-            let count = unsafe bytes.withUnsafeBytes { buffer in
-                unsafe Glibc.send(
-                    descriptor, buffer.baseAddress! + sent, bytes.count - sent, CInt(MSG_NOSIGNAL))
-            }
-            let number = errno
-            if count > 0 {
-                sent += count
-            } else if number == EAGAIN {
-                _ = try await loop.ready(descriptor, for: .writable, until: .distantFuture)
-            } else if number != EINTR {
-                throw SystemError("send", number: number)
-            }
-        }
     }
 }
