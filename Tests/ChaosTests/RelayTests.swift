@@ -17,7 +17,7 @@ import Testing
         // Until neither the sockets nor the relay take more for a moment: the relay waits for its client.
         while await Self.becomes(server.rawValue, POLLOUT, within: 500) {
             let count = unsafe send(
-                server.rawValue, piece, piece.count, CInt(MSG_NOSIGNAL) | CInt(MSG_DONTWAIT.rawValue))
+                server.rawValue, piece, piece.count, CInt(MSG_NOSIGNAL) | CInt(MSG_DONTWAIT))
             try #require(count > 0)
             size += count
         }
@@ -50,7 +50,7 @@ import Testing
 
     private static func accepted(_ listener: CInt) async throws -> OwnedDescriptor {
         try #require(await becomes(listener, POLLIN, within: 30_000))
-        let number = unsafe accept(listener, nil, nil)
+        let number = accept(listener, nil, nil)
         try #require(number >= 0)
         return OwnedDescriptor(adopting: number)
     }
