@@ -115,6 +115,11 @@ final class SessionMemory: Sendable {
     var recent: [Entry] { entries?.values ?? [] }
 }
 
+extension Journal {
+    /// All sessions that are kept. A record that this build cannot read is left where it is.
+    func keptSessions() async throws(StoreError) -> [KeptSession] { try await kept(.keptSession) { KeptSession($0) } }
+}
+
 /// An entry as it is in the journal.
 struct KeptSession: Sendable {
     let entry: SessionMemory.Entry

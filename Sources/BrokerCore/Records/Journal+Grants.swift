@@ -41,10 +41,8 @@ extension Journal {
     /// All grants. A record that this build cannot read is left where it is.
     func grants() async throws(StoreError) -> [RecentGrant] { try await kept(.granted) { RecentGrant($0) } }
 
-    /// All sessions that are kept, see `SessionMemory`, likewise.
-    func keptSessions() async throws(StoreError) -> [KeptSession] { try await kept(.keptSession) { KeptSession($0) } }
-
-    private func kept<Kept>(_ kind: RecordKind, _ read: (OpenRecord) -> Kept?) async throws(StoreError) -> [Kept] {
+    /// All records of a kind that `read` can read. The others are left where they are.
+    func kept<Kept>(_ kind: RecordKind, _ read: (OpenRecord) -> Kept?) async throws(StoreError) -> [Kept] {
         let limit = 500
         var kept: [Kept] = []
         var last: RecordID?
