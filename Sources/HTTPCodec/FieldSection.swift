@@ -63,8 +63,8 @@ package final class FieldSection {
 package final class FieldSections {
     /// The most sections in the cache.
     static let capacity = 64
-    /// The longest text in the cache, in bytes.
-    static let longest = 1024
+    /// The longest text in the cache, in bytes: with a JSON Web Token as well, as Kubernetes issues them.
+    static let longest = 2048
 
     private let sections = (0..<capacity).map { FieldSection(position: $0) }
     private let seed = UInt64.random(in: .min ... .max)

@@ -6,8 +6,8 @@ package import HTTPServer
 internal import OAuth
 internal import Reactor
 
-/// Finds the caller of a request by its bearer token (RFC 6750 §2.1), or, without an Authorization field, by the certificate
-/// that its connection's client has shown.
+/// Finds the caller of a request by its bearer token (RFC 6750 §2.1), which is an API key or a workload's token, or, without an
+/// Authorization field, by the certificate that its connection's client has shown.
 package struct CallerAuthenticator: Sendable {
     /// The result of a look-up in memory.
     enum Finding {
@@ -23,6 +23,8 @@ package struct CallerAuthenticator: Sendable {
         case noKey, unknownKey
         /// No API key has one of the identities of the client's certificate.
         case unknownIdentity
+        /// No API key has the identity that the workload's token proves.
+        case unknownWorkload
         case expiredCertificate
 
         var error: BrokerError {
@@ -33,6 +35,11 @@ package struct CallerAuthenticator: Sendable {
                     .unauthorized,
                     "No API key that has not expired has an identity that the client's certificate proves: send one Authorization "
                         + "field with `Bearer` and an API key, or create an API key with that identity.")
+            case .unknownWorkload:
+                BrokerError(
+                    .unauthorized,
+                    "No API key that has not expired has the identity that the token proves: create an API key with jwt:, the "
+                        + "token's iss, # and its sub as its identity.")
             case .expiredCertificate:
                 BrokerError(
                     .unauthorized,
@@ -45,11 +52,14 @@ package struct CallerAuthenticator: Sendable {
 
     private let adminKeys: AdminKeys
     private let keys: CallerKeyDirectory
+    private let workloads: WorkloadTokens?
     private let time: any Time
 
-    package init(adminKeys: AdminKeys, keys: CallerKeyDirectory, time: any Time) {
+    /// - Parameter workloads: nil where no tokens of workloads are accepted.
+    package init(adminKeys: AdminKeys, keys: CallerKeyDirectory, workloads: WorkloadTokens?, time: any Time) {
         self.adminKeys = adminKeys
         self.keys = keys
+        self.workloads = workloads
         self.time = time
     }
 
@@ -58,19 +68,29 @@ package struct CallerAuthenticator: Sendable {
     ///   certificate that stands for one.
     package func caller(of request: Request) async throws(BrokerError) -> Caller {
         if let peer = request.peer, request.fields["Authorization"] == nil { return .key(try await key(of: peer)) }
-        guard let digest = Self.digest(request.fields.lines.span, request.fields.bytes.span) else {
-            throw Refusal.noKey.error
-        }
+        guard let token = token(request.fields.lines.span, request.fields.bytes.span) else { throw Refusal.noKey.error }
+        let text = request.fields.bytes[token]
+        let digest = SHA256.words(text.span)
         switch find(digest, at: time.clocks) {
         case .admin(let name, let role): return .admin(name, role)
         case .key(let key): return .key(key)
         case .expired: throw Refusal.unknownKey.error
-        case .unknown:
-            guard let key = try await keys.key(digest: digest), !key.hasExpired(at: time.now) else {
-                throw Refusal.unknownKey.error
-            }
-            return .key(key)
+        case .unknown: return .key(try await key(of: WireText(Array(text)), digest))
         }
+    }
+
+    /// The API key of a bearer token, which is a workload's token or the secret of the key.
+    private func key(of token: WireText, _ digest: SHA256.Words) async throws(BrokerError) -> CallerKey {
+        if let identity = try await workloads?.identity(token, digest: digest) {
+            guard let key = try await keys.key(digest: identity), !key.hasExpired(at: time.now) else {
+                throw Refusal.unknownWorkload.error
+            }
+            return key
+        }
+        guard token.count <= BearerToken.longest, let key = try await keys.key(digest: digest),
+            !key.hasExpired(at: time.now)
+        else { throw Refusal.unknownKey.error }
+        return key
     }
 
     /// The API key of the client with that certificate: the one by which it was found before, while there is that key, else that
@@ -97,25 +117,34 @@ package struct CallerAuthenticator: Sendable {
         return SHA256.Words(chosen)
     }
 
-    /// The digest of the request's API key; nil if it has none or more than one.
+    /// The digest of the request's bearer token; nil if it has none or more than one.
     /// - Parameters:
     ///   - lines: the request's field lines.
     ///   - bytes: the bytes that the ranges of `lines` refer to.
-    static func digest(_ lines: Span<FieldLine>, _ bytes: Span<UInt8>) -> SHA256.Words? {
+    func digest(_ lines: Span<FieldLine>, _ bytes: Span<UInt8>) -> SHA256.Words? {
+        token(lines, bytes).map { SHA256.words(bytes.extracting($0)) }
+    }
+
+    private func token(_ lines: Span<FieldLine>, _ bytes: Span<UInt8>) -> Range<Int>? {
         var value: Range<Int>?
         for index in lines.indices {
             guard case .authorization = lines[index].known else { continue }
             if value != nil { return nil }
             value = lines[index].value
         }
-        guard let value, let token = BearerToken.find(bytes, value) else { return nil }
-        return SHA256.words(bytes.extracting(token))
+        guard let value else { return nil }
+        return BearerToken.find(
+            bytes, value, longest: workloads == nil ? BearerToken.longest : WorkloadTokens.longest)
     }
 
     /// Finds the caller in memory.
     func find(_ digest: SHA256.Words, at clocks: (now: Timestamp, monotonic: MonotonicInstant)) -> Finding {
         if let (name, role) = adminKeys.find(digest: digest) { return .admin(name, role) }
-        guard let key = keys.inMemory(digest: digest, now: clocks.monotonic) else { return .unknown }
+        var key = keys.inMemory(digest: digest, now: clocks.monotonic)
+        if key == nil, let workloads, let identity = workloads.known(digest, at: clocks.now) {
+            key = keys.inMemory(digest: identity, now: clocks.monotonic)
+        }
+        guard let key else { return .unknown }
         return key.hasExpired(at: clocks.now) ? .expired : .key(key)
     }
 }

@@ -80,15 +80,15 @@ final class QuickReads: Sendable {
         return 2 * tenant.presetNumber + (isModified ? 0 : 1)
     }
 
-    /// The digest of the API key. It is kept with the field section, so that the key of an identical section is not
-    /// hashed again; without a key, that of the connection. Whether the key is valid is checked for each request.
+    /// The digest of the bearer token. It is kept with the field section, so that the token of an identical section is not
+    /// hashed again; without a token, that of the connection. Whether the key is valid is checked for each request.
     private func digest(
         of head: RequestHead, _ bytes: Span<UInt8>, from peer: PeerIdentity?, at now: Timestamp
     ) -> SHA256.Words? {
         if let note = head.section.note { return SHA256.Words(note) }
         if !head.has(.authorization) { return CallerAuthenticator.digest(peer, at: now) }
         let lines = head.section.lines
-        let digest = CallerAuthenticator.digest(lines.span, bytes.extracting(head.fields))
+        let digest = authenticator.digest(lines.span, bytes.extracting(head.fields))
         head.section.note = digest?.vector
         return digest
     }

@@ -160,6 +160,8 @@ enum Command: Equatable {
                                                  passphrase; other users must not be able to write to it
           TOKEN_BROKER_TLS_CLIENT_CA             PEM file with the authorities whose certificates clients of that listener may
                                                  show in place of an API key's secret, read again when it changes
+          TOKEN_BROKER_WORKLOAD_ISSUERS *        issuers of JWTs that workloads may send in place of an API key's secret, as
+                                                 [{"issuer": URL, "audience": name, "jwks_uri": URL, optional}]
           TOKEN_BROKER_PUBLIC_BASE_URL           the URL at which browsers reach the broker; default TOKEN_BROKER_LISTEN
                                                  with http://, or https:// with TOKEN_BROKER_TLS_CERTIFICATE; required
                                                  if that is 0.0.0.0 or [::]

@@ -40,6 +40,8 @@ struct Configuration: Sendable {
     var leavesMasterKeysToStore: Bool { masterKeySource == .store }
     var adminKeys: AdminKeys?
     var limits: Limits
+    /// Whose tokens say who a workload is.
+    var workloadIssuers: [WorkloadIssuer]
     /// The directory in which a replica with a database stores grants that the database could not accept; nil keeps
     /// them in memory.
     var journalDirectory: String?
@@ -178,6 +180,7 @@ struct Configuration: Sendable {
         }
         proxy = Self.proxy(&reader)
         providerTargets = Self.providerTargets(&reader)
+        workloadIssuers = reader.workloadIssuers(allowsHTTP: providerTargets.allowsHTTP)
         logLevel = reader.choice("LOG_LEVEL", LogLevel.self) ?? .info
         logsReads = reader.bool("LOG_READS") ?? false
         locksMemory = reader.bool("LOCK_MEMORY") ?? false
@@ -364,7 +367,7 @@ extension Configuration {
         /// The longest lifetime of new API keys.
         var apiKeyLongestLifetime: Duration?
 
-        fileprivate init(_ reader: inout EnvironmentReader) {
+        init(_ reader: inout EnvironmentReader) {
             rates.logins = reader.rate("LOGIN_RATE", rates.logins)
             rates.deviceLogins = reader.rate("DEVICE_LOGIN_RATE", rates.deviceLogins)
             rates.writes = reader.rate("WRITE_RATE", rates.writes)
@@ -398,176 +401,5 @@ extension Configuration {
         let (_, keys) = reader.masterKeys(mayBeMissing: false, for: .serve)
         guard reader.faults.isEmpty else { throw Faults(lines: reader.faults) }
         return keys.flatMap { try? Keyring(parsing: $0.revealedText) }
-    }
-}
-
-/// Reads the variables with the prefix TOKEN_BROKER_ and collects their faults.
-private struct EnvironmentReader: TextReader {
-    private static let prefix = "TOKEN_BROKER_"
-
-    private let environment: [String: String]
-    private var known: Set<String> = []
-    private(set) var faults: [String] = []
-    /// The variables that name a file which other users can read.
-    private(set) var exposedFiles: [StaticString] = []
-
-    init(_ environment: [String: String]) {
-        self.environment = environment
-    }
-
-    mutating func note(_ name: String, _ detail: String) {
-        faults.append("\(Self.prefix)\(name) \(detail)")
-    }
-
-    /// The value of a variable. An empty value counts as not set, because compose files and charts write unset
-    /// variables that way.
-    mutating func value(_ name: String) -> String? {
-        known.insert(Self.prefix + name)
-        return environment[Self.prefix + name].flatMap { $0.isEmpty ? nil : $0 }
-    }
-
-    /// The value of a variable that many programs read, with its name as it is set, in upper or in lower case.
-    func common(_ name: String) -> (name: String, value: String)? {
-        for name in [name, String(decoding: name.utf8.map { $0 == UInt8(ascii: "_") ? $0 : $0 | 0x20 }, as: UTF8.self)]
-        {
-            if let value = environment[name], !value.isEmpty { return (name, value) }
-        }
-        return nil
-    }
-
-    mutating func string(_ name: String) -> WireText? { value(name).map { WireText($0) } }
-
-    /// The value of a variable, or the content of the file that its `_FILE` form names, without trailing newlines.
-    /// - Parameters:
-    ///   - fileVariable: the full name of the `_FILE` form.
-    ///   - mayBeMissing: whether a file that does not exist is accepted.
-    mutating func secret(_ name: String, fileVariable: StaticString, mayBeMissing: Bool = false) -> String? {
-        let direct = value(name)
-        guard let path = value(name + "_FILE") else { return direct }
-        if direct != nil {
-            note(name, "and \(Self.prefix)\(name)_FILE are both set; set one of them")
-            return nil
-        }
-        if mayBeMissing, !SmallFile.exists(path) { return nil }
-        guard let (bytes, access) = try? SmallFile.readWithAccess(path, limit: 65_536),
-            let text = String(validating: bytes, as: UTF8.self)
-        else {
-            note(name + "_FILE", "names a file that cannot be read")
-            return nil
-        }
-        check(access, variable: name + "_FILE", fullName: fileVariable)
-        let trimmed = text.trimmingNewlines
-        if trimmed.isEmpty { note(name + "_FILE", "names an empty file") }
-        return trimmed.isEmpty ? nil : trimmed
-    }
-
-    /// The master keys, and where they come from. Notes keys that cannot be used.
-    /// - Parameter mayBeMissing: whether a file that does not exist is accepted.
-    mutating func masterKeys(
-        mayBeMissing: Bool, for command: Command
-    ) -> (source: MasterKeySource, keys: SecretBytes?) {
-        let (source, text) = masterKeyText(mayBeMissing: mayBeMissing, for: command)
-        if let text {
-            do throws(KeyringError) {
-                _ = try Keyring(parsing: text)
-            } catch {
-                if case .command = source {
-                    note("MASTER_KEYS_COMMAND", "names a program whose keys cannot be used: \(error)")
-                } else {
-                    note("MASTER_KEYS", "\(error)")
-                }
-            }
-        }
-        return (source, text.map { SecretBytes(utf8: $0) })
-    }
-
-    private mutating func masterKeyText(mayBeMissing: Bool, for command: Command) -> (MasterKeySource, String?) {
-        let path = value("MASTER_KEYS_FILE")
-        guard let line = value("MASTER_KEYS_COMMAND") else {
-            let text = secret(
-                "MASTER_KEYS", fileVariable: "TOKEN_BROKER_MASTER_KEYS_FILE", mayBeMissing: mayBeMissing)
-            return (path.map { .file($0) } ?? (value("MASTER_KEYS") == nil ? .store : .variable), text)
-        }
-        let words = MasterKeySource.words(line)
-        if value("MASTER_KEYS") != nil || path != nil {
-            note("MASTER_KEYS_COMMAND", "and another source of the master keys are both set; set one of them")
-        } else if words.isEmpty {
-            note("MASTER_KEYS_COMMAND", "names no program")
-        } else if command.needsMasterKeys, command != .healthCheck {
-            do throws(ProgramOutput.Failure) {
-                let text = try MasterKeySource.output(of: words, environment: environment)
-                if let text, !text.isEmpty { return (.command(words), text) }
-                note("MASTER_KEYS_COMMAND", "names a program that prints no text")
-            } catch {
-                note("MASTER_KEYS_COMMAND", "names a program that \(error)")
-            }
-        }
-        return (.command(words), nil)
-    }
-
-    /// Notes that other users can change a file which was found readable, and that they can read it.
-    mutating func checkAccess(toSecretFile path: String, variable name: String, fullName: StaticString) {
-        guard let (_, access) = try? SmallFile.readWithAccess(path, limit: 1 << 20) else {
-            return note(name, "names a file that cannot be read")
-        }
-        check(access, variable: name, fullName: fullName)
-    }
-
-    private mutating func check(_ access: FileAccess, variable name: String, fullName: StaticString) {
-        if access.belongsToAnother {
-            note(name, "names a file that belongs to another user; it must be this user's or root's")
-        }
-        if access.isWritableByOthers {
-            note(name, "names a file that other users can write to; allow its owner only (chmod 600)")
-        }
-        if access.isReadableByOthers { exposedFiles.append(fullName) }
-    }
-
-    /// A rate per second, with a burst of four seconds' worth; nil when the variable is 0.
-    mutating func rate(_ name: String, _ usual: Rate?) -> Rate? {
-        guard let perSecond = integer(name, in: 0...1_000_000) else { return usual }
-        return perSecond == 0 ? nil : Rate(perSecond: perSecond)
-    }
-
-    /// A number of days up to ten years; nil when the variable is 0 or not set.
-    mutating func days(_ name: String) -> Duration? {
-        guard let days = integer(name, in: 0...3650), days > 0 else { return nil }
-        return .seconds(Int64(days) * 86_400)
-    }
-
-    /// A maximum count; nil when the variable is 0.
-    mutating func limit(_ name: String, _ usual: Int?) -> Int? {
-        guard let count = integer(name, in: 0...10_000_000) else { return usual }
-        return count == 0 ? nil : count
-    }
-
-    mutating func fault(_ text: String) { faults.append(text) }
-
-    mutating func fault(unknown variable: UnknownVariable) { faults.append(variable.text) }
-
-    /// The variables with the prefix TOKEN_BROKER_ that are neither read by this build nor set by Kubernetes for a
-    /// service with this name.
-    var unknownVariables: [UnknownVariable] {
-        let documented = UnknownVariable.documented
-        return environment.keys.sorted().compactMap { name in
-            guard name.hasPrefix(Self.prefix), !known.contains(name), !documented.contains(name),
-                !UnknownVariable.isOfKubernetes(name, environment[name] ?? "")
-            else { return nil }
-            return UnknownVariable(name)
-        }
-    }
-}
-
-extension String {
-    fileprivate var trimmingSlash: String {
-        var text = self
-        while text.hasSuffix("/") { text.removeLast() }
-        return text
-    }
-
-    var trimmingNewlines: String {
-        var text = Substring(self)
-        while let last = text.last, last.isNewline { text.removeLast() }
-        return String(text)
     }
 }

@@ -122,6 +122,12 @@ private struct Doctor {
                 "TOKEN_BROKER_LISTEN has no TLS: set TOKEN_BROKER_TLS_CERTIFICATE, or let nothing but a TLS proxy reach it"
             )
         }
+        if !configuration.workloadIssuers.isEmpty {
+            let names = configuration.workloadIssuers.map { "\($0.issuer) for \($0.audience)" }
+            add(
+                .good,
+                "workloads may send tokens (TOKEN_BROKER_WORKLOAD_ISSUERS) of " + names.joined(separator: ", "))
+        }
         guard let url = URLTarget(configuration.publicBaseURL) else { return }
         if url.scheme == .https {
             add(.good, "browsers use https")

@@ -323,7 +323,10 @@ def check_texts(program):
             expect(known, f"{name}: {variable} is not in token-broker --help")
     events = set()
     for path in (ROOT / "Sources").rglob("*.swift"):
-        events |= set(re.findall(r'log\.(?:debug|info|warning|error)\(\s*"(\w+)"', path.read_text()))
+        text = path.read_text()
+        events |= set(re.findall(r'log\.(?:debug|info|warning|error)\(\s*"(\w+)"', text))
+        for names in re.findall(r"var \w*[eE]vent: StaticString \{(.*?)\n    \}", text, re.DOTALL):
+            events |= set(re.findall(r'"(\w+)"', names))
     lines = set(re.findall(r"(?:\blines?|\blog (?:has|says))\s+`([a-z_]+)`", operations))
     expect(len(lines) >= 4, "OPERATIONS.md: no lines of the log were found in it")
     for line in lines:

@@ -99,8 +99,8 @@ private func fields(of number: Int) -> String { "Host: h\r\nAuthorization: Beare
         #expect(try read(1).note == nil)
     }
 
-    @Test(arguments: [(1023, true), (1024, true), (1025, false)])
-    func `are held up to 1,024 bytes`(count: Int, isHeld: Bool) throws {
+    @Test(arguments: [(2047, true), (2048, true), (2049, false)])
+    func `are held up to 2,048 bytes`(count: Int, isHeld: Bool) throws {
         let start = "Host: h\r\nX: "
         let text = start + String(repeating: "x", count: count - start.utf8.count - 4) + "\r\n\r\n"
         #expect(text.utf8.count == count)

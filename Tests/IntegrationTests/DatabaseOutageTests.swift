@@ -73,9 +73,16 @@ struct `The program and its database` {
         /// What the broker has found out of its store is good for a second.
         func expectReadiness(_ status: Int) async throws {
             let start = MonotonicInstant.now
-            while try await call(.get, "/readyz").status != status {
-                guard start.duration(to: .now) < recovery else {
-                    Issue.record("/readyz does not answer with \(status)")
+            var asked = 0
+            while true {
+                let answer = try await call(.get, "/readyz")
+                if answer.status == status { return }
+                asked += 1
+                let took = start.duration(to: .now)
+                guard took < recovery else {
+                    let log = process.lines.suffix(20).joined(separator: "\n")
+                    Issue.record(
+                        "/readyz answered \(asked) times in \(took), and never \(status): \(answer.text)\n\(log)")
                     return
                 }
             }

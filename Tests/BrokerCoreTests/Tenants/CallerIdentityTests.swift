@@ -39,6 +39,15 @@ internal import Testing
         ("spiffe://u@example.org/a", false), ("spiffe://example.org/a?b", false), ("spiffe://example.org/a#b", false),
         ("spiffe://example.org/%61", false), ("spiffe://example.org/\u{e9}", false),
         ("spiffe://example.org/a\0", false),
+        ("jwt:https://op.example#a", true), ("jwt:https://op.example/a/b#system:serviceaccount:a:b", true),
+        ("jwt:https://op.example#a#b", true), ("jwt:https://op.example# ~", true), ("jwt:http://op.example#a", true),
+        ("jwt:https://op.example#\(label(512))", true), ("jwt:https://op.example#\(label(513))", false),
+        ("jwt:https://op.example/\(label(1005))#a", true), ("jwt:https://op.example/\(label(1006))#a", false),
+        ("jwt:https://op.example", false), ("jwt:https://op.example#", false), ("jwt:#a", false),
+        ("jwt:op.example#a", false),
+        ("jwt:https://op.example?a#a", false), ("jwt:https://op.example#\u{e9}", false),
+        ("jwt:https://op.example#a\n", false),
+        ("jwt:https://op.example #a", false), ("JWT:https://op.example#a", false), ("jwt:spiffe://op.example#a", false),
         ("SPIFFE://example.org/a", false), ("spiffe:/example.org/a", false), ("https://example.org/a", false),
     ]
 
@@ -59,6 +68,20 @@ internal import Testing
         // As the only octets of a bearer token that could have this digest.
         let field = Array("Bearer ".utf8) + canonical
         #expect(BearerToken.find(field.span, 0..<field.count) == nil)
+    }
+
+    @Test func `of a token has the issuer's length in its digest, so that no two pairs have the same`() throws {
+        let identity = try #require(CallerIdentity("jwt:https://op.example#a"))
+        let canonical = [0] + Array("jwt:18:https://op.examplea".utf8)
+        #expect(identity.digest == SHA256.words(canonical.span))
+        let pairs: [(WireText, WireText)] = [
+            ("https://op.example", "a"), ("https://op.examplea", "a"), ("https://op.example", "aa"),
+            ("https://op.example/1", "8:a"), ("https://op.example/18", ":a"), ("https://op.example", "#a"),
+            ("https://op.example", "a#"),
+        ]
+        let digests = pairs.compactMap { CallerIdentity(issuer: $0, subject: $1)?.digest }
+        #expect(digests.count == pairs.count && Set(digests).count == pairs.count)
+        #expect(CallerIdentity(issuer: "https://op.example", subject: "a")?.digest == identity.digest)
     }
 
     private static func names(_ count: Int, _ prefix: String = "") -> [String] { (1...count).map { "\(prefix)n\($0)" } }

@@ -84,9 +84,9 @@ struct WarmServer {
 /// - Parameter tls: with which the server accepts connections; nil for plain HTTP, which `WarmServer.client` speaks.
 func withWarmServer(
     tenant: String = #"{"client_id": "c1", "scopes": ["r_usr"]}"#, tls: TLSServerContext? = nil,
-    _ body: (WarmServer) async throws -> Void
+    adjust: (inout Broker.Settings) -> Void = { _ in }, _ body: (WarmServer) async throws -> Void
 ) async throws {
-    let harness = try await BrokerHarness()
+    let harness = try await BrokerHarness(adjust)
     await harness.makeTenant("t1", tenant)
     let key = await harness.makeKey()
     await harness.logIn()
