@@ -86,8 +86,8 @@ package enum TokenText {
     }
 }
 
-/// The unverified claims of a JWT (RFC 7519). They serve as hints such as a lifetime, never for decisions about trust.
-/// The tokens come directly from the token endpoint over a verified connection.
+/// The unverified claims of a JWT (RFC 7519), also of a stranger's one. They serve as hints, such as a lifetime or whose keys
+/// verify the token, never for decisions about trust.
 package enum JSONWebToken {
     /// The header and the claims of a token that was verified before; nil when it is not a JWT.
     package static func parts(of token: SecretBytes) -> (header: JSONValue, claims: JSONValue)? {

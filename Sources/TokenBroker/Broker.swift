@@ -16,8 +16,6 @@ package final class Broker: Sendable {
         package var apiKeyLifetime: Duration?
         /// For how long an API key may be valid from its creation or rotation on; nil for any time, which is the default.
         package var apiKeyLongestLifetime: Duration?
-        /// Whose tokens say who a workload is; default none.
-        package var workloadIssuers: [WorkloadIssuer] = []
         /// The version that `/` shows; empty shows none.
         package var version = ""
         /// Whether probes and metrics are answered by a listener of their own.
@@ -57,14 +55,8 @@ package final class Broker: Sendable {
             settings: settings.core, vault: vault, journal: journal, transport: transport, time: time, log: log)
         keys = CallerKeyDirectory(vault: core.vault, bus: core.bus, time: time)
         core.cacheRevalidation.include(keys.revalidatedCache)
-        var workloads: WorkloadTokens?
-        if !settings.workloadIssuers.isEmpty {
-            workloads = WorkloadTokens(
-                settings.workloadIssuers, keys: core.providers.verifier.keys, transport: transport,
-                instruments: Instruments(time: time, log: log, metrics: core.metrics))
-        }
         authenticator = CallerAuthenticator(
-            adminKeys: settings.adminKeys, keys: keys, workloads: workloads, time: time)
+            adminKeys: settings.adminKeys, keys: keys, workloads: core.workloads, time: time)
         rateLimits = RateLimits(settings.rates, time: time)
         authenticationFailures = AuthenticationFailures(
             settings.rates.authenticationFailures, metrics: core.metrics, time: time)

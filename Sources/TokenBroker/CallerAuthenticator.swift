@@ -81,10 +81,11 @@ package struct CallerAuthenticator: Sendable {
 
     /// The API key of a bearer token, which is a workload's token or the secret of the key.
     private func key(of token: WireText, _ digest: SHA256.Words) async throws(BrokerError) -> CallerKey {
-        if let identity = try await workloads?.identity(token, digest: digest) {
-            guard let key = try await keys.key(digest: identity), !key.hasExpired(at: time.now) else {
+        if let workloads, let proof = try await workloads.proof(of: token, digest: digest) {
+            guard let key = try await keys.key(digest: proof.identity), !key.hasExpired(at: time.now) else {
                 throw Refusal.unknownWorkload.error
             }
+            workloads.keep(proof, of: digest)
             return key
         }
         guard token.count <= BearerToken.longest, let key = try await keys.key(digest: digest),
@@ -141,8 +142,8 @@ package struct CallerAuthenticator: Sendable {
     func find(_ digest: SHA256.Words, at clocks: (now: Timestamp, monotonic: MonotonicInstant)) -> Finding {
         if let (name, role) = adminKeys.find(digest: digest) { return .admin(name, role) }
         var key = keys.inMemory(digest: digest, now: clocks.monotonic)
-        if key == nil, let workloads, let identity = workloads.known(digest, at: clocks.now) {
-            key = keys.inMemory(digest: identity, now: clocks.monotonic)
+        if key == nil, let workloads, let proof = workloads.known(digest, at: clocks.now) {
+            key = keys.inMemory(digest: proof.identity, now: clocks.monotonic)
         }
         guard let key else { return .unknown }
         return key.hasExpired(at: clocks.now) ? .expired : .key(key)

@@ -64,14 +64,15 @@ struct EventRoutes {
         return EventPosition(text) ?? .unknown
     }
 
-    /// Whether the key is still valid and the tenant still exists. While the store does not answer, the stream goes on.
+    /// Whether the key is still valid and the tenant still exists. While the store does not answer, or the keys that verify a
+    /// workload's token are not there, the stream goes on.
     private static func mayListen(_ request: Request, to tenant: TenantName?, _ broker: Broker) async -> Bool {
         do throws(BrokerError) {
             _ = try await broker.authenticator.caller(of: request)
             guard let tenant else { return true }
             return try await broker.tenants.tenant(tenant) != nil
         } catch {
-            return error.code == .storageUnavailable
+            return error.code == .storageUnavailable || error.code == .retryableError
         }
     }
 }

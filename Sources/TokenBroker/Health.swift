@@ -9,6 +9,8 @@ package final class Health: Sendable {
     private struct State {
         var isDraining = false
         var lastCheck: (at: MonotonicInstant, isGood: Bool)?
+        /// The number of the check that probes wait for. It rises when a check takes too long.
+        var check = 0
     }
 
     /// How long an answer of the store counts. Several probes share it, so the store is asked at most once a second.
@@ -55,10 +57,17 @@ package final class Health: Sendable {
         if let known { return known }
         // The sleep ends early when the check is over. Its error is then of no use.
         let limit: @Sendable () async -> Void = { _ = try? await self.time.sleep(for: Self.patience) }
-        let run = await checks.run(0, within: limit) {
+        let number = state.withLock { $0.check }
+        let run = await checks.run(number, within: limit) {
             let isGood = await self.check()
-            self.state.withLock { $0.lastCheck = (self.time.monotonic, isGood) }
+            self.state.withLock { state in
+                if state.check == number { state.lastCheck = (self.time.monotonic, isGood) }
+            }
             return isGood
+        }
+        if run == nil {
+            // The store may answer by now on another connection, so the next probe asks anew and does not wait for this check.
+            state.withLock { if $0.check == number { $0.check += 1 } }
         }
         if state.withLock({ $0.isDraining }) { return .draining }
         return run?.value == true ? .ready : .storeUnavailable

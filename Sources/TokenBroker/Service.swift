@@ -207,7 +207,10 @@ package struct Service: RequestHandler {
         do throws(BrokerError) {
             return try await broker.authenticator.caller(of: request)
         } catch {
-            if error.code == .unauthorized { try await broker.authenticationFailures.admit(request.source) }
+            // A stranger can also send tokens that nothing can verify.
+            if error.code == .unauthorized || error.code == .retryableError {
+                try await broker.authenticationFailures.admit(request.source)
+            }
             throw error
         }
     }

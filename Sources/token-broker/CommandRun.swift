@@ -11,7 +11,6 @@ struct CommandFailure: Error {
 /// 130 at a signal, which ends the process at once.
 func runCommand(_ body: @escaping @Sendable () async throws(CommandFailure) -> Int32) -> Never {
     TerminationSignal.block()
-    harden()
     Task {
         do throws(CommandFailure) {
             Console.exit(try await body())

@@ -123,8 +123,14 @@ struct Configuration: Sendable {
         let databaseURL = reader.secret("DATABASE_URL", fileVariable: "TOKEN_BROKER_DATABASE_URL_FILE")
         let directory = reader.value("DATA_DIR")
         journalDirectory = reader.value("JOURNAL_DIR")
+        trustedCAFile = reader.value("TRUSTED_CA_FILE")
+        if let trustedCAFile, !SmallFile.isReadable(trustedCAFile) {
+            reader.note("TRUSTED_CA_FILE", "cannot be read")
+        }
+        proxy = Self.proxy(&reader)
         // Without a database, the embedded store creates a missing file.
-        (masterKeySource, masterKeys) = reader.masterKeys(mayBeMissing: databaseURL == nil, for: command)
+        (masterKeySource, masterKeys) = reader.masterKeys(
+            mayBeMissing: databaseURL == nil, for: command, over: Self.outbound(trustedCAFile, proxy))
         let adminKey = reader.secret("ADMIN_KEY", fileVariable: "TOKEN_BROKER_ADMIN_KEY_FILE").map {
             SecretBytes(utf8: $0)
         }
@@ -174,11 +180,6 @@ struct Configuration: Sendable {
         }
 
         migratesSchema = reader.bool("MIGRATE") ?? true
-        trustedCAFile = reader.value("TRUSTED_CA_FILE")
-        if let trustedCAFile, !SmallFile.isReadable(trustedCAFile) {
-            reader.note("TRUSTED_CA_FILE", "cannot be read")
-        }
-        proxy = Self.proxy(&reader)
         providerTargets = Self.providerTargets(&reader)
         workloadIssuers = reader.workloadIssuers(allowsHTTP: providerTargets.allowsHTTP)
         logLevel = reader.choice("LOG_LEVEL", LogLevel.self) ?? .info
@@ -315,6 +316,17 @@ struct Configuration: Sendable {
         }
     }
 
+    /// How servers are reached that the operator has named, at any address.
+    var outbound: HTTPSClientConfiguration { Self.outbound(trustedCAFile, proxy) }
+
+    private static func outbound(_ trustedCAFile: String?, _ proxy: OutboundProxy?) -> HTTPSClientConfiguration {
+        var settings = HTTPSClientConfiguration()
+        settings.trustedCAFile = trustedCAFile
+        settings.proxy = proxy
+        settings.targets = .everything
+        return settings
+    }
+
     private static func providerTargets(_ reader: inout EnvironmentReader) -> TargetPolicy {
         let isInsecure = reader.bool("ALLOW_INSECURE_PROVIDERS") ?? false
         var targets = isInsecure ? TargetPolicy.development : TargetPolicy()
@@ -398,7 +410,8 @@ extension Configuration {
     /// - Returns: nil where the embedded store has them in its directory.
     static func masterKeys(environment: [String: String]) throws(Faults) -> Keyring? {
         var reader = EnvironmentReader(environment)
-        let (_, keys) = reader.masterKeys(mayBeMissing: false, for: .serve)
+        let outbound = Self.outbound(reader.value("TRUSTED_CA_FILE"), Self.proxy(&reader))
+        let (_, keys) = reader.masterKeys(mayBeMissing: false, for: .serve, over: outbound)
         guard reader.faults.isEmpty else { throw Faults(lines: reader.faults) }
         return keys.flatMap { try? Keyring(parsing: $0.revealedText) }
     }

@@ -69,39 +69,50 @@ struct EnvironmentReader: TextReader {
         return trimmed.isEmpty ? nil : trimmed
     }
 
-    /// The master keys, and where they come from. Notes keys that cannot be used.
-    /// - Parameter mayBeMissing: whether a file that does not exist is accepted.
+    /// The master keys, and where they come from. Notes keys that cannot be used. Blocks.
+    /// - Parameters:
+    ///   - mayBeMissing: whether a file that does not exist is accepted.
+    ///   - outbound: how the service that decrypts the keys is reached.
     mutating func masterKeys(
-        mayBeMissing: Bool, for command: Command
+        mayBeMissing: Bool, for command: Command, over outbound: HTTPSClientConfiguration
     ) -> (source: MasterKeySource, keys: SecretBytes?) {
-        let (source, text) = masterKeyText(mayBeMissing: mayBeMissing, for: command)
+        let asksService = command.needsMasterKeys && command != .healthCheck
+        let (source, text) =
+            if let line = value("MASTER_KEYS_COMMAND") {
+                printedKeys(by: MasterKeySource.words(line), runs: asksService)
+            } else if value("MASTER_KEYS_VAULT") != nil || value("MASTER_KEYS_VAULT_FILE") != nil {
+                decryptedKeys(asksService ? outbound : nil)
+            } else {
+                configuredKeys(mayBeMissing: mayBeMissing)
+            }
         if let text {
             do throws(KeyringError) {
                 _ = try Keyring(parsing: text)
             } catch {
-                if case .command = source {
-                    note("MASTER_KEYS_COMMAND", "names a program whose keys cannot be used: \(error)")
-                } else {
-                    note("MASTER_KEYS", "\(error)")
+                switch source {
+                case .command: note("MASTER_KEYS_COMMAND", "names a program whose keys cannot be used: \(error)")
+                case .transit: note("MASTER_KEYS", "has keys that cannot be used once they are decrypted: \(error)")
+                case .variable, .file, .store: note("MASTER_KEYS", "\(error)")
                 }
             }
         }
         return (source, text.map { SecretBytes(utf8: $0) })
     }
 
-    private mutating func masterKeyText(mayBeMissing: Bool, for command: Command) -> (MasterKeySource, String?) {
+    private mutating func configuredKeys(mayBeMissing: Bool) -> (MasterKeySource, String?) {
         let path = value("MASTER_KEYS_FILE")
-        guard let line = value("MASTER_KEYS_COMMAND") else {
-            let text = secret(
-                "MASTER_KEYS", fileVariable: "TOKEN_BROKER_MASTER_KEYS_FILE", mayBeMissing: mayBeMissing)
-            return (path.map { .file($0) } ?? (value("MASTER_KEYS") == nil ? .store : .variable), text)
-        }
-        let words = MasterKeySource.words(line)
-        if value("MASTER_KEYS") != nil || path != nil {
+        let text = secret("MASTER_KEYS", fileVariable: "TOKEN_BROKER_MASTER_KEYS_FILE", mayBeMissing: mayBeMissing)
+        return (path.map { .file($0) } ?? (value("MASTER_KEYS") == nil ? .store : .variable), text)
+    }
+
+    private mutating func printedKeys(by words: [String], runs: Bool) -> (MasterKeySource, String?) {
+        let others = ["MASTER_KEYS", "MASTER_KEYS_FILE", "MASTER_KEYS_VAULT", "MASTER_KEYS_VAULT_FILE"]
+        // All of them are read, so that none counts as unknown.
+        if others.compactMap({ value($0) }).count > 0 {
             note("MASTER_KEYS_COMMAND", "and another source of the master keys are both set; set one of them")
         } else if words.isEmpty {
             note("MASTER_KEYS_COMMAND", "names no program")
-        } else if command.needsMasterKeys, command != .healthCheck {
+        } else if runs {
             do throws(ProgramOutput.Failure) {
                 let text = try MasterKeySource.output(of: words, environment: environment)
                 if let text, !text.isEmpty { return (.command(words), text) }
@@ -111,6 +122,32 @@ struct EnvironmentReader: TextReader {
             }
         }
         return (.command(words), nil)
+    }
+
+    /// - Parameter outbound: nil where the keys are not needed.
+    private mutating func decryptedKeys(_ outbound: HTTPSClientConfiguration?) -> (MasterKeySource, String?) {
+        let list = secret("MASTER_KEYS", fileVariable: "TOKEN_BROKER_MASTER_KEYS_FILE")
+        guard let settings = document("MASTER_KEYS_VAULT") else { return (.transit, nil) }
+        do throws(TransitEngine.Fault) {
+            let engine = try TransitEngine(parsing: Array(settings.utf8))
+            guard let outbound else { return (.transit, nil) }
+            guard let list else {
+                note("MASTER_KEYS_VAULT", "requires TOKEN_BROKER_MASTER_KEYS, with the keys that it decrypts")
+                return (.transit, nil)
+            }
+            // The engine's token belongs to the agent that writes it.
+            if let file = engine.tokenFile, let access = try? SmallFile.readWithAccess(file, limit: 65_536).access {
+                if access.isWritableByOthers {
+                    note("MASTER_KEYS_VAULT", "names a token's file that other users can write to")
+                }
+                if access.isReadableByOthers { exposedFiles.append("TOKEN_BROKER_MASTER_KEYS_VAULT") }
+            }
+            // With a proxy or authorities that cannot be used, the engine would be asked in another way than the operator wants.
+            if faults.isEmpty { return (.transit, try engine.decrypt(list, over: outbound)) }
+        } catch {
+            note("MASTER_KEYS_VAULT", error.description)
+        }
+        return (.transit, nil)
     }
 
     /// The issuers of workloads' tokens: a list of objects, in the variable or in the file that its `_FILE` form names.

@@ -9,6 +9,8 @@ enum MasterKeySource: Equatable, Sendable {
     case file(String)
     /// A program and its arguments.
     case command([String])
+    /// A transit engine of Vault or OpenBao, which decrypts the value of TOKEN_BROKER_MASTER_KEYS.
+    case transit
     /// The directory of the embedded store.
     case store
 

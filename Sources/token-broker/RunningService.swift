@@ -69,7 +69,7 @@ struct RunningService {
         settings.providerTimeout = configuration.providerTimeout
         settings.core.renewalPatience = configuration.renewalPatience
         settings.rates = configuration.limits.rates
-        settings.workloadIssuers = configuration.workloadIssuers
+        settings.core.workloadIssuers = configuration.workloadIssuers
         settings.apiKeyLifetime = configuration.limits.apiKeyLifetime
         settings.apiKeyLongestLifetime = configuration.limits.apiKeyLongestLifetime
         settings.pendingLogins = configuration.limits.pendingLogins

@@ -8,12 +8,8 @@ func showPins(of origin: URLTarget.Origin) -> Never {
     let configuration = loadConfiguration(for: .pins(origin))
     runCommand { () async throws(CommandFailure) in
         do {
-            var settings = HTTPSClientConfiguration()
-            settings.trustedCAFile = configuration.trustedCAFile
-            settings.proxy = configuration.proxy
-            settings.targets = .everything
             let client = try HTTPSClient(
-                configuration: settings, loop: try EventLoop(name: "pins"), resolver: try NameResolver())
+                configuration: configuration.outbound, loop: try EventLoop(name: "pins"), resolver: try NameResolver())
             for line in lines(try await client.certificates(of: origin)) { Console.print(line) }
             return 0
         } catch let error as TransportError {

@@ -6,7 +6,6 @@ internal import Reactor
 /// writes the intact records to it. Sends nothing over a network and does not change the examined directory.
 func examineStore(repair target: String?) -> Never {
     let configuration = loadConfiguration(for: .examineStore(repair: target))
-    harden()
     do throws(CommandFailure) {
         Console.exit(try StoreDoctor(configuration).run(repair: target) ? 65 : 0)
     } catch {

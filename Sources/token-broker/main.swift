@@ -35,8 +35,9 @@ case .examineStore(let target): examineStore(repair: target)
 case .audit(let audit): runAudit(audit)
 }
 
-/// Reads the configuration. If it has faults, prints all of them and exits.
+/// Reads the configuration, once nothing writes the secrets in it to a disk. If it has faults, prints all of them and exits.
 func loadConfiguration(for command: Command) -> Configuration {
+    harden()
     do throws(Configuration.Faults) {
         return try Configuration(environment: ProcessEnvironment.variables, for: command)
     } catch {
@@ -53,7 +54,6 @@ func runService() -> Never {
     prepareCryptography()
     let configuration = loadConfiguration(for: .serve)
     TerminationSignal.blockWithHangUp()
-    harden()
     if configuration.locksMemory { lockMemory() }
     let service = Task {
         do throws(CommandFailure) {

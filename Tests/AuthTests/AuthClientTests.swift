@@ -133,7 +133,7 @@ internal import Testing
     /// Other processes that use the database must find the right expiry, even if this machine's clock is wrong.
     @Test(arguments: [Duration.seconds(7200), .seconds(-7200)])
     func `a token expires by the database's clock`(lead: Duration) async throws {
-        let postgres = try PostgresServer.shared.get()
+        let postgres = try await PostgresServer.shared.value
         let environment = AuthEnvironment(
             storage: .postgres(url: try await postgres.connectionToNewSchema(), masterKeys: BrokerHarness.masterKeys),
             allowsInsecureProviders: true, time: MachineTime(SystemTime(), ahead: lead))

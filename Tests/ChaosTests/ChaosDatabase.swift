@@ -20,7 +20,7 @@ final class ChaosDatabase: Sendable {
     }
 
     init() async throws {
-        let server = try PostgresServer()
+        let server = try await PostgresServer()
         name = try await server.makeDatabase()
         state = Mutex(State(server: server))
     }
@@ -31,8 +31,7 @@ final class ChaosDatabase: Sendable {
     /// Makes a standby of the server and waits until it has everything.
     func makeStandby() async throws {
         let server = server
-        // On a thread of its own: it waits for programs.
-        let standby = try await Task.detached { try PostgresServer(replicaOf: server) }.value
+        let standby = try await PostgresServer(replicaOf: server)
         try await standby.catchUp(with: server)
         state.withLock { $0.standby = standby }
     }
@@ -44,12 +43,9 @@ final class ChaosDatabase: Sendable {
     /// - Returns: when the server had ended.
     func failOver() async throws -> Moment {
         let (server, standby) = (server, try standby())
-        let ended = try await Task.detached {
-            try server.kill()
-            let ended = rightNow()
-            try standby.promote()
-            return ended
-        }.value
+        try await server.kill()
+        let ended = rightNow()
+        try await standby.promote()
         state.withLock { $0 = State(server: standby) }
         return ended
     }

@@ -193,13 +193,10 @@ struct ChaosFaults {
 
     private func disturbDatabase(_ draw: Draw) async throws {
         let (postgres, lot) = (cluster.postgres, draw.lot)
-        /// On a thread of its own: it waits for programs.
         func stop(_ shutdown: PostgresServer.Shutdown, forMilliseconds time: Int) async throws {
-            try await Task.detached {
-                try postgres.stop(shutdown)
-                try await Task.sleep(for: .milliseconds(time))
-                try postgres.start()
-            }.value
+            try await postgres.stop(shutdown)
+            try await Task.sleep(for: .milliseconds(time))
+            try await postgres.start()
         }
         switch draw.kind {
         case .postgres:

@@ -72,7 +72,7 @@ internal import Testing
         _ ending: LeaseRelease, _ body: (PostgresRecordStore, OlderBuild) async throws -> Void
     ) async throws {
         let configuration = try PostgresServer.configuration(
-            try await PostgresServer.shared.get().connectionToNewSchema())
+            try await PostgresServer.shared.value.connectionToNewSchema())
         let store = try await PostgresRecordStore.open(
             configuration, on: PostgresServer.loop, resolver: PostgresServer.resolver)
         let older = OlderBuild(pool: PostgresServer.pool(configuration))

@@ -10,8 +10,8 @@ internal import Testing
     private static func open(
         _ database: String, user: String = "postgres", port: UInt16? = nil, usesPooler: Bool = false
     ) async throws -> PostgresRecordStore {
-        var configuration = try PostgresServer.configuration(
-            PostgresServer.shared.get().uri(database: database, user: user, port: port))
+        var configuration = try await PostgresServer.configuration(
+            PostgresServer.shared.value.uri(database: database, user: user, port: port))
         configuration.usesPooler = usesPooler
         return try await PostgresRecordStore.open(
             configuration, on: PostgresServer.loop, resolver: PostgresServer.resolver, migrates: user == "postgres")
@@ -19,8 +19,8 @@ internal import Testing
 
     private static func run(_ statement: String, in database: String, user: String = "postgres") async throws -> String?
     {
-        let pool = PostgresServer.pool(
-            try PostgresServer.configuration(PostgresServer.shared.get().uri(database: database, user: user)))
+        let uri = try await PostgresServer.shared.value.uri(database: database, user: user)
+        let pool = PostgresServer.pool(try PostgresServer.configuration(uri))
         var sqlstate: String?
         do throws(PostgresError) {
             _ = try await pool.execute(PostgresStatement(trusted: statement), until: .after(.seconds(30)))
@@ -33,7 +33,7 @@ internal import Testing
 
     /// A database with the schema, and a role that has been granted `privileges` on the audit log.
     private static func database(_ privileges: String) async throws -> (name: String, role: String) {
-        let database = try await PostgresServer.shared.get().makeDatabase()
+        let database = try await PostgresServer.shared.value.makeDatabase()
         await (try open(database)).close()
         let role = "\(database)_broker"
         for statement in [
@@ -117,7 +117,7 @@ internal import Testing
     @Test func `a block whose answer was lost is found out to be stored, and one that did not arrive is not`()
         async throws
     {
-        let server = try PostgresServer.shared.get()
+        let server = try await PostgresServer.shared.value
         let database = try await server.makeDatabase()
         let relay = try PostgresRelay(to: server.port, on: PostgresServer.loop)
         await relay.start()
@@ -134,7 +134,7 @@ internal import Testing
     }
 
     @Test func `a chain without its first block is in the list by name`() async throws {
-        let connection = try await PostgresServer.shared.get().connectionToNewSchema()
+        let connection = try await PostgresServer.shared.value.connectionToNewSchema()
         let store = try await PostgresRecordStore.open(
             try PostgresServer.configuration(connection), on: PostgresServer.loop, resolver: PostgresServer.resolver)
         for block in [AuditBlock.sample("a-1", 1), .sample("b-1", 2), .sample("", 1, time: 9)] {
@@ -146,7 +146,7 @@ internal import Testing
     }
 
     @Test func `a number that is taken makes the outcome unknown, and changes nothing`() async throws {
-        let connection = try await PostgresServer.shared.get().connectionToNewSchema()
+        let connection = try await PostgresServer.shared.value.connectionToNewSchema()
         let store = try await PostgresRecordStore.open(
             try PostgresServer.configuration(connection), on: PostgresServer.loop, resolver: PostgresServer.resolver)
         try await store.commit([.audit(.sample("a-1", 1))])

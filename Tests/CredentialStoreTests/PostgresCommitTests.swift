@@ -117,7 +117,7 @@ internal import Testing
     func `takes as few round trips as it can, and a conflict changes nothing and is no error`(
         shape: Shape, usesPooler: Bool
     ) async throws {
-        let server = try PostgresServer.shared.get()
+        let server = try await PostgresServer.shared.value
         let relay = try PostgresRelay(to: server.port, on: PostgresServer.loop)
         await relay.start()
         let database = try await server.makeDatabase()
@@ -152,7 +152,7 @@ internal import Testing
     }
 
     @Test func `many who replace the same record under a tenant do so one after the other`() async throws {
-        let server = try PostgresServer.shared.get()
+        let server = try await PostgresServer.shared.value
         var configuration = try PostgresServer.configuration(await server.connectionToNewSchema())
         configuration.maximumConnections = 8
         let store = try await PostgresRecordStore.open(
@@ -187,7 +187,7 @@ internal import Testing
     }
 
     @Test func `what is written under a tenant that is being removed goes with it or is a conflict`() async throws {
-        let server = try PostgresServer.shared.get()
+        let server = try await PostgresServer.shared.value
         var configuration = try PostgresServer.configuration(await server.connectionToNewSchema())
         configuration.maximumConnections = 6
         let store = try await PostgresRecordStore.open(

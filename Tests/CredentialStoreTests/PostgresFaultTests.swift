@@ -44,25 +44,25 @@ internal import Testing
     }
 
     @Test func `a server that was killed is used again when it is back`() async throws {
-        let server = try PostgresServer()
+        let server = try await PostgresServer()
         let store = try await Self.open(Self.configuration(server.uri(database: "postgres")))
         let traffic = PostgresTraffic(store, limit: Self.limit)
         for round in 0..<3 {
             #expect(await traffic.time(from: .now, toWrite: true) != nil)
-            if round == 2 { try server.stop(.fast) } else { try server.kill() }
+            if round == 2 { try await server.stop(.fast) } else { try await server.kill() }
             #expect(await traffic.time(from: .now, toWrite: false, failing: true) != nil)
-            try server.start()
+            try await server.start()
             Self.expectRecovery(await traffic.time(from: .now, toWrite: true), "a restart")
         }
         await traffic.stop()
         await store.close()
-        try server.stop(.immediate)
+        try await server.stop(.immediate)
     }
 
     // H084
     @Test func `after a failover the new server is used, and the old one no more`() async throws {
-        let primary = try PostgresServer()
-        let replica = try PostgresServer(replicaOf: primary)
+        let primary = try await PostgresServer()
+        let replica = try await PostgresServer(replicaOf: primary)
         // The standby must have every acknowledged write.
         _ = try await primary.run("ALTER SYSTEM SET synchronous_standby_names = '*'")
         _ = try await primary.run("SELECT pg_reload_conf()")
@@ -72,20 +72,20 @@ internal import Testing
         let store = try await Self.open(Self.configuration(uri))
         let traffic = PostgresTraffic(store, limit: Self.limit)
         #expect(await traffic.time(from: .now, toWrite: true) != nil)
-        try primary.kill()
+        try await primary.kill()
         #expect(await traffic.time(from: .now, toWrite: false, failing: true) != nil)
-        try replica.promote()
+        try await replica.promote()
         Self.expectRecovery(await traffic.time(from: .now, toWrite: true), "a failover to another host")
         try await store.check()
         await traffic.stop()
         await store.close()
-        try replica.stop(.immediate)
+        try await replica.stop(.immediate)
     }
 
     // H084
     @Test func `a name that leads elsewhere after a failover is followed, though not to a standby`() async throws {
-        let primary = try PostgresServer()
-        let replica = try PostgresServer(replicaOf: primary)
+        let primary = try await PostgresServer()
+        let replica = try await PostgresServer(replicaOf: primary)
         let address = Mutex(primary.address)
         let configuration = try Self.configuration(
             "postgresql://postgres:\(PostgresServer.password)@database.example:\(primary.port)/postgres?sslmode=disable"
@@ -96,13 +96,13 @@ internal import Testing
         let pool = PostgresPool(configuration, on: PostgresServer.loop, resolver: resolver)
         let whoAmI = PostgresStatement("SELECT host(inet_server_addr())")
         #expect(try await pool.execute(whoAmI, until: .after(.seconds(3))).first?.text(0) == primary.address)
-        try primary.kill()
+        try await primary.kill()
         address.withLock { $0 = replica.address }
         let start = MonotonicInstant.now
         while start.duration(to: .now) < .milliseconds(500) {
             await #expect(throws: PostgresError.self) { _ = try await pool.execute(whoAmI, until: .after(.seconds(3))) }
         }
-        try replica.promote()
+        try await replica.promote()
         let promoted = MonotonicInstant.now
         var found: String?
         while found == nil, promoted.duration(to: .now) < Self.recovery {
@@ -111,14 +111,14 @@ internal import Testing
         #expect(found == replica.address)
         print("recovery after a failover behind a name: \(promoted.duration(to: .now))")
         await pool.close()
-        try replica.stop(.immediate)
+        try await replica.stop(.immediate)
     }
 
     // H084
     @Test func `a server that takes no writes for a while is read from, and written to as soon as it takes them`()
         async throws
     {
-        let server = try PostgresServer()
+        let server = try await PostgresServer()
         let store = try await Self.open(Self.configuration(server.uri(database: "postgres")))
         let traffic = PostgresTraffic(store, limit: Self.limit)
         #expect(await traffic.time(from: .now, toWrite: true) != nil)
@@ -131,14 +131,14 @@ internal import Testing
         await traffic.stop()
         try await store.check()
         await store.close()
-        try server.stop(.immediate)
+        try await server.stop(.immediate)
     }
 
     // H106
     @Test func `a server without room for a connection refuses in time, and lets in as soon as there is room`()
         async throws
     {
-        let server = try PostgresServer(settings: ["max_connections = 12", "superuser_reserved_connections = 0"])
+        let server = try await PostgresServer(settings: ["max_connections = 12", "superuser_reserved_connections = 0"])
         let configuration = try Self.configuration(server.uri(database: "postgres"))
         let first = try await Self.open(configuration)
         try await first.commit([.insert(Self.record)])
@@ -157,11 +157,11 @@ internal import Testing
         let second = try await Self.open(configuration)
         #expect(try await second.read(Self.record.id) == Self.record)
         await second.close()
-        try server.stop(.immediate)
+        try await server.stop(.immediate)
     }
 
     @Test func `a pooler without room refuses in time, and lets in as soon as there is room`() async throws {
-        let server = try PostgresServer.shared.get()
+        let server = try await PostgresServer.shared.value
         let database = try await server.makeDatabase()
         let pooler = try await PgBouncerServer.start(before: server, poolSize: 1, clientLimit: 4, queryWait: 1)
         var configuration = try Self.configuration(pooler.uri(database: database))
@@ -199,7 +199,7 @@ internal import Testing
     }
 
     @Test func `a pooler that is restarted is used again`() async throws {
-        let server = try PostgresServer.shared.get()
+        let server = try await PostgresServer.shared.value
         let database = try await server.makeDatabase()
         let relay = try PostgresRelay(to: server.port, on: PostgresServer.loop)
         await relay.start()
@@ -224,7 +224,7 @@ internal import Testing
 
     // H083
     @Test func `a slow server is waited for, and one that is too slow is not`() async throws {
-        let server = try PostgresServer.shared.get()
+        let server = try await PostgresServer.shared.value
         let database = try await server.makeDatabase()
         let relay = try PostgresRelay(to: server.port, on: PostgresServer.loop)
         await relay.start()
@@ -244,7 +244,7 @@ internal import Testing
     }
 
     @Test func `a writer that waits too long for a row's lock is refused in time, and no other call is`() async throws {
-        let server = try PostgresServer.shared.get()
+        let server = try await PostgresServer.shared.value
         let database = try await server.makeDatabase()
         let store = try await Self.open(Self.configuration(server.uri(database: database)))
         try await store.commit([.insert(Self.record)])
@@ -270,7 +270,7 @@ internal import Testing
 
     // H084
     @Test func `connections that die without a word are replaced`() async throws {
-        let server = try PostgresServer.shared.get()
+        let server = try await PostgresServer.shared.value
         let database = try await server.makeDatabase()
         let relay = try PostgresRelay(to: server.port, on: PostgresServer.loop)
         await relay.start()
@@ -288,7 +288,7 @@ internal import Testing
     }
 
     @Test func `a connection that died while it lay idle costs a moment, and not a call`() async throws {
-        let server = try PostgresServer.shared.get()
+        let server = try await PostgresServer.shared.value
         let relay = try PostgresRelay(to: server.port, on: PostgresServer.loop)
         await relay.start()
         let pool = PostgresPool(

@@ -9,20 +9,20 @@ internal import Testing
 @Suite struct `PostgreSQL migrations` {
     private static var soon: MonotonicInstant { .after(.seconds(60)) }
 
-    private static func pool(_ database: String) throws -> PostgresPool {
-        PostgresServer.pool(try configuration(database))
+    private static func pool(_ database: String) async throws -> PostgresPool {
+        PostgresServer.pool(try await configuration(database))
     }
 
     private static func configuration(
         _ database: String, user: String = "postgres", password: String = PostgresServer.password
-    ) throws -> PostgresConfiguration {
-        try PostgresServer.configuration(
-            PostgresServer.shared.get().uri(database: database, user: user, password: password))
+    ) async throws -> PostgresConfiguration {
+        try await PostgresServer.configuration(
+            PostgresServer.shared.value.uri(database: database, user: user, password: password))
     }
 
     private static func open(_ database: String) async throws -> PostgresRecordStore {
         try await PostgresRecordStore.open(
-            try configuration(database), on: PostgresServer.loop, resolver: PostgresServer.resolver)
+            configuration(database), on: PostgresServer.loop, resolver: PostgresServer.resolver)
     }
 
     private static func versions(_ pool: PostgresPool) async throws -> [Int64?] {
@@ -44,23 +44,23 @@ internal import Testing
     }
 
     @Test func `are applied once`() async throws {
-        let database = try await PostgresServer.shared.get().makeDatabase()
+        let database = try await PostgresServer.shared.value.makeDatabase()
         for _ in 0..<2 {
             let store = try await Self.open(database)
             try await store.check()
             await store.close()
         }
-        let pool = try Self.pool(database)
+        let pool = try await Self.pool(database)
         #expect(try await Self.versions(pool) == Migrations.all.map(\.version))
         await pool.close()
     }
 
     @Test func `are applied once by many at the same time`() async throws {
-        let database = try await PostgresServer.shared.get().makeDatabase()
+        let database = try await PostgresServer.shared.value.makeDatabase()
         try await withThrowingTaskGroup(of: Migrations.SchemaState.self) { group in
             for _ in 0..<6 {
                 group.addTask {
-                    let pool = try Self.pool(database)
+                    let pool = try await Self.pool(database)
                     let state = try await Migrations.apply(Self.steps, through: pool, until: Self.soon)
                     await pool.close()
                     return state
@@ -68,13 +68,13 @@ internal import Testing
             }
             for try await state in group { #expect(state == .usable) }
         }
-        let pool = try Self.pool(database)
+        let pool = try await Self.pool(database)
         #expect(try await Self.versions(pool) == [1, 2, 3, 4, 5])
         await pool.close()
     }
 
     @Test func `go on where an older build stopped`() async throws {
-        let pool = try Self.pool(try await PostgresServer.shared.get().makeDatabase())
+        let pool = try await Self.pool(PostgresServer.shared.value.makeDatabase())
         #expect(try await Migrations.apply(Array(Self.steps.prefix(2)), through: pool, until: Self.soon) == .usable)
         #expect(try await Migrations.apply(Self.steps, through: pool, until: Self.soon) == .usable)
         #expect(try await Self.versions(pool) == [1, 2, 3, 4, 5])
@@ -82,7 +82,7 @@ internal import Testing
     }
 
     @Test func `a step that fails leaves nothing behind`() async throws {
-        let pool = try Self.pool(try await PostgresServer.shared.get().makeDatabase())
+        let pool = try await Self.pool(PostgresServer.shared.value.makeDatabase())
         let failing = Migration(
             version: 2, compatible: 1,
             statements: [PostgresStatement("CREATE TABLE half (n bigint)"), PostgresStatement("SELECT 1 / 0")])
@@ -97,9 +97,9 @@ internal import Testing
 
     // H089
     @Test func `a newer schema is used when it says that this build can, and refused otherwise`() async throws {
-        let database = try await PostgresServer.shared.get().makeDatabase()
+        let database = try await PostgresServer.shared.value.makeDatabase()
         let store = try await Self.open(database)
-        let pool = try Self.pool(database)
+        let pool = try await Self.pool(database)
         let known = Int64(Migrations.all.count)
         _ = try await pool.execute(
             Statements.recordMigration, [.integer(known + 1), .integer(known)], until: Self.soon)
@@ -119,11 +119,11 @@ internal import Testing
     }
 
     @Test func `an up-to-date schema needs a role that can read and write, no more`() async throws {
-        let server = try PostgresServer.shared.get()
+        let server = try await PostgresServer.shared.value
         let database = try await server.makeDatabase()
         let owner = try await Self.open(database)
         await owner.close()
-        let pool = try Self.pool(database)
+        let pool = try await Self.pool(database)
         let role = "role_\(database)"
         for statement in [
             "CREATE ROLE \(role) LOGIN PASSWORD 'plain'",
@@ -134,7 +134,7 @@ internal import Testing
             _ = try await pool.execute(PostgresStatement(trusted: statement), until: Self.soon)
         }
         let store = try await PostgresRecordStore.open(
-            try Self.configuration(database, user: role, password: "plain"),
+            Self.configuration(database, user: role, password: "plain"),
             on: PostgresServer.loop, resolver: PostgresServer.resolver)
         try await store.check()
         let tenant = TenantName("alpha")!
@@ -150,8 +150,8 @@ internal import Testing
 
     // H089
     @Test func `an older build works beside this one`() async throws {
-        let database = try await PostgresServer.shared.get().makeDatabase()
-        let pool = try Self.pool(database)
+        let database = try await PostgresServer.shared.value.makeDatabase()
+        let pool = try await Self.pool(database)
         let older = Array(Migrations.all.prefix(1))
         #expect(try await Migrations.apply(older, through: pool, until: Self.soon) == .usable)
         // A row as schema version 1 has it.

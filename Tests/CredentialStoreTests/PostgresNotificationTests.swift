@@ -145,7 +145,7 @@ internal import Testing
     ]
 
     @Test func `tells a replica of every commit of the others and of its own, and of no conflict`() async throws {
-        let server = try PostgresServer.shared.get()
+        let server = try await PostgresServer.shared.value
         let configuration = try PostgresServer.configuration(server.uri(database: try await server.makeDatabase()))
         let (one, other) = (try await Self.open(configuration), try await Self.open(configuration))
         let kept = StoredRecord(id: RecordID(.login, TenantName("beta")!, key: "kept"), version: 5, sealed: [1])
@@ -175,7 +175,7 @@ internal import Testing
 
     // H087
     @Test func `tells that it lives, that it was lost and that it follows again`() async throws {
-        let server = try PostgresServer.shared.get()
+        let server = try await PostgresServer.shared.value
         let database = try await server.makeDatabase()
         let relay = try PostgresRelay(to: server.port, on: PostgresServer.loop)
         await relay.start()
@@ -198,7 +198,7 @@ internal import Testing
     }
 
     @Test func `tells of a commit whose answer was lost that anything may have changed`() async throws {
-        let server = try PostgresServer.shared.get()
+        let server = try await PostgresServer.shared.value
         let database = try await server.makeDatabase()
         let relay = try PostgresRelay(to: server.port, on: PostgresServer.loop)
         await relay.start()
@@ -222,7 +222,7 @@ internal import Testing
     }
 
     @Test func `what is told comes after the commit, so that it can be read`() async throws {
-        let server = try PostgresServer.shared.get()
+        let server = try await PostgresServer.shared.value
         let configuration = try PostgresServer.configuration(server.uri(database: try await server.makeDatabase()))
         let (reader, writer) = (try await Self.open(configuration), try await Self.open(configuration))
         var news = Self.watchChanges(reader).makeAsyncIterator()
@@ -241,7 +241,7 @@ internal import Testing
     }
 
     @Test func `is silent where it is switched off, and then others are not told`() async throws {
-        let server = try PostgresServer.shared.get()
+        let server = try await PostgresServer.shared.value
         let configuration = try PostgresServer.configuration(server.uri(database: try await server.makeDatabase()))
         let listening = try await Self.open(configuration)
         let silent = try await Self.open(configuration, .off)
@@ -260,7 +260,7 @@ internal import Testing
     }
 
     @Test func `is not watched where the store was closed before`() async throws {
-        let server = try PostgresServer.shared.get()
+        let server = try await PostgresServer.shared.value
         let configuration = try PostgresServer.configuration(server.uri(database: try await server.makeDatabase()))
         let store = try await Self.open(configuration)
         await store.close()
@@ -278,7 +278,7 @@ internal import Testing
         id: RecordID(.credentials, alpha, key: "k"), version: 1, sealed: [1])
 
     private static let pooler = Task {
-        try await PgBouncerServer.start(before: PostgresServer.shared.get())
+        try await PgBouncerServer.start(before: PostgresServer.shared.value)
     }
 
     private static func open(
@@ -290,19 +290,19 @@ internal import Testing
 
     @Test(arguments: StoreConformance.checks + StoreConformance.durableChecks + StoreConformance.sharedChecks)
     func `keeps the contract`(check: StoreConformance) async throws {
-        let database = try await PostgresServer.shared.get().makeDatabase()
+        let database = try await PostgresServer.shared.value.makeDatabase()
         let configuration = try await Self.pooler.value.configuration(database: database)
         try await check.run { try await Self.open(configuration) }
     }
 
     @Test(arguments: StoreConformance.checks)
     func `keeps the contract without LISTEN and NOTIFY`(check: StoreConformance) async throws {
-        let connection = try await PostgresServer.shared.get().connectionToNewSchema()
+        let connection = try await PostgresServer.shared.value.connectionToNewSchema()
         try await check.run { try await Self.open(PostgresServer.configuration(connection), .off) }
     }
 
     @Test func `keeps the contract of a pooler that was not declared as far as that goes`() async throws {
-        let database = try await PostgresServer.shared.get().makeDatabase()
+        let database = try await PostgresServer.shared.value.makeDatabase()
         let pooler = try await Self.pooler.value
         let owner = try await Self.open(pooler.configuration(database: database))
         await owner.close()
@@ -315,7 +315,7 @@ internal import Testing
     }
 
     @Test func `commits are heard on a direct connection`() async throws {
-        let server = try PostgresServer.shared.get()
+        let server = try await PostgresServer.shared.value
         let database = try await server.makeDatabase()
         let pooled = try await Self.pooler.value.configuration(database: database)
         let direct = try PostgresServer.configuration(server.uri(database: database))
@@ -335,7 +335,7 @@ internal import Testing
     }
 
     @Test func `a pooler that is taken for a direct connection is never followed`() async throws {
-        let database = try await PostgresServer.shared.get().makeDatabase()
+        let database = try await PostgresServer.shared.value.makeDatabase()
         let pooled = try await Self.pooler.value.configuration(database: database)
         var heartbeat = PostgresListener.Settings()
         heartbeat.limit = .milliseconds(500)

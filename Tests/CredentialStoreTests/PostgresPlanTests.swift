@@ -40,7 +40,7 @@ internal import Testing
     ]
 
     private static let store = Task {
-        let server = try PostgresServer.shared.get()
+        let server = try await PostgresServer.shared.value
         let database = try await server.makeDatabase()
         let configuration = try PostgresServer.configuration(server.uri(database: database))
         let store = try await PostgresRecordStore.open(

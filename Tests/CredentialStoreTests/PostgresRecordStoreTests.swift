@@ -19,7 +19,7 @@ internal import Testing
         _ database: String, port: UInt16? = nil, adjust: (inout PostgresConfiguration) -> Void = { _ in },
         report: @escaping @Sendable (PostgresError) -> Void = { _ in }
     ) async throws -> PostgresRecordStore {
-        let uri = try PostgresServer.shared.get().uri(database: database, port: port)
+        let uri = try await PostgresServer.shared.value.uri(database: database, port: port)
         return try await open(connection: uri, adjust: adjust, report: report)
     }
 
@@ -39,19 +39,19 @@ internal import Testing
 
     @Test(arguments: StoreConformance.checks + StoreConformance.durableChecks + StoreConformance.sharedChecks)
     func `keeps the contract`(check: StoreConformance) async throws {
-        let connection = try await PostgresServer.shared.get().connectionToNewSchema()
+        let connection = try await PostgresServer.shared.value.connectionToNewSchema()
         try await check.run { try await Self.open(connection: connection) }
     }
 
     @Test(arguments: StoreConformance.checks)
     func `keeps the contract behind a pooler`(check: StoreConformance) async throws {
-        let connection = try await PostgresServer.shared.get().connectionToNewSchema()
+        let connection = try await PostgresServer.shared.value.connectionToNewSchema()
         try await check.run { try await Self.open(connection: connection) { $0.usesPooler = true } }
     }
 
     @Test(arguments: StoreConformance.checks)
     func `keeps the contract whatever level the database's transactions have`(check: StoreConformance) async throws {
-        let connection = try await PostgresServer.shared.get().connectionToNewSchema(
+        let connection = try await PostgresServer.shared.value.connectionToNewSchema(
             settings: " -cdefault_transaction_isolation=serializable")
         try await check.run { try await Self.open(connection: connection) }
     }
@@ -62,7 +62,7 @@ internal import Testing
     private static func withRelay(
         _ body: (PostgresRecordStore, PostgresRelay) async throws -> Void
     ) async throws {
-        let server = try PostgresServer.shared.get()
+        let server = try await PostgresServer.shared.value
         let relay = try PostgresRelay(to: server.port, on: PostgresServer.loop)
         await relay.start()
         let store = try await open(server.makeDatabase(), port: relay.port) { $0.usesPooler = true }
@@ -174,7 +174,7 @@ internal import Testing
     }
 
     @Test func `a commit outlives the cancellation of its caller`() async throws {
-        let store = try await Self.open(try await PostgresServer.shared.get().makeDatabase())
+        let store = try await Self.open(try await PostgresServer.shared.value.makeDatabase())
         let task = Task { try await store.commit([.insert(Self.record())]) }
         task.cancel()
         try await task.value
@@ -259,7 +259,7 @@ internal import Testing
 
     @Test func `an entry whose writer is slow to commit appears behind what was read, and none is missed`() async throws
     {
-        let server = try PostgresServer.shared.get()
+        let server = try await PostgresServer.shared.value
         let database = try await server.makeDatabase()
         let stores = [try await Self.open(database), try await Self.open(database)]
         let connection = try await PostgresServer.connect(PostgresServer.configuration(server.uri(database: database)))
@@ -288,7 +288,7 @@ internal import Testing
     }
 
     @Test func `writers do not wait for the replica that gives the sequences`() async throws {
-        let server = try PostgresServer.shared.get()
+        let server = try await PostgresServer.shared.value
         let database = try await server.makeDatabase()
         let store = try await Self.open(database)
         let connection = try await PostgresServer.connect(PostgresServer.configuration(server.uri(database: database)))
@@ -305,7 +305,7 @@ internal import Testing
     }
 
     @Test func `more entries than are numbered at once are all read`() async throws {
-        let server = try PostgresServer.shared.get()
+        let server = try await PostgresServer.shared.value
         let database = try await server.makeDatabase()
         let store = try await Self.open(database)
         let connection = try await PostgresServer.connect(PostgresServer.configuration(server.uri(database: database)))
@@ -322,7 +322,7 @@ internal import Testing
     }
 
     @Test func `a log without readers is trimmed, but for what is not committed`() async throws {
-        let server = try PostgresServer.shared.get()
+        let server = try await PostgresServer.shared.value
         let database = try await server.makeDatabase()
         let store = try await Self.open(database)
         let connection = try await PostgresServer.connect(PostgresServer.configuration(server.uri(database: database)))
@@ -338,7 +338,7 @@ internal import Testing
     }
 
     @Test func `a tenant's removal waits for a commit that requires it, and takes what it wrote`() async throws {
-        let server = try PostgresServer.shared.get()
+        let server = try await PostgresServer.shared.value
         let database = try await server.makeDatabase()
         let store = try await Self.open(database)
         let tenant = StoredRecord(id: RecordID(.tenant, Self.tenant), version: 1, sealed: [0])
@@ -369,7 +369,7 @@ internal import Testing
     }
 
     @Test func `commits that cross each other's records do not fail`() async throws {
-        let store = try await Self.open(try await PostgresServer.shared.get().makeDatabase())
+        let store = try await Self.open(try await PostgresServer.shared.value.makeDatabase())
         let ids = (0..<6).map { RecordID(.credentials, Self.tenant, key: "\($0)") }
         try await store.commit(ids.map { .insert(StoredRecord(id: $0, version: 1, sealed: [1])) })
         let succeeded = try await withThrowingTaskGroup(of: Int.self) { group in
@@ -401,7 +401,7 @@ internal import Testing
     }
 
     @Test func `a record that is being written is not expired, and no call waits`() async throws {
-        let server = try PostgresServer.shared.get()
+        let server = try await PostgresServer.shared.value
         let database = try await server.makeDatabase()
         let store = try await Self.open(database)
         for key in ["a", "b"] {
@@ -439,7 +439,7 @@ internal import Testing
     // MARK: Health
 
     @Test func `a server that takes no writes fails the check and refuses commits`() async throws {
-        let server = try PostgresServer.shared.get()
+        let server = try await PostgresServer.shared.value
         let database = try await server.makeDatabase()
         let store = try await Self.open(database)
         try await store.commit([.insert(Self.record())])
@@ -465,7 +465,7 @@ internal import Testing
     }
 
     @Test func `a schema that was damaged is said to be`() async throws {
-        let server = try PostgresServer.shared.get()
+        let server = try await PostgresServer.shared.value
         let database = try await server.makeDatabase()
         let store = try await Self.open(database)
         let connection = try await PostgresServer.connect(PostgresServer.configuration(server.uri(database: database)))
@@ -480,7 +480,7 @@ internal import Testing
     }
 
     @Test func `a silent server is reported within the limits, and used again when it answers`() async throws {
-        let server = try PostgresServer.shared.get()
+        let server = try await PostgresServer.shared.value
         let relay = try PostgresRelay(to: server.port, on: PostgresServer.loop)
         await relay.start()
         let store = try await Self.open(server.makeDatabase(), port: relay.port) { configuration in

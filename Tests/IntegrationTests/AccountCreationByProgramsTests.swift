@@ -13,7 +13,7 @@ struct `The program and a user's account` {
     private static func start() async throws -> (
         server: PostgresServer, provider: RunningProvider, processes: [TestProcess], brokers: [BrokerClient]
     ) {
-        let server = try PostgresServer()
+        let server = try await PostgresServer()
         let provider = try RunningProvider(
             ProviderConfiguration(profile: .duckduckgo, clients: [ProviderClient("app")]))
         let variables = [
@@ -54,7 +54,7 @@ struct `The program and a user's account` {
         for process in processes { #expect(await process.terminate() == 0) }
         for broker in brokers { await broker.close() }
         await provider.close()
-        try server.stop(.immediate)
+        try await server.stop(.immediate)
     }
 
     @Test func `is created by another replica where the first one dies before it has sent the request`() async throws {
@@ -77,6 +77,6 @@ struct `The program and a user's account` {
         for process in processes.dropFirst() { #expect(await process.terminate() == 0) }
         for broker in brokers { await broker.close() }
         await provider.close()
-        try server.stop(.immediate)
+        try await server.stop(.immediate)
     }
 }

@@ -108,7 +108,7 @@ struct `The audit of the program` {
     }
 
     @Test func `of a database shows what the owner of the tables did`() async throws {
-        let server = try PostgresServer.shared.get()
+        let server = try await PostgresServer.shared.value
         let database = try await server.makeDatabase()
         let uri = server.uri(database: database)
         let port = try PostgresServer.freePort()
@@ -140,7 +140,7 @@ struct `The audit of the program` {
     }
 
     @Test func `a service whose log cannot be written does not start`() async throws {
-        let server = try PostgresServer.shared.get()
+        let server = try await PostgresServer.shared.value
         let database = try await server.makeDatabase()
         let uri = server.uri(database: database)
         let process = try await BrokerProcess.start(

@@ -89,7 +89,7 @@ import Testing
     }
 
     @Test func `looks at tenants and keys of a database while it is in use`() async throws {
-        let server = try PostgresServer()
+        let server = try await PostgresServer()
         let port = try PostgresServer.freePort()
         var variables = careful
         variables["DATA_DIR"] = nil
@@ -147,7 +147,7 @@ import Testing
         #expect(lost.status == 65, "\(lost.lines.joined(separator: "\n"))")
         #expect(await process.terminate() == 0)
         await broker.close()
-        try server.stop(.immediate)
+        try await server.stop(.immediate)
     }
 
     @Test func `says that it cannot look at an embedded store that is in use`() async throws {

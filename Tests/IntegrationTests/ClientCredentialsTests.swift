@@ -11,7 +11,7 @@ struct `The program and a client's first credentials` {
     private static let replicas = 3
 
     @Test func `are fetched by one call of all replicas`() async throws {
-        let server = try PostgresServer()
+        let server = try await PostgresServer()
         let provider = try RunningProvider(
             ProviderConfiguration(profile: .tidal, clients: [ProviderClient("c1", secret: "client-secret")]))
         let variables = [
@@ -46,6 +46,6 @@ struct `The program and a client's first credentials` {
         for process in processes { #expect(await process.terminate() == 0) }
         for broker in brokers { await broker.close() }
         await provider.close()
-        try server.stop(.immediate)
+        try await server.stop(.immediate)
     }
 }

@@ -58,8 +58,10 @@ struct `The program and its database` {
         /// How long it takes until a write succeeds.
         func expectRecovery(_ what: String) async throws {
             let start = MonotonicInstant.now
-            while try await call(.post, "/login/initialize", body: "{}").status != 201 {
-                guard start.duration(to: .now) < recovery else {
+            while true {
+                let sent = start.duration(to: .now)
+                if try await call(.post, "/login/initialize", body: "{}").status == 201 { break }
+                guard sent < recovery else {
                     Issue.record("no recovery: \(what)")
                     return
                 }
@@ -75,14 +77,15 @@ struct `The program and its database` {
             let start = MonotonicInstant.now
             var asked = 0
             while true {
+                // What counts is when the broker was asked: this task may be held up until it sees the answer.
+                let sent = start.duration(to: .now)
                 let answer = try await call(.get, "/readyz")
                 if answer.status == status { return }
                 asked += 1
-                let took = start.duration(to: .now)
-                guard took < recovery else {
-                    let log = process.lines.suffix(20).joined(separator: "\n")
+                guard sent < recovery else {
+                    let log = process.lines.filter { !$0.contains("/readyz") }.suffix(20).joined(separator: "\n")
                     Issue.record(
-                        "/readyz answered \(asked) times in \(took), and never \(status): \(answer.text)\n\(log)")
+                        "/readyz answered \(asked) times in \(sent), and never \(status): \(answer.text)\n\(log)")
                     return
                 }
             }
@@ -90,7 +93,7 @@ struct `The program and its database` {
     }
 
     private static func run(_ body: (Setting) async throws -> Void) async throws {
-        let server = try PostgresServer()
+        let server = try await PostgresServer()
         let provider = try RunningProvider(
             ProviderConfiguration(profile: .tidal, clients: [ProviderClient("c1")]))
         let port = try PostgresServer.freePort()
@@ -106,7 +109,7 @@ struct `The program and its database` {
         #expect(await process.terminate() == 0)
         await broker.close()
         await provider.close()
-        try server.stop(.immediate)
+        try await server.stop(.immediate)
     }
 
     // H083
@@ -115,7 +118,7 @@ struct `The program and its database` {
     {
         try await Self.run { setting in
             for isKilled in [true, false] {
-                if isKilled { try setting.server.kill() } else { try setting.server.stop(.fast) }
+                if isKilled { try await setting.server.kill() } else { try await setting.server.stop(.fast) }
                 for _ in 0..<3 {
                     try await setting.expectCredentials()
                     try await setting.expectUnavailable(.post, "/login/initialize", body: "{}")
@@ -124,7 +127,7 @@ struct `The program and its database` {
                     try await setting.expectReadiness(503)
                     #expect(try await setting.call(.get, "/livez").status == 200)
                 }
-                try setting.server.start()
+                try await setting.server.start()
                 try await setting.expectRecovery("a restart")
                 try await setting.expectCredentials()
             }
@@ -154,7 +157,7 @@ struct `The program and its database` {
     @Test func `works behind a pooler, with notifications on a direct connection, from a file, or without`()
         async throws
     {
-        let server = try PostgresServer.shared.get()
+        let server = try await PostgresServer.shared.value
         let provider = try RunningProvider(
             ProviderConfiguration(profile: .tidal, clients: [ProviderClient("c1")]))
         let pooler = try await PgBouncerServer.start(before: server)
@@ -187,7 +190,7 @@ struct `The program and its database` {
     }
 
     @Test func `a logout at one replica is known to the other at once`() async throws {
-        let server = try PostgresServer.shared.get()
+        let server = try await PostgresServer.shared.value
         let provider = try RunningProvider(
             ProviderConfiguration(profile: .tidal, clients: [ProviderClient("c1")]))
         let pooler = try await PgBouncerServer.start(before: server)
@@ -196,6 +199,8 @@ struct `The program and its database` {
         variables["DATABASE_URL"] = pooler.uri(database: database)
         variables["DATABASE_POOLER"] = "true"
         variables["DATABASE_LISTEN_URL"] = server.uri(database: database)
+        // So nothing but a notification makes a change known soon.
+        variables["CACHE_SECONDS"] = "3600"
         var processes: [TestProcess] = []
         var brokers: [BrokerClient] = []
         for _ in 0..<2 {
@@ -212,14 +217,14 @@ struct `The program and its database` {
                 // The notification of a login is on its way for a moment.
                 let begun = MonotonicInstant.now
                 while try await broker.call(.get, "/credentials", tenant: "t1").json["level"]?.string != "user" {
-                    try #require(begun.duration(to: .now) < .seconds(2))
+                    try #require(begun.duration(to: .now) < .seconds(20))
                 }
             }
             let start = MonotonicInstant.now
             #expect(try await brokers[0].call(.delete, "/credentials", tenant: "t1").status == 204)
             while try await brokers[1].call(.get, "/credentials", tenant: "t1").json["level"]?.string == "user" {
-                // Without notifications it would take until what is in memory is looked up again, after 5 s.
-                try #require(start.duration(to: .now) < .seconds(3))
+                // Without notifications it would take until the records in memory are checked, after 50 s.
+                try #require(start.duration(to: .now) < .seconds(20))
             }
             print("a logout was known to the other replica after \(start.duration(to: .now))")
         }
@@ -230,7 +235,7 @@ struct `The program and its database` {
     }
 
     @Test func `faults of the pooler's and the listener's variables are told`() async throws {
-        let server = try PostgresServer.shared.get()
+        let server = try await PostgresServer.shared.value
         let (status, output) = try await BrokerProcess.run(
             ["config", "check"],
             [

@@ -10,7 +10,7 @@ import Testing
 struct `A device login at a running broker` {
     /// What the other programs of a test share with the first one.
     private static func database() async throws -> [String: String] {
-        let server = try PostgresServer.shared.get()
+        let server = try await PostgresServer.shared.value
         return [
             "DATABASE_URL": server.uri(database: try await server.makeDatabase()),
             "MASTER_KEYS": BrokerHarness.masterKeys, "ALLOW_INSECURE_PROVIDERS": "true", "LOG_LEVEL": "debug",
@@ -132,8 +132,8 @@ struct `A device login at a running broker` {
         _ = try await first.line { $0.contains(#""event":"login_completed""#) }
         let completed = ContinuousClock.now
         #expect(try await waiting.text == #"{"status":"completed"}"#)
-        // A second, and room for a busy machine.
-        #expect(completed.duration(to: .now) < .seconds(5))
+        // It takes a second, and more on a busy machine; untold, the caller would wait for a minute.
+        #expect(completed.duration(to: .now) < .seconds(20))
         #expect(await first.terminate() == 0)
         #expect(await second.terminate() == 0)
         await provider.close()

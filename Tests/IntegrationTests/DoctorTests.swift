@@ -93,7 +93,7 @@ struct `The doctor of stores` {
     }
 
     @Test func `a journal is checked at the start, examined and repaired in the same way`() async throws {
-        let database = try PostgresServer.shared.get()
+        let database = try await PostgresServer.shared.value
         let uri = database.uri(database: try await database.makeDatabase())
         let variables = [
             "DATABASE_URL": uri, "JOURNAL_DIR": directory.path, "MASTER_KEYS": BrokerHarness.masterKeys, "DATA_DIR": "",

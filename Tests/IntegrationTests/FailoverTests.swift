@@ -30,8 +30,8 @@ struct `The program and a standby that is behind` {
         var processes: [TestProcess] { running.withLock { $0 } }
 
         init(replicas: Int, hasJournal: Bool = false, _ others: [String: String] = [:]) async throws {
-            primary = try PostgresServer()
-            standby = try PostgresServer(replicaOf: primary)
+            primary = try await PostgresServer()
+            standby = try await PostgresServer(replicaOf: primary)
             var configuration = ProviderConfiguration(profile: .tidal, clients: [ProviderClient("c1")])
             configuration.rotation = .rotate(grace: .zero)
             provider = try RunningProvider(configuration)
@@ -97,9 +97,9 @@ struct `The program and a standby that is behind` {
             running.withLock { $0[replica] = process }
         }
 
-        func failOver() throws {
-            try primary.kill()
-            try standby.promote()
+        func failOver() async throws {
+            try await primary.kill()
+            try await standby.promote()
         }
 
         /// The users who are logged in, and those whose tokens a replica cannot have refreshed.
@@ -133,7 +133,7 @@ struct `The program and a standby that is behind` {
             for process in processes { #expect(await process.terminate() == 0) }
             for broker in brokers { await broker.close() }
             await provider.close()
-            try standby.stop(.immediate)
+            try await standby.stop(.immediate)
         }
     }
 
@@ -153,7 +153,7 @@ struct `The program and a standby that is behind` {
     @Test func `one replica loses no session, and logs no user in who was logged out`() async throws {
         let setting = try await Setting(replicas: 1)
         try await setting.work()
-        try setting.failOver()
+        try await setting.failOver()
         try await Self.expectReconnection(setting.brokers[0])
         let loggedIn = try await setting.loggedIn(at: 0)
         print("one replica: \(loggedIn.count) of \(Self.stayers.count) are logged in")
@@ -168,7 +168,7 @@ struct `The program and a standby that is behind` {
     @Test func `without the memory, all are lost`() async throws {
         let setting = try await Setting(replicas: 1, ["GRANT_MEMORY": "0"])
         try await setting.work()
-        try setting.failOver()
+        try await setting.failOver()
         try await Self.expectReconnection(setting.brokers[0])
         let loggedIn = try await setting.loggedIn(at: 0)
         print("without the memory: \(loggedIn.count) of \(Self.users) are logged in")
@@ -179,7 +179,7 @@ struct `The program and a standby that is behind` {
     @Test func `two replicas lose no session, whichever of them is asked`() async throws {
         let setting = try await Setting(replicas: 2)
         try await setting.work()
-        try setting.failOver()
+        try await setting.failOver()
         try await Self.expectReconnection(setting.brokers[1])
         async let one = setting.loggedIn(at: 0)
         async let two = setting.loggedIn(at: 1)
@@ -193,7 +193,7 @@ struct `The program and a standby that is behind` {
         let setting = try await Setting(replicas: 2, hasJournal: true)
         try await setting.work()
         await setting.processes[0].kill()
-        try setting.failOver()
+        try await setting.failOver()
         try await setting.restart(0)
         let loggedIn = try await setting.loggedIn(at: 1)
         print("killed, with a journal: \(loggedIn.count) of \(Self.stayers.count) are logged in")
@@ -207,7 +207,7 @@ struct `The program and a standby that is behind` {
         let setting = try await Setting(replicas: 2)
         try await setting.work()
         await setting.processes[0].kill()
-        try setting.failOver()
+        try await setting.failOver()
         try await setting.restart(0)
         let loggedIn = try await setting.loggedIn(at: 1)
         let own = Self.stayers.filter { $0 % 2 == 1 }

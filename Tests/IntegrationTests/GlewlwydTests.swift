@@ -21,7 +21,7 @@ struct `A broker at Glewlwyd` {
         }
 
         private static func makeDatabase() async throws -> String {
-            let server = try PostgresServer.shared.get()
+            let server = try await PostgresServer.shared.value
             return server.uri(database: try await server.makeDatabase())
         }
     }

@@ -25,8 +25,9 @@ struct `An app's login whose broker is killed` {
         var configuration = ProviderConfiguration(
             profile: .rfc, clients: [ProviderClient("broker", secret: "the secret", scopes: ["r_usr"])])
         configuration.rotation = .rotate(grace: .seconds(10))
-        let provider = try RunningProvider(configuration)
-        let server = try PostgresServer.shared.get()
+        let delays = ProviderClock()
+        let provider = try RunningProvider(configuration, clock: delays)
+        let server = try await PostgresServer.shared.value
         let database = try await server.makeDatabase()
         let loop = try EventLoop(name: "relay")
         let relay = try PostgresRelay(to: server.port, on: loop)
@@ -38,8 +39,9 @@ struct `An app's login whose broker is killed` {
                 [
                     "DATABASE_URL": address, "MASTER_KEYS": BrokerHarness.masterKeys,
                     "ALLOW_INSECURE_PROVIDERS": "true", "PUBLIC_BASE_URL": "http://127.0.0.1:\(firstPort)",
-                    // Soon after this, six times over and 30 s, the other one presents the code.
-                    "PROVIDER_TIMEOUT": "1",
+                    // Soon after this, six times over and 30 s, the other one presents the code. The first one gives up
+                    // after this, once: the test kills it before.
+                    "PROVIDER_TIMEOUT": "2",
                 ])
         }
         let first = try await start(firstPort, server.uri(database: database, port: relay.port))
@@ -50,18 +52,20 @@ struct `An app's login whose broker is killed` {
         var browser = AppBrowser([brokers[0]], at: provider)
         let callback = try await browser.begin(app: "player", redirectURI: Self.redirectURI, as: "alice")
         let question = try await browser.bring(callback)
-        provider.provider.script(
-            Fault(.token, grant: .authorizationCode, answerDelay: .milliseconds(600)))
+        provider.provider.script(Fault(.token, grant: .authorizationCode, answerDelay: .seconds(1)))
         let pressing = Task { [browser] in
             var browser = browser
             return try await browser.confirm(question, redirectURI: Self.redirectURI)
         }
-        try await provider.provider.waitForRequests(1, at: .token, grant: .authorizationCode)
+        // Until the provider has granted.
+        await delays.waitForSleepers(1)
         if moment == .committing {
             await relay.freezeAll()
-            try await Task.sleep(for: .milliseconds(900))
+            delays.advance(by: .seconds(1))
+            try await Task.sleep(for: .milliseconds(300))
         }
         await first.kill()
+        if moment == .answering { delays.advance(by: .seconds(1)) }
         await #expect(throws: (any Error).self) { try await pressing.value }
         #expect(provider.provider.ledger.users.flatMap(\.families).count == 1)
 

@@ -57,7 +57,7 @@ struct `Changing the master key` {
     @Test(.timeLimit(.minutes(30)))
     func `a reseal is killed several times and goes on, every read succeeds, and the old key goes`() async throws {
         let (records, events) = (Self.count("RESEAL_RECORDS", usual: 2000), 300)
-        let server = try PostgresServer.shared.get()
+        let server = try await PostgresServer.shared.value
         let uri = server.uri(database: try await server.makeDatabase())
         let added = try await newKey()
         let both = "\(added),\(Self.old)"
@@ -132,7 +132,7 @@ struct `Changing the master key` {
     /// What the operators' guide says, without a restart of the service.
     @Test(arguments: [true, false])
     func `a running service reads its keys again at SIGHUP, from a file or by a command`(isFile: Bool) async throws {
-        let server = try PostgresServer.shared.get()
+        let server = try await PostgresServer.shared.value
         let uri = server.uri(database: try await server.makeDatabase())
         let directory = StoreFixtureDirectory()
         let journal = StoreFixtureDirectory()
@@ -230,7 +230,7 @@ struct `Changing the master key` {
     }
 
     @Test func `a journal gets the new key at a start, and the next start needs no other`() async throws {
-        let server = try PostgresServer.shared.get()
+        let server = try await PostgresServer.shared.value
         let uri = server.uri(database: try await server.makeDatabase())
         let directory = StoreFixtureDirectory()
         let added = try await newKey()

@@ -36,7 +36,7 @@ struct `Migrating the schema` {
     }
 
     @Test func `the owner migrates, and a role that may change nothing of the schema serves`() async throws {
-        let (owner, broker) = try await makeDatabase(try PostgresServer.shared.get())
+        let (owner, broker) = try await makeDatabase(try await PostgresServer.shared.value)
         let keys = ["MIGRATE": "false", "MASTER_KEYS": BrokerHarness.masterKeys]
         let variables = keys.merging(["ADMIN_KEY": BrokerHarness.adminKey]) { given, _ in given }
 
@@ -62,7 +62,7 @@ struct `Migrating the schema` {
     }
 
     @Test func `several at once all end well`() async throws {
-        let (owner, _) = try await makeDatabase(try PostgresServer.shared.get())
+        let (owner, _) = try await makeDatabase(try await PostgresServer.shared.value)
         try await withThrowingTaskGroup(of: (status: Int32, output: String).self) { group in
             for _ in 0..<4 { group.addTask { try await run("migrate", owner) } }
             for try await migration in group { #expect(migration.status == 0, "\(migration.output)") }
@@ -70,7 +70,7 @@ struct `Migrating the schema` {
     }
 
     @Test func `a role that may make no tables is told what it lacks, at once`() async throws {
-        let (_, broker) = try await makeDatabase(try PostgresServer.shared.get())
+        let (_, broker) = try await makeDatabase(try await PostgresServer.shared.value)
         let migration = try await run("migrate", broker)
         #expect(migration.status == 1)
         #expect(migration.output.contains("the role's privileges"), "\(migration.output)")
@@ -79,12 +79,12 @@ struct `Migrating the schema` {
     }
 
     @Test func `a database that starts is waited for`() async throws {
-        let server = try PostgresServer()
+        let server = try await PostgresServer()
         let (owner, _) = try await makeDatabase(server)
-        try server.stop(.fast)
+        try await server.stop(.fast)
         let process = try await BrokerProcess.start(command: ["migrate"], ["DATABASE_URL": owner])
         _ = try await process.line { $0.contains(#""event":"store_failed""#) }
-        try server.start()
+        try await server.start()
         #expect(await process.exitStatus() == 0, "\(process.lines)")
         #expect(process.lines.last?.contains(#""event":"schema_up_to_date""#) == true)
     }

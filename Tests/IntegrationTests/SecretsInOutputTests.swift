@@ -198,7 +198,7 @@ struct `Secrets in what the program writes` {
         switch store {
         case .files: variables["DATA_DIR"] = directory.path
         case .postgres:
-            let postgres = try PostgresServer.shared.get()
+            let postgres = try await PostgresServer.shared.value
             database = postgres.uri(database: try await postgres.makeDatabase())
             variables["DATABASE_URL"] = database
             variables["JOURNAL_DIR"] = directory.path

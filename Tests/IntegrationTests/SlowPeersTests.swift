@@ -70,7 +70,8 @@ import Testing
         #expect(await peers.exitStatus() == 0)
         others.cancel()
         let longest = try await others.value
-        #expect(longest < .seconds(5))
+        // Milliseconds, and more on a busy machine. A request that the peers hold up waits until they end, after 12 s.
+        #expect(longest < .seconds(8))
         // Its own probe, once in each status; the digits and words have colours.
         let availability = peers.lines.filter { $0.contains("service available:") }
         #expect(!availability.isEmpty && availability.allSatisfy { $0.contains("YES") }, "\(peers.lines)")

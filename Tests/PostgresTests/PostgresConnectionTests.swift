@@ -8,7 +8,7 @@ internal import Testing
         _ parameters: String = "sslmode=disable", user: String = "postgres", password: String = PostgresServer.password,
         adjust: (inout PostgresConfiguration) -> Void = { _ in }
     ) async throws -> PostgresConnection {
-        let server = try PostgresServer.shared.get()
+        let server = try await PostgresServer.shared.value
         var configuration = try PostgresServer.configuration(
             server.uri(database: "postgres", user: user, password: password, parameters: parameters))
         adjust(&configuration)
@@ -361,7 +361,7 @@ internal import Testing
     }
 
     @Test func `an unknown database is refused with its SQLSTATE`() async throws {
-        let server = try PostgresServer.shared.get()
+        let server = try await PostgresServer.shared.value
         let error = await Self.failure {
             _ = try await PostgresServer.connect(PostgresServer.configuration(server.uri(database: "absent")))
         }
@@ -369,7 +369,7 @@ internal import Testing
     }
 
     @Test func `a port without a server is refused at once`() async throws {
-        let server = try PostgresServer.shared.get()
+        let server = try await PostgresServer.shared.value
         let uri = server.uri(database: "postgres", port: try PostgresServer.freePort())
         let start = MonotonicInstant.now
         let error = await Self.failure { _ = try await PostgresServer.connect(PostgresServer.configuration(uri)) }
@@ -381,7 +381,7 @@ internal import Testing
     }
 
     @Test func `a server that never answers meets the connect deadline`() async throws {
-        let server = try PostgresServer.shared.get()
+        let server = try await PostgresServer.shared.value
         let relay = try PostgresRelay(to: server.port, on: PostgresServer.loop)
         await relay.start()
         await relay.set(.swallow)
@@ -395,7 +395,7 @@ internal import Testing
     }
 
     @Test func `a Unix-domain socket is used without a look-up`() async throws {
-        let server = try PostgresServer.shared.get()
+        let server = try await PostgresServer.shared.value
         let connection = try await PostgresServer.connect(
             PostgresServer.configuration(
                 "host=\(server.socketDirectory) port=\(server.port) user=postgres dbname=postgres"))
@@ -406,7 +406,7 @@ internal import Testing
     }
 
     @Test func `a name is looked up, and each of its addresses tried`() async throws {
-        let server = try PostgresServer.shared.get()
+        let server = try await PostgresServer.shared.value
         let connection = try await PostgresServer.connect(
             PostgresServer.configuration(
                 "host=localhost port=\(server.port) user=postgres password=\(PostgresServer.password) dbname=postgres "
@@ -428,7 +428,7 @@ internal import Testing
     }
 
     @Test func `the next host is tried when the first is unknown, silent, down or read-only`() async throws {
-        let server = try PostgresServer.shared.get()
+        let server = try await PostgresServer.shared.value
         let relay = try PostgresRelay(to: server.port, on: PostgresServer.loop)
         await relay.start()
         await relay.set(.swallow)
@@ -456,7 +456,7 @@ internal import Testing
     }
 
     @Test func `a refused password does not lead to the next host`() async throws {
-        let server = try PostgresServer.shared.get()
+        let server = try await PostgresServer.shared.value
         let relay = try PostgresRelay(to: server.port, on: PostgresServer.loop)
         await relay.start()
         let relayPort = relay.port
@@ -474,7 +474,7 @@ internal import Testing
     // MARK: TLS
 
     @Test func `a certificate of the right authority for the right host is accepted`() async throws {
-        let server = try PostgresServer.shared.get()
+        let server = try await PostgresServer.shared.value
         let connection = try await PostgresServer.connect(
             PostgresServer.configuration(
                 "host=localhost port=\(server.port) user=postgres password=\(PostgresServer.password) dbname=postgres "
@@ -490,7 +490,7 @@ internal import Testing
 
     // H069
     @Test func `a certificate for another host is refused`() async throws {
-        let server = try PostgresServer.shared.get()
+        let server = try await PostgresServer.shared.value
         let error = await Self.failure {
             _ = try await PostgresServer.connect(
                 PostgresServer.configuration(
@@ -506,7 +506,7 @@ internal import Testing
 
     // H069
     @Test func `a certificate of another authority is refused`() async throws {
-        let server = try PostgresServer.shared.get()
+        let server = try await PostgresServer.shared.value
         let error = await Self.failure {
             _ = try await PostgresServer.connect(
                 PostgresServer.configuration(

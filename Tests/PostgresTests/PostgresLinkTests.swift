@@ -135,7 +135,7 @@ import Testing
         ("sslmode=prefer", true), ("sslmode=allow", false), ("sslmode=disable", false),
     ])
     func `a real server is reached with TLS where sslmode asks for it`(mode: String, isEncrypted: Bool) async throws {
-        let server = try PostgresServer.shared.get()
+        let server = try await PostgresServer.shared.value
         let roots = mode.isEmpty || mode.contains("verify") ? " sslrootcert=\(server.authority)" : ""
         let connection = try await Self.open(mode + roots, port: server.port)
         let ssl = PostgresStatement("SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()")
@@ -153,12 +153,12 @@ import Testing
 
     @Test(arguments: ["disable", "prefer", "allow", "require"])
     func `a wrong password is the server's to refuse`(mode: String) async throws {
-        let server = try PostgresServer.shared.get()
+        let server = try await PostgresServer.shared.value
         #expect(await Self.failure("sslmode=\(mode) password=wrong", port: server.port)?.sqlstate == "28P01")
     }
 
     @Test func `without root certificates of its authority a server is refused`() async throws {
-        let server = try PostgresServer.shared.get()
+        let server = try await PostgresServer.shared.value
         guard case .connectionFailed(nil, _) = await Self.failure("", port: server.port) else {
             Issue.record("a server of an unknown authority was accepted")
             return

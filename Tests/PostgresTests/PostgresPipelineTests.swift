@@ -12,8 +12,8 @@ internal import Testing
     private static func connect(
         port: UInt16? = nil, usesPooler: Bool = false
     ) async throws -> PostgresConnection {
-        var configuration = try PostgresServer.configuration(
-            PostgresServer.shared.get().uri(database: "postgres", port: port))
+        var configuration = try await PostgresServer.configuration(
+            PostgresServer.shared.value.uri(database: "postgres", port: port))
         configuration.usesPooler = usesPooler
         return try await PostgresServer.connect(configuration)
     }
@@ -70,7 +70,7 @@ internal import Testing
 
     @Test(arguments: [false, true])
     func `is one round trip`(usesPooler: Bool) async throws {
-        let relay = try PostgresRelay(to: PostgresServer.shared.get().port, on: PostgresServer.loop)
+        let relay = try await PostgresRelay(to: PostgresServer.shared.value.port, on: PostgresServer.loop)
         await relay.start()
         let connection = try await Self.connect(port: relay.port, usesPooler: usesPooler)
         let before = await relay.roundTrips
@@ -251,7 +251,7 @@ internal import Testing
 
     @Test(arguments: ["SELECT pg_sleep", "COMMIT"])
     func `a connection that is cut under a pipeline is lost`(text: String) async throws {
-        let relay = try PostgresRelay(to: PostgresServer.shared.get().port, on: PostgresServer.loop)
+        let relay = try await PostgresRelay(to: PostgresServer.shared.value.port, on: PostgresServer.loop)
         await relay.start()
         let connection = try await Self.connect(port: relay.port)
         await relay.set(.cutAnswer(to: text))

@@ -10,9 +10,9 @@ internal import Testing
 
     private static func configuration(
         database: String = "postgres", port: UInt16? = nil
-    ) throws -> PostgresConfiguration {
-        try PostgresServer.configuration(
-            PostgresServer.shared.get().uri(database: database, port: port))
+    ) async throws -> PostgresConfiguration {
+        try await PostgresServer.configuration(
+            PostgresServer.shared.value.uri(database: database, port: port))
     }
 
     private static func failure(_ body: () async throws -> Void) async -> PostgresError? {
@@ -24,14 +24,14 @@ internal import Testing
     }
 
     @Test func `a connection is used again`() async throws {
-        let pool = PostgresServer.pool(try Self.configuration())
+        let pool = PostgresServer.pool(try await Self.configuration())
         let first = try await Self.sessionID(pool)
         #expect(try await Self.sessionID(pool) == first)
         await pool.close()
     }
 
     @Test func `many callers share a few connections`() async throws {
-        var configuration = try Self.configuration()
+        var configuration = try await Self.configuration()
         configuration.maximumConnections = 3
         let pool = PostgresServer.pool(configuration)
         let sessions = try await withThrowingTaskGroup(of: Int64?.self) { group in
@@ -44,7 +44,7 @@ internal import Testing
     }
 
     @Test func `a refused statement costs no connection`() async throws {
-        let pool = PostgresServer.pool(try Self.configuration())
+        let pool = PostgresServer.pool(try await Self.configuration())
         let before = try await Self.sessionID(pool)
         #expect(
             await Self.failure { _ = try await pool.execute(PostgresStatement("SELECT 1 / 0"), until: Self.soon) }
@@ -54,7 +54,7 @@ internal import Testing
     }
 
     @Test func `a transaction left open goes with its connection`() async throws {
-        let pool = PostgresServer.pool(try Self.configuration())
+        let pool = PostgresServer.pool(try await Self.configuration())
         let before = try await pool.withConnection(until: Self.soon) { connection throws(PostgresError) in
             _ = try await connection.execute(PostgresStatement("BEGIN"), until: Self.soon)
             return try await connection.execute(Self.session, until: Self.soon).first?.integer(0)
@@ -64,7 +64,7 @@ internal import Testing
     }
 
     @Test func `after a deadline another connection is used`() async throws {
-        let pool = PostgresServer.pool(try Self.configuration())
+        let pool = PostgresServer.pool(try await Self.configuration())
         let before = try await Self.sessionID(pool)
         #expect(
             await Self.failure { _ = try await pool.execute(Self.sleep, until: .after(.milliseconds(100))) }
@@ -74,8 +74,8 @@ internal import Testing
     }
 
     @Test func `a connection that died while idle is replaced before it is lent`() async throws {
-        let pool = PostgresServer.pool(try Self.configuration())
-        let other = PostgresServer.pool(try Self.configuration())
+        let pool = PostgresServer.pool(try await Self.configuration())
+        let other = PostgresServer.pool(try await Self.configuration())
         let victim = try #require(try await Self.sessionID(pool))
         // Waits until the server has ended the session.
         let ended = try await other.execute(
@@ -88,8 +88,8 @@ internal import Testing
     }
 
     @Test func `a server that turned read-only is left for a new connection`() async throws {
-        let database = try await PostgresServer.shared.get().makeDatabase()
-        let pool = PostgresServer.pool(try Self.configuration(database: database))
+        let database = try await PostgresServer.shared.value.makeDatabase()
+        let pool = PostgresServer.pool(try await Self.configuration(database: database))
         let before = try await Self.sessionID(pool)
         let error = await Self.failure {
             _ = try await pool.withConnection(until: Self.soon) { connection throws(PostgresError) in
@@ -106,7 +106,7 @@ internal import Testing
 
     // H106
     @Test func `when all connections stay in use the wait is bounded, and then the queue`() async throws {
-        var configuration = try Self.configuration()
+        var configuration = try await Self.configuration()
         configuration.maximumConnections = 1
         configuration.maximumWaiters = 2
         configuration.waitTimeout = .seconds(5)
@@ -135,7 +135,7 @@ internal import Testing
     }
 
     @Test func `a caller that is cancelled while it waits leaves the queue`() async throws {
-        var configuration = try Self.configuration()
+        var configuration = try await Self.configuration()
         configuration.maximumConnections = 1
         configuration.maximumWaiters = 1
         let pool = PostgresServer.pool(configuration)
@@ -161,7 +161,7 @@ internal import Testing
     }
 
     @Test func `closing waits for borrowers and refuses all other callers`() async throws {
-        let pool = PostgresServer.pool(try Self.configuration())
+        let pool = PostgresServer.pool(try await Self.configuration())
         let borrowed = AsyncStream.makeStream(of: Void.self)
         let holder = Task {
             defer { borrowed.continuation.finish() }
@@ -182,12 +182,12 @@ internal import Testing
     // MARK: Faults, each at a server or relay of its own
 
     @Test func `an absent server is reported at once, and only one caller at a time tries it`() async throws {
-        let server = try PostgresServer.shared.get()
+        let server = try await PostgresServer.shared.value
         let relay = try PostgresRelay(to: server.port, on: PostgresServer.loop)
         await relay.start()
         await relay.set(.swallow)
         let relayPort = relay.port
-        var configuration = try Self.configuration(port: relayPort)
+        var configuration = try await Self.configuration(port: relayPort)
         configuration.connectTimeout = .milliseconds(300)
         let pool = PostgresServer.pool(configuration)
         let refused = await Self.failure { _ = try await Self.sessionID(pool) }
@@ -211,7 +211,7 @@ internal import Testing
     }
 
     @Test func `a pool outlives a crash, a stop and a restart of its server`() async throws {
-        let server = try PostgresServer()
+        let server = try await PostgresServer()
         let pool = PostgresServer.pool(try PostgresServer.configuration(server.uri(database: "postgres")))
         let victim = try #require(try await Self.sessionID(pool))
         async let interrupted = Self.failure { _ = try await pool.execute(Self.sleep, until: Self.soon) }
@@ -228,20 +228,20 @@ internal import Testing
         #expect(await interrupted == .connectionLost)
         await Self.recovered(pool)
 
-        try server.stop(.fast)
+        try await server.stop(.fast)
         guard case .connectionFailed = await Self.failure({ _ = try await Self.sessionID(pool) }) else {
             Issue.record("a stopped server answered")
             return
         }
-        try server.start()
+        try await server.start()
         await Self.recovered(pool)
 
-        try server.stop(.immediate)
-        try server.start()
+        try await server.stop(.immediate)
+        try await server.start()
         await Self.recovered(pool)
         await pool.close()
         await other.close()
-        try server.stop(.immediate)
+        try await server.stop(.immediate)
     }
 
     /// Repeats a statement until it succeeds. The pauses of the pool limit how often.

@@ -28,9 +28,12 @@ actor LoopActor {
 }
 
 /// Runs `body` with a loop and shuts the loop down afterwards.
+/// - Parameter clock: what the loop reads the time from; nil for the machine's clock.
 @discardableResult
-func withLoop<R: Sendable>(_ body: (LoopActor) async throws -> R) async throws -> R {
-    let loop = try EventLoop(name: "test-loop")
+func withLoop<R: Sendable>(
+    clock: (any LoopClock)? = nil, _ body: (LoopActor) async throws -> R
+) async throws -> R {
+    let loop = try EventLoop(name: "test-loop", clock: clock)
     let actor = LoopActor(loop)
     let result: Result<R, any Error>
     do {

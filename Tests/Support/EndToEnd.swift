@@ -20,9 +20,11 @@ package struct EndToEnd: Sendable {
     ///   - secret: the client's; nil makes a public client.
     ///   - pins: the pins of a tenant at a provider over HTTPS, which has the test certificate `good`, and none where the
     ///     list is empty; nil for a provider over HTTP.
+    ///   - delays: what the delays of the provider's faults are measured by.
     package static func run(
         _ profile: ProviderProfile, secret: String? = "the secret:%", rotation: RefreshTokenRotation = .none,
-        pins: [String]? = nil, _ body: (EndToEnd) async throws -> Void
+        pins: [String]? = nil, delays: any Clock<Duration> = ContinuousClock(),
+        _ body: (EndToEnd) async throws -> Void
     ) async throws {
         var configuration = ProviderConfiguration(
             profile: profile, clients: [ProviderClient("the app", secret: secret, scopes: ["r_usr", "w_usr"])])
@@ -31,7 +33,7 @@ package struct EndToEnd: Sendable {
         let tls = try pins.map { _ in
             try TLSServerContext(certificateFile: certificates.chain(.good), keyFile: certificates.key(.good))
         }
-        let provider = try RunningProvider(configuration, tls: tls)
+        let provider = try RunningProvider(configuration, tls: tls, clock: delays)
         let time = ManualTime()
         let directory = StoreFixtureDirectory()
         let broker = try await RunningBroker(directory: directory.path, time: time) {

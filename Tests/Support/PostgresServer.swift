@@ -7,7 +7,7 @@ internal import Synchronization
 /// for `localhost`. It goes when it is let go of, and at the latest when the test process ends, however that ends: a
 /// watchdog waits for that on a socket.
 ///
-/// Its calls run programs and wait for them.
+/// Calls that run programs wait for them on threads of their own, as `DialogueProcess.blocking` does.
 package final class PostgresServer: Sendable {
     package struct Failure: Error, CustomStringConvertible {
         package let description: String
@@ -27,7 +27,7 @@ package final class PostgresServer: Sendable {
     package static let certifiedName = "database.example.test"
 
     /// The one that tests share which do not disturb it.
-    package static let shared = Result { () throws(Failure) in try PostgresServer() }
+    package static let shared = Task<PostgresServer, any Error>.detached { try await PostgresServer() }
 
     /// A loop and a resolver for the clients of tests.
     package static let loop = required { () throws(SystemError) in try EventLoop(name: "postgres-test") }
@@ -51,17 +51,17 @@ package final class PostgresServer: Sendable {
     private static let programs = "/usr/lib/postgresql/15/bin"
 
     /// - Parameter settings: lines of its postgresql.conf.
-    package convenience init(settings: [String] = []) throws(Failure) {
-        try self.init(settings: settings, primary: nil)
+    package convenience init(settings: [String] = []) async throws {
+        try await self.init(settings: settings, primary: nil)
     }
 
     /// A standby that follows another server's changes, with its data and its settings, on the same port of 127.0.0.2, or
     /// of 127.0.0.1 where the other one has that of 127.0.0.2.
-    package convenience init(replicaOf primary: PostgresServer) throws(Failure) {
-        try self.init(settings: [], primary: primary)
+    package convenience init(replicaOf primary: PostgresServer) async throws {
+        try await self.init(settings: [], primary: primary)
     }
 
-    private init(settings: [String], primary: PostgresServer?) throws(Failure) {
+    private init(settings: [String], primary: PostgresServer?) async throws {
         address = primary?.address == "127.0.0.1" ? "127.0.0.2" : "127.0.0.1"
         for program in ["initdb", "pg_ctl", "postgres"] where unsafe access("\(Self.programs)/\(program)", X_OK) != 0 {
             throw Failure(
@@ -81,7 +81,7 @@ package final class PostgresServer: Sendable {
                 "kill -CONT $(head -n 1 \(data)/postmaster.pid); \(Self.asServerUser("\(Self.programs)/pg_ctl -D \(data) -m immediate -w stop")); rm -rf \(directory) || rm -rf \(directory)"
         )
         let setup = primary.map { Self.copy(of: $0, to: directory) } ?? Self.setup(directory, settings)
-        try Self.run(Self.asServerUser("sh -e -c '\(setup)'"), log: "\(directory)/setup.log")
+        try await Self.run(Self.asServerUser("sh -e -c '\(setup)'"), log: "\(directory)/setup.log")
         // As late as possible: another program may be given the same port meanwhile.
         if let primary { port = primary.port } else { port = try Self.freePort() }
         do throws(PostgresError) {
@@ -94,31 +94,33 @@ package final class PostgresServer: Sendable {
         } catch {
             throw Failure(description: "\(error)")
         }
-        try start()
+        try await start()
     }
 
     // MARK: Running it
 
-    package func start() throws(Failure) {
+    package func start() async throws {
         let options = "-p \(port) -h \(address) -k \(socketDirectory)"
         let log = "\(socketDirectory)/server.log"
-        try Self.run(
+        try await Self.run(
             Self.asServerUser("\(Self.programs)/pg_ctl -D \(data) -w -t 60 -l \(log) -o '\(options)' start"),
             log: "\(socketDirectory)/control.log")
     }
 
-    package func stop(_ shutdown: Shutdown) throws(Failure) {
-        try Self.run(
+    package func stop(_ shutdown: Shutdown) async throws {
+        try await Self.run(
             Self.asServerUser("\(Self.programs)/pg_ctl -D \(data) -w -m \(shutdown.rawValue) stop"),
             log: "\(socketDirectory)/control.log")
     }
 
     /// Takes the server away as the loss of its machine would: no session is told.
-    package func kill() throws(Failure) {
+    package func kill() async throws {
         let process = try mainProcess()
         let processes = [process] + Self.children(of: process)
         for child in processes { _ = Glibc.kill(child, SIGKILL) }
-        while processes.contains(where: { Self.isRunning($0) }) { sched_yield() }
+        try await DialogueProcess.blocking {
+            while processes.contains(where: { PostgresServer.isRunning($0) }) { usleep(1000) }
+        }
         // If no process reaps orphans, the dead process would be taken for one that still serves the data.
         for name in ["data/postmaster.pid", ".s.PGSQL.\(port).lock"] { _ = unsafe unlink("\(socketDirectory)/\(name)") }
     }
@@ -158,8 +160,8 @@ package final class PostgresServer: Sendable {
     }
 
     /// Makes a standby take writes.
-    package func promote() throws(Failure) {
-        try Self.run(
+    package func promote() async throws {
+        try await Self.run(
             Self.asServerUser("\(Self.programs)/pg_ctl -D \(data) -w promote"), log: "\(socketDirectory)/control.log")
     }
 
@@ -348,10 +350,12 @@ package final class PostgresServer: Sendable {
         """
     }
 
-    private static func run(_ command: String, log: String) throws(Failure) {
-        let status = ChildProgram.exitStatus(of: try shell(command, input: .nothing, log: log))
-        if status != 0 {
-            throw Failure(description: "status \(status) of: \(command)\n\(text(of: log))")
+    private static func run(_ command: String, log: String) async throws {
+        try await DialogueProcess.blocking {
+            let status = ChildProgram.exitStatus(of: try PostgresServer.shell(command, input: .nothing, log: log))
+            if status != 0 {
+                throw Failure(description: "status \(status) of: \(command)\n\(PostgresServer.text(of: log))")
+            }
         }
     }
 

@@ -1,3 +1,4 @@
+internal import Containers
 internal import CredentialStore
 internal import ExternalText
 internal import OAuth
@@ -17,10 +18,7 @@ extension AppSessions: RestoredRecords {
     ///   again only then: that replica has it as it was later, unless its process has died.
     func restoreLost(isLastTime: Bool) async throws(StoreError) {
         var restored = 0
-        var rest = memory.recent.filter { isLastTime || !$0.isSuperseded }[...]
-        while !rest.isEmpty {
-            let batch = Array(rest.prefix(Self.batch))
-            rest = rest.dropFirst(batch.count)
+        for batch in memory.recent.filter({ isLastTime || !$0.isSuperseded }).inBatches(of: Self.batch) {
             let ended = batch.filter { $0.session == nil }
             let versions = try await vault.versions(of: batch.map(\.id))
             let marks = try await vault.versions(of: ended.flatMap { Self.markIDs($0.id, $0.version) })

@@ -45,6 +45,8 @@ package final class CredentialsBroker: Sendable {
         package var providerTimeout: Duration = .seconds(10)
         /// What the audit log tells of. Default: nothing.
         package var audit = AuditTrail.Settings()
+        /// Whose tokens say who a workload is. Default: none.
+        package var workloadIssuers: [WorkloadIssuer] = []
         /// How many token requests a provider gets at once.
         package var providerBudget = ProviderBudget.Limits()
 
@@ -67,6 +69,8 @@ package final class CredentialsBroker: Sendable {
     package let budget: ProviderBudget
     package let tenants: TenantDirectory
     package let providers: ProviderAccess
+    /// Nil where no tokens of workloads are accepted.
+    package let workloads: WorkloadTokens?
     package let credentials: CredentialsProvider
     package let writer: CredentialsWriter
     package let list: CredentialsList
@@ -143,6 +147,11 @@ package final class CredentialsBroker: Sendable {
                 time: time, log: log),
             verifier: GrantVerifier(transport: transport, instruments: instruments),
             accounts: AccountEndpoint(endpoint: endpoint, log: log), callLimit: settings.providerTimeout)
+        workloads =
+            settings.workloadIssuers.isEmpty
+            ? nil
+            : WorkloadTokens(
+                settings.workloadIssuers, keys: providers.verifier.keys, transport: transport, instruments: instruments)
         tenants = TenantDirectory(vault: vault, bus: bus, time: time) { [pauses = budget.pauses] tenant in
             // The new configuration may have corrected what the provider asked to pause for, or did not answer.
             endpoint.circuits.reset(tenant.name)
@@ -301,6 +310,7 @@ package final class CredentialsBroker: Sendable {
             + appAdmission.cancelAll() + biometrics.cancelAll()
         providers.servers.cancelAll()
         providers.verifier.keys.cancelAll()
+        workloads?.cancelAll()
         log.error("work_cut_short", [.count(count)])
     }
 

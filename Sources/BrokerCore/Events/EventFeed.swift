@@ -316,12 +316,9 @@ package final class EventFeed: Sendable {
             return Set(state.listenersOfKeys.keys).union(
                 state.listeners.keys.compactMap { tenant in tenant.map { RecordID(.tenant, $0) } })
         }
-        var rest = Array(ids)[...]
-        while !rest.isEmpty {
-            let batch = Array(rest.prefix(Self.reviewBatch))
-            rest = rest.dropFirst(batch.count)
+        for batch in Array(ids).inBatches(of: Self.reviewBatch) {
             do throws(StoreError) {
-                for (id, version) in zip(batch, try await vault.versions(of: batch)) {
+                for (id, version) in zip(batch, try await vault.versions(of: Array(batch))) {
                     if id.kind == .tenant {
                         if version == nil { bus.announce(removalOf: id.tenant) }
                     } else if isNews(version, of: id) {

@@ -33,7 +33,7 @@ package final class WorkloadTokens: Sendable {
     package static let longest = 8192
     /// The most issuers.
     package static let mostIssuers = 16
-    /// For how long a token is believed without another verification: with keys that the issuer has taken back, there is none.
+    /// For how long a verified token is accepted without another verification, also if its issuer has withdrawn the key.
     package static let longestKnown: Duration = .seconds(3600)
     /// How many tokens are known. Beyond it, the one that was verified first is verified again when it comes.
     private static let mostKnown = 16_384
@@ -43,10 +43,11 @@ package final class WorkloadTokens: Sendable {
     private static let interval: Duration = .seconds(5)
     private static let longestRequest: Duration = .seconds(5)
 
-    /// What a verified token stands for.
-    private struct Known {
-        let identity: SHA256.Words
-        let end: Timestamp
+    /// What a verified token proves, and until when.
+    package struct Proof: Sendable {
+        /// The digest of the identity.
+        package let identity: SHA256.Words
+        fileprivate let end: Timestamp
     }
 
     /// Where the keys of an issuer are, by its metadata.
@@ -61,7 +62,7 @@ package final class WorkloadTokens: Sendable {
     private let keys: ProviderKeys
     private let transport: any ProviderTransport
     private let instruments: Instruments
-    private let known = Mutex(BoundedTable<SHA256.Words, Known>(capacity: mostKnown))
+    private let known = Mutex(BoundedTable<SHA256.Words, Proof>(capacity: mostKnown))
     /// Of the configured issuers.
     private let places = Mutex<[WireText: Place]>([:])
     private let requests: SingleFlight<WireText, Result<String, BrokerError>>
@@ -79,27 +80,43 @@ package final class WorkloadTokens: Sendable {
     ) {
         self.issuers = Dictionary(issuers.map { ($0.issuer, $0) }) { first, _ in first }
         self.keys = keys
-        self.transport = TracingTransport(transport)
+        self.transport = transport
         self.instruments = instruments
         requests = SingleFlight(on: transport.executor)
     }
 
-    /// The digest of the identity that a token proves, if the token was verified and has not expired since; nil for others.
+    /// What a token proves that was kept and has not expired since; nil for others.
     /// - Parameter token: the token's digest.
-    package func known(_ token: SHA256.Words, at now: Timestamp) -> SHA256.Words? {
-        known.withLock { known in known[token].flatMap { now < $0.end ? $0.identity : nil } }
+    package func known(_ token: SHA256.Words, at now: Timestamp) -> Proof? {
+        known.withLock { known in known[token].flatMap { now < $0.end ? $0 : nil } }
     }
+
+    /// Keeps what a token proves, so that it is not verified again. To be called for tokens of callers that have an API key: an
+    /// issuer may give tokens to anyone, and those of others would displace them.
+    /// - Parameter token: the token's digest.
+    package func keep(_ proof: Proof, of token: SHA256.Words) {
+        known.withLock { _ = $0.setNewest(proof, forKey: token) }
+    }
+
+    /// Gives up the requests that are under way.
+    package func cancelAll() { requests.cancelAll() }
 
     /// Verifies a token, unless it is known. Does not suspend while the issuer's keys are known; otherwise takes no longer than
     /// two requests, which is 10 seconds.
     /// - Parameters:
     ///   - token: of any length.
     ///   - digest: of the token.
-    /// - Returns: the digest of the identity that the token proves; nil for what is no token of one of the issuers.
-    /// - Throws: `unauthorized` for a token that is not believed, `retryable_error` where that cannot be told now.
-    package func identity(_ token: WireText, digest: SHA256.Words) async throws(BrokerError) -> SHA256.Words? {
+    /// - Returns: nil for what is no token of one of the issuers.
+    /// - Throws: `unauthorized` for a token that is not accepted, `retryable_error` where that cannot be told now.
+    package func proof(of token: WireText, digest: SHA256.Words) async throws(BrokerError) -> Proof? {
         if let known = known(digest, at: instruments.time.now) { return known }
-        guard token.count <= Self.longest, let issuer = issuer(of: token) else { return nil }
+        guard token.count <= Self.longest, let payload = JSONWebToken.payload(of: token),
+            let issuer = payload["iss"]?.string.flatMap({ issuers[$0] })
+        else { return nil }
+        // An expired token is refused also while it cannot be verified.
+        if let expires = Self.end(payload["exp"]?.wholeSeconds(.down)), expires <= instruments.time.now {
+            throw Self.refused(issuer, ClaimsRejection.expired.description)
+        }
         let unverified: CompactJWS
         do throws(JWSError) {
             unverified = try CompactJWS(
@@ -114,22 +131,17 @@ package final class WorkloadTokens: Sendable {
         } catch {
             switch error {
             case .refused(let reason): throw Self.refused(issuer, reason.description)
-            case .unavailable(let error): throw Self.unavailable(issuer, retryAfter: error.retryAfter)
+            case .unavailable(let error): throw unavailable(issuer, retryAfter: error.retryAfter)
             }
         }
         // The time now: the keys may have been waited for.
-        return try remember(digest, verified, of: issuer, at: instruments.time.now)
+        return try Self.proof(verified, of: issuer, at: instruments.time.now)
     }
 
-    /// The issuer that an unverified token names; nil for one that is not configured, and for what is no JWT.
-    private func issuer(of token: WireText) -> WorkloadIssuer? {
-        JSONWebToken.payload(of: token)?["iss"]?.string.flatMap { issuers[$0] }
-    }
-
-    /// Compares the claims of a verified token, and keeps what they say.
-    private func remember(
-        _ digest: SHA256.Words, _ token: VerifiedJWS, of issuer: WorkloadIssuer, at now: Timestamp
-    ) throws(BrokerError) -> SHA256.Words {
+    /// Compares the claims of a verified token.
+    private static func proof(
+        _ token: VerifiedJWS, of issuer: WorkloadIssuer, at now: Timestamp
+    ) throws(BrokerError) -> Proof {
         let leeway = TokenVerification.usualLeeway
         let expectations = TokenExpectations(
             issuer: issuer.issuer, audience: issuer.audience, required: [.sub], leeway: leeway)
@@ -138,25 +150,32 @@ package final class WorkloadTokens: Sendable {
             claims = try expectations.check(
                 token, now: NumericDate(sinceEpoch: .milliseconds(now.milliseconds)))
         } catch {
-            throw Self.refused(issuer, error.description)
+            throw refused(issuer, error.description)
         }
         guard let subject = claims.subject, let expiry = claims.expiry,
             let identity = CallerIdentity(issuer: issuer.issuer, subject: subject)
-        else { throw Self.refused(issuer, ClaimsRejection.malformedSubject.description) }
+        else { throw refused(issuer, ClaimsRejection.malformedSubject.description) }
         let expires = Timestamp(seconds: 0).advanced(by: expiry.sinceEpoch + leeway)
-        let end = min(expires, now.advanced(by: Self.longestKnown))
-        known.withLock { _ = $0.setNewest(Known(identity: identity.digest, end: end), forKey: digest) }
-        return identity.digest
+        return Proof(identity: identity.digest, end: min(expires, now.advanced(by: longestKnown)))
+    }
+
+    /// When a token ends with that `exp`; nil for none.
+    private static func end(_ expiry: Int64?) -> Timestamp? {
+        expiry.map {
+            Timestamp(seconds: min(max($0, 0), Timestamp.latest.seconds)).advanced(by: TokenVerification.usualLeeway)
+        }
     }
 
     private static func refused(_ issuer: WorkloadIssuer, _ reason: String) -> BrokerError {
-        BrokerError(.unauthorized, "The token of the issuer \(issuer.issuer) is not accepted: \(reason)")
+        BrokerError(.unauthorized, "The token that names the issuer \(issuer.issuer) is not accepted: \(reason)")
     }
 
-    private static func unavailable(_ issuer: WorkloadIssuer, retryAfter: Int?) -> BrokerError {
-        BrokerError(
+    private func unavailable(_ issuer: WorkloadIssuer, retryAfter: Int?) -> BrokerError {
+        instruments.metrics.workloadTokenUnverified()
+        return BrokerError(
             .retryableError,
-            "The keys of the issuer \(issuer.issuer) are not there, so that the caller's token cannot be verified now. Retry later.",
+            "The broker has no key of the issuer \(issuer.issuer) that fits the caller's token, so that it cannot verify the token "
+                + "now. Retry later.",
             retryAfter: retryAfter ?? ProviderResource.retryAfter)
     }
 
@@ -166,7 +185,7 @@ package final class WorkloadTokens: Sendable {
         if let keys = issuer.keys { return keys }
         if let address = try known(of: issuer) { return address }
         let run = await requests.run(issuer.issuer, within: nil) { await self.renew(issuer) }
-        guard let run else { throw Self.unavailable(issuer, retryAfter: nil) }
+        guard let run else { throw unavailable(issuer, retryAfter: nil) }
         return try run.value.get()
     }
 
@@ -175,7 +194,7 @@ package final class WorkloadTokens: Sendable {
     private func known(of issuer: WorkloadIssuer) throws(BrokerError) -> String? {
         let now = instruments.time.monotonic
         guard let place = places.withLock({ $0[issuer.issuer] }), now < place.next else { return nil }
-        guard let address = place.address else { throw Self.unavailable(issuer, retryAfter: nil) }
+        guard let address = place.address else { throw unavailable(issuer, retryAfter: nil) }
         return address
     }
 
@@ -193,7 +212,7 @@ package final class WorkloadTokens: Sendable {
         let next = instruments.time.monotonic.advanced(by: pause)
         guard let address = found ?? before else {
             places.withLock { $0[issuer.issuer] = Place(address: nil, next: next) }
-            return .failure(Self.unavailable(issuer, retryAfter: nil))
+            return .failure(unavailable(issuer, retryAfter: nil))
         }
         places.withLock { $0[issuer.issuer] = Place(address: address, next: next) }
         return .success(address)

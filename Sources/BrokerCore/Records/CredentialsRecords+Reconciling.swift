@@ -1,3 +1,4 @@
+internal import Containers
 internal import CredentialStore
 internal import OAuth
 internal import Reactor
@@ -137,12 +138,9 @@ extension CredentialsRecords {
         var known: [CredentialsID: Int64] = [:]
         for (id, version) in cache.versions(from: oldest) { known[id] = version }
         for entry in memory.all { known[entry.id] = max(known[entry.id] ?? 0, entry.version) }
-        var rest = Array(known)[...]
         var lost = 0
-        while !rest.isEmpty {
+        for batch in Array(known).inBatches(of: Self.sweepBatch) {
             if Task.isCancelled { throw .unavailable }
-            let batch = Array(rest.prefix(Self.sweepBatch))
-            rest = rest.dropFirst(batch.count)
             let versions = try await vault.versions(of: batch.map { Self.recordID($0.key) })
             var differing: [(CredentialsID, Int64)] = []
             for (entry, version) in zip(batch, versions) where entry.value != version {

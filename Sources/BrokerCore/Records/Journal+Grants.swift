@@ -1,3 +1,4 @@
+internal import Containers
 internal import CredentialStore
 internal import OAuth
 
@@ -24,10 +25,7 @@ extension Journal {
     /// Removes these records, each if it still has that version.
     /// - Throws: `.conflict` where one of them was replaced just now.
     func remove(_ records: [(id: RecordID, version: Int64)]) async throws(StoreError) {
-        var rest = records[...]
-        while !rest.isEmpty {
-            let batch = Array(rest.prefix(Self.batch))
-            rest = rest.dropFirst(batch.count)
+        for batch in records.inBatches(of: Self.batch) {
             let versions = try await vault.versions(of: batch.map(\.id))
             let removals = zip(batch, versions).compactMap { record, version -> VaultChange? in
                 version == record.version ? .remove(record.id, version: record.version) : nil

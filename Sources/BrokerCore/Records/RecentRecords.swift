@@ -1,3 +1,4 @@
+internal import Containers
 internal import CredentialStore
 internal import OAuth
 internal import Reactor
@@ -20,8 +21,8 @@ final class RecentRecords: Sendable {
         guard let entries else { return }
         for change in changes {
             switch change {
-            case .insert(let record) where Self.kinds.contains(record.id.kind): entries.set(record.id, record)
-            case .replace(let record, _, _) where Self.kinds.contains(record.id.kind): entries.set(record.id, record)
+            case .insert(let record), .replace(let record, _, _):
+                if Self.kinds.contains(record.id.kind) { entries.set(record.id, record) }
             case .remove(let id, _) where Self.kinds.contains(id.kind): entries.remove(id)
             default: break
             }
@@ -66,10 +67,7 @@ struct LoginRecovery: RestoredRecords {
         guard records.rollback.isRecent else { return }
         let vault = records.vault
         var restored = 0
-        var rest = recent.all[...]
-        while !rest.isEmpty {
-            let batch = Array(rest.prefix(Self.batch))
-            rest = rest.dropFirst(batch.count)
+        for batch in recent.all.inBatches(of: Self.batch) {
             let versions = try await vault.versions(of: batch.map(\.id))
             let lost = zip(batch, versions).filter { ($1 ?? 0) < $0.version }
             restored += try await CredentialsRecords.count(lost, records.log) {

@@ -301,6 +301,11 @@ package final class Metrics: Sendable {
         Series(name: "authentication_failures_total", labels: #"outcome="\#(outcome.rawValue)""#)
     }
 
+    /// No key was there that could verify a workload's token.
+    func workloadTokenUnverified() { increment(Self.unverifiedTokens) }
+
+    private static let unverifiedTokens = Series(name: "workload_tokens_unverified_total", labels: "")
+
     /// The store did not answer a call, or could not do what it was asked.
     func storeFailed(_ access: StoreReports.Access) {
         increment(Self.series(access))
@@ -321,7 +326,9 @@ package final class Metrics: Sendable {
     private static let loginOutcomes = BrokerError.Code.allCases.map(\.rawValue) + ["completed", "expired"]
 
     private static var enumerableCounters: [Series] {
-        var series = Quota.allCases.map { Self.series($0) } + AuthenticationFailure.allCases.map { Self.series($0) }
+        var series =
+            Quota.allCases.map { Self.series($0) } + AuthenticationFailure.allCases.map { Self.series($0) }
+            + [Self.unverifiedTokens]
         func add(_ name: String, _ labels: String) { series.append(Series(name: name, labels: labels)) }
         for provider in ProviderPreset.all.map(\.name) {
             for outcome in TokenRead.allCases { add("token_reads_total", labels(provider, outcome)) }
@@ -395,6 +402,10 @@ package final class Metrics: Sendable {
         ("quota_refusals_total", "counter", "Requests answered 429, by the limit that they exceeded."),
         ("store_failures_total", "counter", "Calls of the store while it was away, by what was asked of it."),
         ("authentication_failures_total", "counter", "Requests without a valid key, by how they were answered."),
+        (
+            "workload_tokens_unverified_total", "counter",
+            "Tokens of workloads that were answered 503, because no key was there that could verify them."
+        ),
     ]
 
     /// A metric that is counted elsewhere, with a value for each set of labels; one value where it has no labels.

@@ -325,7 +325,7 @@ internal import TokenBroker
     }
 
     @Test func `replicas on PostgreSQL hold the limit together`() async throws {
-        let server = try PostgresServer.shared.get()
+        let server = try await PostgresServer.shared.value
         let configuration = try PostgresConfiguration(server.uri(database: try await server.makeDatabase()))
         let time = ManualTime()
         var replicas: [BrokerHarness] = []

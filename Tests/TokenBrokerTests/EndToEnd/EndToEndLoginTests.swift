@@ -202,15 +202,19 @@ internal import TokenBroker
 
     @Test(arguments: ProviderProfile.withLoginPage)
     func `is completed although its browser went away`(profile: ProviderProfile) async throws {
-        try await EndToEnd.run(profile) { all async throws in
+        let delays = ProviderClock()
+        try await EndToEnd.run(profile, delays: delays) { all async throws in
             let login = try await all.broker.begin()
             let location = try await all.broker.decide(login.uri)
-            all.controls.script(Fault(.token, answerDelay: .milliseconds(300)))
+            all.controls.script(Fault(.token, answerDelay: .seconds(1)))
             let browser = Task { try await all.broker.send(.get, location) }
-            try await all.controls.waitForRequests(1, at: .token)
+            await delays.waitForSleepers(1)
             browser.cancel()
             await #expect(throws: TransportError.cancelled) { try await browser.value }
             all.time.holdSleeps()
+            // The broker learns that the connection has ended, and then the provider answers.
+            try await Task.sleep(for: .milliseconds(250))
+            delays.advance(by: .seconds(1))
             let ended = try await all.broker.call(.get, "/login/\(login.id)?wait=60")
             #expect(ended.json["status"]?.string == "completed")
             #expect(try await all.token().json["level"]?.string == "user")

@@ -170,7 +170,7 @@ internal import TokenBroker
     @Test func `what one replica stores, a listener to another one hears of in order, within a few seconds`()
         async throws
     {
-        let server = try PostgresServer.shared.get()
+        let server = try await PostgresServer.shared.value
         let variables = [
             "DATABASE_URL": server.uri(database: try await server.makeDatabase()),
             "MASTER_KEYS": BrokerHarness.masterKeys,

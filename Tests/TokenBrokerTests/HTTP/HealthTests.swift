@@ -106,6 +106,22 @@ internal import TokenBroker
         gate.open()
     }
 
+    @Test func `a check that hangs does not hold up the next one`() async throws {
+        let store = FaultyStore()
+        let broker = try await Self.make(store)
+        let gate = Gate()
+        store.onCheck(.hold(gate))
+        async let answer = broker.call(.get, "/readyz", key: nil)
+        await broker.time.sleepers(of: .seconds(2))
+        broker.time.advance(by: .seconds(2))
+        #expect(await answer.status == 503)
+        // The store answers again, on another connection.
+        store.onCheck(.pass)
+        #expect(await broker.call(.get, "/readyz", key: nil).status == 200)
+        #expect(store.checks == 2)
+        gate.open()
+    }
+
     // H098
     @Test func `a broker that drains is not ready and says why`() async throws {
         let store = FaultyStore()

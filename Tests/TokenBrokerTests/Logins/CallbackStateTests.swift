@@ -71,7 +71,7 @@ internal import TokenBroker
 
     // H029
     @Test func `works once for fifty callbacks over three replicas on PostgreSQL`() async throws {
-        let server = try PostgresServer.shared.get()
+        let server = try await PostgresServer.shared.value
         var configuration = try PostgresConfiguration(server.uri(database: try await server.makeDatabase()))
         // More at once than two slow cores serve within the defaults.
         configuration.waitTimeout = .seconds(20)

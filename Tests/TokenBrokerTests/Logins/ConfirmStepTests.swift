@@ -320,7 +320,7 @@ internal import TokenBroker
     }
 
     @Test func `redeems once for fifty presses over three replicas on PostgreSQL`() async throws {
-        let server = try PostgresServer.shared.get()
+        let server = try await PostgresServer.shared.value
         var configuration = try PostgresConfiguration(server.uri(database: try await server.makeDatabase()))
         // More at once than two slow cores serve within the defaults.
         configuration.waitTimeout = .seconds(20)

@@ -195,7 +195,7 @@ internal import Waiting
     /// The other replica announces none of its commits, like a replica that dies after each one.
     // H087
     @Test func `finds on PostgreSQL what another replica has changed without a word`() async throws {
-        let server = try PostgresServer.shared.get()
+        let server = try await PostgresServer.shared.value
         let configuration = try PostgresServer.configuration(server.uri(database: try await server.makeDatabase()))
         var heartbeat = PostgresListener.Settings()
         heartbeat.interval = .milliseconds(20)

@@ -21,7 +21,7 @@ import TokenBroker
         _ provider: SigningProvider, keys: String? = SigningProvider.keysAddress, time: ManualTime = ManualTime()
     ) async throws -> BrokerHarness {
         let broker = try await BrokerHarness(time: time) { settings in
-            settings.workloadIssuers = [
+            settings.core.workloadIssuers = [
                 WorkloadIssuer(issuer: WireText(issuer), audience: WireText(audience), keys: keys)
             ]
         }
@@ -195,7 +195,7 @@ import TokenBroker
         #expect(token.utf8.count == count && token.split(separator: ".").count == 3)
         let answer = await broker.call(.get, "/credentials", key: token)
         #expect(answer.status == 401)
-        #expect(answer.text.contains("The token of the issuer") == isRead, "\(answer.text)")
+        #expect(answer.text.contains("The token that names the issuer") == isRead, "\(answer.text)")
     }
 
     // MARK: Keys
@@ -257,6 +257,11 @@ import TokenBroker
             #expect((answer.status, answer.code) == (503, "retryable_error"))
             #expect(answer.fields["Retry-After"] == "5")
         }
+        let metrics = await broker.call(.get, "/metrics", key: nil).text
+        #expect(metrics.contains("token_broker_workload_tokens_unverified_total 3\n"))
+        // One that has expired is refused in any case.
+        let expired = provider.token(Self.claims(at: broker.time.now, ["exp": "\(broker.time.now.seconds - 60)"]))
+        #expect(await Self.status(broker, expired) == 401)
         // It was asked once.
         #expect(broker.transport.standingSeen.count == 1)
         broker.time.advance(by: .seconds(5))
@@ -300,12 +305,58 @@ import TokenBroker
         #expect(broker.transport.standingSeen.count == 1)
     }
 
+    @Test func `that nothing can verify is delayed like one that is refused`() async throws {
+        let provider = SigningProvider()
+        let broker = try await Self.broker(provider)
+        broker.transport.standing(at: SigningProvider.keysAddress, .failure(.connectFailed))
+        let token = provider.token(Self.claims(at: broker.time.now))
+        for _ in 0..<20 { #expect(await Self.status(broker, token) == 503) }
+        async let delayed = Self.status(broker, token)
+        await broker.time.sleepers(of: .milliseconds(50))
+        broker.time.advance(by: .milliseconds(50))
+        #expect(await delayed == 503)
+    }
+
+    @Test func `is kept for a caller that has a key, and for no other`() async throws {
+        let provider = SigningProvider()
+        let broker = try await Self.broker(provider)
+        let token = provider.token(Self.claims(at: broker.time.now))
+        let digest = SHA256.words(Array(token.utf8).span)
+        let workloads = try #require(broker.broker.core.workloads)
+        #expect(await Self.status(broker, token) == 401)
+        #expect(workloads.known(digest, at: broker.time.now) == nil)
+        try await Self.makeKey(broker)
+        #expect(await Self.status(broker, token) == 200)
+        #expect(workloads.known(digest, at: broker.time.now) != nil)
+    }
+
+    @Test func `lets its caller listen on while nothing can verify it, until it expires`() async throws {
+        let provider = SigningProvider()
+        let broker = try await Self.broker(provider)
+        let made = await broker.call(
+            .post, "/tenants/t1/api-keys",
+            body: #"{"name": "k", "identity": "jwt:\#(Self.issuer)#\#(Self.cart)", "permissions": ["events"]}"#)
+        #expect(made.status == 201, "\(made.text)")
+        let expiry = broker.time.now.advanced(by: .seconds(200_000))
+        let token = provider.token(Self.claims(at: broker.time.now, ["exp": "\(expiry.seconds)"]))
+        let listener = await broker.listen(key: token)
+        broker.transport.standing(at: SigningProvider.keysAddress, .failure(.connectFailed))
+        await broker.time.sleepers(of: .seconds(1))
+        broker.time.advance(by: .seconds(100_000))
+        #expect(await listener.comments(1) == ["heartbeat"])
+        #expect(await Self.status(broker, token) == 503)
+        #expect(!listener.isOver)
+        await broker.time.sleepers(of: .seconds(1))
+        broker.time.advance(by: .seconds(100_060))
+        await listener.end()
+    }
+
     // MARK: Reads
 
     @Test func `answers warm reads at once, until its key is deleted or it expires`() async throws {
         let provider = SigningProvider()
         try await withWarmServer { settings in
-            settings.workloadIssuers = [
+            settings.core.workloadIssuers = [
                 WorkloadIssuer(
                     issuer: WireText(Self.issuer), audience: WireText(Self.audience), keys: SigningProvider.keysAddress)
             ]
