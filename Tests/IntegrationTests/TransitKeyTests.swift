@@ -194,7 +194,7 @@ import Testing
     }
 
     @Test func `have one source, and a service without keys has nothing to decrypt`() async throws {
-        let settings = #"{"decrypt_url": "https://127.0.0.1:1/v1/transit/decrypt/b"}"#
+        let settings = #"{"decrypt_url": "https://127.0.0.1:8200/v1/transit/decrypt/b"}"#
         var variables = variables("k1:vault:v1:AAAA", settings)
         variables["MASTER_KEYS_COMMAND"] = "/bin/true"
         let two = try await BrokerProcess.run(["config", "check"], variables)

@@ -73,88 +73,56 @@ package struct ClientCertificates: Sendable {
 
     package func key(_ name: Name) -> String { "\(directory)/\(name.rawValue).key" }
 
-    private static let script = #"""
-        set -eu
-        mkdir -p "$1"
-        cd "$1"
-        exec 2> log
-        : > index.txt
-        cat > ca.cnf <<END
-        [ca]
-        default_ca = all
-        [all]
-        database = index.txt
-        new_certs_dir = .
-        rand_serial = yes
-        unique_subject = no
-        default_md = sha256
-        policy = any
-        [any]
-        commonName = optional
-        [req]
-        distinguished_name = name
-        [name]
-        END
-        authority='basicConstraints=critical,CA:TRUE
-        keyUsage=critical,keyCertSign'
-        client='basicConstraints=critical,CA:FALSE
-        keyUsage=critical,digitalSignature
-        extendedKeyUsage=clientAuth'
-        until=20990101000000Z
+    private static let script =
+        TLSTestCertificates.issuing + #"""
+            client='basicConstraints=critical,CA:FALSE
+            keyUsage=critical,digitalSignature
+            extendedKeyUsage=clientAuth'
 
-        # issue <name> <issuer> <common name> <extensions>; an issuer "self" signs with its own key.
-        issue() {
-            openssl req -config ca.cnf -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout "$1.key" \
-                -subj "/CN=$3" -out "$1.csr"
-            printf '%s\n' "$4" > "$1.ext"
-            if [ "$2" = self ]; then sign="-selfsign -keyfile $1.key"; else sign="-cert $2.crt -keyfile $2.key"; fi
-            openssl ca -batch -config ca.cnf $sign -in "$1.csr" -extfile "$1.ext" -notext -out "$1.crt" \
-                -startdate 20200101000000Z -enddate $until
-        }
-        # leaf <name> <issuer> <alternative names>
-        leaf() {
-            issue "$1" "$2" "$1" "$client
-        subjectAltName=$3"
-            cat "$1.crt" > "$1.pem"
-        }
-        cart=URI:spiffe://example.org/ns/shop/sa/cart
+            # leaf <name> <issuer> <alternative names>
+            leaf() {
+                issue "$1" "$2" "$1" "$client
+            subjectAltName=$3"
+                cat "$1.crt" > "$1.pem"
+            }
+            cart=URI:spiffe://example.org/ns/shop/sa/cart
 
-        issue authority self 'Authority of Clients' "$authority"
-        issue stranger self 'Other Authority' "$authority"
-        issue first authority First "$authority"
-        issue second first Second "$authority"
-        issue third second Third "$authority"
-        issue fourth third Fourth "$authority"
-        leaf dns authority DNS:service.example
-        leaf upperCase authority DNS:Service.Example
-        leaf spiffe authority $cart
-        leaf spiffeAndDNS authority DNS:service.example,$cart
-        leaf twoSPIFFE authority $cart,URI:spiffe://example.org/ns/shop/sa/bill,DNS:service.example
-        leaf spiffeAndURI authority $cart,URI:https://service.example/,DNS:service.example
-        leaf upperCaseScheme authority URI:SPIFFE://example.org/ns/shop/sa/cart,DNS:service.example
-        leaf otherURI authority URI:https://service.example/,DNS:service.example
-        leaf many authority "$(seq -s , -f DNS:n%g.example 17)"
-        leaf wildcard authority 'DNS:*.example'
-        leaf wrongAuthority stranger DNS:service.example
-        leaf deep third DNS:service.example
-        cat third.crt second.crt first.crt >> deep.pem
-        leaf tooDeep fourth DNS:service.example
-        cat fourth.crt third.crt second.crt first.crt >> tooDeep.pem
-        # other <name> <common name> <extensions>
-        other() {
-            issue "$1" authority "$2" "$3"
-            cat "$1.crt" > "$1.pem"
-        }
-        other nulInName nul "$client
-        2.5.29.17=DER:30:17:82:15:73:65:72:76:69:63:65:2e:65:78:61:6d:70:6c:65:00:2e:65:76:69:6c"
-        other notASCII latin "$client
-        2.5.29.17=DER:30:11:82:0f:73:65:72:76:69:63:e9:2e:65:78:61:6d:70:6c:65"
-        other commonNameOnly service.example "$client"
-        other serverPurpose server "basicConstraints=critical,CA:FALSE
-        extendedKeyUsage=serverAuth
-        subjectAltName=DNS:service.example"
-        until=20200201000000Z
-        leaf expired authority DNS:service.example
-        echo done
-        """#
+            issue authority self 'Authority of Clients' "$authority"
+            issue stranger self 'Other Authority' "$authority"
+            issue first authority First "$authority"
+            issue second first Second "$authority"
+            issue third second Third "$authority"
+            issue fourth third Fourth "$authority"
+            leaf dns authority DNS:service.example
+            leaf upperCase authority DNS:Service.Example
+            leaf spiffe authority $cart
+            leaf spiffeAndDNS authority DNS:service.example,$cart
+            leaf twoSPIFFE authority $cart,URI:spiffe://example.org/ns/shop/sa/bill,DNS:service.example
+            leaf spiffeAndURI authority $cart,URI:https://service.example/,DNS:service.example
+            leaf upperCaseScheme authority URI:SPIFFE://example.org/ns/shop/sa/cart,DNS:service.example
+            leaf otherURI authority URI:https://service.example/,DNS:service.example
+            leaf many authority "$(seq -s , -f DNS:n%g.example 17)"
+            leaf wildcard authority 'DNS:*.example'
+            leaf wrongAuthority stranger DNS:service.example
+            leaf deep third DNS:service.example
+            cat third.crt second.crt first.crt >> deep.pem
+            leaf tooDeep fourth DNS:service.example
+            cat fourth.crt third.crt second.crt first.crt >> tooDeep.pem
+            # other <name> <common name> <extensions>
+            other() {
+                issue "$1" authority "$2" "$3"
+                cat "$1.crt" > "$1.pem"
+            }
+            other nulInName nul "$client
+            2.5.29.17=DER:30:17:82:15:73:65:72:76:69:63:65:2e:65:78:61:6d:70:6c:65:00:2e:65:76:69:6c"
+            other notASCII latin "$client
+            2.5.29.17=DER:30:11:82:0f:73:65:72:76:69:63:e9:2e:65:78:61:6d:70:6c:65"
+            other commonNameOnly service.example "$client"
+            other serverPurpose server "basicConstraints=critical,CA:FALSE
+            extendedKeyUsage=serverAuth
+            subjectAltName=DNS:service.example"
+            until=20200201000000Z
+            leaf expired authority DNS:service.example
+            echo done
+            """#
 }

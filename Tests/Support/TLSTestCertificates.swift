@@ -95,9 +95,12 @@ package struct TLSTestCertificates: Sendable {
         }
     }
 
+    /// The beginning of a shell script that makes certificates in the directory `$1`, which it makes: `issue`, and what it needs.
+    ///
     /// `openssl ca` rather than `openssl x509`, which cannot make a certificate that is not valid yet.
-    private static let script = #"""
+    static let issuing = #"""
         set -eu
+        mkdir -p "$1"
         cd "$1"
         exec 2> log
         : > index.txt
@@ -117,13 +120,7 @@ package struct TLSTestCertificates: Sendable {
         distinguished_name = name
         [name]
         END
-        names='subjectAltName=DNS:localhost,DNS:good.example.test,IP:127.0.0.1,IP:::1'
-        server='basicConstraints=critical,CA:FALSE
-        keyUsage=critical,digitalSignature,keyEncipherment
-        extendedKeyUsage=serverAuth'
         authority='basicConstraints=critical,CA:TRUE
-        keyUsage=critical,keyCertSign'
-        intermediate='basicConstraints=critical,CA:TRUE,pathlen:0
         keyUsage=critical,keyCertSign'
         from=20200101000000Z
         until=20990101000000Z
@@ -137,66 +134,78 @@ package struct TLSTestCertificates: Sendable {
             openssl ca -batch -config ca.cnf $sign -in "$1.csr" -extfile "$1.ext" -notext -out "$1.crt" \
                 -startdate $from -enddate $until
         }
-        # leaf <name> <issuer> <common name> <extensions>, with the issuer in the presented chain.
-        leaf() {
-            issue "$@"
-            cat "$1.crt" "$2.crt" > "$1.pem"
-        }
 
-        issue root self 'Test Root' "$authority"
-        issue stranger self 'Unknown Root' "$authority"
-        issue intermediate root 'Test Intermediate' "$intermediate"
-        leaf good intermediate good "$server
-        $names"
-        leaf backup intermediate backup "$server
-        $names"
-        leaf wrongHost intermediate wrong "$server
-        subjectAltName=DNS:other.example.test,IP:127.0.0.2"
-        leaf unknownRoot stranger unknown "$server
-        $names"
-        leaf commonNameOnly intermediate localhost "$server"
-        leaf wildcard intermediate wildcard "$server
-        subjectAltName=DNS:*.example.test"
-        leaf partialWildcard intermediate partial "$server
-        subjectAltName=DNS:a*.example.test"
-        leaf doubleWildcard intermediate double "$server
-        subjectAltName=DNS:*.*.example.test"
-        leaf addressAsName intermediate address "$server
-        subjectAltName=DNS:127.0.0.1"
-        leaf nulInName intermediate nul "$server
-        2.5.29.17=DER:30:16:82:14:6c:6f:63:61:6c:68:6f:73:74:00:2e:65:76:69:6c:2e:74:65:73:74"
-        leaf clientPurpose intermediate client "basicConstraints=critical,CA:FALSE
-        extendedKeyUsage=clientAuth
-        $names"
-        leaf issuedByLeaf good below "$server
-        $names"
-        cat intermediate.crt >> issuedByLeaf.pem
-        issue tooDeep intermediate 'Not Permitted' "$authority"
-        leaf pathTooLong tooDeep deep "$server
-        $names"
-        cat intermediate.crt >> pathTooLong.pem
-        cat good.crt > missingIntermediate.pem
-        issue selfSigned self localhost "$server
-        $names"
-        cat selfSigned.crt > selfSigned.pem
-
-        until=20200201000000Z
-        leaf expired intermediate expired "$server
-        $names"
-        issue formerly root 'Former Intermediate' "$intermediate"
-        until=20990101000000Z
-        leaf expiredIssuer formerly former "$server
-        $names"
-        from=20980101000000Z
-        leaf notYetValid intermediate future "$server
-        $names"
-        from=20200101000000Z
-        algorithm=rsa:2048
-        leaf rsa intermediate rsa "$server
-        $names"
-        algorithm=rsa:1024
-        leaf weakKey intermediate weak "$server
-        $names"
-        echo done
         """#
+
+    private static let script =
+        issuing + #"""
+            names='subjectAltName=DNS:localhost,DNS:good.example.test,IP:127.0.0.1,IP:::1'
+            server='basicConstraints=critical,CA:FALSE
+            keyUsage=critical,digitalSignature,keyEncipherment
+            extendedKeyUsage=serverAuth'
+            intermediate='basicConstraints=critical,CA:TRUE,pathlen:0
+            keyUsage=critical,keyCertSign'
+
+            # leaf <name> <issuer> <common name> <extensions>, with the issuer in the presented chain.
+            leaf() {
+                issue "$@"
+                cat "$1.crt" "$2.crt" > "$1.pem"
+            }
+
+            issue root self 'Test Root' "$authority"
+            issue stranger self 'Unknown Root' "$authority"
+            issue intermediate root 'Test Intermediate' "$intermediate"
+            leaf good intermediate good "$server
+            $names"
+            leaf backup intermediate backup "$server
+            $names"
+            leaf wrongHost intermediate wrong "$server
+            subjectAltName=DNS:other.example.test,IP:127.0.0.2"
+            leaf unknownRoot stranger unknown "$server
+            $names"
+            leaf commonNameOnly intermediate localhost "$server"
+            leaf wildcard intermediate wildcard "$server
+            subjectAltName=DNS:*.example.test"
+            leaf partialWildcard intermediate partial "$server
+            subjectAltName=DNS:a*.example.test"
+            leaf doubleWildcard intermediate double "$server
+            subjectAltName=DNS:*.*.example.test"
+            leaf addressAsName intermediate address "$server
+            subjectAltName=DNS:127.0.0.1"
+            leaf nulInName intermediate nul "$server
+            2.5.29.17=DER:30:16:82:14:6c:6f:63:61:6c:68:6f:73:74:00:2e:65:76:69:6c:2e:74:65:73:74"
+            leaf clientPurpose intermediate client "basicConstraints=critical,CA:FALSE
+            extendedKeyUsage=clientAuth
+            $names"
+            leaf issuedByLeaf good below "$server
+            $names"
+            cat intermediate.crt >> issuedByLeaf.pem
+            issue tooDeep intermediate 'Not Permitted' "$authority"
+            leaf pathTooLong tooDeep deep "$server
+            $names"
+            cat intermediate.crt >> pathTooLong.pem
+            cat good.crt > missingIntermediate.pem
+            issue selfSigned self localhost "$server
+            $names"
+            cat selfSigned.crt > selfSigned.pem
+
+            until=20200201000000Z
+            leaf expired intermediate expired "$server
+            $names"
+            issue formerly root 'Former Intermediate' "$intermediate"
+            until=20990101000000Z
+            leaf expiredIssuer formerly former "$server
+            $names"
+            from=20980101000000Z
+            leaf notYetValid intermediate future "$server
+            $names"
+            from=20200101000000Z
+            algorithm=rsa:2048
+            leaf rsa intermediate rsa "$server
+            $names"
+            algorithm=rsa:1024
+            leaf weakKey intermediate weak "$server
+            $names"
+            echo done
+            """#
 }

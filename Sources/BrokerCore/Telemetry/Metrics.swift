@@ -419,7 +419,7 @@ package final class Metrics: Sendable {
         for (name, type, help) in Self.help {
             text += "# HELP token_broker_\(name) \(help)\n# TYPE token_broker_\(name) \(type)\n"
             for (series, count) in state.counters.filter({ $0.key.name == name }).sorted(by: Self.order) {
-                text += "token_broker_\(name){\(series.labels)} \(count.current)\n"
+                text += "token_broker_\(name)\(Self.braces(series.labels)) \(count.current)\n"
             }
             for (series, durations) in state.durations.filter({ $0.key.name == name }).sorted(by: Self.order) {
                 let histogram = durations.current
@@ -429,7 +429,7 @@ package final class Metrics: Sendable {
                     let labels = series.labels.isEmpty ? "" : series.labels + ","
                     text += "token_broker_\(name)_bucket{\(labels)le=\"\(bound)\"} \(total)\n"
                 }
-                let labels = series.labels.isEmpty ? "" : "{\(series.labels)}"
+                let labels = Self.braces(series.labels)
                 text += "token_broker_\(name)_sum\(labels) \(histogram.sum)\n"
                 text += "token_broker_\(name)_count\(labels) \(total)\n"
             }
@@ -437,11 +437,13 @@ package final class Metrics: Sendable {
         for gauge in gauges {
             text += "# HELP token_broker_\(gauge.name) \(gauge.help)\n# TYPE token_broker_\(gauge.name) \(gauge.type)\n"
             for (labels, value) in gauge.values {
-                text += "token_broker_\(gauge.name)\(labels.isEmpty ? "" : "{\(labels)}") \(value)\n"
+                text += "token_broker_\(gauge.name)\(Self.braces(labels)) \(value)\n"
             }
         }
         return text
     }
+
+    private static func braces(_ labels: String) -> String { labels.isEmpty ? "" : "{\(labels)}" }
 
     private static func order<T>(_ left: (key: Series, value: T), _ right: (key: Series, value: T)) -> Bool {
         left.key.labels < right.key.labels

@@ -6,6 +6,7 @@ import HTTPCodec
 import HTTPSClient
 import JSON
 import OAuth
+import Reactor
 import Testing
 import TokenBroker
 
@@ -307,11 +308,15 @@ import TokenBroker
 
     @Test func `that nothing can verify is delayed like one that is refused`() async throws {
         let provider = SigningProvider()
-        let broker = try await Self.broker(provider)
+        let broker = try await Self.broker(provider, time: ManualTime(skipsSleeps: false))
         broker.transport.standing(at: SigningProvider.keysAddress, .failure(.connectFailed))
         let token = provider.token(Self.claims(at: broker.time.now))
-        for _ in 0..<20 { #expect(await Self.status(broker, token) == 503) }
-        async let delayed = Self.status(broker, token)
+        let stranger = try NetworkSource(#require(NetworkAddress(parsing: Array("192.0.2.1".utf8)[...])))
+        @Sendable func status() async -> Int {
+            await broker.call(.get, "/credentials", key: token, source: stranger).status
+        }
+        for _ in 0..<20 { #expect(await status() == 503) }
+        async let delayed = status()
         await broker.time.sleepers(of: .milliseconds(50))
         broker.time.advance(by: .milliseconds(50))
         #expect(await delayed == 503)
@@ -332,7 +337,7 @@ import TokenBroker
 
     @Test func `lets its caller listen on while nothing can verify it, until it expires`() async throws {
         let provider = SigningProvider()
-        let broker = try await Self.broker(provider)
+        let broker = try await Self.broker(provider, time: ManualTime(skipsSleeps: false))
         let made = await broker.call(
             .post, "/tenants/t1/api-keys",
             body: #"{"name": "k", "identity": "jwt:\#(Self.issuer)#\#(Self.cart)", "permissions": ["events"]}"#)
