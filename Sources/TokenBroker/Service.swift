@@ -211,6 +211,7 @@ package struct Service: RequestHandler {
             if error.code == .unauthorized || error.code == .retryableError {
                 try await broker.authenticationFailures.admit(request.source)
             }
+            if error.code == .retryableError { broker.metrics.workloadTokenUnverified() }
             throw error
         }
     }

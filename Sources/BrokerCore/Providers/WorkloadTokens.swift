@@ -131,7 +131,7 @@ package final class WorkloadTokens: Sendable {
         } catch {
             switch error {
             case .refused(let reason): throw Self.refused(issuer, reason.description)
-            case .unavailable(let error): throw unavailable(issuer, retryAfter: error.retryAfter)
+            case .unavailable(let error): throw Self.unavailable(issuer, retryAfter: error.retryAfter)
             }
         }
         // The time now: the keys may have been waited for.
@@ -170,9 +170,8 @@ package final class WorkloadTokens: Sendable {
         BrokerError(.unauthorized, "The token that names the issuer \(issuer.issuer) is not accepted: \(reason)")
     }
 
-    private func unavailable(_ issuer: WorkloadIssuer, retryAfter: Int?) -> BrokerError {
-        instruments.metrics.workloadTokenUnverified()
-        return BrokerError(
+    private static func unavailable(_ issuer: WorkloadIssuer, retryAfter: Int?) -> BrokerError {
+        BrokerError(
             .retryableError,
             "The broker has no key of the issuer \(issuer.issuer) that fits the caller's token, so that it cannot verify the token "
                 + "now. Retry later.",
@@ -185,7 +184,7 @@ package final class WorkloadTokens: Sendable {
         if let keys = issuer.keys { return keys }
         if let address = try known(of: issuer) { return address }
         let run = await requests.run(issuer.issuer, within: nil) { await self.renew(issuer) }
-        guard let run else { throw unavailable(issuer, retryAfter: nil) }
+        guard let run else { throw Self.unavailable(issuer, retryAfter: nil) }
         return try run.value.get()
     }
 
@@ -194,7 +193,7 @@ package final class WorkloadTokens: Sendable {
     private func known(of issuer: WorkloadIssuer) throws(BrokerError) -> String? {
         let now = instruments.time.monotonic
         guard let place = places.withLock({ $0[issuer.issuer] }), now < place.next else { return nil }
-        guard let address = place.address else { throw unavailable(issuer, retryAfter: nil) }
+        guard let address = place.address else { throw Self.unavailable(issuer, retryAfter: nil) }
         return address
     }
 
@@ -212,7 +211,7 @@ package final class WorkloadTokens: Sendable {
         let next = instruments.time.monotonic.advanced(by: pause)
         guard let address = found ?? before else {
             places.withLock { $0[issuer.issuer] = Place(address: nil, next: next) }
-            return .failure(unavailable(issuer, retryAfter: nil))
+            return .failure(Self.unavailable(issuer, retryAfter: nil))
         }
         places.withLock { $0[issuer.issuer] = Place(address: address, next: next) }
         return .success(address)

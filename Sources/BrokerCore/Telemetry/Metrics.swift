@@ -301,8 +301,8 @@ package final class Metrics: Sendable {
         Series(name: "authentication_failures_total", labels: #"outcome="\#(outcome.rawValue)""#)
     }
 
-    /// No key was there that could verify a workload's token.
-    func workloadTokenUnverified() { increment(Self.unverifiedTokens) }
+    /// A request was answered 503, because no key was there that could verify its workload's token.
+    package func workloadTokenUnverified() { increment(Self.unverifiedTokens) }
 
     private static let unverifiedTokens = Series(name: "workload_tokens_unverified_total", labels: "")
 
