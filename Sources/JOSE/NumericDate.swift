@@ -1,4 +1,4 @@
-internal import JSON
+package import JSON
 
 /// A point in time as JWTs write it (RFC 7519 §2): seconds since 1970-01-01T00:00:00Z without leap seconds, with a
 /// fraction if need be.
@@ -14,7 +14,7 @@ package struct NumericDate: Comparable, Hashable, Sendable {
     package init(seconds: Int64) { self.init(sinceEpoch: .seconds(seconds)) }
 
     /// Nil for other values than numbers from `seconds`.
-    init?(_ value: JSONValue) {
+    package init?(_ value: JSONValue) {
         switch value {
         case .integer(let seconds) where Self.seconds.contains(seconds): self.init(seconds: seconds)
         case .number(let seconds) where seconds >= 0 && seconds < Double(Self.seconds.upperBound):

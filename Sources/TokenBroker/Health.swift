@@ -65,7 +65,8 @@ package final class Health: Sendable {
             }
             return isGood
         }
-        if run == nil {
+        // A probe whose caller has gone away says nothing about the check.
+        if run == nil, !Task.isCancelled {
             // The store may answer by now on another connection, so the next probe asks anew and does not wait for this check.
             state.withLock { if $0.check == number { $0.check += 1 } }
         }

@@ -208,10 +208,11 @@ package struct Service: RequestHandler {
             return try await broker.authenticator.caller(of: request)
         } catch {
             // A stranger can also send tokens that nothing can verify.
-            if error.code == .unauthorized || error.code == .retryableError {
+            let isUnverified = error.code == .retryableError
+            if isUnverified || error.code == .unauthorized {
                 try await broker.authenticationFailures.admit(request.source)
             }
-            if error.code == .retryableError { broker.metrics.workloadTokenUnverified() }
+            if isUnverified { broker.metrics.workloadTokenUnverified() }
             throw error
         }
     }

@@ -1,7 +1,6 @@
 internal import BrokerCore
 internal import CredentialStore
 internal import Cryptography
-internal import ExternalText
 internal import HTTPSClient
 internal import OAuth
 internal import Postgres

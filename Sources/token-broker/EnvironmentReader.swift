@@ -3,10 +3,7 @@ internal import CredentialStore
 internal import Cryptography
 internal import ExternalText
 internal import HTTPSClient
-internal import OAuth
-internal import Postgres
 internal import Reactor
-internal import TLS
 internal import TokenBroker
 
 /// Reads the variables with the prefix TOKEN_BROKER_ and collects their faults.
@@ -50,19 +47,8 @@ struct EnvironmentReader: TextReader {
     ///   - fileVariable: the full name of the `_FILE` form.
     ///   - mayBeMissing: whether a file that does not exist is accepted.
     mutating func secret(_ name: String, fileVariable: StaticString, mayBeMissing: Bool = false) -> String? {
-        let direct = value(name)
-        guard let path = value(name + "_FILE") else { return direct }
-        if direct != nil {
-            note(name, "and \(Self.prefix)\(name)_FILE are both set; set one of them")
-            return nil
-        }
-        if mayBeMissing, !SmallFile.exists(path) { return nil }
-        guard let (bytes, access) = try? SmallFile.readWithAccess(path, limit: 65_536),
-            let text = String(validating: bytes, as: UTF8.self)
-        else {
-            note(name + "_FILE", "names a file that cannot be read")
-            return nil
-        }
+        guard let (text, access) = content(name, mayBeMissing: mayBeMissing) else { return nil }
+        guard let access else { return text }
         check(access, variable: name + "_FILE", fullName: fileVariable)
         let trimmed = text.trimmingNewlines
         if trimmed.isEmpty { note(name + "_FILE", "names an empty file") }
@@ -166,20 +152,30 @@ struct EnvironmentReader: TextReader {
     /// The value of a variable, or the content of the file that its `_FILE` form names. It is no secret, but other users must not
     /// be able to change it.
     private mutating func document(_ name: String) -> String? {
+        guard let (text, access) = content(name) else { return nil }
+        if let access { checkOwner(access, variable: name + "_FILE") }
+        return text
+    }
+
+    /// The value of a variable, or the content of the file that its `_FILE` form names with what other users may do with that
+    /// file; nil for neither, and where a fault is noted.
+    private mutating func content(
+        _ name: String, mayBeMissing: Bool = false
+    ) -> (text: String, access: FileAccess?)? {
         let direct = value(name)
-        guard let path = value(name + "_FILE") else { return direct }
+        guard let path = value(name + "_FILE") else { return direct.map { ($0, nil) } }
         if direct != nil {
             note(name, "and \(Self.prefix)\(name)_FILE are both set; set one of them")
             return nil
         }
+        if mayBeMissing, !SmallFile.exists(path) { return nil }
         guard let (bytes, access) = try? SmallFile.readWithAccess(path, limit: 65_536),
             let text = String(validating: bytes, as: UTF8.self)
         else {
             note(name + "_FILE", "names a file that cannot be read")
             return nil
         }
-        checkOwner(access, variable: name + "_FILE")
-        return text
+        return (text, access)
     }
 
     /// Notes that other users can change a file which was found readable, and that they can read it.

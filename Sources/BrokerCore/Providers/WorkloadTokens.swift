@@ -114,7 +114,7 @@ package final class WorkloadTokens: Sendable {
             let issuer = payload["iss"]?.string.flatMap({ issuers[$0] })
         else { return nil }
         // An expired token is refused also while it cannot be verified.
-        if let expires = Self.end(payload["exp"]?.wholeSeconds(.down)), expires <= instruments.time.now {
+        if let expiry = payload["exp"].flatMap({ NumericDate($0) }), Self.end(expiry) <= instruments.time.now {
             throw Self.refused(issuer, ClaimsRejection.expired.description)
         }
         let unverified: CompactJWS
@@ -142,9 +142,8 @@ package final class WorkloadTokens: Sendable {
     private static func proof(
         _ token: VerifiedJWS, of issuer: WorkloadIssuer, at now: Timestamp
     ) throws(BrokerError) -> Proof {
-        let leeway = TokenVerification.usualLeeway
         let expectations = TokenExpectations(
-            issuer: issuer.issuer, audience: issuer.audience, required: [.sub], leeway: leeway)
+            issuer: issuer.issuer, audience: issuer.audience, required: [.sub], leeway: TokenVerification.usualLeeway)
         let claims: ClaimsSet
         do throws(ClaimsRejection) {
             claims = try expectations.check(
@@ -155,15 +154,12 @@ package final class WorkloadTokens: Sendable {
         guard let subject = claims.subject, let expiry = claims.expiry,
             let identity = CallerIdentity(issuer: issuer.issuer, subject: subject)
         else { throw refused(issuer, ClaimsRejection.malformedSubject.description) }
-        let expires = Timestamp(seconds: 0).advanced(by: expiry.sinceEpoch + leeway)
-        return Proof(identity: identity.digest, end: min(expires, now.advanced(by: longestKnown)))
+        return Proof(identity: identity.digest, end: min(end(expiry), now.advanced(by: longestKnown)))
     }
 
-    /// When a token ends with that `exp`; nil for none.
-    private static func end(_ expiry: Int64?) -> Timestamp? {
-        expiry.map {
-            Timestamp(seconds: min(max($0, 0), Timestamp.latest.seconds)).advanced(by: TokenVerification.usualLeeway)
-        }
+    /// When a token with that `exp` ends.
+    private static func end(_ expiry: NumericDate) -> Timestamp {
+        Timestamp(seconds: 0).advanced(by: expiry.sinceEpoch + TokenVerification.usualLeeway)
     }
 
     private static func refused(_ issuer: WorkloadIssuer, _ reason: String) -> BrokerError {
@@ -208,13 +204,9 @@ package final class WorkloadTokens: Sendable {
         let before = places.withLock { $0[issuer.issuer]?.address }
         let found = await request(issuer)
         let pause = found == nil ? Self.interval : Self.addressValidity
-        let next = instruments.time.monotonic.advanced(by: pause)
-        guard let address = found ?? before else {
-            places.withLock { $0[issuer.issuer] = Place(address: nil, next: next) }
-            return .failure(Self.unavailable(issuer, retryAfter: nil))
-        }
-        places.withLock { $0[issuer.issuer] = Place(address: address, next: next) }
-        return .success(address)
+        let place = Place(address: found ?? before, next: instruments.time.monotonic.advanced(by: pause))
+        places.withLock { $0[issuer.issuer] = place }
+        return place.address.map { .success($0) } ?? .failure(Self.unavailable(issuer, retryAfter: nil))
     }
 
     /// What the issuer's metadata says; nil where there is none that can be used. An issuer of workloads need not have the
