@@ -98,7 +98,7 @@ struct `Changing the master key` {
             return count
         }()
         for _ in 0..<Self.count("RESEAL_KILLS", usual: 3) {
-            let resealing = try await BrokerProcess.start(command: ["keys", "reseal", "--rate", "200"], variables)
+            let resealing = try await BrokerProcess.start(command: ["keys", "reseal", "--rate", "50"], variables)
             _ = try await resealing.line { $0.contains(" encrypted with k2") }
             await resealing.kill()
         }
