@@ -22,12 +22,4 @@ final class BrowserDirectory: Sendable {
     func remove() throws {
         try FileManager.default.removeItem(atPath: path)
     }
-
-    /// Writes a program there; returns its path.
-    func addProgram(_ name: String, _ text: String) throws -> String {
-        let path = "\(path)/\(name)"
-        try Data(text.utf8).write(to: URL(filePath: path))
-        try FileManager.default.setAttributes([.posixPermissions: 0o700], ofItemAtPath: path)
-        return path
-    }
 }

@@ -1,4 +1,5 @@
 internal import ExternalText
+internal import FoundationEssentials
 internal import Glibc
 internal import HTTPCodec
 internal import HTTPSClient
@@ -20,9 +21,11 @@ package final class WebDriver: Sendable {
     private let client: HTTPSClient
     private let baseURL: String
     private let sessions = Mutex<[String]>([])
-    /// The path of what starts Chromium.
-    private let launcher: String
 
+    /// What starts Chromium.
+    private static let launcher =
+        #filePath.split(separator: "/", omittingEmptySubsequences: false).dropLast()
+        .joined(separator: "/") + "/chromium"
     private static let chromium = "/usr/bin/chromium"
     private static let program = "/usr/bin/chromedriver"
 
@@ -52,14 +55,6 @@ package final class WebDriver: Sendable {
                     + "(Debian: chromium, chromium-driver)")
         }
         directory = try BrowserDirectory()
-        // chromedriver leaves its browsers running when it is killed, as it is when the tests die.
-        launcher = try directory.addProgram(
-            "chromium",
-            """
-            #!/bin/sh
-            exec /usr/bin/setpriv --pdeathsig KILL -- \(Self.chromium) "$@"
-
-            """)
         let port: UInt16
         (process, port) = try await Self.launch(in: directory)
         baseURL = "http://127.0.0.1:\(port)"
@@ -83,7 +78,8 @@ package final class WebDriver: Sendable {
         while true {
             starts += 1
             let process = try await TestProcess.start(
-                [program, "--port=0"], environment: ["HOME": directory.path, "TMPDIR": directory.path])
+                [program, "--port=0", "--verbose", "--log-path=\(log(in: directory))"],
+                environment: ["HOME": directory.path, "TMPDIR": directory.path])
             do {
                 let line = try await process.line { $0.hasPrefix(announcement) }
                 guard let port = UInt16(line.dropFirst(announcement.count).prefix { $0.isNumber }) else {
@@ -96,6 +92,8 @@ package final class WebDriver: Sendable {
             }
         }
     }
+
+    private static func log(in directory: BrowserDirectory) -> String { directory.path + "/driver.log" }
 
     /// Starts a browser with a profile of its own: it shares no cookie with another.
     package func openBrowser() async throws -> ChromiumBrowser {
@@ -123,13 +121,20 @@ package final class WebDriver: Sendable {
                         "timeouts", .object(["pageLoad": .integer(60_000), "script": .integer(30_000)]))
                     writer.name("goog:chromeOptions")
                     writer.object { writer in
-                        writer.member("binary", launcher)
+                        writer.member("binary", Self.launcher)
                         writer.member("args", arguments)
                     }
                 }
             }
         }
-        let answer = try await call(.post, "/session", body)
+        let answer: JSONValue
+        do {
+            answer = try await call(.post, "/session", body)
+        } catch {
+            // Why a browser did not start is in the log only, and the log goes with its directory.
+            let log = try String(contentsOfFile: Self.log(in: directory), encoding: .utf8)
+            throw Failure("\(error)\n" + log.split(separator: "\n").suffix(12).joined(separator: "\n"))
+        }
         guard let session = answer["sessionId"]?.text else { throw Failure("a session without an ID") }
         sessions.withLock { $0.append(session) }
         return ChromiumBrowser(driver: self, session: session)
