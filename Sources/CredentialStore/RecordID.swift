@@ -71,6 +71,11 @@ package enum RecordKind: String, Sendable, CaseIterable, Hashable {
     case sessionEnding = "session-ending"
     /// An outage of a tenant's provider of which listeners were told. The key is a digest of the client and its token endpoint.
     case outage
+    /// Up to which versions records of the tenant have ended, so that one that is put back into the database shows. The key is
+    /// the number of a page, with two hexadecimal digits.
+    case tombstones
+    /// The least version that each page of the tenant's tombstones has; the key is empty.
+    case tombstoneMark = "tombstone-mark"
 }
 
 /// The identity of a record.

@@ -53,7 +53,7 @@ package final class Broker: Sendable {
         self.settings = settings
         core = CredentialsBroker(
             settings: settings.core, vault: vault, journal: journal, transport: transport, time: time, log: log)
-        keys = CallerKeyDirectory(vault: core.vault, bus: core.bus, time: time)
+        keys = CallerKeyDirectory(vault: core.vault, tombstones: core.tombstones, bus: core.bus, time: time)
         core.cacheRevalidation.include(keys.revalidatedCache)
         authenticator = CallerAuthenticator(
             adminKeys: settings.adminKeys, keys: keys, workloads: core.workloads, time: time)

@@ -7,6 +7,17 @@ struct CommandFailure: Error {
     let text: String
 }
 
+extension CommandFailure {
+    init(_ error: StoreError) {
+        text =
+            switch error {
+            case .conflict: "another process changes the same records; try again"
+            case .unavailable: "the store does not answer; try again"
+            case .damaged(let what): "the store is damaged: \(what)"
+            }
+    }
+}
+
 /// Runs a command that ends by itself, and exits: with the status that the command returns, with 1 when it fails, or with
 /// 130 at a signal, which ends the process at once.
 func runCommand(_ body: @escaping @Sendable () async throws(CommandFailure) -> Int32) -> Never {
@@ -27,6 +38,7 @@ func runCommand(_ body: @escaping @Sendable () async throws(CommandFailure) -> I
 struct CommandStore {
     let store: BrokerStore
     let time = SystemTime()
+    private let log: Log
     /// For as long as the store is open, its connections need the loop.
     private let loop: EventLoop
     private let output: LineWriter
@@ -34,10 +46,17 @@ struct CommandStore {
     init(_ configuration: Configuration) async throws(CommandFailure) {
         (output, loop) = try RunningService.makeOutputAndLoop()
         let writer = output
-        let log = Log(threshold: .error, time: time) { writer.write($0) }
+        log = Log(threshold: .error, time: time) { writer.write($0) }
         var configuration = configuration
         configuration.migratesSchema = false
         store = try await RunningService.openStore(configuration, loop: loop, log: log, time: time)
+    }
+
+    /// The tombstones of the store, read anew each time.
+    var tombstones: Tombstones {
+        Tombstones(
+            vault: store.vault, bus: EventBus(cacheValidity: CacheValidity(lifetime: .zero)),
+            instruments: Instruments(time: time, log: log, metrics: Metrics()))
     }
 
     func close() async {

@@ -24,6 +24,8 @@ enum Command: Equatable {
     case examineStore(repair: String?)
     /// Checks the configuration and what is in the store.
     case examineInstallation
+    /// Takes tombstones that were restored from a backup for the newest ones.
+    case acceptRestored
     case audit(AuditCommand)
 
     /// Nil for unknown arguments.
@@ -39,6 +41,7 @@ enum Command: Equatable {
         case ["keys", "generate"]: self = .generateKey(id: "k1")
         case ["healthcheck"]: self = .healthCheck
         case ["doctor"]: self = .examineInstallation
+        case ["restored"]: self = .acceptRestored
         case ["doctor", "store"]: self = .examineStore(repair: nil)
         case let arguments where arguments.first == "audit":
             guard let command = AuditCommand(arguments: Array(arguments.dropFirst())) else { return nil }
@@ -86,7 +89,7 @@ enum Command: Equatable {
     /// Whether it needs the operator's key for a service with a database.
     var needsAdminKey: Bool {
         switch self {
-        case .migrate, .audit, .keyStatus, .reseal, .retireKey, .pins: false
+        case .migrate, .audit, .keyStatus, .reseal, .retireKey, .acceptRestored, .pins: false
         default: true
         }
     }
@@ -124,6 +127,9 @@ enum Command: Equatable {
                               TOKEN_BROKER_JOURNAL_DIR, whether it is intact and what is lost if it is damaged. Stop the
                               service first. The directory is not changed. --repair writes the intact records to
                               DIRECTORY, which must not exist yet, as a new data directory or journal
+          restored            after rows of the database were restored from a backup deliberately: accept the tombstones
+                              of API keys and logouts as they are now. Without it, users whose tombstones are older than
+                              the database's marks get 503. With the embedded store, stop the service first
           audit verify [--json]
                               check the hashes, the numbers and the signatures of the audit log, and print every fault; with
                               --json, lines of JSON

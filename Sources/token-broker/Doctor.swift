@@ -254,7 +254,7 @@ private struct Doctor {
         }
         do {
             try await checkMasterKeys(opened.store)
-            try await checkTenants(opened.store)
+            try await checkTenants(opened.store, opened.tombstones)
         } catch {
             add(.fault, "the store cannot be read: \(error)")
         }
@@ -285,10 +285,11 @@ private struct Doctor {
         }
     }
 
-    private mutating func checkTenants(_ store: BrokerStore) async throws {
+    private mutating func checkTenants(_ store: BrokerStore, _ tombstones: Tombstones) async throws {
         let bus = EventBus(cacheValidity: CacheValidity(lifetime: nil))
         let tenants = TenantDirectory(vault: store.vault, bus: bus, time: SystemTime())
-        let keys = CallerKeyDirectory(vault: store.vault, bus: bus, time: SystemTime())
+        let keys = CallerKeyDirectory(
+            vault: store.vault, tombstones: tombstones, bus: bus, time: SystemTime())
         var (last, count, unpinned) = (TenantName?.none, 0, 0)
         while true {
             let page = try await tenants.list(after: last, limit: 100)
@@ -296,7 +297,8 @@ private struct Doctor {
                 count += 1
                 if tenant.configuration.effectivePins.isEmpty { unpinned += 1 }
                 check(tenant)
-                try await check(keys, of: tenant.name)
+                // Where the tombstones cannot tell, the keys cannot be read.
+                if try await isIntact(tombstones, of: tenant.name) { try await check(keys, of: tenant.name) }
             }
             guard page.count == 100, let name = page.last?.name else { break }
             last = name
@@ -323,6 +325,16 @@ private struct Doctor {
         if configuration.client.clientSecret != nil, changed.duration(to: now) > Self.longestUseOfSecrets {
             add(.warning, "tenant \(name): the client secret is \(days) days old or older; replace it at the provider")
         }
+    }
+
+    private mutating func isIntact(_ tombstones: Tombstones, of tenant: TenantName) async throws -> Bool {
+        let count = try await tombstones.flaws(of: tenant)
+        if count == 0 { return true }
+        add(
+            .fault,
+            "tenant \(tenant): \(count) records of tombstones were replaced by earlier ones, or have lost their mark; find out who "
+                + "did that, then run token-broker restored")
+        return false
     }
 
     private mutating func check(_ keys: CallerKeyDirectory, of tenant: TenantName) async throws {

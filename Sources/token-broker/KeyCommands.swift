@@ -32,7 +32,7 @@ private struct KeyCommands {
         do throws(StoreError) {
             uses = try await store.vault.keyUses()
         } catch {
-            throw Self.failure(error)
+            throw CommandFailure(error)
         }
         for use in uses { Console.print(Self.text(use)) }
     }
@@ -49,7 +49,7 @@ private struct KeyCommands {
                 Console.print("\(progress.read) read, \(progress.resealed) encrypted with \(id)")
             }
         } catch {
-            throw Self.failure(error)
+            throw CommandFailure(error)
         }
         Console.print("done: \(progress.read) read, \(progress.resealed) encrypted with \(id)")
         guard progress.unopened == 0 else {
@@ -69,7 +69,7 @@ private struct KeyCommands {
                 case .isPrimary: "it is the first of the master keys, with which new records are encrypted"
                 case .unknown: "the master keys have no key with this id; keep the key in the list until it is retired"
                 case .inUse(let use): "\(use.counts) are encrypted with it; run token-broker keys reseal"
-                case .store(let error): Self.failure(error).text
+                case .store(let error): CommandFailure(error).text
                 }
             throw CommandFailure(text: "the key '\(id)' is not retired: \(text)")
         }
@@ -83,16 +83,6 @@ private struct KeyCommands {
         } catch {
             throw CommandFailure(text: "\(error)")
         }
-    }
-
-    private static func failure(_ error: StoreError) -> CommandFailure {
-        let text =
-            switch error {
-            case .conflict: "another process changes the same records; try again"
-            case .unavailable: "the store does not answer; try again"
-            case .damaged(let what): "the store is damaged: \(what)"
-            }
-        return CommandFailure(text: text)
     }
 
     private static func text(_ use: KeyUse) -> String {

@@ -31,6 +31,7 @@ case .pins(let origin): showPins(of: origin)
 case .migrate: runMigration()
 case .serve: runService()
 case .examineInstallation: examineInstallation()
+case .acceptRestored: acceptRestored()
 case .examineStore(let target): examineStore(repair: target)
 case .audit(let audit): runAudit(audit)
 }

@@ -68,6 +68,7 @@ package final class CredentialsBroker: Sendable {
     package let audit: AuditTrail
     package let budget: ProviderBudget
     package let tenants: TenantDirectory
+    package let tombstones: Tombstones
     package let providers: ProviderAccess
     /// Nil where no tokens of workloads are accepted.
     package let workloads: WorkloadTokens?
@@ -163,8 +164,9 @@ package final class CredentialsBroker: Sendable {
         let schedule = ExpirySchedule(notice: settings.expiryNotice)
         let memory = GrantMemory(
             GrantMemory.Limits(span: settings.grantMemory), vault: vault, journal: journal, time: time, log: log)
+        tombstones = Tombstones(vault: vault, bus: bus, instruments: instruments)
         let records = CredentialsRecords(
-            vault: vault, tenants: tenants, bus: bus, memory: memory,
+            vault: vault, tenants: tenants, tombstones: tombstones, bus: bus, memory: memory,
             options: CredentialsRecords.Options(schedule: schedule, cacheBytes: settings.cacheBytes),
             instruments: instruments)
         renewer = CredentialsRenewer(
@@ -216,6 +218,7 @@ package final class CredentialsBroker: Sendable {
         cacheRevalidation.include(tenants.revalidatedCache)
         cacheRevalidation.include(clients.revalidatedCache)
         cacheRevalidation.include(sessions.revalidatedCache)
+        for cache in tombstones.revalidatedCaches { cacheRevalidation.include(cache) }
         housekeeping = Housekeeping(
             vault: vault, memory: memory, sessions: sessions.memory,
             events: (settings.eventRetention, settings.eventLimit), time: time, log: log)
@@ -231,9 +234,10 @@ package final class CredentialsBroker: Sendable {
     }
 
     /// Starts the background jobs: removing expired records, polling for device logins, renewing tokens before they expire,
-    /// finding outages of providers whose end is still to be told, finishing renewals whose process has died, repeating revocations that failed, ending sessions of apps, telling other
-    /// replicas which of their requests could not be answered, revalidating cache entries, storing again what the store has
-    /// lost. Each job is one `run()`, which ends when its task is cancelled.
+    /// finding outages of providers whose end is still to be told, finishing renewals whose process has died, repeating
+    /// revocations that failed, ending sessions of apps, telling other replicas which of their requests could not be answered,
+    /// revalidating cache entries, storing again what the store has lost. Each job is one `run()`, which ends when its task is
+    /// cancelled.
     package func start() {
         jobs.withLock {
             [

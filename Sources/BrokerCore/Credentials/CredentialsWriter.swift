@@ -47,7 +47,7 @@ package final class CredentialsWriter: Sendable {
                 return snapshot
             }
             // An earlier try may have been carried out although its answer was lost.
-            let stored = try await self.records.reread(id)
+            let stored = try await self.records.reread(id, judging: false)
             var expected = held
             expected.loggedInSince = stored.record.granted?.loggedInSince ?? HeldCredentials.unknownLogin
             return stored.record.granted == expected ? stored : nil
@@ -86,7 +86,7 @@ package final class CredentialsWriter: Sendable {
             if let snapshot = known {
                 (current, known) = (snapshot, nil)
             } else {
-                current = try await self.records.reread(id)
+                current = try await self.records.reread(id, judging: false)
             }
             let now = self.time.now
             let held = Self.dated(held, over: current.record, began)
@@ -126,7 +126,7 @@ package final class CredentialsWriter: Sendable {
     ) async throws(BrokerError) -> HeldCredentials? {
         do throws(StoreError) {
             return try await retryingConflicts { () async throws(StoreError) in
-                let current = try await self.records.reread(id)
+                let current = try await self.records.reread(id, judging: false)
                 let removals = try await self.records.changes(.drop, id)
                 let nothing = CredentialRecord(held: nil)
                 // Also replaces a tombstone: because of its digest, a renewal in flight could take the logout for a mistake of
@@ -136,9 +136,13 @@ package final class CredentialsWriter: Sendable {
                 let endings = try await self.records.sessionEndings(of: id, by: .logout, now)
                 // The set that was granted last: with it, the provider revokes the whole grant.
                 let others = current.record.granted.map(companions) ?? []
-                _ = try await self.records.write(nothing, id, over: current, alongside: removals + others + endings) {
-                    version in
-                    held.map { [.deauthorized(id, from: $0, version: version, by: .logout, nil, at: now)] } ?? []
+                let ended = current.version == 0 ? [] : [(CredentialsRecords.recordID(id), current.version)]
+                _ = try await self.records.tombstones.ending(ended) { tombstones throws(StoreError) in
+                    try await self.records.write(
+                        nothing, id, over: current, alongside: removals + others + endings + tombstones
+                    ) { version in
+                        held.map { [.deauthorized(id, from: $0, version: version, by: .logout, nil, at: now)] } ?? []
+                    }
                 }
                 if !endings.isEmpty { self.records.sessionEndings.signal(0) }
                 // The set that was granted last: with it, the provider revokes the whole grant.

@@ -27,6 +27,7 @@ final class CredentialsRecords: Sendable {
     let rollback: StoreRollback
     let bus: EventBus
     let tenants: TenantDirectory
+    let tombstones: Tombstones
     private let schedule: ExpirySchedule
     let cache: RevalidatingCache<CredentialsID, CredentialsSnapshot>
     private let versions = VersionSource()
@@ -51,12 +52,12 @@ final class CredentialsRecords: Sendable {
     private static let claimLimit: Duration = .seconds(6)
 
     init(
-        vault: Vault, tenants: TenantDirectory, bus: EventBus, memory: GrantMemory, options: Options,
-        instruments: Instruments
+        vault: Vault, tenants: TenantDirectory, tombstones: Tombstones, bus: EventBus, memory: GrantMemory,
+        options: Options, instruments: Instruments
     ) {
         (time, log) = (instruments.time, instruments.log)
         lastFailure = Atomic(time.monotonic.nanoseconds)
-        self.tenants = tenants
+        (self.tenants, self.tombstones) = (tenants, tombstones)
         self.vault = vault
         self.bus = bus
         schedule = options.schedule
@@ -120,13 +121,18 @@ final class CredentialsRecords: Sendable {
     }
 
     /// What is stored, read from the store.
-    func reread(_ id: CredentialsID) async throws(StoreError) -> CredentialsSnapshot {
-        try await readWithLease(id).snapshot
+    /// - Parameter judges: see `readWithLease`.
+    func reread(_ id: CredentialsID, judging judges: Bool = true) async throws(StoreError) -> CredentialsSnapshot {
+        try await readWithLease(id, judging: judges).snapshot
     }
 
     /// What is stored and the lease on it, read from the store. If this process knows a newer version that the store has lost,
     /// that is stored again first.
-    func readWithLease(_ id: CredentialsID) async throws(StoreError) -> (snapshot: CredentialsSnapshot, lease: Lease?) {
+    /// - Parameter judges: whether credentials count as removed that were put back after a logout. False for a caller that
+    ///   replaces the record, whatever it is: tombstones that cannot be read do not keep it from that.
+    func readWithLease(_ id: CredentialsID, judging judges: Bool = true) async throws(StoreError) -> (
+        snapshot: CredentialsSnapshot, lease: Lease?
+    ) {
         let known = knownVersion(id)
         let ticket = cache.ticket(id, now: time.monotonic)
         var read = try await vault.read(Self.recordID(id))
@@ -141,7 +147,13 @@ final class CredentialsRecords: Sendable {
             cache.fill(id, .nothing, ticket)
             return (.nothing, nil)
         }
-        let snapshot = CredentialsSnapshot(try content(of: record, id), of: id, version: record.version)
+        var content = try content(of: record, id)
+        if judges, content.granted != nil, try await tombstones.isPutBack(record) {
+            // The user has logged out. A login replaces the record, and has a later version than the logout.
+            content = CredentialRecord(held: nil)
+        }
+        let snapshot = CredentialsSnapshot(content, of: id, version: record.version)
+        if !judges { return (snapshot, record.lease) }
         cache.fill(id, snapshot, ticket)
         return (snapshot, record.lease)
     }

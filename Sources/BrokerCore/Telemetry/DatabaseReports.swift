@@ -36,7 +36,9 @@ package final class DatabaseReports: Sendable {
         }
     }
 
+    /// Does nothing with `.cancelled`: the caller gave up, as background jobs do at a shutdown, and the database has not failed.
     package func note(_ error: PostgresError) {
+        if error == .cancelled { return }
         last.withLock { $0 = error }
         let (name, now) = (error.description, time.monotonic)
         let count = kinds.withLock { kinds -> Int? in

@@ -49,6 +49,7 @@ package struct LogField: Sendable {
     package static func restored(_ count: Int) -> LogField { .init("restored", .integer(Int64(count))) }
     package static func endedAgain(_ count: Int) -> LogField { .init("ended_again", .integer(Int64(count))) }
     package static func lost(_ count: Int) -> LogField { .init("lost", .integer(Int64(count))) }
+    static func recordKind(_ kind: RecordKind) -> LogField { .init("record", kind.rawValue) }
     package static func version(_ version: Int64) -> LogField { .init("version", .integer(version)) }
     /// The sequence number of an entry in the log of events.
     package static func sequence(_ sequence: Int64) -> LogField { .init("sequence", .integer(sequence)) }

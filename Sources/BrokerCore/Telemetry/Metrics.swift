@@ -304,6 +304,11 @@ package final class Metrics: Sendable {
     /// A request was answered 503, because no key was there that could verify its workload's token.
     package func workloadTokenUnverified() { increment(Self.unverifiedTokens) }
 
+    /// A record was read that had ended before, and was not used.
+    func recordPutBack() { increment(Self.recordsPutBack) }
+
+    private static let recordsPutBack = Series(name: "records_put_back_total", labels: "")
+
     private static let unverifiedTokens = Series(name: "workload_tokens_unverified_total", labels: "")
 
     /// The store did not answer a call, or could not do what it was asked.
@@ -328,7 +333,7 @@ package final class Metrics: Sendable {
     private static var enumerableCounters: [Series] {
         var series =
             Quota.allCases.map { Self.series($0) } + AuthenticationFailure.allCases.map { Self.series($0) }
-            + [Self.unverifiedTokens]
+            + [Self.unverifiedTokens, Self.recordsPutBack]
         func add(_ name: String, _ labels: String) { series.append(Series(name: name, labels: labels)) }
         for provider in ProviderPreset.all.map(\.name) {
             for outcome in TokenRead.allCases { add("token_reads_total", labels(provider, outcome)) }
@@ -406,6 +411,7 @@ package final class Metrics: Sendable {
             "workload_tokens_unverified_total", "counter",
             "Tokens of workloads that were answered 503, because no key was there that could verify them."
         ),
+        ("records_put_back_total", "counter", "Records found in the store that had ended before, and were not used."),
     ]
 
     /// A metric that is counted elsewhere, with a value for each set of labels; one value where it has no labels.

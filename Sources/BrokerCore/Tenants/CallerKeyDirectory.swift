@@ -17,9 +17,11 @@ package final class CallerKeyDirectory: Sendable {
     package static let longestLifetime: Duration = .seconds(30)
     private static let longestLifetimeInNanoseconds = longestLifetime.nanoseconds
     private let bus: EventBus
+    private let tombstones: Tombstones
 
-    package init(vault: Vault, bus: EventBus, time: any Time) {
+    package init(vault: Vault, tombstones: Tombstones, bus: EventBus, time: any Time) {
         self.vault = vault
+        self.tombstones = tombstones
         self.time = time
         self.bus = bus
         cache = RevalidatingCache(bytes: 32 << 20, validity: bus.cacheValidity) { _, key in
@@ -61,7 +63,9 @@ package final class CallerKeyDirectory: Sendable {
         do throws(StoreError) {
             // The digest is a key of an index, not a secret that is compared. A caller cannot choose a digest, so the time of the
             // look-up reveals nothing.
-            guard let record = try await vault.find(.apiKey, lookup: digest.bytes) else {
+            guard let record = try await vault.find(.apiKey, lookup: digest.bytes),
+                try await !tombstones.isPutBack(record)
+            else {
                 cache.fill(digest, nil, ticket)
                 return nil
             }
@@ -122,16 +126,23 @@ package final class CallerKeyDirectory: Sendable {
         let outcome: Result<CallerKey, BrokerError>
         do throws(StoreError) {
             outcome = try await retryingConflicts { () async throws(StoreError) in
-                guard let record = try await self.vault.read(recordID) else { return .failure(Self.noSuchKey) }
+                guard let record = try await self.vault.read(recordID), try await !self.tombstones.isPutBack(record)
+                else { return .failure(Self.noSuchKey) }
                 let earlier = try await self.vault.read(.earlierSecret(ofAPIKey: id, of: tenant))
+                var usable = earlier
+                if let earlier, try await self.tombstones.isPutBack(earlier) { usable = nil }
                 let now = self.time.now
                 let version = self.versions.next(after: max(record.version, earlier?.version ?? 0), at: now)
                 switch rotation.applied(
-                    to: try CallerKey(record), try earlier.map(CallerKey.init), version: version, at: now)
+                    to: try CallerKey(record), try usable.map(CallerKey.init), version: version, at: now)
                 {
                 case .failure(let error): return .failure(error)
                 case .success(let rotated):
-                    try await self.vault.commit(rotated.changes(digest: digest.bytes, record, earlier))
+                    let replaced = [record, earlier].compactMap(\.self).map { ($0.id, $0.version) }
+                    try await self.tombstones.ending(replaced) { tombstones throws(StoreError) in
+                        try await self.vault.commit(
+                            rotated.changes(digest: digest.bytes, record, earlier) + tombstones)
+                    }
                     return .success(rotated.newest)
                 }
             }
@@ -182,10 +193,12 @@ package final class CallerKeyDirectory: Sendable {
                 let wanted = limit - found.count
                 let records = try await vault.list(.apiKey, tenant: tenant, after: last, limit: wanted)
                 let size = records.reduce(0) { $0 + $1.content.count }
-                found += try await InputReading.run(bytes: size) { () throws(StoreError) in
-                    var keys: [CallerKey] = []
-                    for record in records where !record.id.isOfEarlierSecret { keys.append(try CallerKey(record)) }
-                    return keys
+                var current: [OpenRecord] = []
+                for record in records where !record.id.isOfEarlierSecret {
+                    if try await !tombstones.isPutBack(record) { current.append(record) }
+                }
+                found += try await InputReading.run(bytes: size) { [current] () throws(StoreError) in
+                    try current.map { record throws(StoreError) in try CallerKey(record) }
                 }
                 if records.count < wanted { break }
                 last = records.last?.id
@@ -198,7 +211,9 @@ package final class CallerKeyDirectory: Sendable {
 
     package func key(tenant: TenantName, id: String) async throws(BrokerError) -> CallerKey? {
         do throws(StoreError) {
-            return try await vault.read(.apiKey(id, of: tenant)).map(CallerKey.init)
+            guard let record = try await vault.read(.apiKey(id, of: tenant)), try await !tombstones.isPutBack(record)
+            else { return nil }
+            return try CallerKey(record)
         } catch {
             throw BrokerError(error)
         }
@@ -213,14 +228,18 @@ package final class CallerKeyDirectory: Sendable {
         do throws(StoreError) {
             return try await retryingConflicts { () async throws(StoreError) in
                 var changes: [VaultChange] = []
+                let ids = [recordID, .earlierSecret(ofAPIKey: id, of: tenant)]
                 // Of a key whose own record was damaged and is gone, the earlier secret may be left.
-                for id in [recordID, .earlierSecret(ofAPIKey: id, of: tenant)] {
+                for id in ids {
                     if let version = try await self.vault.version(of: id) {
                         changes.append(.remove(id, version: version))
                     }
                 }
                 if changes.isEmpty { return false }
-                try await self.vault.commit(changes)
+                // No key gets the identifier of an earlier one.
+                try await self.tombstones.ending(ids.map { ($0, .max) }) { tombstones throws(StoreError) in
+                    try await self.vault.commit(changes + tombstones)
+                }
                 return true
             }
         } catch {

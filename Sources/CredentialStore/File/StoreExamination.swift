@@ -351,6 +351,9 @@ extension RecordID {
         case .requestCount: "nothing: requests of the last minute are counted anew"
         case .sessionEnding:
             "the end of sessions of apps of tenant \(tenant), which may go on although their user has logged out"
+        case .tombstones, .tombstoneMark:
+            "which API keys of tenant \(tenant) were deleted and which of its users have logged out, in case they are put back; "
+                + "some requests are answered 500 until token-broker restored is run"
         case .outage: "nothing: listeners may be told of an outage of the provider again, or not of its end"
         }
     }

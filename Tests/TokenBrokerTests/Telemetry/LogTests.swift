@@ -39,6 +39,9 @@ internal import TokenBroker
             reports.note(error)
             return lines.bytes[before...].compactMap { (try? JSONValue(parsing: $0))?["count"]?.integer }
         }
+        // A job that is ended at a shutdown.
+        #expect(told(.cancelled) == [])
+        #expect(reports.lastReason == nil)
         #expect(told(.timedOut) == [1])
         for _ in 0..<3 { #expect(told(.timedOut) == []) }
         #expect(told(.server(sqlstate: "57P01")) == [1])
