@@ -10,13 +10,17 @@ import sys
 import tempfile
 
 import apps
+import audit
 import measure
 import report
-from servers import Broker, Failure, Floor, Nginx, Postgres, allow_many_descriptors
+import tls
+from servers import Broker, Certificate, Failure, Floor, Nginx, Postgres, allow_many_descriptors
 
 PARTS = [
-    "counts", "rounds", "profile", "loops", "memory", "start", "keys", "events", "overload", "connections", "tenants",
-    "apps", "soak"]
+    "counts", "rounds", "tls", "profile", "loops", "memory", "start", "keys", "events", "overload", "connections",
+    "tenants", "apps", "audit", "soak"]
+# What is measured elsewhere than in measure.py.
+MODULES = {"apps": apps, "audit": audit, "tls": tls}
 # What takes minutes.
 LONG_PARTS = {"soak"}
 
@@ -46,11 +50,12 @@ class Session:
         self.stack.callback(server.stop)
         return server
 
-    def database(self, name):
-        def start():
-            return self.run(Postgres(self.path("postgres")))
+    @property
+    def database_server(self):
+        return self._keep("postgres", lambda: self.run(Postgres(self.path("postgres"))))
 
-        return self._keep("postgres", start).make_database(name)
+    def database(self, name):
+        return self.database_server.make_database(name)
 
     def broker(self, name, database=None, keys=measure.STORAGE_KEYS, program=None, **settings):
         """A broker with a store that holds so many keys. It is left stopped."""
@@ -63,7 +68,7 @@ class Session:
             if keys > 1:
                 self.tools.fill(broker, keys)
             # The number 0 has been stored a second time.
-            broker.key, broker.etag, _ = broker.answer()
+            broker.key, broker.etag, broker.content = broker.answer()
         finally:
             broker.stop()
         return broker
@@ -91,15 +96,7 @@ class Session:
     @property
     def answer(self):
         """What the broker on files answers to the first storage key."""
-
-        def ask():
-            self.files.start()
-            try:
-                return self.files.answer()
-            finally:
-                self.files.stop()
-
-        return self._keep("answer", ask)
+        return self.files.key, self.files.etag, self.files.content
 
     @property
     def floor(self):
@@ -113,6 +110,10 @@ class Session:
     @property
     def nginx(self):
         return self._keep("nginx", lambda: Nginx(self.path("nginx"), self.answer))
+
+    @property
+    def certificate(self):
+        return self._keep("certificate", lambda: Certificate(self.directory))
 
     @contextlib.contextmanager
     def running(self, *servers, **options):
@@ -167,8 +168,7 @@ def main():
                 if part in arguments.parts:
                     session.say(part)
                     findings.begin(part)
-                    module = apps if part == "apps" else measure
-                    getattr(module, f"measure_{part}")(session, findings)
+                    getattr(MODULES.get(part, measure), f"measure_{part}")(session, findings)
                     findings.end(part)
         except (Failure, subprocess.SubprocessError) as failure:
             print(f"Tests/Benchmarks/run: {failure}", file=sys.stderr)

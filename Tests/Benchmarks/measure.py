@@ -27,14 +27,15 @@ class Tools:
 
     def __init__(self, programs, directory):
         self.directory = directory
-        for name in ("floor", "load", "refresh", "crowd", "start", "brake"):
+        for name in ("floor", "load", "secure_load", "refresh", "crowd", "start", "brake"):
             setattr(self, name, os.path.join(programs, name))
         self.allocations = os.path.join(programs, "allocations.so")
 
     def begin_load(self, server, request, *options, goes_first=False):
         """Starts the load generator on its core against a server."""
+        program = self.load if server.certificate is None else self.secure_load
         command = [
-            self.load, "--port", server.port, "--requests-from", request, "--cpu-of", server.process_id, *options]
+            program, "--port", server.port, "--requests-from", request, "--cpu-of", server.process_id, *options]
         return spawn(command, (GENERATOR_CORE,), goes_first=goes_first, stdout=subprocess.PIPE, text=True)
 
     def run_load(self, server, request, *options, may_fail=False):
@@ -122,7 +123,9 @@ def rounds(tools, servers, scenarios, count, seconds, say):
     """Windows of every scenario against every server, again and again, so that what disturbs one disturbs all."""
     results = {scenario.name: {server.name: [] for server in servers} for scenario in scenarios}
     for server in servers:
-        tools.read_once(server, server.request("warm", server.target()), STORAGE_KEYS)
+        # What speaks TLS is asked for one storage key only.
+        if server.certificate is None:
+            tools.read_once(server, server.request("warm", server.target()), STORAGE_KEYS)
     for number in range(count):
         for scenario in scenarios:
             # No server always goes first.

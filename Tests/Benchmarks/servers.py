@@ -4,6 +4,7 @@ All listen on loopback, on ports that were free a moment before; all answer the 
 they write lies in one temporary directory. They end with this process, however that ends (PR_SET_PDEATHSIG).
 """
 
+import contextlib
 import ctypes
 import http.client
 import json
@@ -12,6 +13,7 @@ import random
 import resource
 import signal
 import socket
+import ssl
 import subprocess
 import time
 
@@ -78,12 +80,26 @@ def stop(process, number=signal.SIGTERM):
         process.wait()
 
 
+class Certificate:
+    """A certificate for 127.0.0.1 with an ECDSA P-256 key, which signs itself."""
+
+    def __init__(self, directory):
+        self.path, self.key_path = os.path.join(directory, "certificate.pem"), os.path.join(directory, "key.pem")
+        subprocess.run(
+            ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "30",
+             "-subj", "/CN=benchmark", "-addext", "subjectAltName=IP:127.0.0.1", "-out", self.path, "-keyout",
+             self.key_path],
+            check=True, stderr=subprocess.DEVNULL)
+
+
 class Server:
     """One that is compared. `name` is how tables call it, `process_id` whose CPU time counts."""
 
     name = ""
     etag = '"1"'
     key = ""
+    # With which it speaks TLS; None without TLS.
+    certificate = None
 
     def __init__(self, directory):
         self.directory = directory
@@ -136,9 +152,15 @@ class Server:
         with open(os.path.join(self.directory, "log"), encoding="utf-8", errors="replace") as file:
             return "".join(file.readlines()[-10:])
 
+    def _connection(self):
+        if self.certificate is None:
+            return http.client.HTTPConnection("127.0.0.1", self.port, timeout=START_LIMIT_S)
+        context = ssl.create_default_context(cafile=self.certificate.path)
+        return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=START_LIMIT_S, context=context)
+
     def ask(self, method, path, body=None, headers=None):
         """One request on a connection of its own: status, fields, content."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=START_LIMIT_S)
+        connection = self._connection()
         try:
             content = None if body is None else json.dumps(body)
             fields = dict(headers or {})
@@ -209,9 +231,18 @@ class Nginx(Server):
 
     name = "nginx"
 
-    def __init__(self, directory, answer):
+    def __init__(self, directory, answer, certificate=None):
         super().__init__(directory)
         self.key, self.etag, self.content = answer
+        self.certificate = certificate
+
+    def listener(self):
+        address = f"listen 127.0.0.1:{self.port} backlog=4096"
+        if self.certificate is None:
+            return f"{address};"
+        return (
+            f"{address} ssl; ssl_protocols TLSv1.3; ssl_certificate {self.certificate.path}; "
+            f"ssl_certificate_key {self.certificate.key_path};")
 
     def configure(self):
         content = self.content.decode("ascii")
@@ -230,7 +261,7 @@ http {{
   map $http_authorization $may_read {{ default 0; "Bearer {self.key}" 1; }}
   map $http_if_none_match $is_held {{ default 0; '{self.etag}' 1; }}
   server {{
-    listen 127.0.0.1:{self.port} backlog=4096;
+    {self.listener()}
     location = /credentials {{
       default_type application/json;
       add_header Cache-Control no-store; add_header ETag '{self.etag}'; add_header X-Request-ID $request_id;
@@ -293,6 +324,18 @@ class Postgres:
             [f"{POSTGRES_PROGRAMS}/createdb", "-h", self.directory, "-U", "postgres", name], check=True)
         return f"postgresql:///{name}?host={self.directory}&user=postgres"
 
+    def cpu_ns(self):
+        """The CPU time of each of its processes so far, by process."""
+        times = {}
+        children = f"/proc/{self.process.pid}/task/{self.process.pid}/children"
+        with open(children, encoding="ascii") as file:
+            processes = [str(self.process.pid), *file.read().split()]
+        for process in processes:
+            # One may end at any time.
+            with contextlib.suppress(OSError), open(f"/proc/{process}/schedstat", encoding="ascii") as file:
+                times[process] = int(file.read().split()[0])
+        return times
+
     def stop(self):
         stop(self.process, signal.SIGINT)
 
@@ -320,6 +363,12 @@ class Broker(Server):
         else:
             self.settings["TOKEN_BROKER_DATABASE_URL"] = database
         self.settings.update(settings or {})
+
+    def use_tls(self, certificate):
+        """Has it speak TLS from its next start on."""
+        self.certificate = certificate
+        self.settings.update(
+            TOKEN_BROKER_TLS_CERTIFICATE=certificate.path, TOKEN_BROKER_TLS_KEY=certificate.key_path)
 
     def command(self):
         return [self.program]
