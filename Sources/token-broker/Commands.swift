@@ -127,9 +127,10 @@ enum Command: Equatable {
                               TOKEN_BROKER_JOURNAL_DIR, whether it is intact and what is lost if it is damaged. Stop the
                               service first. The directory is not changed. --repair writes the intact records to
                               DIRECTORY, which must not exist yet, as a new data directory or journal
-          restored            after rows of the database were restored from a backup deliberately: accept the tombstones
-                              of API keys and logouts as they are now. Without it, users whose tombstones are older than
-                              the database's marks get 503. With the embedded store, stop the service first
+          restored            after rows of the database were restored from a backup deliberately, tombstones of API keys
+                              and logouts among them: accept these as they are now, and empty those that cannot be
+                              decrypted. Before it, requests that need them are answered 500. With the embedded store,
+                              stop the service first
           audit verify [--json]
                               check the hashes, the numbers and the signatures of the audit log, and print every fault; with
                               --json, lines of JSON

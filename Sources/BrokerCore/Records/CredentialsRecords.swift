@@ -121,16 +121,20 @@ final class CredentialsRecords: Sendable {
     }
 
     /// What is stored, read from the store.
-    /// - Parameter judges: see `readWithLease`.
-    func reread(_ id: CredentialsID, judging judges: Bool = true) async throws(StoreError) -> CredentialsSnapshot {
-        try await readWithLease(id, judging: judges).snapshot
+    /// - Parameter tolerates: see `readWithLease`.
+    func reread(
+        _ id: CredentialsID, toleratingDamagedTombstones tolerates: Bool = false
+    ) async throws(StoreError) -> CredentialsSnapshot {
+        try await readWithLease(id, toleratingDamagedTombstones: tolerates).snapshot
     }
 
     /// What is stored and the lease on it, read from the store. If this process knows a newer version that the store has lost,
     /// that is stored again first.
-    /// - Parameter judges: whether credentials count as removed that were put back after a logout. False for a caller that
-    ///   replaces the record, whatever it is: tombstones that cannot be read do not keep it from that.
-    func readWithLease(_ id: CredentialsID, judging judges: Bool = true) async throws(StoreError) -> (
+    /// - Parameter tolerates: whether credentials count as stored where the tombstones cannot tell whether they were put back.
+    ///   True for a caller that replaces the record, whatever it is.
+    func readWithLease(
+        _ id: CredentialsID, toleratingDamagedTombstones tolerates: Bool = false
+    ) async throws(StoreError) -> (
         snapshot: CredentialsSnapshot, lease: Lease?
     ) {
         let known = knownVersion(id)
@@ -147,13 +151,18 @@ final class CredentialsRecords: Sendable {
             cache.fill(id, .nothing, ticket)
             return (.nothing, nil)
         }
-        var content = try content(of: record, id)
-        if judges, content.granted != nil, try await tombstones.isPutBack(record) {
-            // The user has logged out. A login replaces the record, and has a later version than the logout.
-            content = CredentialRecord(held: nil)
-        }
+        let content = try content(of: record, id)
         let snapshot = CredentialsSnapshot(content, of: id, version: record.version)
-        if !judges { return (snapshot, record.lease) }
+        do throws(StoreError) {
+            if content.granted != nil, try await tombstones.isPutBack(record) {
+                // The user has logged out. A login replaces the record, and has a later version than the logout.
+                let nothing = CredentialsSnapshot(CredentialRecord(held: nil), of: id, version: record.version)
+                return (nothing, record.lease)
+            }
+        } catch {
+            if !tolerates || !error.isDamage { throw error }
+            return (snapshot, record.lease)
+        }
         cache.fill(id, snapshot, ticket)
         return (snapshot, record.lease)
     }

@@ -27,6 +27,8 @@ package final class Tombstones: Sendable {
     private let turns = Turns<TenantName>()
 
     private static let tries = 32
+    /// As long as a statement may take.
+    private static let longestWait: Duration = .seconds(5)
 
     package init(vault: Vault, bus: EventBus, instruments: Instruments) {
         self.vault = vault
@@ -70,6 +72,8 @@ package final class Tombstones: Sendable {
         guard record.version <= (try await storedPage(TombstonePage.ID(of: record.id)).lastEnded(record.id)) else {
             return false
         }
+        // A record that ended while it was being read was not put back: it is what the store had when it was read.
+        guard try await vault.versions(of: [record.id]) == [record.version] else { return false }
         log.error(
             "record_put_back", [.tenant(record.id.tenant), .recordKind(record.id.kind), .version(record.version)])
         metrics.recordPutBack()
@@ -87,15 +91,22 @@ package final class Tombstones: Sendable {
 
     /// The page as the store has it.
     private func storedPage(_ id: TombstonePage.ID) async throws(StoreError) -> TombstonePage {
-        let mark = try await readMark(id.tenant)
-        if mark.pages[Int(id.number)] == 0 { return TombstonePage(version: 0) }
-        let ticket = pages.ticket(id, now: time.monotonic)
-        let page = try await readPage(id, mark)
-        pages.fill(id, page, ticket)
-        return page
+        do throws(StoreError) {
+            return try await retryingConflicts { () async throws(StoreError) in
+                let mark = try await self.readMark(id.tenant)
+                if mark.pages[Int(id.number)] == 0 { return TombstonePage(version: 0) }
+                let ticket = self.pages.ticket(id, now: self.time.monotonic)
+                let page = try await self.readPage(id, mark)
+                self.pages.fill(id, page, ticket)
+                return page
+            }
+        } catch .conflict {
+            throw .unavailable
+        }
     }
 
     /// - Parameter mark: read before. It is not ahead of a page that is read later, unless the store has lost commits meanwhile.
+    /// - Throws: `conflict` where that is so.
     private func readPage(
         _ id: TombstonePage.ID, _ mark: TombstoneMark
     ) async throws(StoreError) -> TombstonePage {
@@ -103,7 +114,7 @@ package final class Tombstones: Sendable {
         let version = page?.version ?? 0
         if version < mark.pages[Int(id.number)] {
             let present = try await vault.versions(of: [TombstoneMark.recordID(id.tenant), id.recordID])
-            guard (present[0] ?? 0, present[1] ?? 0) == (mark.version, version) else { throw .unavailable }
+            guard (present[0] ?? 0, present[1] ?? 0) == (mark.version, version) else { throw .conflict }
             throw .damaged(
                 "the tombstones '\(id.recordID.key)' of tenant \(id.tenant) were replaced by earlier ones; see token-broker restored"
             )
@@ -111,6 +122,7 @@ package final class Tombstones: Sendable {
         return page ?? TombstonePage(version: 0)
     }
 
+    /// - Throws: `conflict` where the mark is just written for the first time, or removed.
     private func readMark(_ tenant: TenantName) async throws(StoreError) -> TombstoneMark {
         let ticket = marks.ticket(tenant, now: time.monotonic)
         let mark: TombstoneMark
@@ -120,7 +132,7 @@ package final class Tombstones: Sendable {
             // The first page comes with the mark, and both are removed with their tenant.
             if let page = try await vault.listSealed(.tombstones, tenant: tenant, limit: 1).first {
                 let present = try await vault.versions(of: [TombstoneMark.recordID(tenant), page.id])
-                guard present == [nil, page.version] else { throw .unavailable }
+                guard present == [nil, page.version] else { throw .conflict }
                 throw .damaged("the mark of the tombstones of tenant \(tenant) is gone; see token-broker restored")
             }
             mark = .none
@@ -141,7 +153,10 @@ package final class Tombstones: Sendable {
         _ commit: (_ tombstones: [VaultChange]) async throws(StoreError) -> R
     ) async throws(StoreError) -> R {
         guard let tenant = ended.first?.id.tenant else { return try await commit([]) }
+        let arrival = time.monotonic
         return try await turns.take(tenant) { () async throws(StoreError) in
+            // While the store hangs, those behind the first one do not hang one after the other.
+            if arrival.duration(to: self.time.monotonic) > Self.longestWait { throw .unavailable }
             for _ in 0..<Self.tries {
                 let plan: Plan
                 do throws(StoreError) {
@@ -224,12 +239,13 @@ package final class Tombstones: Sendable {
         }
     }
 
+    /// - Throws: `conflict` where the mark is written meanwhile.
     private func contents(of tenant: TenantName) async throws(StoreError) -> Contents {
         let ids = (0...UInt8.max).map { TombstonePage.ID(tenant: tenant, number: $0).recordID }
-        let versions = try await vault.versions(of: [TombstoneMark.recordID(tenant)] + ids)
-        let mark = try await readable(TombstoneMark.recordID(tenant)) { record throws(StoreError) in
-            try TombstoneMark(record)
-        }
+        let markID = TombstoneMark.recordID(tenant)
+        let versions = try await vault.versions(of: [markID] + ids)
+        let mark = try await readable(markID) { record throws(StoreError) in try TombstoneMark(record) }
+        if try await vault.versions(of: [markID]) != [versions[0]] { throw .conflict }
         return Contents(mark: mark, markVersion: versions[0] ?? 0, pages: Array(versions[1...]))
     }
 
@@ -246,7 +262,7 @@ package final class Tombstones: Sendable {
 
     /// How many of the tenant's records of tombstones were put back, or lack their mark.
     package func flaws(of tenant: TenantName) async throws(StoreError) -> Int {
-        try await contents(of: tenant).flaws
+        try await retryingConflicts { () async throws(StoreError) in try await self.contents(of: tenant).flaws }
     }
 
     /// Takes the tombstones that the store has for the tenant's newest ones: an operator has restored them deliberately. A page
@@ -276,6 +292,7 @@ package final class Tombstones: Sendable {
             let mark = TombstoneMark.none.with(
                 versions, version: self.versions.next(after: contents.markVersion, at: self.time.now)
             ).record(tenant)
+            changes.append(.require(RecordID(.tenant, tenant)))
             changes.append(
                 contents.markVersion == 0 ? .insert(mark) : .replace(mark, version: contents.markVersion))
             try await self.vault.commit(changes)

@@ -106,6 +106,19 @@ import TokenBroker
         }
     }
 
+    @Test func `are not what a key looks like that is rotated or deleted while it is being read`() async throws {
+        let setting = try await Setting()
+        let key = try await setting.key(setting.one)
+        let record = try setting.two.vault.open(try await setting.row(.apiKey(key.id, of: Self.tenant)))
+        let rotated = await setting.one.call(.post, "/tenants/t1/api-keys/\(key.id)/rotate")
+        #expect(rotated.status == 201)
+        // As the other replica has read it before the rotation.
+        #expect(try await !setting.two.broker.core.tombstones.isPutBack(record))
+        #expect(await setting.one.call(.delete, "/tenants/t1/api-keys/\(key.id)").status == 204)
+        #expect(try await !setting.two.broker.core.tombstones.isPutBack(record))
+        #expect(!setting.two.log.contains { $0.contains("record_put_back") })
+    }
+
     // MARK: Credentials
 
     // H051
