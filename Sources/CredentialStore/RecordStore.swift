@@ -10,10 +10,6 @@ package enum StoreError: Error, Equatable, Sendable {
     /// Records cannot be opened with the configured keys, or the store's own files or tables are damaged. Retrying
     /// cannot help; an operator must look. The text says where to look and contains no secret.
     case damaged(String)
-
-    package var isDamage: Bool {
-        if case .damaged = self { true } else { false }
-    }
 }
 
 /// Sealed, versioned records, and a log of events that is written in the same commits. The memory, file and PostgreSQL

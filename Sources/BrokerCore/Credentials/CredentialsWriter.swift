@@ -47,7 +47,7 @@ package final class CredentialsWriter: Sendable {
                 return snapshot
             }
             // An earlier try may have been carried out although its answer was lost.
-            let stored = try await self.records.reread(id, toleratingDamagedTombstones: true)
+            let stored = try await self.records.reread(id, requiringTombstones: false)
             var expected = held
             expected.loggedInSince = stored.record.granted?.loggedInSince ?? HeldCredentials.unknownLogin
             return stored.record.granted == expected ? stored : nil
@@ -86,7 +86,7 @@ package final class CredentialsWriter: Sendable {
             if let snapshot = known {
                 (current, known) = (snapshot, nil)
             } else {
-                current = try await self.records.reread(id, toleratingDamagedTombstones: true)
+                current = try await self.records.reread(id, requiringTombstones: false)
             }
             let now = self.time.now
             let held = Self.dated(held, over: current.record, began)
@@ -126,7 +126,7 @@ package final class CredentialsWriter: Sendable {
     ) async throws(BrokerError) -> HeldCredentials? {
         do throws(StoreError) {
             return try await retryingConflicts { () async throws(StoreError) in
-                let current = try await self.records.reread(id, toleratingDamagedTombstones: true)
+                let current = try await self.records.reread(id, requiringTombstones: false)
                 let removals = try await self.records.changes(.drop, id)
                 let nothing = CredentialRecord(held: nil)
                 // Also replaces a tombstone: because of its digest, a renewal in flight could take the logout for a mistake of

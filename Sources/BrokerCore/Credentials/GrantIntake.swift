@@ -120,7 +120,7 @@ package struct GrantIntake: Sendable {
             case .success(.new(let verified, _)): return .stored(verified)
             case .success(.overtaken):
                 do throws(StoreError) {
-                    snapshot = try await renewer.records.reread(id, toleratingDamagedTombstones: true)
+                    snapshot = try await renewer.records.reread(id, requiringTombstones: false)
                 } catch {
                     throw BrokerError(error)
                 }

@@ -121,22 +121,20 @@ final class CredentialsRecords: Sendable {
     }
 
     /// What is stored, read from the store.
-    /// - Parameter tolerates: see `readWithLease`.
+    /// - Parameter requires: see `readWithLease`.
     func reread(
-        _ id: CredentialsID, toleratingDamagedTombstones tolerates: Bool = false
+        _ id: CredentialsID, requiringTombstones requires: Bool = true
     ) async throws(StoreError) -> CredentialsSnapshot {
-        try await readWithLease(id, toleratingDamagedTombstones: tolerates).snapshot
+        try await readWithLease(id, requiringTombstones: requires).snapshot
     }
 
     /// What is stored and the lease on it, read from the store. If this process knows a newer version that the store has lost,
     /// that is stored again first.
-    /// - Parameter tolerates: whether credentials count as stored where the tombstones cannot tell whether they were put back.
-    ///   True for a caller that replaces the record, whatever it is.
+    /// - Parameter requires: whether this fails where the tombstones cannot tell whether credentials were put back. False for a
+    ///   caller that replaces the record, whatever it is: to that one they count as stored.
     func readWithLease(
-        _ id: CredentialsID, toleratingDamagedTombstones tolerates: Bool = false
-    ) async throws(StoreError) -> (
-        snapshot: CredentialsSnapshot, lease: Lease?
-    ) {
+        _ id: CredentialsID, requiringTombstones requires: Bool = true
+    ) async throws(StoreError) -> (snapshot: CredentialsSnapshot, lease: Lease?) {
         let known = knownVersion(id)
         let ticket = cache.ticket(id, now: time.monotonic)
         var read = try await vault.read(Self.recordID(id))
@@ -160,8 +158,9 @@ final class CredentialsRecords: Sendable {
                 return (nothing, record.lease)
             }
         } catch {
-            if !tolerates || !error.isDamage { throw error }
-            return (snapshot, record.lease)
+            if requires { throw error }
+            // A record that was read just before the store went away is served meanwhile.
+            if error != .unavailable { return (snapshot, record.lease) }
         }
         cache.fill(id, snapshot, ticket)
         return (snapshot, record.lease)

@@ -103,7 +103,7 @@ final class CredentialsPublisher: Sendable {
     private func compareUser(_ publication: inout Publication) async throws(StoreError) -> Bool {
         let id = publication.id
         guard let granted = publication.record.granted, let spent = publication.spent else { return true }
-        let (stored, _) = try await records.readWithLease(id, toleratingDamagedTombstones: true)
+        let (stored, _) = try await records.readWithLease(id, requiringTombstones: false)
         publication.isOfSameUser = true
         guard let held = stored.record.granted, held.refreshTokenDigest == spent else {
             // If a refusal has ended the session and quarantined its credentials, the grant would bring the session back.
@@ -133,7 +133,7 @@ final class CredentialsPublisher: Sendable {
         let id = publication.id
         // The cache entry is the version that the renewal started from, which was replaced; unless the store has lost commits.
         if records.knownVersion(id) <= publication.base { records.forget(id) }
-        let (stored, lease) = try await records.readWithLease(id, toleratingDamagedTombstones: true)
+        let (stored, lease) = try await records.readWithLease(id, requiringTombstones: false)
         // An earlier try, of this process or of an earlier one, may have been carried out although its answer was lost.
         if stored.record.isSame(as: publication.record), publication.tries > 0 || publication.record.granted != nil {
             return .stored(records.adopt(stored, id, due: publication.prepared?.change.due))
