@@ -9,7 +9,7 @@ package enum RecordKind: String, Sendable, CaseIterable, Hashable {
     /// key is the identifier of the API key, for the earlier secret with a suffix. The look-up digest is the digest of the
     /// secret.
     case apiKey = "api-key"
-    /// The credentials of a user, or the tombstone that a logout left; the key is the storage key.
+    /// The credentials of a user, or the empty record that a logout left; the key is the storage key.
     case credentials
     /// Shows at start whether the configured keys are the keys that sealed this store. Under the tenant `.broker`; the
     /// key contains the identity of the sealing key.

@@ -1,4 +1,4 @@
-/// The record under a storage key. A record without credentials is a tombstone: it keeps the version increasing.
+/// The record under a storage key. A record without credentials is called empty; it keeps the version increasing.
 package struct CredentialRecord: Sendable, Equatable {
     /// The set that was granted last. It may not be verified yet, so it is never served: `held` is.
     package var granted: HeldCredentials?

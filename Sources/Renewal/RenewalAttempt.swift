@@ -140,7 +140,7 @@ package struct RenewalAttempt: Sendable, Hashable {
         case same
         /// A login, a logout, or the grant of another attempt.
         case other
-        /// The credentials whose refresh token was exchanged for the grant, or the tombstone that the refusal of that
+        /// The credentials whose refresh token was exchanged for the grant, or the empty record that the refusal of that
         /// token left.
         /// - Parameter lease: the lease of another attempt.
         case spent(version: Int64, lease: StandingLease?)

@@ -129,7 +129,7 @@ package final class CredentialsWriter: Sendable {
                 let current = try await self.records.reread(id, requiringTombstones: false)
                 let removals = try await self.records.changes(.drop, id)
                 let nothing = CredentialRecord(held: nil)
-                // Also replaces a tombstone: because of its digest, a renewal in flight could take the logout for a mistake of
+                // Also replaces an empty record: because of its digest, a renewal in flight could take the logout for a mistake of
                 // another replica.
                 if removals.isEmpty, current.version == 0 || current.record == nothing { return nil }
                 let (held, now) = (current.record.held ?? current.record.granted, self.time.now)

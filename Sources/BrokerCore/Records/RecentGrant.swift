@@ -9,7 +9,7 @@ struct RecentGrant: Sendable, Equatable {
     let id: CredentialsID
     /// The version under which it was stored.
     let version: Int64
-    /// Credentials, or the tombstone of a logout or of a session that a provider ended.
+    /// Credentials, or the empty record of a logout or of a session that a provider ended.
     let record: CredentialRecord
     /// Digests of the tokens that it has replaced, the latest one last; see `CredentialRecord.tokenDigest`. Only the latest
     /// ones where there are many.

@@ -163,10 +163,10 @@ final class GrantVerification: Sendable {
         let now = records.time.now
         records.log.error("subject_changed", LogField.credentials(id) + [.provider(preset)])
         do throws(StoreError) {
-            let tombstone = CredentialRecord(
+            let empty = CredentialRecord(
                 held: nil, ended: snapshot.record.granted?.refreshTokenDigest, session: EndedSession(.revoked, at: now))
             _ = try await records.write(
-                tombstone, id, over: snapshot,
+                empty, id, over: snapshot,
                 alongside: try await records.changes(.keep(earlier, for: quarantine), id)
             ) { version in BrokerEvent.subjectChanged(id, from: earlier, version: version, nil, at: now) }
             // Of several replicas that verify one set, the one counts whose commit is carried out.

@@ -193,7 +193,7 @@ struct RenewalWriter {
         case otherUser
     }
 
-    /// Stores a tombstone for a session that the provider ended, and quarantines its credentials. A conflict means that the
+    /// Stores an empty record for a session that the provider ended, and quarantines its credentials. A conflict means that the
     /// session goes on: another replica has refreshed meanwhile, or the user has logged in again.
     /// - Parameter isDoubtful: whether the refusal need not be the provider's or the user's will.
     func publishEnd(_ ending: Ending?, isDoubtful: Bool) async -> Result<Renewed, BrokerError> {
