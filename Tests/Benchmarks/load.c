@@ -42,6 +42,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "clocks.h"
 #include "latency.h"
 
 enum {
@@ -50,10 +51,8 @@ enum {
     EVENTS = 512,
     // Clients' addresses, 127.0.0.2 and up: one alone has too few ports for connections that are made all the time.
     SOURCES = 16,
-    SERVERS = 16,
     MOST_ERRORS = 1000000,
 };
-static const uint64_t second = 1000000000;
 // How long answers that are still missing at the end are waited for.
 static const uint64_t patience = 2 * second;
 // How often the clock is looked at while nothing happens.
@@ -66,8 +65,6 @@ static uint64_t rate, count_limit, numbers, first_number;
 static size_t connection_count = 64, pipeline = 1;
 static bool reconnects, sequential, drops, spins, sleeps;
 static double seconds = 1, warm_up = 0.2;
-static clockid_t server_clocks[SERVERS];
-static size_t server_count;
 
 struct request {
     const char *bytes;
@@ -118,19 +115,6 @@ static uint64_t measured_from, measured_to;
 static void die(const char *what) {
     perror(what);
     exit(1);
-}
-
-static uint64_t nanoseconds(clockid_t clock) {
-    struct timespec time;
-    if (clock_gettime(clock, &time) != 0) return 0;
-    return (uint64_t)time.tv_sec * second + (uint64_t)time.tv_nsec;
-}
-static uint64_t now(void) { return nanoseconds(CLOCK_MONOTONIC); }
-
-static uint64_t server_cpu(void) {
-    uint64_t sum = 0;
-    for (size_t index = 0; index < server_count; index++) sum += nanoseconds(server_clocks[index]);
-    return sum;
 }
 
 // --- Requests -------------------------------------------------------------------------------------------------------

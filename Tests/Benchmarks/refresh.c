@@ -26,17 +26,15 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "clocks.h"
 #include "latency.h"
 
-enum { TOKEN_LIMIT = 512, INPUT_LIMIT = 32768, OUTPUT_LIMIT = 4096, EVENTS = 256, SERVERS = 16 };
-static const uint64_t second = 1000000000;
+enum { TOKEN_LIMIT = 512, INPUT_LIMIT = 32768, OUTPUT_LIMIT = 4096, EVENTS = 256 };
 
 static uint16_t port;
 static const char *path, *form, *file;
 static size_t connection_count = 64;
 static double seconds = 1, warm_up = 0.2;
-static clockid_t server_clocks[SERVERS];
-static size_t server_count;
 
 static char (*tokens)[TOKEN_LIMIT];
 static size_t token_count;
@@ -58,19 +56,6 @@ static struct {
 static void die(const char *what) {
     perror(what);
     exit(1);
-}
-
-static uint64_t nanoseconds(clockid_t clock) {
-    struct timespec time;
-    if (clock_gettime(clock, &time) != 0) return 0;
-    return (uint64_t)time.tv_sec * second + (uint64_t)time.tv_nsec;
-}
-static uint64_t now(void) { return nanoseconds(CLOCK_MONOTONIC); }
-
-static uint64_t server_cpu(void) {
-    uint64_t sum = 0;
-    for (size_t index = 0; index < server_count; index++) sum += nanoseconds(server_clocks[index]);
-    return sum;
 }
 
 static void send_request(struct connection *connection) {

@@ -32,25 +32,22 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "clocks.h"
 #include "latency.h"
 
 enum {
     REQUEST_LIMIT = 8192,
     ANSWER_LIMIT = 32768,
     EVENTS = 256,
-    SERVERS = 16,
     // Clients' addresses, 127.0.0.2 and up: one alone has too few ports for connections that are made all the time.
     SOURCES = 16,
 };
-static const uint64_t second = 1000000000;
 static const char *const group = "X25519", *const suite = "TLS_AES_256_GCM_SHA384";
 
 static uint16_t port;
 static size_t connection_count = 64;
 static bool only_handshakes;
 static double seconds = 1, warm_up = 0.2;
-static clockid_t server_clocks[SERVERS];
-static size_t server_count;
 static char request[REQUEST_LIMIT];
 static size_t request_length;
 
@@ -75,19 +72,6 @@ static void die(const char *what) {
     perror(what);
     ERR_print_errors_fp(stderr);
     exit(1);
-}
-
-static uint64_t nanoseconds(clockid_t clock) {
-    struct timespec time;
-    if (clock_gettime(clock, &time) != 0) return 0;
-    return (uint64_t)time.tv_sec * second + (uint64_t)time.tv_nsec;
-}
-static uint64_t now(void) { return nanoseconds(CLOCK_MONOTONIC); }
-
-static uint64_t server_cpu(void) {
-    uint64_t sum = 0;
-    for (size_t index = 0; index < server_count; index++) sum += nanoseconds(server_clocks[index]);
-    return sum;
 }
 
 // --- Connections ----------------------------------------------------------------------------------------------------
