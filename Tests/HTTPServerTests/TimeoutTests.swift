@@ -98,28 +98,33 @@ import Testing
     @Test func `many time-outs at once leave others their turns`() async throws {
         // The check of the deadlines ends its turn after some dozen readings of the clock.
         let clock = ManualLoopClock(step: .microseconds(2))
-        let counts = Mutex((server: Server?.none, open: Set<Int>()))
+        let server = Mutex(Server?.none)
+        let client = Mutex(HTTPRawClient?.none)
+        let open = Mutex(Set<Int>())
+        // The next request is there before the turn ends that answers this one, while there are other connections.
         let handler: @Sendable (Request) async -> Response = { _ in
-            counts.withLock { counts in
-                if let open = counts.server?.statistics.connectionsOpen { counts.open.insert(open) }
+            if let count = server.withLock({ $0?.statistics.connectionsOpen }), count > 1 {
+                open.withLock { _ = $0.insert(count) }
+                client.withLock { try? $0?.sendBlocking(Array(get("/").utf8)) }
             }
             return Response(.ok)
         }
-        try await withServer(configured { $0.headTimeout = .seconds(2) }, clock: clock, handler: handler) { server in
-            let silent = try (0..<1000).map { _ in try SilentClient(server.address) }
-            let client = try HTTPRawClient(server.address)
-            await eventually { server.statistics.connectionsOpen == silent.count + 1 }
-            counts.withLock { $0.server = server }
-            defer { counts.withLock { $0.server = nil } }
-            // The client asks before the time is up, and again behind each answer while there are other connections.
-            try await client.send(get("/"))
-            #expect(try await client.response().status == .ok)
+        let configuration = configured { $0.headTimeout = .seconds(2) }
+        try await withServer(configuration, clock: clock, handler: handler) { running in
+            let silent = try (0..<1000).map { _ in try SilentClient(running.address) }
+            let asking = try HTTPRawClient(running.address)
+            await eventually { running.statistics.connectionsOpen == silent.count + 1 }
+            server.withLock { $0 = running }
+            client.withLock { $0 = asking }
+            defer { server.withLock { $0 = nil } }
+            defer { client.withLock { $0 = nil } }
+            try await asking.send(get("/"))
+            #expect(try await asking.response().status == .ok)
             clock.move(by: .seconds(2))
-            while server.statistics.connectionsOpen > 1 {
-                try await client.send(get("/"))
-                #expect(try await client.response().status == .ok)
+            while running.statistics.connectionsOpen > 1 {
+                #expect(try await asking.response().status == .ok)
             }
-            let between = counts.withLock { $0.open.filter { (2...silent.count).contains($0) } }
+            let between = open.withLock { $0.filter { (2...silent.count).contains($0) } }
             #expect(between.count > 5, "\(between.sorted())")
         }
     }
