@@ -3,7 +3,7 @@ import FoundationEssentials
 import Testing
 
 /// The program that gives hostile input to readers: what the corpus and inputs made from it find, and that it finds faults.
-@Suite(.timeLimit(.minutes(5))) struct `Hostile input` {
+@Suite(.timeLimit(.minutes(15))) struct `Hostile input` {
     private static let corpus =
         #filePath.split(separator: "/").dropLast(2).reduce("") { "\($0)/\($1)" } + "/Fuzzing/Corpus"
     private static let targets = [
