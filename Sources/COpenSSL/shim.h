@@ -42,6 +42,11 @@ static inline void copenssl_ctx_prefer_own_ciphers(SSL_CTX *context) {
     SSL_CTX_set_options(context, SSL_OP_CIPHER_SERVER_PREFERENCE | SSL_OP_PRIORITIZE_CHACHA);
 }
 
+/// The most octets of plaintext that one record holds, 512 to 16384.
+static inline void copenssl_ctx_set_longest_record(SSL_CTX *context, long count) {
+    SSL_CTX_set_max_send_fragment(context, count);
+}
+
 /// Sessions are in the tickets that clients keep, and not in the server's memory.
 static inline void copenssl_ctx_keep_no_sessions(SSL_CTX *context) {
     SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
@@ -125,6 +130,10 @@ static inline long long copenssl_expiry_seconds(const X509 *certificate) {
     ASN1_TIME_free(start);
     return is_known ? days * 86400LL + seconds : 0;
 }
+
+static inline void copenssl_bio_clear_retry(BIO *bio) { BIO_clear_retry_flags(bio); }
+
+static inline void copenssl_bio_retry_read(BIO *bio) { BIO_set_retry_read(bio); }
 
 static inline void copenssl_ctx_set_mode(SSL_CTX *context, long mode) { SSL_CTX_set_mode(context, mode); }
 

@@ -6,12 +6,13 @@ internal import COpenSSL
 /// leftover entry for its own failure. The texts of the entries can quote a peer and are not passed on; a caller that
 /// needs an error code reads it inside `body`.
 package func withCleanErrorQueue<R, E: Error>(_ body: () throws(E) -> R) throws(E) -> R {
-    clearErrors()
-    defer { clearErrors() }
+    clearErrorQueue()
+    defer { clearErrorQueue() }
     return try body()
 }
 
-/// Looks first, because the queue is nearly always empty and clearing it visits every slot that it has.
-private func clearErrors() {
+/// Empties OpenSSL's error queue of this thread; see `withCleanErrorQueue`. It looks first, because the queue is nearly always
+/// empty and clearing it visits every slot that it has.
+package func clearErrorQueue() {
     if ERR_peek_error() != 0 { ERR_clear_error() }
 }

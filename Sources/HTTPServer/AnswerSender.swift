@@ -48,7 +48,7 @@ final class AnswerSender {
         let content = isWritten && !exchange.isHead && !response.status.forbidsContent ? response.body : []
         connection.queue { queue in
             if queue.isEmpty { queue.reserveCapacity(output.count + content.count) }
-            queue.append(copying: output)
+            output.withBytes { queue.append(copying: $0) }
             ResponseEncoder.appendContent(content, framing, to: &queue)
         }
         output.removeAll()
@@ -58,7 +58,7 @@ final class AnswerSender {
     /// Moves the buffer's bytes behind what the connection has not sent yet.
     func queue(to connection: Connection) {
         if output.count == 0 { return }
-        connection.queue { $0.append(copying: output) }
+        output.withBytes { connection.queue($0) }
         output.removeAll()
     }
 
@@ -80,7 +80,7 @@ final class AnswerSender {
 
     private func queueRest(of connection: Connection, from start: Int) {
         // A short write has filled the socket. epoll reports when there is room again.
-        connection.queue { $0.append(copying: output, from: start) }
+        output.withBytes(from: start) { connection.queue($0) }
         output.removeAll()
         connection.mayWrite = false
         flush(connection)

@@ -264,10 +264,17 @@ final class Connection {
 
     /// Appends to the unsent bytes, encrypted where the connection has TLS.
     func queue(_ write: (inout [UInt8]) -> Void) {
-        guard let tls else { return queueRecords(write) }
+        if tls == nil { return queueRecords(write) }
         var plaintext: [UInt8] = []
         write(&plaintext)
-        queueRecords { tls.encrypt(plaintext.span, into: &$0) }
+        queue(plaintext.span)
+    }
+
+    /// Appends the bytes to the unsent ones, encrypted where the connection has TLS.
+    func queue(_ bytes: Span<UInt8>) {
+        queueRecords { unsent in
+            if let tls { tls.encrypt(bytes, into: &unsent) } else { unsent.append(copying: bytes) }
+        }
     }
 
     /// Appends to the unsent bytes as they are.

@@ -18,25 +18,27 @@ extension ConnectionServer {
     /// in reply is queued, and `serve` flushes it.
     func receive(_ connection: Connection, through tls: SecureTransport) -> Kernel.Received {
         while true {
-            let wasEstablished = tls.isEstablished
-            let read = tls.read(into: input)
-            connection.queueRecords { tls.takeOutput(into: &$0) }
-            if tls.isEstablished, !wasEstablished {
-                handshakes.end()
-                tls.identifyPeer(by: handler)
-            }
-            switch read {
-            case .bytes(let count): return .bytes(count)
-            case .finished: return .finished
-            case .failed: return .failed
-            case .needsInput: break
+            if tls.hasInput {
+                let wasEstablished = tls.isEstablished
+                let read = tls.read(into: input)
+                connection.queueRecords { tls.takeOutput(into: &$0) }
+                if tls.isEstablished, !wasEstablished {
+                    handshakes.end()
+                    tls.identifyPeer(by: handler)
+                }
+                switch read {
+                case .bytes(let count): return .bytes(count)
+                case .finished: return .finished
+                case .failed: return .failed
+                case .needsInput: break
+                }
             }
             guard connection.mayHaveInput else { return .wouldBlock }
             switch Kernel.receive(connection.descriptor, into: input) {
             case .bytes(let count):
                 // A short read has emptied the socket. epoll reports the next byte.
                 if count < input.capacity, !connection.peerFinished { connection.mayHaveInput = false }
-                input.withBytes(0..<count) { tls.receive($0) }
+                guard input.withBytes(0..<count, { tls.receive($0) }) else { return .failed }
             case .wouldBlock: return .wouldBlock
             case .finished: return .finished
             case .failed: return .failed

@@ -39,11 +39,6 @@ extension [UInt8] {
     mutating func append(copying bytes: Span<UInt8>) {
         unsafe bytes.withUnsafeBytes { unsafe append(contentsOf: $0) }
     }
-
-    /// Appends a copy of what the buffer holds from `start` on.
-    mutating func append(copying output: OutputBuffer, from start: Int = 0) {
-        output.withBytes(from: start) { append(copying: $0) }
-    }
 }
 
 /// The system calls that only the server makes.

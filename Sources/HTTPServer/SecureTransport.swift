@@ -43,9 +43,8 @@ final class SecureTransport {
         peer = PeerIdentity(handler.identities(of: certificate), expirySeconds: certificate.expirySeconds)
     }
 
-    /// Continues the handshake; once it is complete, writes the next plaintext to `buffer`.
+    /// Continues the handshake; once it is complete, writes the next plaintext to `buffer`. To be called while `hasInput`.
     func read(into buffer: InputBuffer) -> Read {
-        if hasFailed { return .failed }
         if !channel.isEstablished {
             switch channel.handshake() {
             case .complete: break
@@ -61,6 +60,7 @@ final class SecureTransport {
             switch try buffer.fill({ bytes throws(TLSChannel.Fault) in try channel.decrypt(into: &bytes) }) {
             case .bytes(let count):
                 overhead = 0
+                hasInput = channel.hasInput
                 return .bytes(count)
             case .needsInput:
                 hasInput = false
@@ -75,8 +75,8 @@ final class SecureTransport {
         }
     }
 
-    /// Takes bytes from the network, after `read` has asked for them.
-    func receive(_ bytes: Span<UInt8>) {
+    /// Takes bytes from the network, while there is no input. False when the peer violated the protocol.
+    func receive(_ bytes: Span<UInt8>) -> Bool {
         overhead += bytes.count
         do throws(TLSChannel.Fault) {
             guard overhead <= Self.maximumOverhead else { throw TLSChannel.Fault() }
@@ -85,6 +85,7 @@ final class SecureTransport {
         } catch {
             hasFailed = true
         }
+        return !hasFailed
     }
 
     /// Appends `bytes` as records.

@@ -1,10 +1,10 @@
 internal import COpenSSL
 internal import Cryptography
 
-/// Owns one `SSL` between two memory BIOs. It encrypts and decrypts bytes and does no I/O.
+/// Owns one `SSL`. It encrypts and decrypts bytes and does no I/O.
 ///
-/// OpenSSL's own socket BIO uses write(2), which raises SIGPIPE when the peer is gone. With memory BIOs the connection
-/// sends the bytes itself, without the signal, and in the same way with and without TLS.
+/// OpenSSL's own socket BIO uses write(2), which raises SIGPIPE when the peer is gone. Here the connection sends the bytes
+/// itself, without the signal, and in the same way with and without TLS.
 ///
 /// It is not `Sendable`: the actor or the loop that owns the connection uses it.
 @safe package final class TLSChannel {
@@ -35,13 +35,13 @@ internal import Cryptography
         case closed
     }
 
-    /// The most bytes of the plaintext of one record (RFC 8446 §5.1).
-    package static let recordBytes = 16_384
+    /// The most bytes of plaintext that a server puts into one record. RFC 8446 §5.1 permits 16,384; OpenSSL's buffer for a
+    /// record to send is as long as the longest one, and is wiped after each answer.
+    package static let recordBytes = 4096
 
     private let ssl: OpaquePointer
-    // `ssl` owns both BIOs.
-    private let input: OpaquePointer
-    private let output: OpaquePointer
+    // Outlives `ssl`, which owns the BIO that refers to it.
+    private let records = RecordBIO()
     /// Whether the handshake is complete.
     package private(set) var isEstablished = false
     private var isBroken = false
@@ -53,24 +53,19 @@ internal import Cryptography
     /// - Returns: nil when memory is short.
     @unsafe package init?(context: OpaquePointer, role: Role) {
         guard let ssl = unsafe SSL_new(context) else { return nil }
-        guard let input = unsafe BIO_new(BIO_s_mem()) else {
+        guard let bio = unsafe records.makeBIO() else {
             unsafe SSL_free(ssl)
             return nil
         }
-        guard let output = unsafe BIO_new(BIO_s_mem()) else {
-            unsafe BIO_free(input)
-            unsafe SSL_free(ssl)
-            return nil
-        }
-        // From here on SSL_free also frees the BIOs.
-        unsafe SSL_set_bio(ssl, input, output)
+        // From here on SSL_free also frees the BIO.
+        unsafe SSL_set_bio(ssl, bio, bio)
         switch role {
         case .client: unsafe SSL_set_connect_state(ssl)
         case .server:
             unsafe SSL_set_accept_state(ssl)
             helloLimit = ClientHelloLimit()
         }
-        unsafe (self.ssl, self.input, self.output) = unsafe (ssl, input, output)
+        unsafe self.ssl = unsafe ssl
     }
 
     deinit {
@@ -116,25 +111,22 @@ internal import Cryptography
                 throw Fault()
             }
         }
-        let written = withCleanErrorQueue {
-            unsafe bytes.withUnsafeBufferPointer { unsafe BIO_write(input, $0.baseAddress, CInt($0.count)) }
-        }
-        if written != bytes.count {
-            isBroken = true
-            throw Fault()
-        }
+        records.receive(bytes)
     }
+
+    /// Whether bytes that have arrived may hold another plaintext.
+    package var hasInput: Bool { unsafe records.hasArrived || SSL_has_pending(ssl) == 1 }
 
     /// Writes the next plaintext to `buffer`.
     package func decrypt(into buffer: inout MutableSpan<UInt8>) throws(Fault) -> Decrypted {
-        let (result, status) = withCleanErrorQueue {
-            let result = unsafe buffer.withUnsafeMutableBufferPointer {
-                unsafe SSL_read(ssl, $0.baseAddress, CInt(clamping: $0.count))
-            }
-            return unsafe (result, SSL_get_error(ssl, result))
+        clearErrorQueue()
+        let result = unsafe buffer.withUnsafeMutableBufferPointer {
+            unsafe SSL_read(ssl, $0.baseAddress, CInt(clamping: $0.count))
         }
-        switch status {
-        case SSL_ERROR_NONE: return .bytes(Int(result))
+        // Success leaves no error behind, and looking for one takes longer than this.
+        if result > 0 { return .bytes(Int(result)) }
+        defer { clearErrorQueue() }
+        switch unsafe SSL_get_error(ssl, result) {
         case SSL_ERROR_WANT_READ: return .needsInput
         case SSL_ERROR_ZERO_RETURN: return .closed
         default:
@@ -145,10 +137,10 @@ internal import Cryptography
 
     /// Encrypts all of `bytes`. `takeOutput` then returns the records.
     package func encrypt(_ bytes: Span<UInt8>) throws(Fault) {
-        let written = withCleanErrorQueue {
-            unsafe bytes.withUnsafeBufferPointer { unsafe SSL_write(ssl, $0.baseAddress, CInt($0.count)) }
-        }
+        clearErrorQueue()
+        let written = unsafe bytes.withUnsafeBufferPointer { unsafe SSL_write(ssl, $0.baseAddress, CInt($0.count)) }
         if written != bytes.count {
+            clearErrorQueue()
             isBroken = true
             throw Fault()
         }
@@ -163,17 +155,5 @@ internal import Cryptography
     }
 
     /// Appends the bytes to send now, in order.
-    package func takeOutput(into bytes: inout [UInt8]) {
-        withCleanErrorQueue {
-            let count = unsafe BIO_ctrl_pending(output)
-            if count == 0 { return }
-            let start = bytes.count
-            bytes.append(contentsOf: repeatElement(0, count: count))
-            let read = unsafe bytes.withUnsafeMutableBytes { buffer in
-                let rest = unsafe UnsafeMutableRawBufferPointer(rebasing: buffer[start...])
-                return Int(unsafe BIO_read(output, rest.baseAddress, CInt(clamping: count)))
-            }
-            if read < count { bytes.removeLast(count - max(0, read)) }
-        }
-    }
+    package func takeOutput(into bytes: inout [UInt8]) { records.takeUnsent(into: &bytes) }
 }

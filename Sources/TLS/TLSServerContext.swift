@@ -46,6 +46,7 @@ package final class TLSServerContext: Sendable {
             self.authorities = authorities
             unsafe copenssl_ctx_prefer_own_ciphers(context)
             unsafe copenssl_ctx_select_http11(context)
+            unsafe copenssl_ctx_set_longest_record(context, TLSChannel.recordBytes)
             // Clients resume with tickets, so the server keeps no sessions.
             unsafe copenssl_ctx_keep_no_sessions(context)
             if unsafe SSL_CTX_set_num_tickets(context, 1) != 1 { throw .unavailable }
