@@ -3,8 +3,8 @@ internal import COpenSSL
 /// What stands between an `SSL` and its channel: the records that have arrived, and those to send. OpenSSL reads and writes
 /// them by the functions of a BIO.
 ///
-/// OpenSSL has memory BIOs of its own, one for each direction. They keep their buffers while a connection is idle, and with
-/// them a warm answer takes a tenth more of the processor's time.
+/// OpenSSL has memory BIOs of its own, one for each direction. They keep their buffers while a connection is idle, and a warm
+/// answer takes more of the processor's time with them.
 @safe final class RecordBIO {
     private struct Records {
         var arrived: [UInt8] = []

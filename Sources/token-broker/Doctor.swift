@@ -332,8 +332,8 @@ private struct Doctor {
         if count == 0 { return true }
         add(
             .fault,
-            "tenant \(tenant): \(count) records of tombstones were replaced by earlier ones, or have lost their mark; find out who "
-                + "did that, then run token-broker restored")
+            "tenant \(tenant): \(count) records of tombstones were replaced by earlier ones, have lost their mark or cannot be read; "
+                + "find out who did that, then run token-broker restored")
         return false
     }
 

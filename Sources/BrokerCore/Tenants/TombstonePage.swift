@@ -1,4 +1,3 @@
-internal import Containers
 internal import CredentialStore
 internal import Cryptography
 internal import OAuth

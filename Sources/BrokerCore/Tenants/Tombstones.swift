@@ -260,9 +260,23 @@ package final class Tombstones: Sendable {
         }
     }
 
-    /// How many of the tenant's records of tombstones were put back, or lack their mark.
+    /// The numbers of the pages that exist and cannot be read.
+    private func unreadable(_ contents: Contents, of tenant: TenantName) async throws(StoreError) -> Set<UInt8> {
+        var numbers: Set<UInt8> = []
+        for number in 0...UInt8.max where contents.pages[Int(number)] != nil {
+            let id = TombstonePage.ID(tenant: tenant, number: number).recordID
+            let page = try await readable(id) { record throws(StoreError) in try TombstonePage(record) }
+            if page == nil { numbers.insert(number) }
+        }
+        return numbers
+    }
+
+    /// How many of the tenant's records of tombstones were put back, lack their mark, or cannot be read.
     package func flaws(of tenant: TenantName) async throws(StoreError) -> Int {
-        try await retryingConflicts { () async throws(StoreError) in try await self.contents(of: tenant).flaws }
+        try await retryingConflicts { () async throws(StoreError) in
+            let contents = try await self.contents(of: tenant)
+            return try await contents.flaws + self.unreadable(contents, of: tenant).count
+        }
     }
 
     /// Takes the tombstones that the store has for the tenant's newest ones: an operator has restored them deliberately. A page
@@ -271,7 +285,9 @@ package final class Tombstones: Sendable {
     package func accept(_ tenant: TenantName) async throws(StoreError) -> Int {
         try await retryingConflicts { () async throws(StoreError) in
             let contents = try await self.contents(of: tenant)
-            var (count, changes, versions) = (contents.flaws, [VaultChange](), [UInt8: Int64]())
+            let unreadable = try await self.unreadable(contents, of: tenant)
+            let count = contents.flaws + unreadable.count
+            var (changes, versions) = ([VaultChange](), [UInt8: Int64]())
             for number in 0...UInt8.max {
                 let id = TombstonePage.ID(tenant: tenant, number: number)
                 guard let version = contents.pages[Int(number)] else {
@@ -279,14 +295,10 @@ package final class Tombstones: Sendable {
                     continue
                 }
                 versions[number] = version
-                let page = try await self.readable(id.recordID) { record throws(StoreError) in
-                    try TombstonePage(record)
-                }
-                if page != nil { continue }
+                if !unreadable.contains(number) { continue }
                 let empty = TombstonePage(version: self.versions.next(after: version, at: self.time.now))
                 changes.append(.replace(empty.record(id), version: version))
                 versions[number] = empty.version
-                count += 1
             }
             if count == 0 { return 0 }
             let mark = TombstoneMark.none.with(

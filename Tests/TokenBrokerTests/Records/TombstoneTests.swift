@@ -271,7 +271,10 @@ import TokenBroker
         setting.time.advance(by: .seconds(6))
         #expect(await setting.one.get().code == "internal_error")
         let tombstones = setting.two.broker.core.tombstones
+        // The page and the mark cannot be read, and without the mark nothing vouches for the page.
+        #expect(try await tombstones.flaws(of: Self.tenant) == 3)
         #expect(try await tombstones.accept(Self.tenant) == 3)
+        #expect(try await tombstones.flaws(of: Self.tenant) == 0)
         #expect(try await tombstones.accept(Self.tenant) == 0)
         setting.time.advance(by: .seconds(6))
         for broker in [setting.one, setting.two] { #expect(await broker.get().token == "a2") }
