@@ -109,6 +109,7 @@ struct `Changing the master key` {
         let done = try await BrokerProcess.run(["keys", "reseal", "--rate", "100000"], variables)
         #expect(done.status == 0, "\(done.output)")
         #expect(done.output.contains("done: "), "\(done.output)")
+        print("after the last kill: \(left.output)\nthen: \(done.output)")
         isResealed.withLock { $0 = true }
         #expect(try await read >= records)
         let status = try await BrokerProcess.run(["keys", "status"], variables)
