@@ -83,7 +83,7 @@ import Testing
             ["doctor"], variables.merging(["ADMIN_KEY": BrokerHarness.adminKey]) { $1 })
         #expect(examined.status == 65)
         #expect(
-            examined.output.contains("fault   tenant t1: 1 records of tombstones were replaced by earlier ones, or"),
+            examined.output.contains("fault   tenant t1: 1 records of tombstones were replaced by earlier ones, have"),
             "\(examined.output)")
         let accepted = try await BrokerProcess.run(["restored"], variables)
         #expect(
