@@ -12,6 +12,8 @@ package enum OpenAPIChecker {
 
     /// The description in the checkout.
     package static let descriptionPath = checkout + "/openapi.yaml"
+    /// The script that sends a broker what it allows and what it does not.
+    package static let fuzzer = checkout + "/Tests/Support/openapi/fuzz"
 
     /// What the script says to a command.
     /// - Throws: `Failure` when its tools are missing or when it ends without an answer.
