@@ -5,7 +5,7 @@ import Testing
 /// `Tests/Support/openapi/fuzz` sends in a long run.
 @Suite(.timeLimit(.minutes(15))) struct `Requests made up from the description` {
     @Test func `are answered as it says, and refused where it does not allow them`() async throws {
-        let directory = StoreFixtureDirectory()
+        let directory = StoreFixtureDirectory(isInMemory: true)
         let port = try PostgresServer.freePort()
         let broker = try await BrokerProcess.start(
             port: port,
