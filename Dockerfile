@@ -8,7 +8,13 @@
 #     docker run --read-only --cap-drop=ALL --security-opt=no-new-privileges -p 127.0.0.1:8080:8080 \
 #         -e TOKEN_BROKER_PUBLIC_BASE_URL=http://127.0.0.1:8080 -v token-broker-data:/var/lib/token-broker token-broker
 
-FROM swift:6.3-bookworm AS build
+# The images that it begins with. A tag moves with each update of Debian or Swift; a digest does not. To build from the same
+# images again, keep what `docker buildx imagetools inspect --format '{{.Manifest.Digest}}' IMAGE` prints of each, and build
+# with --build-arg SWIFT_IMAGE=swift:6.3-bookworm@sha256:… --build-arg DEBIAN_IMAGE=debian:bookworm-slim@sha256:…
+ARG SWIFT_IMAGE=swift:6.3-bookworm
+ARG DEBIAN_IMAGE=debian:bookworm-slim
+
+FROM ${SWIFT_IMAGE} AS build
 RUN apt-get update \
     && apt-get install -y --no-install-recommends libssl-dev libpq-dev pkg-config \
     && rm -rf /var/lib/apt/lists/*
@@ -18,7 +24,7 @@ RUN Deploy/build token-broker token-broker-provider \
     && install --strip -t / "$(Deploy/build)/token-broker" "$(Deploy/build)/token-broker-provider" \
     && Deploy/sbom /token-broker >/token-broker.cdx.json
 
-FROM debian:bookworm-slim AS runtime
+FROM ${DEBIAN_IMAGE} AS runtime
 # Swift's library and C++'s are inside the programs; what is left are OpenSSL, the C runtime, and libpq, which the broker
 # loads where it is given a database. The user goes by number, so that an orchestrator can see that it is not root
 # (runAsNonRoot).
