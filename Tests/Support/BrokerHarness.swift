@@ -82,6 +82,9 @@ package final class BrokerHarness: Sendable {
     /// Everything logged so far.
     package var log: [String] { lines.all }
 
+    /// The first line of the log, past or future, that fits: what the broker tells callers first and logs then.
+    package func logLine(where fits: (String) -> Bool) async -> String { await lines.first(where: fits) }
+
     // MARK: Calling
 
     /// Sends a request with the given key (nil: none).
@@ -179,11 +182,37 @@ package final class BrokerHarness: Sendable {
 }
 
 private final class LineCollector: Sendable {
-    private let lines = Mutex<[String]>([])
+    private struct State {
+        var lines: [String] = []
+        var waiters: [CheckedContinuation<Void, Never>] = []
+    }
 
-    var all: [String] { lines.withLock { $0 } }
+    private let state = Mutex(State())
+
+    var all: [String] { state.withLock { $0.lines } }
 
     func append(_ line: [UInt8]) {
-        lines.withLock { $0.append(String(decoding: line, as: UTF8.self)) }
+        let waiters = state.withLock { state in
+            state.lines.append(String(decoding: line, as: UTF8.self))
+            defer { state.waiters = [] }
+            return state.waiters
+        }
+        for waiter in waiters { waiter.resume() }
+    }
+
+    /// The first line, past or future, that fits.
+    func first(where fits: (String) -> Bool) async -> String {
+        while true {
+            let (found, count) = state.withLock { ($0.lines.first(where: fits), $0.lines.count) }
+            if let found { return found }
+            await withCheckedContinuation { continuation in
+                let hasMore = state.withLock { state in
+                    if state.lines.count > count { return true }
+                    state.waiters.append(continuation)
+                    return false
+                }
+                if hasMore { continuation.resume() }
+            }
+        }
     }
 }
