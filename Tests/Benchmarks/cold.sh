@@ -20,7 +20,7 @@ bin=$(Deploy/build token-broker)
 modules="Postgres CredentialStore Reactor OAuth Cryptography HTTPCodec JSON"
 objects=
 for module in $modules; do objects="$objects $(echo "$bin/$module.build"/*.o)"; done
-package=$(sed -n 's/.*"-package-name","\([^"]*\)".*/\1/p' .build-shipped/release.yaml | head -1)
+package=$(sed -n 's/.*"-package-name","\([^"]*\)".*/\1/p' .build/release.yaml | head -1)
 # shellcheck disable=SC2086
 swiftc -O -static-stdlib -swift-version 6 -package-name "$package" -I "$bin/Modules" \
     -Xcc "-fmodule-map-file=$bin/CLinux.build/module.modulemap" \

@@ -330,8 +330,8 @@ def row(*cells):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--broker", default=f"{ROOT}/.build-shipped/release/token-broker")
-    parser.add_argument("--provider", default=f"{ROOT}/.build-shipped/release/token-broker-provider")
+    parser.add_argument("--broker", default=f"{ROOT}/.build/release/token-broker")
+    parser.add_argument("--provider", default=f"{ROOT}/.build/release/token-broker-provider")
     parser.add_argument("--count", type=int, default=600)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--level", default="info")
