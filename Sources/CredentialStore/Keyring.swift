@@ -77,6 +77,14 @@ package struct Keyring: Sendable {
         return id + ":" + Base64.encode(try SecureRandom.bytes(AES256GCM.keyCount))
     }
 
+    /// A keyring of one new key, which is written nowhere.
+    /// - Throws: `.randomnessUnavailable` (retrying later may help).
+    static func ofProcess() throws(CryptographyError) -> Keyring {
+        let (id, bytes) = ("process", try SecureRandom.secret(AES256GCM.keyCount))
+        let key = Key(id: id, identity: KeyIdentity(id: id, key: bytes), bytes: bytes)
+        return Keyring(primary: key, byIdentity: [key.identity: key], ids: [id])
+    }
+
     /// Whether it has the same keys, with the same first one.
     package func isSame(as other: Keyring) -> Bool {
         primary.identity == other.primary.identity && Set(byIdentity.keys) == Set(other.byIdentity.keys)

@@ -50,6 +50,14 @@ package final class Vault: Sendable {
         Vault(store: store, current, sealer: sealer, audit: Audit(log: log, entries: entries), committed)
     }
 
+    /// A vault with a new key that only this process has, for what it keeps sealed in its memory: that opens for as long as the
+    /// process runs, whichever master keys are retired meanwhile. What it would write into the store could be opened by no
+    /// other process.
+    /// - Throws: `unavailable` without randomness; a retry may help.
+    package func withOwnKey() throws(StoreError) -> Vault {
+        Vault(store: store, keyring: try sealing { () throws(CryptographyError) in try Keyring.ofProcess() })
+    }
+
     private init(
         store: any RecordStore, _ current: CurrentKeyring, sealer: Sealer, audit: Audit?,
         _ committed: (@Sendable ([VaultChange]) -> Void)?

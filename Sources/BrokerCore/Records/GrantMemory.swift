@@ -4,7 +4,7 @@ internal import OAuth
 internal import Reactor
 internal import Synchronization
 
-/// Has what this process stored lately, sealed, so that it can be stored again if the store loses its last commits: a provider
+/// Has what this process stored lately, sealed under a key of its own, so that it can be stored again if the store loses its last commits: a provider
 /// accepts a refresh token once, and then only the newest one is any good. In memory, and in the journal where there is one.
 ///
 /// Bounded: the oldest grant is dropped after the span, and before that where there is no room. When another replica has
@@ -39,6 +39,8 @@ final class GrantMemory: Sendable {
         var bytes = 0
         /// What is to be removed from the journal.
         var leaving: [CredentialsID: Int64] = [:]
+        /// Seals what is kept. Nil until something is.
+        var own: Vault?
     }
 
     /// As many replaced tokens as another replica may still have stored again.
@@ -101,7 +103,7 @@ final class GrantMemory: Sendable {
     private func enter(_ grant: RecentGrant, at now: MonotonicInstant) -> Bool {
         let sealed: SecretBytes
         do throws(StoreError) {
-            sealed = SecretBytes(try vault.seal(grant.open).sealed)
+            sealed = SecretBytes(try ownVault().seal(grant.open).sealed)
         } catch {
             log.warning("store_failed", LogField.credentials(grant.id) + [.store(error)])
             return false
@@ -118,6 +120,15 @@ final class GrantMemory: Sendable {
             state.leaving[grant.id] = nil
             state.shrink(to: limits, at: now)
             return true
+        }
+    }
+
+    private func ownVault() throws(StoreError) -> Vault {
+        try state.withLock { state throws(StoreError) in
+            if let own = state.own { return own }
+            let own = try vault.withOwnKey()
+            state.own = own
+            return own
         }
     }
 
@@ -202,10 +213,11 @@ final class GrantMemory: Sendable {
 
     /// What this process stored; nil where it stored nothing, or where another replica has written since.
     func grant(_ id: CredentialsID) throws(StoreError) -> RecentGrant? {
-        guard let entry = state.withLock({ $0.entries[id] }), let sealed = entry.sealed else { return nil }
+        let (entry, own) = state.withLock { ($0.entries[id], $0.own) }
+        guard let entry, let sealed = entry.sealed, let own else { return nil }
         let stored = StoredRecord(
             id: RecentGrant.recordID(id), version: entry.version, sealed: sealed.revealedBytes)
-        return RecentGrant(try vault.open(stored))
+        return RecentGrant(try own.open(stored))
     }
 
     /// All credentials of which a version is known, with that version and whether this process could store it again.

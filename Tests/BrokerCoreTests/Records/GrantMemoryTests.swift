@@ -10,10 +10,11 @@ internal import Testing
 @Suite struct `The memory of grants` {
     private struct Setting {
         let time = ManualTime()
+        let vault: Vault
         let memory: GrantMemory
 
         init(_ limits: GrantMemory.Limits) throws {
-            let vault = Vault(
+            vault = Vault(
                 store: BrokerFaultyStore(revalidateAfter: .seconds(5)),
                 keyring: try Keyring(parsing: BrokerHarness.masterKeys))
             memory = GrantMemory(
@@ -40,6 +41,16 @@ internal import Testing
         // Something that comes late is of the past.
         await setting.keep("u", 9, "r9")
         #expect(try setting.memory.grant(id)?.version == 10)
+    }
+
+    // The operator has retired the old key, and removes it while a grant is kept that was stored before.
+    @Test func `gives back what was kept before the master keys were replaced`() async throws {
+        let setting = try Setting(GrantMemory.Limits(span: .seconds(900)))
+        await setting.keep("u", 10, "r1")
+        try await setting.vault.adopt(try Keyring(parsing: try Keyring.generate(id: "k2")))
+        #expect(try setting.memory.grant(Setting.id("u"))?.record == GrantMemoryTestRecord.holding("r1"))
+        await setting.keep("u", 11, "r2")
+        #expect(try setting.memory.grant(Setting.id("u"))?.record == GrantMemoryTestRecord.holding("r2"))
     }
 
     @Test(arguments: [(899, 10), (900, 0), (901, 0)])
