@@ -24,7 +24,7 @@ static SWIFT void (*unlock_slow)(SELF);
 static void *original(const char *name) {
     void *function = dlsym(RTLD_NEXT, name);
     if (function == NULL) {
-        fprintf(stderr, "mutex.c: libswiftSynchronization.so has no %s\n", name);
+        fprintf(stderr, "thread.c: libswiftSynchronization.so has no %s\n", name);
         abort();
     }
     return function;
