@@ -4,8 +4,9 @@ internal import OAuth
 internal import Reactor
 internal import Synchronization
 
-/// Has what this process stored lately, sealed under a key of its own, so that it can be stored again if the store loses its last commits: a provider
-/// accepts a refresh token once, and then only the newest one is any good. In memory, and in the journal where there is one.
+/// Has what this process stored lately, sealed under a key of its own, so that it can be stored again if the store loses its
+/// last commits: a provider accepts a refresh token once, and then only the newest one is any good. In memory, and in the
+/// journal where there is one.
 ///
 /// Bounded: the oldest grant is dropped after the span, and before that where there is no room. When another replica has
 /// written the same credentials since, the grant is dropped at once, and only the new version is remembered.
