@@ -14,6 +14,12 @@ package final class Metrics: Sendable {
     private struct State {
         var counters: [Series: Counter] = [:]
         var durations: [Series: Durations] = [:]
+        /// The routes whose series are in every text, whether or not a request has come.
+        var expectedRoutes: [(route: StaticString, method: String)] = []
+        /// For how many of them the series have been made.
+        var madeRoutes = 0
+        /// Whether the other series that are known in advance have been made.
+        var hasEnumerable = false
 
         mutating func counter(_ series: Series) -> Counter {
             if let counter = counters[series] { return counter }
@@ -72,24 +78,35 @@ package final class Metrics: Sendable {
 
     private let state = Mutex(State())
 
-    package init() {
-        state.withLock { state in
-            for series in Self.enumerableCounters { _ = state.counter(series) }
-            for series in Self.enumerableHistograms { _ = state.durations(series) }
-        }
+    package init() {}
+
+    /// Adds these routes to those whose series are in every text, with every status that an answer can have.
+    package func expect(_ routes: [(route: StaticString, method: String)]) {
+        state.withLock { $0.expectedRoutes += routes }
     }
 
-    /// Makes the series of these routes, with every status that an answer can have. A Prometheus rule on an increase does not
-    /// see the first increment of a series that begins with it.
-    package func expect(_ routes: [(route: StaticString, method: String)]) {
-        let codes = Set(BrokerError.Code.allCases.map(\.status.code) + Self.successes).sorted()
+    /// Makes the series that are known in advance and that no event has made yet. A Prometheus rule on an increase does not
+    /// see the first increment of a series that begins with it. They are made for the first text and not at the start,
+    /// of which they would take a tenth.
+    private func makeExpected() {
+        let (routes, made, isFirst) = state.withLock { state in
+            (state.expectedRoutes, state.madeRoutes, !state.hasEnumerable)
+        }
+        // Each request counts under the lock, so the series are named before it is taken.
+        var counters = isFirst ? Self.enumerableCounters : []
+        var durations = isFirst ? Self.enumerableHistograms : []
+        let codes = made == routes.count ? [] : Set(BrokerError.Code.allCases.map(\.status.code) + Self.successes)
+        for (route, method) in routes.dropFirst(made) {
+            counters += codes.map { Self.requests(route, method, $0) }
+            durations.append(Self.requestDuration(route))
+        }
+        if counters.isEmpty { return }
         state.withLock { state in
-            for (route, method) in routes {
-                for code in codes {
-                    _ = state.counter(Self.requests(route, method, code))
-                }
-                _ = state.durations(Self.requestDuration(route))
-            }
+            for series in counters { _ = state.counter(series) }
+            for series in durations { _ = state.durations(series) }
+            // Not before: a text that is written at the same time makes the same series, so that none lacks them.
+            state.hasEnumerable = true
+            state.madeRoutes = max(state.madeRoutes, routes.count)
         }
     }
 
@@ -320,7 +337,7 @@ package final class Metrics: Sendable {
         Series(name: "store_failures_total", labels: #"access="\#(access.rawValue)""#)
     }
 
-    // MARK: Series from the start
+    // MARK: Series that are known in advance
 
     /// The usual statuses of providers' answers. Another status has a series from its first answer on.
     private static let providerCodes = [
@@ -420,6 +437,7 @@ package final class Metrics: Sendable {
     /// The text of `GET /metrics`.
     /// - Parameter gauges: the metrics that are counted elsewhere.
     package func text(gauges: [Reading]) -> String {
+        makeExpected()
         let state = self.state.withLock { $0 }
         var text = ""
         for (name, type, help) in Self.help {
