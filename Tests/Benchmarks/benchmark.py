@@ -11,6 +11,7 @@ import tempfile
 
 import apps
 import audit
+import function_order
 import measure
 import report
 import tls
@@ -18,11 +19,13 @@ from servers import Broker, Certificate, Failure, Floor, Nginx, Postgres, allow_
 
 PARTS = [
     "counts", "rounds", "tls", "profile", "loops", "memory", "start", "keys", "events", "overload", "connections",
-    "tenants", "apps", "audit", "soak"]
+    "tenants", "apps", "audit", "soak", "order"]
 # What is measured elsewhere than in measure.py.
-MODULES = {"apps": apps, "audit": audit, "tls": tls}
+MODULES = {"apps": apps, "audit": audit, "order": function_order, "tls": tls}
 # What takes minutes.
 LONG_PARTS = {"soak"}
+# What writes a file of the repository: only where --only names it.
+NAMED_PARTS = {"order"}
 
 
 class Session:
@@ -143,7 +146,7 @@ def read_arguments():
     if arguments.counts:
         arguments.parts = ["counts"]
     elif not arguments.parts:
-        arguments.parts = [part for part in PARTS if arguments.long or part not in LONG_PARTS]
+        arguments.parts = [part for part in PARTS if part not in NAMED_PARTS and (arguments.long or part not in LONG_PARTS)]
     unknown = set(arguments.parts) - set(PARTS)
     if unknown:
         parser.error(f"unknown parts: {', '.join(sorted(unknown))}")

@@ -1,0 +1,78 @@
+"""Writes Deploy/function-order.txt, by which the linker places the functions of the broker that run."""
+
+import os
+import re
+import subprocess
+
+from servers import Failure
+
+PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../Deploy/function-order.txt")
+READS = 500
+OPENING = """\
+# The functions that the broker runs from its start to its end, those that take most instructions first. Deploy/build has
+# the linker place them in this order, so that they share pages: see "The order of functions" in PERFORMANCE.md.
+# Written by Tests/Benchmarks/run --only order.
+"""
+
+
+def measure_order(session, findings):
+    """Runs the broker on each store, from its start to its end, under callgrind."""
+    instructions = {}
+    for server in (session.small, session.postgres):
+        for function, count in profile(session, server).items():
+            instructions[function] = instructions.get(function, 0) + count
+    own = functions(session.arguments.broker)
+    ordered = sorted(own & instructions.keys(), key=lambda name: (-instructions[name], name))
+    if not ordered:
+        raise Failure("callgrind has seen none of the program's functions")
+    with open(PATH, "w", encoding="ascii") as file:
+        file.write(OPENING)
+        file.writelines(f"{name}\n" for name in ordered)
+    findings.table("Functions in their order", ["functions"], [[len(ordered)]])
+
+
+def profile(session, server):
+    """The instructions of each function, by its name in the program."""
+    path = os.path.join(session.directory, "order")
+    stripped = f"{path}-program"
+    # Callgrind's reader of debug information gives up at what Swift's compiler writes.
+    subprocess.run(["strip", "--strip-debug", "-o", stripped, server.program], check=True)
+    original, server.program = server.program, stripped
+    try:
+        server.start(wrapper=["valgrind", "--tool=callgrind", "--demangle=no", f"--callgrind-out-file={path}"])
+        try:
+            session.tools.run_load(server, server.request("order"), "--count", READS, "--connections", 4)
+        finally:
+            server.stop()
+    finally:
+        server.program = original
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return own_instructions(file)
+
+
+def own_instructions(lines):
+    """The instructions of each function without those of the functions that it calls, from callgrind's file."""
+    names, counts = {}, {}
+    function, is_call = None, False
+    for line in lines:
+        if match := re.match(r"c?fn=\((\d+)\)(?: (\S+))?", line):
+            number, name = match.groups()
+            if name:
+                # A recursive function has a number behind its name.
+                names[number] = re.sub(r"'\d+$", "", name)
+            if line.startswith("fn="):
+                function = names[number]
+        elif line.startswith("calls="):
+            is_call = True
+        elif re.match(r"[+\-*\d]", line) and function:
+            # The line behind a call has what the called function took.
+            if not is_call:
+                counts[function] = counts.get(function, 0) + int(line.split()[1])
+            is_call = False
+    return counts
+
+
+def functions(program):
+    """The names of the functions in a program."""
+    listed = subprocess.run(["nm", program], check=True, capture_output=True, text=True).stdout
+    return {words[2] for line in listed.splitlines() if len(words := line.split()) == 3 and words[1] in "tTwW"}
