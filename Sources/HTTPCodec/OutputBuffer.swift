@@ -48,6 +48,14 @@ internal import Glibc
         unsafe memory.pointee.count -= removed
     }
 
+    /// Removes the first `removed` bytes.
+    package func removeFirst(_ removed: Int) {
+        precondition(removed >= 0 && removed <= count)
+        let rest = count - removed
+        if rest > 0 { unsafe memmove(memory.pointee.base, memory.pointee.base + removed, rest) }
+        removeLast(removed)
+    }
+
     /// Overwrites the bytes of earlier responses, which contain tokens. Does nothing while a response is in the buffer.
     package func wipe() {
         guard count == 0 else { return }
@@ -145,10 +153,11 @@ internal import Glibc
 
     // MARK: Reading
 
-    /// Calls `body` with the content from `start` on.
-    package func withBytes<R>(from start: Int = 0, _ body: (Span<UInt8>) -> R) -> R {
-        precondition(start >= 0 && start <= count)
-        let bytes = unsafe UnsafeRawBufferPointer(start: memory.pointee.base + start, count: count - start)
+    /// Calls `body` with the content from `start` up to `end`; without an end, up to the last byte.
+    package func withBytes<R>(from start: Int = 0, to end: Int? = nil, _ body: (Span<UInt8>) -> R) -> R {
+        let end = end ?? count
+        precondition(start >= 0 && start <= end && end <= count)
+        let bytes = unsafe UnsafeRawBufferPointer(start: memory.pointee.base + start, count: end - start)
         return unsafe body(bytes.bindMemory(to: UInt8.self).span)
     }
 }

@@ -22,7 +22,9 @@ struct RequestLine {
 }
 
 /// The checked head of a request, as offsets into the bytes that it was read from.
-package struct RequestHead {
+///
+/// It is not copied, because a copy would count a reference to the section for each request.
+package struct RequestHead: ~Copyable {
     private let line: RequestLine
     private let fieldsStart: Int
     /// The header fields.

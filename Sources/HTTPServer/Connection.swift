@@ -118,6 +118,8 @@ final class Connection {
     var exchange: Exchange?
     /// Whether `ConnectionServer.serve` is under way for this connection; it sends an answer that is queued meanwhile.
     var isBeingServed = false
+    /// Whether its answers wait in `AnswerSender.output`. Nothing else is done for the connection meanwhile.
+    var isHeld = false
     /// Whether the connection waits for its next turn because its time slice was used up.
     var isQueued = false
     /// Whether input may still arrive after the last answer.

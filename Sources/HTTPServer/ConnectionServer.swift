@@ -21,7 +21,11 @@ final class ConnectionServer {
     /// Is told when the last connection is closed.
     weak var worker: Worker?
 
-    var connections = ConnectionTable()
+    var connections: ConnectionTable {
+        get { table.value }
+        _modify { yield &table.value }
+    }
+    private let table = LoopState(ConnectionTable())
     /// The connections whose TLS handshakes are not complete.
     var handshakes = HandshakeQueue()
 
@@ -32,7 +36,7 @@ final class ConnectionServer {
     /// What `take` has stopped at.
     private var foundEvent: Connection.Event?
     private let sections = FieldSections()
-    private var parser: RequestParser
+    private let parser: LoopState<RequestParser>
 
     /// Whether the requests of the connection that is being served are refused.
     private(set) var isRefusing = false
@@ -68,7 +72,7 @@ final class ConnectionServer {
         sender = AnswerSender(loop, configuration, counters, refusals)
         output = sender.output
         answer = NowAnswer(sender.encoder, sender.output)
-        parser = RequestParser(limits: configuration.limits, sections: sections)
+        parser = LoopState(RequestParser(limits: configuration.limits, sections: sections))
         turns.server = self
         sender.server = self
     }
@@ -77,11 +81,14 @@ final class ConnectionServer {
 
     func turnBegan() {
         isInTurn = true
+        sender.mayHold = !isDraining
         answer.note = nil
         sender.encoder.update(second: WallClock.milliseconds / 1000)
     }
 
     func turnEnded() {
+        sender.mayHold = false
+        settleHeld()
         isInTurn = false
         quickAnswers.report()
     }
@@ -106,6 +113,22 @@ final class ConnectionServer {
         let answered = quickAnswers.count
         serve(connection)
         if quickAnswers.count != answered { quickAnswers.becameReady(at: since) }
+        if sender.isFull { settleHeld() }
+    }
+
+    /// Sends the answers of the held connections, and goes on with these connections.
+    private func settleHeld() {
+        sender.settleHeld { connection, isBroken in
+            connection.isBeingServed = false
+            if isBroken {
+                close(connection)
+            } else if connection.mayHaveMore {
+                serve(connection)
+            } else {
+                if connection.unsentBytes > 0 { sender.flush(connection) }
+                pause(connection)
+            }
+        }
     }
 
     private func serveLater(_ connection: Connection) {
@@ -164,11 +187,17 @@ final class ConnectionServer {
                 break serving
             }
         }
+        if connection.isHeld { return }
         connection.isBeingServed = false
         if connection.phase == .closed { return }
         if connection.tls?.hasLostOutput == true { return close(connection) }
         // A connection that has used up its time slice is served again soon, and sends all its answers then.
         if connection.unsentBytes > 0, connection.mayWrite, !connection.isQueued { sender.flush(connection) }
+        pause(connection)
+    }
+
+    /// Notes what the connection waits for, when nothing more can be done for it.
+    private func pause(_ connection: Connection) {
         if connection.phase == .closed { return }
         let isIdle = connection.isIdle && !connection.isQueued
         // Its last answer did not announce the end, because the drain began after that.
@@ -265,7 +294,7 @@ final class ConnectionServer {
                 }
                 if index == bytes.count { return (.needsMore, index) }
                 let rest = bytes.extracting(index..<bytes.count)
-                guard let head = try connection.readHead(rest, &parser) else { return (.needsMore, index) }
+                guard let head = try connection.readHead(rest, &parser.value) else { return (.needsMore, index) }
                 connection.section = head.section.position
                 let end = index + head.length
                 if head.hasContent {
@@ -303,7 +332,7 @@ final class ConnectionServer {
         }
     }
 
-    private func answerNow(_ head: RequestHead, _ bytes: Span<UInt8>, _ connection: Connection) -> Bool {
+    private func answerNow(_ head: borrowing RequestHead, _ bytes: Span<UInt8>, _ connection: Connection) -> Bool {
         if isRefusing { return false }
         let before = output.count
         if !isInTurn { answer.note = nil }
@@ -329,7 +358,10 @@ final class ConnectionServer {
         switch found {
         case .needsMore:
             connection.needsMore = true
-            if output.count > 0 { sender.send(to: connection) }
+            if sender.hasOutput {
+                if sender.hold(connection) { return }
+                sender.send(to: connection)
+            }
             if connection.phase == .closed { return }
             if connection.hasContent { exchanges.contentCame(on: connection) }
         case .paused:
@@ -388,29 +420,9 @@ final class ConnectionServer {
         endIfQuiet()
     }
 
-    /// Closes the connection with a reset, so that the kernel drops what the peer does not read.
-    func abort(_ connection: Connection) {
-        Socket.abortOnClose(connection.descriptor)
-        close(connection)
-    }
-
-    func abortAll() {
-        for slot in 0..<connections.slotCount { if let connection = connections[slot] { abort(connection) } }
-    }
-
     /// Makes every connection end with its next answer.
     func beginDraining() {
         isDraining = true
-    }
-
-    /// Closes the connections that are idle.
-    func closeIdle() {
-        for slot in 0..<connections.slotCount {
-            guard let connection = connections[slot], connection.isIdle else { continue }
-            // A request may have arrived that epoll has not reported yet.
-            serveUnreportedInput(connection)
-            if connection.isIdle { close(connection) }
-        }
     }
 
     /// Aborts every connection and cancels every handler.
@@ -420,12 +432,6 @@ final class ConnectionServer {
         // The scheduled report may come after the end of the loop.
         refusals.report()
         wipeBuffers()
-    }
-
-    /// Serves a connection whose input may have arrived without a report from epoll.
-    func serveUnreportedInput(_ connection: Connection) {
-        connection.mayHaveInput = true
-        serve(connection)
     }
 
     /// Whether no connection is open and no handler runs.
@@ -441,31 +447,6 @@ final class ConnectionServer {
         input.wipe()
         output.wipe()
         sections.wipe()
-    }
-
-    func endBehindAnswer(_ connection: Connection, mustLinger: Bool) {
-        connection.phase = .closing
-        connection.mustLinger = mustLinger || connection.unreadBytes > 0
-        connection.dropInput()
-    }
-
-    /// Answers a malformed, too large or too slow request, and ends the connection behind the answer.
-    func fail(_ connection: Connection, _ status: Status, _ detail: String) {
-        counters.countFault(status)
-        end(connection, with: handler.response(toFault: status, detail: detail))
-    }
-
-    /// Queues this answer, and ends the connection behind it.
-    func end(_ connection: Connection, with response: Response) {
-        connection.dropInput()
-        exchanges.account(connection)
-        connection.exchange = nil
-        connection.phase = .closing
-        connection.mustLinger = true
-        connection.endWait()
-        let exchange = Connection.Exchange(
-            number: sender.encoder.nextNumber(), isHead: false, isHTTP10: false, keepsAlive: false)
-        _ = sender.write(response, to: connection, exchange, persistence: .close)
     }
 
     // MARK: Deadlines

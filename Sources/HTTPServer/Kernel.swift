@@ -83,9 +83,11 @@ enum Kernel {
         unsafe bytes.withUnsafeBytes { unsafe send(descriptor, UnsafeRawBufferPointer(rebasing: $0[start...])) }
     }
 
-    /// Sends the buffer's bytes.
-    static func send(_ descriptor: CInt, _ output: OutputBuffer) -> Sent {
-        output.withBytes { bytes in unsafe bytes.withUnsafeBytes { unsafe send(descriptor, $0) } }
+    /// Sends the buffer's bytes from `start` up to `end`.
+    static func send(_ descriptor: CInt, _ output: OutputBuffer, from start: Int, to end: Int) -> Sent {
+        output.withBytes(from: start, to: end) { bytes in
+            unsafe bytes.withUnsafeBytes { unsafe send(descriptor, $0) }
+        }
     }
 
     private static func send(_ descriptor: CInt, _ bytes: UnsafeRawBufferPointer) -> Sent {

@@ -16,7 +16,8 @@ package enum Admission: Sendable {
 }
 
 /// Answers requests.
-package protocol RequestHandler: Sendable {
+/// Objects only: a call through `any RequestHandler` would copy a structure first.
+package protocol RequestHandler: AnyObject, Sendable {
     /// Decides from the head whether to read the content of a request. Called for each request that has content, except
     /// GET and HEAD, whose content is dropped. Nothing is read from the connection until it returns.
     ///
@@ -62,7 +63,7 @@ package protocol RequestHandler: Sendable {
     ///   - answer: receives the answer. What was written to it is dropped if this returns nil.
     /// - Returns: the kind that the answer is counted as, 0 to `NowAnswer.kinds` - 1; nil when `respond` is to answer.
     func answerNow(
-        _ head: RequestHead, _ bytes: Span<UInt8>, from peer: PeerIdentity?, into answer: NowAnswer
+        _ head: borrowing RequestHead, _ bytes: Span<UInt8>, from peer: PeerIdentity?, into answer: NowAnswer
     ) -> Int?
 
     /// Reports how many requests `answerNow` has answered as `kind` since the last call. Called at the end of a loop's
@@ -90,7 +91,7 @@ extension RequestHandler {
     package func identities(of certificate: PeerCertificate) -> [SIMD4<UInt64>] { [] }
 
     package func answerNow(
-        _ head: RequestHead, _ bytes: Span<UInt8>, from peer: PeerIdentity?, into answer: NowAnswer
+        _ head: borrowing RequestHead, _ bytes: Span<UInt8>, from peer: PeerIdentity?, into answer: NowAnswer
     ) -> Int? { nil }
 
     package func answeredNow(_ count: Int, kind: Int) {}

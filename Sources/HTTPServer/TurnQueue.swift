@@ -28,8 +28,7 @@ final class TurnQueue: ReadinessHandler, TurnObserver {
     private let maximumQueueingDelay: Int64
     private let overloadTime: Int64
 
-    /// The connections that wait for a turn. All are in one property, because each access to a property is checked for
-    /// exclusiveness.
+    /// The connections that wait for a turn.
     private struct Queues {
         var slots: [Slot] = []
         var quick = ReadyQueue()
@@ -65,7 +64,7 @@ final class TurnQueue: ReadinessHandler, TurnObserver {
         }
     }
 
-    private var queues = Queues()
+    private let queues = LoopState(Queues())
     private var began = MonotonicInstant(nanoseconds: 0)
     /// Whether the loop had been busy without a pause for longer than `overloadTime` when this turn began. One long turn
     /// is no overload: the kernel may not have scheduled the process.
@@ -75,9 +74,9 @@ final class TurnQueue: ReadinessHandler, TurnObserver {
 
     /// How many connections of the quick queue a crowded turn serves before the loop asks the kernel which descriptors
     /// have become ready.
-    private static let quickInTurn = 16
+    private static let quickInTurn = 32
     /// For how long a turn serves the slow queue, in nanoseconds.
-    private static let slowInTurn: Int64 = 25_000
+    private static let slowInTurn: Int64 = 50_000
 
     init(loop: EventLoop, configuration: ServerConfiguration) {
         self.loop = loop
@@ -87,19 +86,19 @@ final class TurnQueue: ReadinessHandler, TurnObserver {
 
     /// A connection was accepted. What became ready for the slot's previous connection does not concern this one.
     func begin(_ slot: Int) {
-        while queues.slots.count <= slot { queues.slots.append(Slot()) }
+        while queues.value.slots.count <= slot { queues.value.slots.append(Slot()) }
         // An entry that the slot's previous connection has left in a queue belongs to this connection now.
-        queues.slots[slot] = Slot(isWaiting: queues.slots[slot].isWaiting, began: loop.turnTime)
+        queues.value.slots[slot] = Slot(isWaiting: queues.value.slots[slot].isWaiting, began: loop.turnTime)
     }
 
     /// Stores what the connection waits for.
     func update(_ slot: Int, isIdle: Bool, isQuick: Bool) {
-        queues.slots[slot].note(isIdle: isIdle, isQuick: isQuick)
+        queues.value.slots[slot].note(isIdle: isIdle, isQuick: isQuick)
     }
 
     /// Appends the connection to the slow queue.
     func wait(_ slot: Int) {
-        queues.append(slot, [], at: began, isQuick: false)
+        queues.value.append(slot, [], at: began, isQuick: false)
         loop.requestTurn()
     }
 
@@ -108,12 +107,12 @@ final class TurnQueue: ReadinessHandler, TurnObserver {
     func turnBegan(at time: MonotonicInstant, busySince: MonotonicInstant, readyCount: Int) {
         began = time
         isBusy = time.nanoseconds &- busySince.nanoseconds > overloadTime
-        isCrowded = isBusy && (readyCount > ReadyQueue.leastCrowd || queues.quick.count > 0)
+        isCrowded = isBusy && (readyCount > ReadyQueue.leastCrowd || queues.value.quick.count > 0)
     }
 
     /// - Parameter tag: the connection's slot.
     func becameReady(_ readiness: Readiness, tag: Int) {
-        queues.append(ready: tag, readiness, at: began)
+        queues.value.append(ready: tag, readiness, at: began)
     }
 
     /// Serves the connections whose turn it is. Turns are many and short, because a connection that becomes ready
@@ -121,21 +120,21 @@ final class TurnQueue: ReadinessHandler, TurnObserver {
     func readinessHandled() {
         guard let server else { return }
         server.turnBegan()
-        let quickLimit = limit(&queues.quick)
-        var left = isCrowded ? Self.quickInTurn : queues.quick.count
-        while left > 0, let (turn, slot) = queues.next(ofQuick: true, limit: quickLimit) {
+        let quickLimit = limit(&queues.value.quick)
+        var left = isCrowded ? Self.quickInTurn : queues.value.quick.count
+        while left > 0, let (turn, slot) = queues.value.next(ofQuick: true, limit: quickLimit) {
             serve(turn, slot, server)
             left -= 1
         }
-        if queues.slow.count > 0 {
-            let slowLimit = limit(&queues.slow)
+        if queues.value.slow.count > 0 {
+            let slowLimit = limit(&queues.value.slow)
             let end = loop.now.advanced(byNanoseconds: Self.slowInTurn)
-            while let (turn, slot) = queues.next(ofQuick: false, limit: slowLimit) {
+            while let (turn, slot) = queues.value.next(ofQuick: false, limit: slowLimit) {
                 serve(turn, slot, server)
                 if loop.now >= end { break }
             }
         }
-        if queues.count > 0 { loop.requestTurn() }
+        if queues.value.count > 0 { loop.requestTurn() }
         server.turnEnded()
     }
 

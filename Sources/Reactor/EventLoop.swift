@@ -70,7 +70,7 @@ package struct ScheduledAction: Hashable, Sendable {
         var isStopping = false
     }
 
-    /// The state that changes in every turn. It has memory of its own for the reason that `SlotTable` states.
+    /// The state that changes in every turn.
     private struct State: ~Copyable {
         var slots = SlotTable()
         var turnTime: MonotonicInstant
@@ -97,7 +97,7 @@ package struct ScheduledAction: Hashable, Sendable {
     private let thread = Mutex<Thread.Handle?>(nil)
 
     // Only the loop's thread touches the properties from here on.
-    private let state: UnsafeMutablePointer<State>
+    private let state: LoopState<State>
     private var deadlines = DeadlineHeap()
 
     private static let wakeUpTag = UInt64.max
@@ -117,8 +117,7 @@ package struct ScheduledAction: Hashable, Sendable {
     package init(name: String, clock: (any LoopClock)? = nil) throws(SystemError) {
         self.name = name
         self.clock = clock
-        unsafe state = .allocate(capacity: 1)
-        unsafe state.initialize(to: State(at: clock?.now ?? .now))
+        state = LoopState(State(at: clock?.now ?? .now))
         epoll = OwnedDescriptor(adopting: try retryingInterrupts("epoll_create1") { clinux_epoll_create() })
         wakeUp = OwnedDescriptor(adopting: try retryingInterrupts("eventfd") { clinux_eventfd() })
         let (epollNumber, wakeUpNumber) = (epoll.rawValue, wakeUp.rawValue)
@@ -127,11 +126,6 @@ package struct ScheduledAction: Hashable, Sendable {
         }
         let started = try Thread.start(name: name) { self.run() }
         thread.withLock { $0 = started }
-    }
-
-    deinit {
-        unsafe state.deinitialize(count: 1)
-        unsafe state.deallocate()
     }
 
     // MARK: From any thread
@@ -230,18 +224,18 @@ package struct ScheduledAction: Hashable, Sendable {
 
     /// The time at which this turn began. It is precise enough for the deadlines of many connections and saves reading
     /// the clock.
-    package var turnTime: MonotonicInstant { unsafe state.pointee.turnTime }
+    package var turnTime: MonotonicInstant { state.value.turnTime }
 
     /// Makes the loop begin its next turn without waiting, and makes that turn call `readinessHandled` even if no
     /// descriptor is ready.
     package func requestTurn() {
-        unsafe state.pointee.isTurnRequested = true
+        state.value.isTurnRequested = true
     }
 
     /// Sets the observer of this loop's turns. It replaces the previous observer.
     package func observe(_ observer: any TurnObserver) {
         checkIsolated()
-        unsafe state.pointee.observer = observer
+        state.value.observer = observer
     }
 
     // MARK: The loop
@@ -254,8 +248,8 @@ package struct ScheduledAction: Hashable, Sendable {
         var hasMore = false
         while true {
             let end = now
-            let hasWork = unsafe hasMore || state.pointee.isTurnRequested
-            unsafe state.pointee.isTurnRequested = false
+            let hasWork = hasMore || state.value.isTurnRequested
+            state.value.isTurnRequested = false
             let timeout = hasWork ? 0 : millisecondsToEarliestDeadline(end)
             var count = unsafe clinux_epoll_wait(epoll.rawValue, events, CInt(capacity), timeout)
             while count < 0 {
@@ -266,19 +260,19 @@ package struct ScheduledAction: Hashable, Sendable {
                 count = unsafe clinux_epoll_wait(epoll.rawValue, events, CInt(capacity), 0)
             }
             let start = now
-            unsafe state.pointee.turnTime = start
+            state.value.turnTime = start
             // epoll_wait returns at once when a descriptor is already ready, so a long call was a pause.
             let wasPaused = start.nanoseconds &- end.nanoseconds > Self.shortestPause
             if !hasWork, count <= 0 || wasPaused && count < Self.backlogThreshold {
-                unsafe state.pointee.busySince = start
+                state.value.busySince = start
             } else if wasPaused {
                 // Either many descriptors became ready after a pause, or the kernel did not schedule the thread. The
                 // busy period goes on, and the time of this call does not count as part of it.
-                unsafe state.pointee.busySince.nanoseconds += start.nanoseconds - end.nanoseconds
+                state.value.busySince.nanoseconds += start.nanoseconds - end.nanoseconds
             }
             let readyCount = max(0, Int(count))
-            let observer = unsafe state.pointee.observer
-            observer?.turnBegan(at: start, busySince: unsafe state.pointee.busySince, readyCount: readyCount)
+            let observer = state.value.observer
+            observer?.turnBegan(at: start, busySince: state.value.busySince, readyCount: readyCount)
             for index in 0..<readyCount {
                 let event = unsafe events[index]
                 dispatch(tag: event.tag, events: event.events)
@@ -288,7 +282,7 @@ package struct ScheduledAction: Hashable, Sendable {
             hasMore = runMailbox(turnBegan: start)
             if !hasMore, mailbox.withLock({ $0.isStopping && $0.items.isEmpty }) {
                 // The observer retains the loop, so keeping it would leak both.
-                unsafe state.pointee.observer = nil
+                state.value.observer = nil
                 return
             }
         }
@@ -301,7 +295,7 @@ package struct ScheduledAction: Hashable, Sendable {
             mailbox.withLock { $0.isSignalled = false }
             return
         }
-        guard let (handler, ownTag) = unsafe state.pointee.slots.handler(for: tag) else { return }
+        guard let (handler, ownTag) = state.value.slots.handler(for: tag) else { return }
         var readiness: UInt8 = 0
         if events & CLINUX_IN != 0 { readiness |= Readiness.readable.rawValue }
         if events & CLINUX_OUT != 0 { readiness |= Readiness.writable.rawValue }
@@ -318,16 +312,16 @@ package struct ScheduledAction: Hashable, Sendable {
     /// enqueue jobs nor a thousand tasks that are resumed at once keep the loop from its descriptors.
     /// - Returns: whether items are left.
     private func runMailbox(turnBegan: MonotonicInstant) -> Bool {
-        if unsafe state.pointee.taken.isEmpty, !takeItems() { return false }
+        if state.value.taken.isEmpty, !takeItems() { return false }
         var postponed: [Item] = []
         let start = now.nanoseconds
         let end = start &+ max(Self.minimumJobTime, start &- turnBegan.nanoseconds)
         var round = 0
         var isOver = false
         repeat {
-            while unsafe state.pointee.firstTaken < state.pointee.taken.count {
-                let item = unsafe state.pointee.taken[state.pointee.firstTaken]
-                unsafe state.pointee.firstTaken += 1
+            while state.value.firstTaken < state.value.taken.count {
+                let item = state.value.taken[state.value.firstTaken]
+                state.value.firstTaken += 1
                 switch item {
                 case .job(let job): unsafe job.runSynchronously(on: asUnownedSerialExecutor())
                 case .preferring(let job, let executor):
@@ -339,27 +333,27 @@ package struct ScheduledAction: Hashable, Sendable {
                     continue
                 }
                 isOver = now.nanoseconds > end
-                if isOver, unsafe state.pointee.firstTaken < state.pointee.taken.count {
+                if isOver, state.value.firstTaken < state.value.taken.count {
                     // The postponed actions were enqueued before the remaining items.
-                    unsafe state.pointee.taken.replaceSubrange(..<state.pointee.firstTaken, with: postponed)
-                    unsafe state.pointee.firstTaken = 0
+                    state.value.taken.replaceSubrange(..<state.value.firstTaken, with: postponed)
+                    state.value.firstTaken = 0
                     return true
                 }
             }
-            unsafe state.pointee.taken.removeAll(
-                keepingCapacity: state.pointee.taken.capacity <= Self.largestKeptCapacity)
-            unsafe state.pointee.firstTaken = 0
+            state.value.taken.removeAll(
+                keepingCapacity: state.value.taken.capacity <= Self.largestKeptCapacity)
+            state.value.firstTaken = 0
             round += 1
         } while !isOver && round < Self.maximumRounds && takeItems()
         // `taken` is empty now. The next `takeItems` gives its memory to the mailbox.
-        if !postponed.isEmpty { unsafe state.pointee.taken.append(contentsOf: postponed) }
+        if !postponed.isEmpty { state.value.taken.append(contentsOf: postponed) }
         return !postponed.isEmpty || mailbox.withLock { !$0.items.isEmpty }
     }
 
     /// Moves the mailbox's items into `taken`. Returns false when the mailbox was empty.
     private func takeItems() -> Bool {
-        mailbox.withLock { unsafe swap(&$0.items, &state.pointee.taken) }
-        return unsafe !state.pointee.taken.isEmpty
+        mailbox.withLock { swap(&$0.items, &state.value.taken) }
+        return !state.value.taken.isEmpty
     }
 
     private func post(_ item: Item) {
@@ -393,7 +387,7 @@ package struct ScheduledAction: Hashable, Sendable {
         _ descriptor: CInt, events: UInt32, handler: any ReadinessHandler, tag: Int = 0
     ) throws(SystemError) -> Registration {
         checkIsolated()
-        let registration = unsafe state.pointee.slots.insert(handler, descriptor: descriptor, ownTag: tag)
+        let registration = state.value.slots.insert(handler, descriptor: descriptor, ownTag: tag)
         let epollNumber = epoll.rawValue
         do throws(SystemError) {
             try retryingInterrupts("epoll_ctl") {
@@ -409,6 +403,6 @@ package struct ScheduledAction: Hashable, Sendable {
     /// Frees the slot and returns its descriptor; nil when the slot belongs to another registration by now.
     func release(_ registration: Registration) -> CInt? {
         checkIsolated()
-        return unsafe state.pointee.slots.remove(registration)
+        return state.value.slots.remove(registration)
     }
 }

@@ -1,8 +1,7 @@
 /// The registrations of a loop: handlers in numbered slots, found by the tag of an event. Only the loop's thread uses
 /// it.
 ///
-/// The slots are in manually allocated memory because every event reads them: for an array that is a class's stored
-/// property, Swift would check exclusive access each time.
+/// The slots are in manually allocated memory because every event reads them.
 @safe struct SlotTable: ~Copyable {
     private struct Slot {
         var handler: (any ReadinessHandler)?

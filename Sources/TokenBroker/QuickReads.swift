@@ -55,7 +55,7 @@ final class QuickReads: Sendable {
 
     /// As `RequestHandler.answerNow`.
     func answer(
-        _ head: RequestHead, _ bytes: Span<UInt8>, from peer: PeerIdentity?, into answer: NowAnswer
+        _ head: borrowing RequestHead, _ bytes: Span<UInt8>, from peer: PeerIdentity?, into answer: NowAnswer
     ) -> Int? {
         guard head.isRequest("GET", for: Self.path, in: bytes) else { return nil }
         // `CredentialsRoutes` handles these fields.
@@ -83,7 +83,7 @@ final class QuickReads: Sendable {
     /// The digest of the bearer token. It is kept with the field section, so that the token of an identical section is not
     /// hashed again; without a token, that of the connection. Whether the key is valid is checked for each request.
     private func digest(
-        of head: RequestHead, _ bytes: Span<UInt8>, from peer: PeerIdentity?, at now: Timestamp
+        of head: borrowing RequestHead, _ bytes: Span<UInt8>, from peer: PeerIdentity?, at now: Timestamp
     ) -> SHA256.Words? {
         if let note = head.section.note { return SHA256.Words(note) }
         if !head.has(.authorization) { return CallerAuthenticator.digest(peer, at: now) }
@@ -105,7 +105,7 @@ final class QuickReads: Sendable {
 
     /// Writes the answer. Returns false for 304 Not Modified, if the caller has this version already.
     private static func write(
-        _ facts: CachedAnswer.Facts, _ text: Span<UInt8>, _ head: RequestHead, _ bytes: Span<UInt8>,
+        _ facts: CachedAnswer.Facts, _ text: Span<UInt8>, _ head: borrowing RequestHead, _ bytes: Span<UInt8>,
         at now: Timestamp, into answer: NowAnswer
     ) -> Bool {
         let output = answer.output
@@ -129,7 +129,7 @@ final class QuickReads: Sendable {
         return true
     }
 
-    private static func hasTag(_ tag: Span<UInt8>, _ head: RequestHead, _ bytes: Span<UInt8>) -> Bool {
+    private static func hasTag(_ tag: Span<UInt8>, _ head: borrowing RequestHead, _ bytes: Span<UInt8>) -> Bool {
         let lines = head.section.lines
         return EntityTags.contain(tag, lines.span, bytes.extracting(head.fields))
     }

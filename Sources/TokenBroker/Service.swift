@@ -10,7 +10,7 @@ internal import Reactor
 package import TLS
 
 /// Handles HTTP requests: finds the route, authenticates the caller, answers, and writes log and metrics.
-package struct Service: RequestHandler {
+package final class Service: RequestHandler {
     private let broker: Broker
     private let router: Router
     private let scope: Scope
@@ -226,7 +226,7 @@ package struct Service: RequestHandler {
     }
 
     package func answerNow(
-        _ head: RequestHead, _ bytes: Span<UInt8>, from peer: PeerIdentity?, into answer: NowAnswer
+        _ head: borrowing RequestHead, _ bytes: Span<UInt8>, from peer: PeerIdentity?, into answer: NowAnswer
     ) -> Int? {
         quickReads?.answer(head, bytes, from: peer, into: answer)
     }

@@ -169,6 +169,27 @@ private let hostileNames = ["", "a b", "a:", "a\r\nb", "\u{e9}", "a\0"]
         #expect(OutputBuffer.digits(of: number) == output.count)
     }
 
+    @Test(arguments: [0, 1, 4, 5])
+    func `loses its first bytes and keeps the rest`(removed: Int) {
+        let output = OutputBuffer(capacity: 1)
+        output.append("abcde")
+        output.removeFirst(removed)
+        #expect(Self.text(output) == String("abcde".dropFirst(removed)))
+        output.append("f")
+        #expect(Self.text(output) == "abcde".dropFirst(removed) + "f")
+    }
+
+    @Test func `shows a part of its bytes`() {
+        let output = OutputBuffer(capacity: 8)
+        output.append("abcde")
+        for (start, end, text) in [(0, 0, ""), (0, 1, "a"), (1, 4, "bcd"), (4, 5, "e"), (5, 5, "")] {
+            let part = output.withBytes(from: start, to: end) { bytes in
+                String(decoding: bytes.indices.map { bytes[$0] }, as: UTF8.self)
+            }
+            #expect(part == text)
+        }
+    }
+
     @Test func `grows, and forgets what it is told to`() {
         let output = OutputBuffer(capacity: 4)
         for _ in 0..<100 { output.append("abc") }

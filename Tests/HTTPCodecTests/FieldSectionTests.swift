@@ -63,14 +63,18 @@ private func fields(of number: Int) -> String { "Host: h\r\nAuthorization: Beare
         var parser = RequestParser()
         let first = Array("GET /a HTTP/1.1\r\n\(fields)".utf8)
         let second = Array("GET /longer?b=c HTTP/1.1\r\n\(fields)more".utf8)
-        let section = try #require(try parser.parse(first.span)).section
+        let section = try #require(try parser.parse(first.span)?.section)
         #expect(section.note == nil)
         section.note = SIMD4(1, 2, 3, 4)
         parser.reset(section: section.position)
-        let again = try #require(try parser.parse(second.span))
-        #expect(again.section === section)
-        #expect(again.section.note == SIMD4(1, 2, 3, 4))
-        #expect(again.length == second.count - 4)
+        guard let again = try parser.parse(second.span) else {
+            Issue.record("the head is complete")
+            return
+        }
+        let (found, length) = (again.section, again.length)
+        #expect(found === section)
+        #expect(found.note == SIMD4(1, 2, 3, 4))
+        #expect(length == second.count - 4)
         // A new connection's first request is looked for where the last section is held.
         parser.reset()
         #expect(try parser.parse(second.span)?.section === section)
@@ -82,7 +86,7 @@ private func fields(of number: Int) -> String { "Host: h\r\nAuthorization: Beare
         func read(_ number: Int) throws -> FieldSection {
             let bytes = Array("GET / HTTP/1.1\r\n\(fields(of: number))".utf8)
             parser.reset()
-            return try #require(try parser.parse(bytes.span)).section
+            return try #require(try parser.parse(bytes.span)?.section)
         }
         let first = try read(0)
         first.note = SIMD4(repeating: 7)
@@ -106,7 +110,7 @@ private func fields(of number: Int) -> String { "Host: h\r\nAuthorization: Beare
         #expect(text.utf8.count == count)
         var parser = RequestParser()
         let bytes = Array("GET / HTTP/1.1\r\n\(text)".utf8)
-        let section = try #require(try parser.parse(bytes.span)).section
+        let section = try #require(try parser.parse(bytes.span)?.section)
         #expect((section.position != nil) == isHeld)
     }
 

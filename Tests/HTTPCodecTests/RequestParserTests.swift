@@ -9,7 +9,7 @@ struct ParsedHead {
     let fieldLines: [FieldLine]
     private let head: ReceivedHead
 
-    init(_ head: RequestHead, _ bytes: Span<UInt8>) {
+    init(_ head: borrowing RequestHead, _ bytes: Span<UInt8>) {
         length = head.length
         fieldLines = head.section.lines
         self.head = head.copied(from: bytes)

@@ -15,7 +15,7 @@ private final class QuickHandler: RequestHandler {
     var timed: Int { state.withLock { $0.turns } }
 
     func answerNow(
-        _ head: RequestHead, _ bytes: Span<UInt8>, from peer: PeerIdentity?, into answer: NowAnswer
+        _ head: borrowing RequestHead, _ bytes: Span<UInt8>, from peer: PeerIdentity?, into answer: NowAnswer
     ) -> Int? {
         let path = String(decoding: head.path.map { bytes[$0] }, as: UTF8.self)
         guard path.hasPrefix("/quick"), head.isRequest("GET", for: "/quick", in: bytes) || path != "/quick" else {

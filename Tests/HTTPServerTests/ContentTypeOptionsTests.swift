@@ -4,7 +4,7 @@ internal import HTTPServer
 internal import Testing
 
 /// An answer of each kind that a handler can give.
-private struct KindsHandler: RequestHandler {
+private final class KindsHandler: RequestHandler {
     func admit(_ request: Request) async -> Admission { .refused(Response(.unauthorized)) }
 
     func respond(to request: Request) async -> Response {

@@ -11,7 +11,7 @@ private func client(_ server: Server, from number: UInt8) throws -> HTTPRawClien
 }
 
 /// Answers `/hold` when `release` opens, and everything else at once.
-private struct HoldingHandler: RequestHandler {
+private final class HoldingHandler: RequestHandler {
     let release = HTTPLatch()
 
     func respond(to request: Request) async -> Response {
@@ -23,7 +23,7 @@ private struct HoldingHandler: RequestHandler {
 }
 
 /// Answers with more than the kernel takes for a client that does not read.
-private struct LargeHandler: RequestHandler {
+private final class LargeHandler: RequestHandler {
     func respond(to request: Request) async -> Response {
         Response(.ok, body: request.path == "/large" ? [UInt8](repeating: 0x61, count: 16 << 20) : [0x61])
     }

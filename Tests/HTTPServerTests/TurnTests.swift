@@ -40,7 +40,7 @@ private final class GatedHandler: RequestHandler {
 
     /// Answers `GET /quick`, which takes 3 ms.
     func answerNow(
-        _ head: RequestHead, _ bytes: Span<UInt8>, from peer: PeerIdentity?, into answer: NowAnswer
+        _ head: borrowing RequestHead, _ bytes: Span<UInt8>, from peer: PeerIdentity?, into answer: NowAnswer
     ) -> Int? {
         guard head.isRequest("GET", for: "/quick", in: bytes) else { return nil }
         clock?.move(by: .milliseconds(3))

@@ -2,7 +2,7 @@ package import HTTPCodec
 package import HTTPServer
 
 /// A request handler made of a closure. Faults are answered in plain text.
-package struct HTTPClosureHandler: RequestHandler {
+package final class HTTPClosureHandler: RequestHandler {
     private let body: @Sendable (Request) async -> Response
 
     package init(_ body: @escaping @Sendable (Request) async -> Response) {

@@ -8,7 +8,7 @@ internal import Reactor
 enum HTTPReaders {
     /// A head means the same whether it arrives whole or in pieces.
     static func readRequest(_ bytes: [UInt8]) {
-        func outcome(_ head: RequestHead) -> String {
+        func outcome(_ head: borrowing RequestHead) -> String {
             let copy = head.copied(from: bytes.span)
             return "\(head.length) \(copy.method) \(copy.path) \(copy.query ?? "-") \(copy.fields) \(copy.framing) "
                 + "\(copy.isHTTP10) \(copy.keepsAlive) \(copy.expectsContinue)"

@@ -32,7 +32,7 @@ private final class CountingHandler: RequestHandler {
     func identities(of certificate: PeerCertificate) -> [SIMD4<UInt64>] { service.identities(of: certificate) }
 
     func answerNow(
-        _ head: RequestHead, _ bytes: Span<UInt8>, from peer: PeerIdentity?, into answer: NowAnswer
+        _ head: borrowing RequestHead, _ bytes: Span<UInt8>, from peer: PeerIdentity?, into answer: NowAnswer
     ) -> Int? {
         service.answerNow(head, bytes, from: peer, into: answer)
     }

@@ -1,0 +1,55 @@
+internal import HTTPCodec
+internal import Reactor
+
+extension ConnectionServer {
+    /// Closes the connection with a reset, so that the kernel drops what the peer does not read.
+    func abort(_ connection: Connection) {
+        Socket.abortOnClose(connection.descriptor)
+        close(connection)
+    }
+
+    func abortAll() {
+        for slot in 0..<connections.slotCount { if let connection = connections[slot] { abort(connection) } }
+    }
+
+    /// Closes the connections that are idle.
+    func closeIdle() {
+        for slot in 0..<connections.slotCount {
+            guard let connection = connections[slot], connection.isIdle else { continue }
+            // A request may have arrived that epoll has not reported yet.
+            serveUnreportedInput(connection)
+            if connection.isIdle { close(connection) }
+        }
+    }
+
+    /// Serves a connection whose input may have arrived without a report from epoll.
+    func serveUnreportedInput(_ connection: Connection) {
+        connection.mayHaveInput = true
+        serve(connection)
+    }
+
+    func endBehindAnswer(_ connection: Connection, mustLinger: Bool) {
+        connection.phase = .closing
+        connection.mustLinger = mustLinger || connection.unreadBytes > 0
+        connection.dropInput()
+    }
+
+    /// Answers a malformed, too large or too slow request, and ends the connection behind the answer.
+    func fail(_ connection: Connection, _ status: Status, _ detail: String) {
+        counters.countFault(status)
+        end(connection, with: handler.response(toFault: status, detail: detail))
+    }
+
+    /// Queues this answer, and ends the connection behind it.
+    func end(_ connection: Connection, with response: Response) {
+        connection.dropInput()
+        exchanges.account(connection)
+        connection.exchange = nil
+        connection.phase = .closing
+        connection.mustLinger = true
+        connection.endWait()
+        let exchange = Connection.Exchange(
+            number: sender.encoder.nextNumber(), isHead: false, isHTTP10: false, keepsAlive: false)
+        _ = sender.write(response, to: connection, exchange, persistence: .close)
+    }
+}
