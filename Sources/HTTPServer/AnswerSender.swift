@@ -53,7 +53,7 @@ final class AnswerSender {
     /// - Parameter framing: nil for the length of the response's content.
     /// - Returns: false when the response could not be encoded and a 500 without content took its place. The caller closes
     ///   the connection then.
-    func write(
+    func enqueue(
         _ response: Response, _ framing: ResponseEncoder.Framing? = nil, to connection: Connection,
         _ exchange: Connection.Exchange, persistence: ResponseEncoder.Connection
     ) -> Bool {

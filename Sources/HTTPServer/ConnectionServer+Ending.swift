@@ -50,6 +50,6 @@ extension ConnectionServer {
         connection.endWait()
         let exchange = Connection.Exchange(
             number: sender.encoder.nextNumber(), isHead: false, isHTTP10: false, keepsAlive: false)
-        _ = sender.write(response, to: connection, exchange, persistence: .close)
+        _ = sender.enqueue(response, to: connection, exchange, persistence: .close)
     }
 }

@@ -59,7 +59,7 @@ final class Exchanges {
         case .refused(let response):
             counters.requests.add(1, ordering: .relaxed)
             if response.abortsConnection { return server.close(connection) }
-            _ = sender.write(response, to: connection, exchange, persistence: .close)
+            _ = sender.enqueue(response, to: connection, exchange, persistence: .close)
             finish(exchange, on: connection, closes: true, mustLinger: true)
         case .admitted(let contentBytes, let isOpen, let found):
             var request = request
@@ -176,7 +176,7 @@ final class Exchanges {
         let exchange = Connection.Exchange(head, number: sender.encoder.nextNumber())
         connection.endWait()
         let closes = !head.keepsAlive || server.isDraining
-        let isWritten = sender.write(
+        let isWritten = sender.enqueue(
             refusals.answer(to: .overload), to: connection, exchange,
             persistence: server.persistence(isHTTP10: head.isHTTP10, closes: closes))
         finish(exchange, on: connection, closes: closes || !isWritten, mustLinger: !isWritten)
@@ -202,7 +202,7 @@ final class Exchanges {
         }
         let closes =
             !exchange.keepsAlive || response.closesConnection || server.isDraining || isStreamed && framing == .close
-        let isWritten = sender.write(
+        let isWritten = sender.enqueue(
             response, framing, to: connection, exchange,
             persistence: server.persistence(isHTTP10: exchange.isHTTP10, closes: closes))
         if isStreamed, isWritten {

@@ -47,8 +47,8 @@ package protocol RequestHandler: AnyObject, Sendable {
     /// Whether requests for this path are answered even under overload, as a liveness probe must be. Must return at once.
     func isEssential(_ path: String) -> Bool
 
-    /// The digests by which the handler knows a client with this certificate, those that count first first: `PeerIdentity.digests`
-    /// of its connection. Called on the loop's thread, once for each connection whose client has shown a certificate that was
+    /// The digests by which the handler knows a client with this certificate, in order of precedence: `PeerIdentity.digests` of
+    /// its connection. Called on the loop's thread, once for each connection whose client has shown a certificate that was
     /// verified. Must return at once.
     func identities(of certificate: PeerCertificate) -> [SIMD4<UInt64>]
 

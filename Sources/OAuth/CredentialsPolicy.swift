@@ -67,7 +67,7 @@ package enum CredentialsDecision: Sendable, Equatable {
     case upgrade
     /// Request client credentials. With `isUpgrade`, a failure is handled like that of `upgrade`.
     case obtainClientCredentials(isUpgrade: Bool)
-    /// Verify the set that was granted last, which nothing but that keeps from being served.
+    /// Verify the set that was granted last. It may be served once it is verified.
     case verify
     /// The credentials are expired or refused and cannot be renewed. Remove them and decide again.
     case retire

@@ -94,34 +94,34 @@ package final class CredentialsProvider: Sendable {
                 renewer.renewBehindAnswer(id, of: tenant, query)
                 return try answer(.serve, snapshot, tenant, outcome)
             case .refresh, .upgrade, .obtainClientCredentials, .createAccount, .verify, .retire:
-                let maySpare = policy.serves(
+                let mayServeHeld = policy.serves(
                     whileRenewing: snapshot.record.held, version: snapshot.heldVersion, decision: decision,
                     query: query,
                     now: time.now)
-                if maySpare, let degradation = degradation(id, snapshot.version, of: tenant, obstacle) {
+                if mayServeHeld, let degradation = degradation(id, snapshot.version, of: tenant, obstacle) {
                     return try answer(.serve, snapshot, tenant, .degraded, degradation)
                 }
-                // The last tries failed a moment ago.
+                // The last tries of an upgrade have failed and are not repeated yet.
                 if let failure = renewer.failures.current(
                     id, snapshot.version, decision.grant, of: tenant, time.monotonic)
                 {
-                    guard maySpare else { throw failure.after(snapshot.record) }
+                    guard mayServeHeld else { throw failure.after(snapshot.record) }
                     obstacle = failure
                     continue
                 }
                 let run = await renewer.renew(
-                    id, of: tenant, query, as: query.trigger, within: timer(until: maySpare ? soon(deadline) : deadline)
-                )
+                    id, of: tenant, query, as: query.trigger,
+                    within: timer(until: mayServeHeld ? soon(deadline) : deadline))
                 guard let run else {
                     let stillRenewing = BrokerError(
                         .retryableError, "The credentials are still being renewed. Ask again.", retryAfter: 1)
-                    guard maySpare else { throw stillRenewing.after(snapshot.record) }
+                    guard mayServeHeld else { throw stillRenewing.after(snapshot.record) }
                     obstacle = stillRenewing
                     continue
                 }
                 switch run.value {
                 case .failure(let error):
-                    guard !error.endsSession, maySpare, error.code != .storageUnavailable else {
+                    guard !error.endsSession, mayServeHeld, error.code != .storageUnavailable else {
                         throw error.after(snapshot.record)
                     }
                     // The present token is valid. The record is read once more, though: the renewal may have found a logout.

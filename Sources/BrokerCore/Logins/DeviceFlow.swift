@@ -115,7 +115,7 @@ package final class DeviceFlow: Sendable {
         }
         log.info(
             "device_login_begun", LogField.credentials(login.credentialsID) + [.provider(server.preset)])
-        see(login.recordID, through: Sighting(version: record.version, at: time.monotonic, isOurs: true))
+        startPolling(login.recordID, from: Sighting(version: record.version, at: time.monotonic, isOurs: true))
         return Begun(
             handle: handle, userCode: answer.userCode, verificationURI: answer.verificationURI,
             verificationURIComplete: answer.verificationURIComplete, expiresIn: answer.expiresIn,
@@ -197,7 +197,7 @@ package final class DeviceFlow: Sendable {
             let limit = 10_000
             let marks = try await vault.marked(.device, limit: limit)
             for mark in marks {
-                see(mark.id, through: Sighting(version: mark.version, at: time.monotonic, isOurs: false))
+                startPolling(mark.id, from: Sighting(version: mark.version, at: time.monotonic, isOurs: false))
             }
             return marks.count < limit
         } catch {
@@ -217,7 +217,7 @@ package final class DeviceFlow: Sendable {
     }
 
     /// Starts the task that polls for a login, unless there is one.
-    private func see(_ id: RecordID, through first: Sighting) {
+    private func startPolling(_ id: RecordID, from first: Sighting) {
         pollers.withLock { pollers in
             if pollers.ending != nil || pollers.tasks[id] != nil { return }
             pollers.tasks[id] = TraceContext.leaving {

@@ -79,7 +79,7 @@ package struct TokenEndpoint: Sendable {
     /// A renewal takes a place of this budget before it begins. Calls themselves take none: the caller has a place already, or a
     /// user waits for the call.
     let budget: ProviderBudget
-    /// Notes which calls are answered. A renewal asks it before a call. Calls themselves do not: a user waits for the others.
+    /// Notes which calls are answered. A renewal asks it before a call. Logins and polls do not ask it: a user waits for them.
     package let circuits: ProviderCircuits
     /// The longest time of one call, unless the provider's preset has a longer one for token requests.
     private let callLimit: Duration

@@ -373,7 +373,7 @@ final class CredentialsRecords: Sendable {
     /// A version for a record that replaces that version. No version is given twice: see `VersionSource`.
     func nextVersion(after version: Int64) -> Int64 { versions.next(after: version, at: time.now) }
 
-    /// Serves a grant to callers that could not be stored yet.
+    /// Serves callers a grant that could not be stored yet.
     func serve(_ snapshot: CredentialsSnapshot, unpublished id: CredentialsID) {
         unpublished.withLock { unpublished in
             unpublished[id] = snapshot

@@ -13,8 +13,8 @@ package final class CredentialsSnapshot: Sendable {
     /// The stored record's version; 0 where nothing is stored.
     package let version: Int64
     package let record: CredentialRecord
-    /// The version that callers know the set by which may be served: the record's, or an earlier one where the record was written
-    /// again without another set for them.
+    /// The version under which callers know the set that may be served: the record's, or an earlier one where the record was
+    /// written again without another set for them.
     package var heldVersion: Int64 { record.heldSince ?? version }
     /// The encoded answer of `GET /credentials` without the value of `expires_in`, as in `CachedAnswer`. It ends before the
     /// token's members where the token is not plain, and is empty where nothing is stored.

@@ -5,8 +5,8 @@ internal import OAuth
 internal import Reactor
 internal import Synchronization
 
-/// The failures of renewals that further callers get for a short time without another call to the provider: in this process
-/// from this table, in other replicas through the row of the lease.
+/// The failures that further callers get for a short time without another call to the provider: those of upgrades in this
+/// process, from this table, and those of all renewals in other replicas, through the row of the lease.
 final class RenewalFailures: Sendable {
     private struct Entry {
         let version: Int64

@@ -27,7 +27,7 @@ final class RenewalReader {
     /// holder may live.
     private(set) var storeReachableFor: Duration = .seconds(1 << 32)
 
-    /// How often a read that hangs is made: in all it takes as long as one statement may hang.
+    /// How often a read that hangs is tried. All tries together take as long as one statement may hang.
     private static let reads = 5
 
     private var records: CredentialsRecords { renewer.records }

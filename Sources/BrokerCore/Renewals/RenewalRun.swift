@@ -38,7 +38,7 @@ final class RenewalRun {
     private var elapsed: Duration { beginning.duration(to: renewer.time.monotonic) }
 
     /// Whether events and log tell of the run.
-    private var counts: Bool { !basis.isAssumed || lease.claim == .made }
+    private var isReported: Bool { !basis.isAssumed || lease.claim == .made }
 
     /// Whether a refusal need not be the provider's or the user's will: a call whose answer was lost may have spent the refresh
     /// token, or the store may have lost the commit that replaced it.
@@ -98,7 +98,7 @@ final class RenewalRun {
                 step = next(.stored)
             case .handOver(let version, let isOpen): step = next(await lease.handOver(version, isOpen: isOpen))
             case .finish(let result): return finish(await conclude(result))
-            case .ask, .pause, .writeJournal: preconditionFailure("\(step) outside of a conversation")
+            case .ask, .pause, .writeJournal: preconditionFailure("`converse` or the publisher carries out \(step)")
             }
         }
     }
@@ -219,12 +219,12 @@ final class RenewalRun {
     private func finish(_ result: Result<Renewed, BrokerError>) -> Result<Renewed, BrokerError> {
         var isFailure = false
         if case .failure = result { isFailure = true }
-        if isFailure, basis.decision == .refresh(isEarly: true), counts || lease.claim == .failed {
+        if isFailure, basis.decision == .refresh(isEarly: true), isReported || lease.claim == .failed {
             // Callers wait for a store that takes nothing as they do for a provider that does not answer.
             renewer.decider.pauseEarlyRenewal(
                 request.id, of: basis.snapshot.version, for: CredentialsDecider.pauseAfterEarlyFailure)
         }
-        if counts, lease.claim != .notMade || basis.decision == .retire || isFailure {
+        if isReported, lease.claim != .notMade || basis.decision == .retire || isFailure {
             report.ended(result, basis, isDoubtful: isDoubtful, took: elapsed)
         }
         return result
