@@ -1,13 +1,19 @@
-"""Writes Deploy/function-order.txt, by which the linker places the functions of the broker that run."""
+"""Writes Deploy/function-order.txt, by which the linker places the functions of the broker that run.
+
+    function_order.py PROGRAM    exits with 1 where the program lacks too many of the functions that the file names
+"""
 
 import os
 import re
 import subprocess
+import sys
 
 from servers import Failure
 
 PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../Deploy/function-order.txt")
 READS = 500
+# So much of the file must name functions of the program: what is renamed loses its place, which costs pages and nothing else.
+LEAST_SHARE = 0.8
 OPENING = """\
 # The functions that the broker runs from its start to its end, those that take most instructions first. Deploy/build has
 # the linker place them in this order, so that they share pages: see "The order of functions" in PERFORMANCE.md.
@@ -76,3 +82,19 @@ def functions(program):
     """The names of the functions in a program."""
     listed = subprocess.run(["nm", program], check=True, capture_output=True, text=True).stdout
     return {words[2] for line in listed.splitlines() if len(words := line.split()) == 3 and words[1] in "tTwW"}
+
+
+def check(program):
+    """Says how many of the functions in the file the program has. Returns the exit status."""
+    with open(PATH, encoding="ascii") as file:
+        named = {line.strip() for line in file if not line.startswith("#")}
+    share = len(named & functions(program)) / len(named)
+    print(f"{share:.1%} of the functions that Deploy/function-order.txt names are in the program")
+    if share >= LEAST_SHARE:
+        return 0
+    print("Write the file again: Tests/Benchmarks/run --only order", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(check(sys.argv[1]))
