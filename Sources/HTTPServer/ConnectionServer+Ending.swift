@@ -15,7 +15,7 @@ extension ConnectionServer {
     /// Closes the connections that are idle.
     func closeIdle() {
         for slot in 0..<connections.slotCount {
-            guard let connection = connections[slot], connection.isIdle else { continue }
+            guard let connection = connections[slot], connection.isIdle, !connection.isBeingServed else { continue }
             // A request may have arrived that epoll has not reported yet.
             serveUnreportedInput(connection)
             if connection.isIdle { close(connection) }

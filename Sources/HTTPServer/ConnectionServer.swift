@@ -99,8 +99,6 @@ final class ConnectionServer {
     ///   - isRefused: its requests are refused, because it has waited for too long on an overloaded loop.
     func becameReady(_ slot: Int, _ readiness: Readiness, since: MonotonicInstant, isRefused: Bool) {
         guard let connection = connections[slot] else { return }
-        isRefusing = isRefused
-        defer { isRefusing = false }
         // Reset, or closed on both sides: no answer can reach the client.
         if readiness.rawValue & Readiness.hangup.rawValue != 0 { return close(connection) }
         if readiness.rawValue & Readiness.readable.rawValue != 0 { connection.mayHaveInput = true }
@@ -111,13 +109,15 @@ final class ConnectionServer {
         if readiness.rawValue & Readiness.writable.rawValue != 0 { connection.mayWrite = true }
         connection.isQueued = false
         let answered = quickAnswers.count
+        isRefusing = isRefused
         serve(connection)
+        isRefusing = false
         if quickAnswers.count != answered { quickAnswers.becameReady(at: since) }
         if sender.isFull { settleHeld() }
     }
 
     /// Sends the answers of the held connections, and goes on with these connections.
-    private func settleHeld() {
+    func settleHeld() {
         sender.settleHeld { connection, isBroken in
             connection.isBeingServed = false
             if isBroken {

@@ -127,6 +127,8 @@ final class TurnQueue: ReadinessHandler, TurnObserver {
             left -= 1
         }
         if queues.value.slow.count > 0 {
+            // What is held by now does not use up the time of the slow queue.
+            server.settleHeld()
             let slowLimit = limit(&queues.value.slow)
             let end = loop.now.advanced(byNanoseconds: Self.slowInTurn)
             while let (turn, slot) = queues.value.next(ofQuick: false, limit: slowLimit) {

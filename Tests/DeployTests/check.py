@@ -93,7 +93,8 @@ def dockerfile_facts():
         expect(stage in stages, f"Dockerfile: {stage} is no stage")
     # What the manifest of the package names, and what builds it, must get into the image that does.
     let_in = {line[1:] for line in read(".dockerignore").splitlines() if line.startswith("!")}
-    for path in ["Package.swift", "openapi.yaml", "Sources", "Tests", "Deploy/build", "Deploy/sbom"]:
+    for path in ["Package.swift", "openapi.yaml", "Sources", "Tests", "Deploy/build", "Deploy/function-order.txt",
+                 "Deploy/sbom"]:
         expect(path in let_in and (ROOT / path).exists(), f".dockerignore: {path} is not let in")
     return {
         "stages": stages,

@@ -102,6 +102,7 @@ package final class Metrics: Sendable {
         }
         if counters.isEmpty { return }
         state.withLock { state in
+            state.counters.reserveCapacity(state.counters.count + counters.count)
             for series in counters { _ = state.counter(series) }
             for series in durations { _ = state.durations(series) }
             // Not before: a text that is written at the same time makes the same series, so that none lacks them.
