@@ -96,11 +96,11 @@ final class AnswerSender {
 
     /// Sends the buffer's bytes, and queues what the socket does not take.
     func send(to connection: Connection) {
-        sendHeld()
         guard connection.unsentBytes == 0, connection.mayWrite, connection.tls == nil else {
             queue(to: connection)
             return flush(connection)
         }
+        sendHeld()
         let isSent = send(to: connection, from: 0, to: output.count)
         output.removeAll()
         guard isSent else {

@@ -16,6 +16,7 @@ package enum Admission: Sendable {
 }
 
 /// Answers requests.
+///
 /// Objects only: a call through `any RequestHandler` would copy a structure first.
 package protocol RequestHandler: AnyObject, Sendable {
     /// Decides from the head whether to read the content of a request. Called for each request that has content, except

@@ -146,7 +146,8 @@ def read_arguments():
     if arguments.counts:
         arguments.parts = ["counts"]
     elif not arguments.parts:
-        arguments.parts = [part for part in PARTS if part not in NAMED_PARTS and (arguments.long or part not in LONG_PARTS)]
+        left_out = NAMED_PARTS if arguments.long else NAMED_PARTS | LONG_PARTS
+        arguments.parts = [part for part in PARTS if part not in left_out]
     unknown = set(arguments.parts) - set(PARTS)
     if unknown:
         parser.error(f"unknown parts: {', '.join(sorted(unknown))}")

@@ -40,18 +40,9 @@ def measure_order(session, findings):
 def profile(session, server):
     """The instructions of each function, by its name in the program."""
     path = os.path.join(session.directory, "order")
-    stripped = f"{path}-program"
-    # Callgrind's reader of debug information gives up at what Swift's compiler writes.
-    subprocess.run(["strip", "--strip-debug", "-o", stripped, server.program], check=True)
-    original, server.program = server.program, stripped
-    try:
+    with server.without_debug_information(f"{path}-program"):
         server.start(wrapper=["valgrind", "--tool=callgrind", "--demangle=no", f"--callgrind-out-file={path}"])
-        try:
-            session.tools.run_load(server, server.request("order"), "--count", READS, "--connections", 4)
-        finally:
-            server.stop()
-    finally:
-        server.program = original
+        session.tools.run_load(server, server.request("order"), "--count", READS, "--connections", 4)
     with open(path, encoding="utf-8", errors="replace") as file:
         return own_instructions(file)
 

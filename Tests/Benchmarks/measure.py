@@ -210,19 +210,12 @@ def allocations(tools, server, target, connections=64, requests=20000, options=(
 
 
 def instructions(tools, server, target, options=(), connections=1):
-    """User-space instructions of each request, of all threads, by callgrind.
-
-    Callgrind's reader of debug information (Debian 12's) gives up at what Swift's compiler writes, so that a copy of the
-    program without it is run; the functions' names stay. Returns the file with the profile, too.
-    """
+    """User-space instructions of each request, of all threads, by callgrind. Returns the file with the profile, too."""
     path = os.path.join(tools.directory, "callgrind")
     for name in os.listdir(tools.directory):
         if name.startswith("callgrind"):
             os.remove(os.path.join(tools.directory, name))
-    stripped = f"{path}-program"
-    subprocess.run(["strip", "--strip-debug", "-o", stripped, server.program], check=True)
-    original, server.program = server.program, stripped
-    try:
+    with server.without_debug_information(f"{path}-program"):
         # Counting begins by hand: the start is not of interest, and runs faster so.
         server.start(wrapper=[
             "valgrind", "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={path}", "--error-limit=no"])
@@ -250,9 +243,6 @@ def instructions(tools, server, target, options=(), connections=1):
         count(connections + 100, 1)
         few = count(connections, 2)
         return (count(connections + COUNTED, 3) - few) / COUNTED, f"{path}.3"
-    finally:
-        server.program = original
-        server.stop()
 
 
 def profile(path, requests, lines=40):
