@@ -101,7 +101,8 @@ final class AnswerSender {
             return flush(connection)
         }
         sendHeld()
-        let isSent = send(to: connection, from: 0, to: output.count)
+        let end = output.count
+        let isSent = noteSent(Kernel.send(connection.descriptor, output, from: 0, to: end), of: 0..<end, to: connection)
         output.removeAll()
         guard isSent else {
             server?.close(connection)
@@ -110,17 +111,17 @@ final class AnswerSender {
         if connection.unsentBytes > 0 { flush(connection) }
     }
 
-    /// Sends a part of the buffer, and queues what the socket does not take. False when the connection is broken.
-    private func send(to connection: Connection, from start: Int, to end: Int) -> Bool {
-        let sent: Int
-        switch Kernel.send(connection.descriptor, output, from: start, to: end) {
-        case .bytes(let count) where count == end - start: return true
-        case .bytes(let count): sent = count
-        case .wouldBlock: sent = 0
+    /// Queues what the socket has not taken of a part of the buffer. False when the connection is broken.
+    private func noteSent(_ sent: Kernel.Sent, of range: Range<Int>, to connection: Connection) -> Bool {
+        let count: Int
+        switch sent {
+        case .bytes(range.count): return true
+        case .bytes(let some): count = some
+        case .wouldBlock: count = 0
         case .failed: return false
         }
         // A short write has filled the socket. epoll reports when there is room again.
-        output.withBytes(from: start + sent, to: end) { connection.queue($0) }
+        output.withBytes(from: range.lowerBound + count, to: range.upperBound) { connection.queue($0) }
         connection.mayWrite = false
         return true
     }
@@ -148,9 +149,13 @@ final class AnswerSender {
         if sentCount == held.value.count { return }
         var start = 0
         while sentCount < held.value.count {
-            let (connection, end) = (held.value[sentCount].connection, held.value[sentCount].end)
-            if connection.phase != .closed, !send(to: connection, from: start, to: end) {
-                held.value[sentCount].isBroken = true
+            // To copy the connection would count a reference.
+            let end = held.value[sentCount].end
+            if held.value[sentCount].connection.phase != .closed {
+                let sent = Kernel.send(held.value[sentCount].connection.descriptor, output, from: start, to: end)
+                if sent != .bytes(end - start), !noteSent(sent, of: start..<end, to: held.value[sentCount].connection) {
+                    held.value[sentCount].isBroken = true
+                }
             }
             start = end
             sentCount += 1

@@ -11,7 +11,7 @@ struct ConnectionID: Sendable {
 /// One client's connection: its buffers and the state of its current exchange.
 ///
 /// It belongs to one `Worker` and is not `Sendable`. It does no I/O: `ConnectionServer` reads, writes and closes. One
-/// exchange is under way at a time; further requests wait in `input` or in the kernel, so answers keep their order.
+/// exchange is under way at a time; further requests wait in the kernel, `ReadAhead` or `input`, so answers keep their order.
 final class Connection {
     enum Phase: Equatable {
         /// Reading a request, or waiting for one.
@@ -158,6 +158,9 @@ final class Connection {
     private var partialContent: PartialContent?
     private var input: [UInt8] = []
     private var inputStart = 0
+    /// Where the bytes that were read ahead of the connection's turn stand in `ReadAhead`. None between turns of the loop.
+    private var aheadStart: UInt32 = 0
+    private var aheadCount: UInt32 = 0
     /// Unsent answers, from `outputStart` on.
     private(set) var output: [UInt8] = []
     private(set) var outputStart = 0
@@ -323,6 +326,22 @@ final class Connection {
 
     // MARK: Input
 
+    /// Whether bytes were read ahead, which come before all that is still in the socket.
+    var isReadAhead: Bool { aheadCount > 0 }
+
+    /// Notes where the bytes stand that were read ahead.
+    func noteReadAhead(_ range: Range<Int>) {
+        (aheadStart, aheadCount) = (UInt32(range.lowerBound), UInt32(range.count))
+    }
+
+    /// Where the bytes stand that were read ahead, which are read now; nil when there are none.
+    func takeReadAhead() -> Range<Int>? {
+        if aheadCount == 0 { return nil }
+        let range = Int(aheadStart)..<Int(aheadStart) + Int(aheadCount)
+        aheadCount = 0
+        return range
+    }
+
     /// Input that was received and is not read yet. It begins with a request or the rest of a request's content.
     var keptInput: (bytes: [UInt8], start: Int) { (input, inputStart) }
 
@@ -350,6 +369,7 @@ final class Connection {
     }
 
     func dropInput() {
+        aheadCount = 0
         input = []
         (inputStart, unreadBytes) = (0, 0)
         partialHead = nil

@@ -7,11 +7,13 @@ extension ConnectionServer {
     func receive(_ connection: Connection) -> Kernel.Received {
         if let tls = connection.tls { return receive(connection, through: tls) }
         let received = Kernel.receive(connection.descriptor, into: input)
-        // A short read has emptied the socket. epoll reports the next byte.
-        if case .bytes(let count) = received, count < input.capacity, !connection.peerFinished {
-            connection.mayHaveInput = false
-        }
+        if case .bytes(let count) = received { noteReceived(count, from: connection) }
         return received
+    }
+
+    /// So many bytes were received at once. A short read has emptied the socket, and epoll reports the next byte.
+    func noteReceived(_ count: Int, from connection: Connection) {
+        if count < input.capacity, !connection.peerFinished { connection.mayHaveInput = false }
     }
 
     /// Reads the next plaintext into `input`, continuing the handshake before it is complete. What the protocol sends
@@ -36,8 +38,7 @@ extension ConnectionServer {
             guard connection.mayHaveInput else { return .wouldBlock }
             switch Kernel.receive(connection.descriptor, into: input) {
             case .bytes(let count):
-                // A short read has emptied the socket. epoll reports the next byte.
-                if count < input.capacity, !connection.peerFinished { connection.mayHaveInput = false }
+                noteReceived(count, from: connection)
                 guard input.withBytes(0..<count, { tls.receive($0) }) else { return .failed }
             case .wouldBlock: return .wouldBlock
             case .finished: return .finished
@@ -65,7 +66,7 @@ extension ConnectionServer {
             case .bytes(let count):
                 connection.lingeringBytes += count
                 if connection.lingeringBytes > configuration.lingerBytes { return close(connection) }
-                if count < input.capacity, !connection.peerFinished { connection.mayHaveInput = false }
+                noteReceived(count, from: connection)
             case .wouldBlock:
                 connection.mayHaveInput = false
             case .finished, .failed:

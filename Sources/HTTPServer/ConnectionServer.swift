@@ -29,8 +29,9 @@ final class ConnectionServer {
     /// The connections whose TLS handshakes are not complete.
     var handshakes = HandshakeQueue()
 
-    /// The buffer for every read. A connection copies only what cannot be used at once.
+    /// The buffer for reads in a connection's turn. A connection copies only what cannot be used at once.
     let input = InputBuffer(capacity: 16_384)
+    private let ahead: ReadAhead
     private let output: OutputBuffer
     private let answer: NowAnswer
     /// What `take` has stopped at.
@@ -72,6 +73,7 @@ final class ConnectionServer {
         sender = AnswerSender(loop, configuration, counters, refusals)
         output = sender.output
         answer = NowAnswer(sender.encoder, sender.output)
+        ahead = ReadAhead(most: input.capacity)
         parser = LoopState(RequestParser(limits: configuration.limits, sections: sections))
         turns.server = self
         sender.server = self
@@ -93,6 +95,14 @@ final class ConnectionServer {
         quickAnswers.report()
     }
 
+    /// Reads a connection ahead of its turn, which must come before `endReadAhead`.
+    func readAhead(_ slot: Int) {
+        if let connection = connections[slot] { ahead.read(connection) }
+    }
+
+    /// The connections that were read ahead have had their turns.
+    func endReadAhead() { ahead.removeAll() }
+
     /// It is the connection's turn.
     /// - Parameters:
     ///   - since: when the connection became ready.
@@ -112,6 +122,7 @@ final class ConnectionServer {
         isRefusing = isRefused
         serve(connection)
         isRefusing = false
+        assert(!connection.isReadAhead)
         if quickAnswers.count != answered { quickAnswers.becameReady(at: since) }
         if sender.isFull { settleHeld() }
     }
@@ -212,7 +223,7 @@ final class ConnectionServer {
     /// Reads, and answers what was read. False when the connection has to wait for its client or for its turn.
     private func read(_ connection: Connection, _ slice: inout TimeSlice) -> Bool {
         let hasKept = connection.unreadBytes > 0 && !connection.needsMore
-        guard hasKept || connection.mayHaveMore else { return false }
+        guard hasKept || connection.isReadAhead || connection.mayHaveMore else { return false }
         if slice.isSpent(on: loop) {
             serveLater(connection)
             return false
@@ -226,6 +237,14 @@ final class ConnectionServer {
             return true
         }
         slice.reads += 1
+        var found = Found.needsMore
+        if let range = connection.takeReadAhead() {
+            connection.needsMore = false
+            noteReceived(range.count, from: connection)
+            ahead.withBytes(range) { found = takeReceived($0, connection, &slice) }
+            heed(found, connection, &slice)
+            return true
+        }
         switch receive(connection) {
         case .bytes(let count):
             connection.needsMore = false
@@ -233,13 +252,7 @@ final class ConnectionServer {
                 input.withBytes(0..<count) { connection.keep($0) }
                 takeKept(connection, &slice)
             } else {
-                // The common case: requests are read from the kernel's bytes, and nothing is copied.
-                var found = Found.needsMore
-                input.withBytes(0..<count) { bytes in
-                    let end: Int
-                    (found, end) = take(bytes, connection, &slice)
-                    if end < count { connection.keep(bytes.extracting(end..<count)) }
-                }
+                input.withBytes(0..<count) { found = takeReceived($0, connection, &slice) }
                 heed(found, connection, &slice)
             }
             return true
@@ -258,6 +271,13 @@ final class ConnectionServer {
             endBehindAlert(connection)
             return true
         }
+    }
+
+    /// The common case: requests are read from the kernel's bytes, and nothing is copied.
+    private func takeReceived(_ bytes: Span<UInt8>, _ connection: Connection, _ slice: inout TimeSlice) -> Found {
+        let (found, end) = take(bytes, connection, &slice)
+        if end < bytes.count { connection.keep(bytes.extracting(end...)) }
+        return found
     }
 
     private func takeKept(_ connection: Connection, _ slice: inout TimeSlice) {
@@ -445,6 +465,7 @@ final class ConnectionServer {
     /// Overwrites the buffers of requests and answers, which contain API keys and tokens. Called between turns.
     func wipeBuffers() {
         input.wipe()
+        ahead.wipe()
         output.wipe()
         sections.wipe()
     }

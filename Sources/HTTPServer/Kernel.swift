@@ -2,7 +2,7 @@ internal import CLinux
 internal import Glibc
 internal import HTTPCodec
 
-/// The buffer for every read of a worker. It belongs to one worker. On the loop's thread only.
+/// A buffer for what a worker reads. It belongs to one worker. On the loop's thread only.
 @safe final class InputBuffer {
     fileprivate let base: UnsafeMutableRawPointer
     let capacity: Int
@@ -15,7 +15,7 @@ internal import HTTPCodec
 
     deinit { unsafe base.deallocate() }
 
-    /// Overwrites the buffer, which may contain API keys and tokens. Not to be called while a request in it is being read.
+    /// Overwrites the buffer, which may contain API keys and tokens. Not to be called while a request in it is being read, or waits for that.
     func wipe() { unsafe explicit_bzero(base, capacity) }
 
     /// Calls `body` with some of the bytes.
@@ -66,10 +66,14 @@ enum Kernel {
         return unsafe recv(descriptor, &byte, 1, CInt(MSG_PEEK) | CInt(MSG_DONTWAIT)) > 0
     }
 
-    /// Reads into `buffer`, up to its capacity.
-    static func receive(_ descriptor: CInt, into buffer: InputBuffer) -> Received {
+    /// Reads into `buffer`, from `start` on up to its capacity, and `most` bytes at most.
+    static func receive(
+        _ descriptor: CInt, into buffer: InputBuffer, from start: Int = 0, most: Int = .max
+    ) -> Received {
+        let room = min(most, buffer.capacity - start)
+        precondition(start >= 0 && room > 0)
         while true {
-            let count = unsafe clinux_receive(descriptor, buffer.base, buffer.capacity)
+            let count = unsafe clinux_receive(descriptor, buffer.base + start, room)
             if count > 0 { return .bytes(count) }
             if count == 0 { return .finished }
             let number = errno

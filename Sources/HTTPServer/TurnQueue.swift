@@ -54,13 +54,21 @@ final class TurnQueue: ReadinessHandler, TurnObserver {
             append(slot, readiness, at: now, isQuick: isIdle && slots[slot].isQuick && isForReading)
         }
 
-        /// Removes the entry whose turn it is, and returns it with what is known of its connection.
-        mutating func next(ofQuick isQuick: Bool, limit: MonotonicInstant) -> (ReadyQueue.Turn, Slot)? {
-            guard let turn = isQuick ? quick.next(limit: limit) : slow.next(limit: limit) else { return nil }
-            let slot = slots[turn.slot]
-            slots[turn.slot].isWaiting = false
-            slots[turn.slot].readiness = []
-            return (turn, slot)
+        /// The connections of the quick queue that have their turns next, in the order of their turns.
+        var next: [ReadyQueue.Turn] = []
+
+        /// Moves so many entries of the quick queue, at most, to `next`.
+        mutating func takeQuick(_ most: Int, limit: MonotonicInstant) {
+            next.removeAll(keepingCapacity: true)
+            while next.count < most, let turn = quick.next(limit: limit) { next.append(turn) }
+        }
+
+        /// What is known of the connection in the slot, whose turn it is.
+        mutating func beginTurn(_ slot: Int) -> Slot {
+            let known = slots[slot]
+            slots[slot].isWaiting = false
+            slots[slot].readiness = []
+            return known
         }
     }
 
@@ -121,18 +129,19 @@ final class TurnQueue: ReadinessHandler, TurnObserver {
         guard let server else { return }
         server.turnBegan()
         let quickLimit = limit(&queues.value.quick)
-        var left = isCrowded ? Self.quickInTurn : queues.value.quick.count
-        while left > 0, let (turn, slot) = queues.value.next(ofQuick: true, limit: quickLimit) {
-            serve(turn, slot, server)
-            left -= 1
+        var left = isCrowded ? min(Self.quickInTurn, queues.value.quick.count) : queues.value.quick.count
+        while left > 0 {
+            let count = min(left, ReadAhead.mostConnections)
+            serveQuick(count, limit: quickLimit, server)
+            left -= count
         }
         if queues.value.slow.count > 0 {
             // What is held by now does not use up the time of the slow queue.
             server.settleHeld()
             let slowLimit = limit(&queues.value.slow)
             let end = loop.now.advanced(byNanoseconds: Self.slowInTurn)
-            while let (turn, slot) = queues.value.next(ofQuick: false, limit: slowLimit) {
-                serve(turn, slot, server)
+            while let turn = queues.value.slow.next(limit: slowLimit) {
+                serve(turn, server)
                 if loop.now >= end { break }
             }
         }
@@ -149,7 +158,19 @@ final class TurnQueue: ReadinessHandler, TurnObserver {
         return began.nanoseconds &- since.nanoseconds > overloadTime ? limit : none
     }
 
-    private func serve(_ turn: ReadyQueue.Turn, _ slot: Slot, _ server: ConnectionServer) {
+    /// Serves so many connections of the quick queue, which has as many. Of several, those that can be are read before the first
+    /// is answered.
+    private func serveQuick(_ count: Int, limit: MonotonicInstant, _ server: ConnectionServer) {
+        queues.value.takeQuick(count, limit: limit)
+        if count > 1 {
+            for index in 0..<count { server.readAhead(queues.value.next[index].slot) }
+        }
+        for index in 0..<count { serve(queues.value.next[index], server) }
+        server.endReadAhead()
+    }
+
+    private func serve(_ turn: ReadyQueue.Turn, _ server: ConnectionServer) {
+        let slot = queues.value.beginTurn(turn.slot)
         // The entry may be from the slot's previous connection.
         let isRefused = turn.isRefused && slot.began <= turn.since
         server.becameReady(turn.slot, slot.readiness, since: turn.since, isRefused: isRefused)

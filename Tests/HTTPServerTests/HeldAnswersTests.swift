@@ -1,66 +1,16 @@
 import BrokerTesting
 import HTTPCodec
 import HTTPServer
-import Reactor
 import Testing
 
-/// Answers each request at once with its path, except `/first` and `/slow`.
-private final class TurnHandler: RequestHandler {
-    /// Holds the loop at `/first`, so that requests which come meanwhile are answered in one turn.
-    let first = LoopGate()
-    /// Holds the loop at `/pause`, in the middle of that turn.
-    let pause = LoopGate()
-
-    static let largeCount = 40_000
-
-    func answerNow(
-        _ head: borrowing RequestHead, _ bytes: Span<UInt8>, from peer: PeerIdentity?, into answer: NowAnswer
-    ) -> Int? {
-        let path = head.path.map { bytes[$0] }
-        switch String(decoding: path, as: UTF8.self) {
-        case "/first", "/slow": return nil
-        case "/pause": pause.hold()
-        case "/large":
-            answer.write([UInt8](repeating: UInt8(ascii: "l"), count: Self.largeCount))
-            return 0
-        default: break
-        }
-        answer.write(path)
-        return 0
-    }
-
-    func respond(to request: Request) async -> Response {
-        if request.path == "/first" { first.hold() }
-        return Response(.ok, body: Array(request.path.utf8))
-    }
-
-    func response(toFault status: Status, detail: String) -> Response { Response(status) }
-}
-
-/// A client whose first request was answered at once.
-private func client(of server: Server, receiveBufferBytes: CInt? = nil) async throws -> HTTPRawClient {
-    let client = try HTTPRawClient(server.address, receiveBufferBytes: receiveBufferBytes)
-    try await client.send(get("/begin"))
-    #expect(try await client.response().text == "/begin")
-    return client
-}
-
 @Suite struct `Answers that are sent at the end of a turn` {
-    /// Sends a request that holds the loop: what is sent from now on is answered in one turn.
-    private func holdLoop(_ server: Server, _ handler: TurnHandler) async throws -> HTTPRawClient {
-        let client = try HTTPRawClient(server.address)
-        try await client.send(get("/first"))
-        await handler.first.isHeld()
-        return client
-    }
-
     @Test(arguments: [1, 31, 32, 33, 100])
     func `reach the connection that asked, however many there are`(count: Int) async throws {
         let handler = TurnHandler()
         try await withServer(answering: handler) { server in
             var clients: [HTTPRawClient] = []
             for _ in 0..<count { clients.append(try await client(of: server)) }
-            let first = try await holdLoop(server, handler)
+            let first = try await handler.holdLoop(of: server)
             for (index, client) in clients.enumerated() { try await client.send(get("/a\(index)")) }
             handler.first.letGo()
             for (index, client) in clients.enumerated() { #expect(try await client.response().text == "/a\(index)") }
@@ -72,7 +22,7 @@ private func client(of server: Server, receiveBufferBytes: CInt? = nil) async th
         let handler = TurnHandler()
         try await withServer(answering: handler) { server in
             let (half, other) = (try await client(of: server), try await client(of: server))
-            let first = try await holdLoop(server, handler)
+            let first = try await handler.holdLoop(of: server)
             try await half.send(get("/half"))
             await half.finishSending()
             try await other.send(get("/other"))
@@ -98,7 +48,7 @@ private func client(of server: Server, receiveBufferBytes: CInt? = nil) async th
         let handler = TurnHandler()
         try await withServer(answering: handler) { server in
             let (one, two) = (try await client(of: server), try await client(of: server))
-            let first = try await holdLoop(server, handler)
+            let first = try await handler.holdLoop(of: server)
             try await one.send(get("/one"))
             try await two.send(get("/two") + get("/slow") + get("/three"))
             handler.first.letGo()
@@ -114,7 +64,7 @@ private func client(of server: Server, receiveBufferBytes: CInt? = nil) async th
             let (broken, paused, last) = (
                 try await client(of: server), try await client(of: server), try await client(of: server)
             )
-            let first = try await holdLoop(server, handler)
+            let first = try await handler.holdLoop(of: server)
             try await broken.send(get("/broken"))
             try await paused.send(get("/pause"))
             try await last.send(get("/last"))
