@@ -149,12 +149,15 @@ extension LoginFlow {
             throw BrokerError(
                 .illegalArgument, "The redirect_uri is not one of the tenant's allowed_redirect_uris.")
         }
-        if configuration.browserBinding == .confirm {
+        switch configuration.browserBinding {
+        case .whenStartedHere, .off: return (given, .own)
+        // Only the broker's own callback can ask the user, or see the cookie of the browser.
+        case .confirm, .required:
             throw BrokerError(
                 .illegalArgument,
-                "With browser_binding confirm, logins end at the broker's own callback: leave the redirect_uri out.")
+                "With browser_binding \(configuration.browserBinding.rawValue), logins end at the broker's own callback: leave "
+                    + "the redirect_uri out.")
         }
-        return (given, .own)
     }
 
     private static func checkShape(ofCustomParameters parameters: [WireText: WireText]) throws(BrokerError) {

@@ -215,6 +215,21 @@ internal import TokenBroker
         #expect(await broker.callback("code=c-1&state=\(state)").status == 403)
     }
 
+    @Test func `where binding is required a login that ends at the caller's own callback is refused`() async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant(
+            "t1",
+            #"{"client_id": "c1", "browser_binding": "required", "allowed_redirect_uris": ["https://app.example/cb"]}"#)
+        let answer = await broker.call(
+            .post, "/login/initialize", tenant: "t1", body: #"{"redirect_uri": "https://app.example/cb"}"#)
+        #expect((answer.status, answer.code) == (422, "illegal_argument"))
+        #expect(answer.json["detail"]?.text?.contains("browser_binding required") == true)
+        let own = await broker.call(
+            .post, "/login/initialize", tenant: "t1",
+            body: #"{"redirect_uri": "https://broker.example/login/callback"}"#)
+        #expect(own.status == 201)
+    }
+
     @Test func `where binding is off no cookie is set and none is looked for`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant("t1", #"{"client_id": "c1", "browser_binding": "off"}"#)
