@@ -67,7 +67,10 @@ let package = Package(
         library("Postgres", ["Reactor", "CPostgres", "Waiting"]),
         library(
             "CredentialStore",
-            ["Containers", "OAuth", "Cryptography", "ExternalText", "Postgres", "Reactor", "JSON", "CLinux"]),
+            [
+                "Containers", "OAuth", "Cryptography", "ExternalText", "Postgres", "Reactor", "JSON", "CLinux",
+                "Waiting",
+            ]),
 
         // What the broker does, without a server in front of it.
         library(
