@@ -32,12 +32,28 @@ struct KeyMembers {
         return bytes
     }
 
-    /// The bytes of a member that has a fixed length (RFC 7518 §6.2.1.2: leading zero octets are not left out).
+    /// The bytes of a member that has a fixed length.
     func bytes(_ member: JSONWebKeyError.Member, count: Int) throws(JSONWebKeyError) -> [UInt8] {
         let bytes = try bytes(member)
         guard bytes.count == count else { throw .malformed(member) }
         return bytes
     }
+
+    /// A coordinate of a point, with its leading zero octets.
+    ///
+    /// RFC 7518 §6.2.1.2 forbids to leave them out. Some libraries do, such as rhonabwy 1.1, Glewlwyd's: one of their keys in
+    /// 128 has a coordinate that is too short.
+    private func coordinate(
+        _ member: JSONWebKeyError.Member, on curve: EllipticCurve
+    ) throws(JSONWebKeyError) -> [UInt8] {
+        let bytes = try bytes(member)
+        let missing = curve.coordinateCount - bytes.count
+        guard (0...Self.mostMissingZeros).contains(missing) else { throw .malformed(member) }
+        return [UInt8](repeating: 0, count: missing) + bytes
+    }
+
+    /// So many leading zero octets may be left out. More are in no key that chance has made.
+    private static let mostMissingZeros = 4
 
     /// A number without leading zero octets. One is allowed: RFC 7518 §6.3.1.1 tells of libraries that add it.
     private func number(_ member: JSONWebKeyError.Member) throws(JSONWebKeyError) -> [UInt8] {
@@ -67,8 +83,7 @@ struct KeyMembers {
             guard let curve = EllipticCurve.allCases.first(where: { WireText(Self.name(of: $0)) == name }) else {
                 throw .unsupported(.crv)
             }
-            let count = curve.coordinateCount
-            return .elliptic(curve, x: try bytes(.x, count: count), y: try bytes(.y, count: count))
+            return .elliptic(curve, x: try coordinate(.x, on: curve), y: try coordinate(.y, on: curve))
         case "RSA": return .rsa(modulus: try number(.n), exponent: try number(.e))
         case "OKP":
             guard let name = try text(.crv) else { throw .missing(.crv) }

@@ -72,6 +72,38 @@ import Testing
         #expect(error(of: text) == expected, "\(json)")
     }
 
+    @Test(arguments: [EllipticCurve.p256, .p384])
+    func `takes a coordinate without its leading zero octets, as some libraries write it`(curve: EllipticCurve) throws {
+        let name = curve == .p256 ? "P-256" : "P-384"
+        func key(x: [UInt8], y: [UInt8]) -> String {
+            #"{"kty":"EC","crv":"\#(name)","x":"\#(Base64URL.encode(x))","y":"\#(Base64URL.encode(y))"}"#
+        }
+        // One key in 128 has such a coordinate.
+        var found: (x: [UInt8], y: [UInt8])?
+        while found == nil {
+            let made = try PrivateKey.generate(.elliptic(curve)).publicKey.material
+            if case .elliptic(_, let x, let y) = made, x[0] == 0 || y[0] == 0 { found = (x, y) }
+        }
+        let (x, y) = try #require(found)
+        let whole = try JSONWebKey(parsing: Array(key(x: x, y: y).utf8))
+        let short = try JSONWebKey(
+            parsing: Array(key(x: Array(x.drop { $0 == 0 }), y: Array(y.drop { $0 == 0 })).utf8))
+        #expect(short.publicKey.material == whole.publicKey.material)
+    }
+
+    /// What lacks other octets than zeros is another point.
+    @Test(
+        arguments: [
+            (-1, .malformed(.x)), (0, nil), (1, .key(.notOnCurve)), (4, .key(.notOnCurve)), (5, .malformed(.x)),
+        ] as [(Int, JSONWebKeyError?)])
+    func `takes up to four octets for zeros that were left out`(missing: Int, expected: JSONWebKeyError?) throws {
+        let (text, y) = Self.coordinates
+        let x = try #require(Base64URL.decode(text))
+        let given = missing < 0 ? [0] + x : Array(x.dropLast(missing))
+        let json = #"{"kty":"EC","crv":"P-256","x":"\#(Base64URL.encode(given))","y":"\#(y)"}"#
+        #expect(error(of: json) == expected)
+    }
+
     /// An odd number of so many bits that nothing else is wrong with, as far as a reader can tell.
     private func modulus(bits: Int) -> [UInt8] {
         var bytes = [UInt8](repeating: 0x5b, count: (bits + 7) / 8)

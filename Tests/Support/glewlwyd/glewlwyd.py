@@ -281,8 +281,11 @@ static_files_mime_types = ({{ extension = ".html", mime_type = "text/html" }});
 
     def signing_key(self):
         if self.options.get("signs_with_ecdsa"):
-            private_key = self.openssl("ecparam", "-name", "prime256v1", "-genkey", "-noout")
-            return private_key.decode(), self.openssl("ec", "-pubout", input=private_key).decode()
+            # Glewlwyd publishes an x without its leading zero octets: each of these keys has one.
+            while True:
+                private_key = self.openssl("ecparam", "-name", "prime256v1", "-genkey", "-noout")
+                if self.openssl("ec", "-pubout", "-outform", "DER", input=private_key)[-64] == 0:
+                    return private_key.decode(), self.openssl("ec", "-pubout", input=private_key).decode()
         private_key = self.openssl("genrsa", "2048")
         return private_key.decode(), self.openssl("rsa", "-pubout", input=private_key).decode()
 
