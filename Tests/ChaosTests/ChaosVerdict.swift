@@ -240,6 +240,14 @@ struct ChaosVerdict {
     /// The time before which the read's replica must know everything that any reader or listener was told; nil where a
     /// replica that could not reach the database serves what it has.
     private func horizon(of read: Read) -> Moment? {
+        if read.age > 0 {
+            // A repeated request gets the answer that it got first, which any replica may have made.
+            let horizon = read.begun - read.age - Self.stalenessWithoutFeed
+            let wasParted = state.disturbances.contains {
+                $0.parts($0.replica ?? 0) && $0.overlaps(horizon - Self.aftermath, read.ended)
+            }
+            return wasParted ? nil : horizon
+        }
         if wasParted(read.replica, read.begun - Self.stalenessWithoutFeed, read.ended) { return nil }
         let isDisturbed = polling.contains(read.replica) || wasDisturbed(read.replica, read.begun - 10_000, read.ended)
         return read.begun - (isDisturbed ? Self.stalenessWithoutFeed : Self.staleness)

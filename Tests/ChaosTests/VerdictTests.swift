@@ -181,6 +181,22 @@ import Testing
         #expect(Self.rules(Self.records([Self.read(100), Self.read(200, version: 11), read])) == rules)
     }
 
+    @Test(
+        arguments: [
+            (3555, 0, [.resurrected]), (3555, 1473, []), (7505, 1, []), (7507, 1, [.resurrected]),
+        ] as [(Moment, Moment, [ChaosVerdict.Rule])])
+    func `an app that gets the token of an ended login, unless it repeats a request from before a replica had to know`(
+        at: Moment, age: Moment, rules: [ChaosVerdict.Rule]
+    ) {
+        var login = Write(user: 0, kind: .login, begun: Self.start + 1000)
+        login.done = Self.start + 1005
+        login.families = [2]
+        var read = Self.read(at)
+        read.isByApp = true
+        read.presented = read.begun - age
+        #expect(Self.rules(Self.records([read], [login])) == rules)
+    }
+
     /// What happened before the refusal, for how long before, and whether it explains that the token comes once more.
     @Test(
         arguments: [
