@@ -1,5 +1,3 @@
-internal import Reactor
-
 /// What was read from connections ahead of their turns.
 ///
 /// Receiving runs so much code of the kernel that the processor's cache loses the code that reads and answers requests. So
