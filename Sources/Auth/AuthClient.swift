@@ -144,7 +144,7 @@ public final class AuthClient: Sendable {
             // If the store does not take the end of the earlier one, that login goes on until its time runs out.
             if let earlier {
                 _ = try? await opened.broker.deviceLogins.cancel(
-                    earlier, for: .init(tenant: tenant.name, storageKeys: nil))
+                    earlier, for: .init(tenant: tenant, storageKeys: nil))
             }
             return begun
         }
@@ -166,7 +166,7 @@ public final class AuthClient: Sendable {
         let ended = try await run { opened, tenant throws(BrokerError) -> LoginProgress in
             repeat {
                 let progress = try await opened.broker.deviceLogins.progress(
-                    handle, for: .init(tenant: tenant.name, storageKeys: nil), wait: .seconds(60))
+                    handle, for: .init(tenant: tenant, storageKeys: nil), wait: .seconds(60))
                 guard let progress else {
                     throw BrokerError(.illegalArgument, "A later device login has replaced this one.")
                 }

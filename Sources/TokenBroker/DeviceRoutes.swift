@@ -46,7 +46,7 @@ struct DeviceRoutes {
         let tenant = try await broker.tenant(of: call)
         guard let handle = Self.handle(call),
             let progress = try await broker.deviceLogins.progress(
-                handle, for: .init(tenant: tenant.name, storageKeys: call.narrowedStorageKeys), wait: wait)
+                handle, for: .init(tenant: tenant, storageKeys: call.narrowedStorageKeys), wait: wait)
         else { throw Self.unknown }
         return .progress(progress)
     }
@@ -56,7 +56,7 @@ struct DeviceRoutes {
         let tenant = try await broker.tenant(of: call)
         guard let handle = Self.handle(call),
             try await broker.deviceLogins.cancel(
-                handle, for: .init(tenant: tenant.name, storageKeys: call.narrowedStorageKeys))
+                handle, for: .init(tenant: tenant, storageKeys: call.narrowedStorageKeys))
         else { throw Self.unknown }
         return .empty(.noContent)
     }

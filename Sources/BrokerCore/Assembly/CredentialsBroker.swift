@@ -174,8 +174,9 @@ package final class CredentialsBroker: Sendable {
             instruments: instruments)
         credentials = CredentialsProvider(renewer: renewer, renewalPatience: settings.renewalPatience)
         writer = CredentialsWriter(records: records)
-        let intake = GrantIntake(verifier: providers.verifier, writer: writer, renewer: renewer)
         revocations = RevocationJob(records: records, providers: providers)
+        let intake = GrantIntake(
+            verifier: providers.verifier, writer: writer, renewer: renewer, revocations: revocations)
         accounts = AccountFlow(records: records, providers: providers, intake: intake)
         let clients = AppClientDirectory(records: records)
         let sessions = AppSessions(records: records, clients: clients, journal: journal)

@@ -62,11 +62,15 @@ package struct GrantIntake: Sendable {
     private let verifier: GrantVerifier
     private let writer: CredentialsWriter
     private let renewer: CredentialsRenewer
+    private let revocations: RevocationJob
 
-    init(verifier: GrantVerifier, writer: CredentialsWriter, renewer: CredentialsRenewer) {
+    init(
+        verifier: GrantVerifier, writer: CredentialsWriter, renewer: CredentialsRenewer, revocations: RevocationJob
+    ) {
         self.verifier = verifier
         self.writer = writer
         self.renewer = renewer
+        self.revocations = revocations
     }
 
     /// Sets how logins of a kind end whose grants have waited. To be called before the first grant.
@@ -110,6 +114,30 @@ package struct GrantIntake: Sendable {
             guard let stored else { return .dropped }
             return try await verify(stored, id)
         }
+    }
+
+    /// Removes the record of a login whose set waits for its verification. In the same commit, the set is dropped, the credentials
+    /// before it are in place again, and the set is to be revoked. Where no set of the login waits any more, only the record
+    /// is removed.
+    /// - Parameters:
+    ///   - login: the key of the login's record.
+    ///   - removal: the change that removes that record.
+    /// - Throws: `.conflict` where a record has changed meanwhile; then nothing was stored.
+    func withdraw(
+        _ login: String, from origin: WaitingVerification.Origin, _ id: CredentialsID, of tenant: Tenant,
+        _ removal: VaultChange
+    ) async throws(StoreError) {
+        let records = renewer.records
+        let current = try await records.reread(id, requiringTombstones: false)
+        guard let waiting = current.record.waiting, let set = current.record.granted, waiting.login == login,
+            waiting.origin == origin
+        else { return try await records.commit([removal]) }
+        let revocation = revocations.revocation(of: set, id, of: tenant)
+        _ = try await records.write(
+            GrantVerification.record(refusing: current.record), id, over: current,
+            alongside: [removal] + (revocation.map { [$0] } ?? [])
+        ) { _ in [] }
+        if revocation != nil { revocations.beginSoon() }
     }
 
     private func verify(_ stored: CredentialsSnapshot, _ id: CredentialsID) async throws(BrokerError) -> Outcome {

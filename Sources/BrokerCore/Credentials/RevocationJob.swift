@@ -116,7 +116,15 @@ package final class RevocationJob: Sendable {
     /// The change that has a grant revoked that will never be used, at once and again for a day; nil where the provider cannot
     /// end sessions. `beginSoon` is to be called once it is committed.
     func revocation(of held: HeldCredentials, _ id: CredentialsID, by server: AuthorizationServer) -> VaultChange? {
-        guard server.canRevoke else { return nil }
+        server.canRevoke ? revocation(of: held, id) : nil
+    }
+
+    /// The same for a grant whose provider's endpoints may not be known now.
+    func revocation(of held: HeldCredentials, _ id: CredentialsID, of tenant: Tenant) -> VaultChange? {
+        mayRevoke(tenant) ? revocation(of: held, id) : nil
+    }
+
+    private func revocation(of held: HeldCredentials, _ id: CredentialsID) -> VaultChange {
         let now = time.now
         let pending = PendingRevocation(storageKey: id.storageKey, credentials: held, loggedOut: now)
         return .insert(newRecord(pending.encoded, of: id.tenant, since: now, due: now))

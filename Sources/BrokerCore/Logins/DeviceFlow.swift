@@ -20,10 +20,10 @@ package final class DeviceFlow: Sendable {
 
     /// The caller that asks for a login: its tenant, and the storage keys that it may use; nil for all.
     package struct Caller: Sendable {
-        let tenant: TenantName
+        let tenant: Tenant
         let storageKeys: StorageKeyLimit?
 
-        package init(tenant: TenantName, storageKeys: StorageKeyLimit?) {
+        package init(tenant: Tenant, storageKeys: StorageKeyLimit?) {
             self.tenant = tenant
             self.storageKeys = storageKeys
         }
@@ -133,15 +133,21 @@ package final class DeviceFlow: Sendable {
         }
     }
 
-    /// Cancels the login: from now on no credentials of it are stored, even if a poll is under way.
+    /// Cancels the login: from now on no credentials of it are stored, even if a poll is under way. A set that waits for its
+    /// verification is dropped and revoked.
     /// - Returns: false for a login that is unknown or not the caller's.
     package func cancel(_ handle: SecretBytes, for caller: Caller) async throws(BrokerError) -> Bool {
         for _ in 0..<32 {
             guard let (record, login) = try await find(handle, for: caller) else { return false }
             do throws(StoreError) {
-                try await vault.commit([.remove(record.id, version: record.version)])
+                let removal = VaultChange.remove(record.id, version: record.version)
+                if login.status == .pending, login.isVerifying {
+                    try await intake.withdraw(login.id, from: .device, login.credentialsID, of: caller.tenant, removal)
+                } else {
+                    try await vault.commit([removal])
+                }
             } catch .conflict {
-                // A poll has written its result meanwhile.
+                // A poll or a verification has written its result meanwhile.
                 continue
             } catch {
                 throw BrokerError(error)
@@ -160,7 +166,7 @@ package final class DeviceFlow: Sendable {
         do throws(StoreError) {
             guard let record = try await vault.find(.device, lookup: Self.digest(handle)) else { return nil }
             let login = try PendingDeviceLogin(record)
-            guard login.tenant == caller.tenant, caller.storageKeys.map({ $0.includes(login.storageKey) }) ?? true
+            guard login.tenant == caller.tenant.name, caller.storageKeys.map({ $0.includes(login.storageKey) }) ?? true
             else { return nil }
             return (record, login)
         } catch {

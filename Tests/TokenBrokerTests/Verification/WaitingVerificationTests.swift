@@ -1,5 +1,6 @@
 internal import BrokerCore
 internal import BrokerTesting
+internal import CredentialStore
 internal import Cryptography
 internal import ExternalText
 internal import HTTPCodec
@@ -283,31 +284,101 @@ internal import TokenBroker
         #expect(await broker.status().json["refreshable"]?.bool == true)
     }
 
-    @Test func `leave their device login pending, which is not polled any more`() async throws {
-        let (broker, script) = try await BrokerHarness.devices(tenant: nil)
-        await broker.makeTenant(
-            "t1",
-            #"""
-            {"client_id": "c1", "scopes": ["r_usr"], "provider": "oidc", "issuer": "\#(SigningProvider.issuer)",
-             "endpoints": {"authorization": "https://op.example/authorize", "token": "https://op.example/token",
-                           "device_authorization": "https://op.example/device", "jwks": "\#(Self.keysAddress)"},
-             "token_verification": {"access_token": {"audience": "api"}}}
-            """#)
+    /// A device login that was granted `token` while its replica does not get the provider's keys before `gate` is open.
+    /// Another replica gets them.
+    private struct WaitingDevice {
+        let broker: BrokerHarness
+        let other: BrokerHarness
+        let script: DeviceScript
+        let handle: String
+        let token: String
+        /// What is stored before; nil where nothing is.
+        let earlier: String?
         let gate = Gate()
-        broker.transport.standing(at: Self.keysAddress, .after(gate, .json(200, Self.provider.keySet)))
-        let handle = await broker.beginDevice()
-        let token = Self.access("1", at: broker.time.now)
-        script.enqueue(DeviceScript.granted(token))
-        broker.time.advance(by: .seconds(5))
-        await gate.arrivals()
-        #expect(await broker.deviceProgress(handle).json["status"]?.text == "pending")
+
+        init(overEarlier: Bool = false) async throws {
+            let store = BrokerFaultyStore(MemoryRecordStore(), revalidateAfter: .seconds(5))
+            (broker, script) = try await BrokerHarness.devices(store: store, tenant: nil)
+            other = try await BrokerHarness.devices(store: store, script: script, time: broker.time, tenant: nil).broker
+            publishKeys(other)
+            await broker.makeTenant(
+                "t1",
+                #"""
+                {"client_id": "c1", "scopes": ["r_usr"], "provider": "oidc", "issuer": "\#(SigningProvider.issuer)",
+                 "endpoints": {"authorization": "https://op.example/authorize", "token": "https://op.example/token",
+                               "device_authorization": "https://op.example/device", "jwks": "\#(keysAddress)",
+                               "revocation": "https://op.example/revoke"},
+                 "token_verification": {"access_token": {"audience": "api"}}}
+                """#)
+            earlier = overEarlier ? access("0", at: broker.time.now) : nil
+            if let earlier { await other.set(earlier) }
+            broker.transport.standing(at: keysAddress, .after(gate, .json(200, provider.keySet)))
+            handle = await broker.beginDevice()
+            token = access("1", at: broker.time.now)
+            script.enqueue(DeviceScript.granted(token))
+            broker.time.advance(by: .seconds(5))
+            await gate.arrivals()
+        }
+
+        /// Cancels the login at a replica, runs the job that revokes, and lets the keys come.
+        /// - Returns: the status of the answer.
+        func cancel(at replica: BrokerHarness) async -> Int {
+            let status = await replica.call(.delete, "/device/\(handle)", tenant: "t1").status
+            replica.time.advance(by: .seconds(1))
+            _ = await replica.broker.core.revocations.handleAllDue()
+            gate.open()
+            await broker.broker.deviceLogins.finish()
+            return status
+        }
+    }
+
+    @Test func `leave their device login pending, which is not polled any more`() async throws {
+        let login = try await WaitingDevice()
+        let broker = login.broker
+        #expect(await broker.deviceProgress(login.handle).json["status"]?.text == "pending")
         #expect(await broker.get("policy=local").code == "missing_token_container")
         // The provider's code has expired by now.
         broker.time.advance(by: .seconds(400))
-        #expect(await broker.deviceProgress(handle).json["status"]?.text == "pending")
-        gate.open()
-        #expect(await broker.deviceEnd(handle).contains("completed"))
-        #expect(await broker.get("policy=local").token == token)
-        #expect(script.polls.count == 1)
+        #expect(await broker.deviceProgress(login.handle).json["status"]?.text == "pending")
+        login.gate.open()
+        #expect(await broker.deviceEnd(login.handle).contains("completed"))
+        #expect(await broker.get("policy=local").token == login.token)
+        #expect(login.script.polls.count == 1)
+    }
+
+    @Test(arguments: [false, true], [false, true])
+    func `are dropped and revoked when their device login is cancelled`(overEarlier: Bool, atOther: Bool) async throws {
+        let login = try await WaitingDevice(overEarlier: overEarlier)
+        let before = try await login.broker.events().count
+        #expect(await login.cancel(at: atOther ? login.other : login.broker) == 204)
+        for replica in [login.broker, login.other] {
+            await Self.runJob(replica)
+            #expect(await replica.get("policy=local").token == login.earlier)
+            #expect(await replica.deviceProgress(login.handle).status == 404)
+        }
+        // By the job, and by the replica that waited for the keys.
+        #expect(login.script.revoked == Array(repeating: "refresh-of-\(login.token)", count: 2))
+        #expect(try await login.broker.count(.revocation) == 0)
+        #expect(try await login.broker.count(.device) == 0)
+        #expect(try await login.broker.events().count == before)
+        #expect(await login.broker.call(.delete, "/device/\(login.handle)", tenant: "t1").status == 404)
+    }
+
+    @Test func `stay when their device login is cancelled after they were verified`() async throws {
+        let login = try await WaitingDevice()
+        await Self.runJob(login.other)
+        #expect(await login.cancel(at: login.other) == 204)
+        #expect(await login.other.get("policy=local").token == login.token)
+        #expect(login.script.revoked.isEmpty)
+    }
+
+    @Test func `of a later login stay when the device login before it is cancelled`() async throws {
+        let login = try await WaitingDevice()
+        let later = Self.access("2", at: login.broker.time.now)
+        await login.other.set(later)
+        #expect(await login.cancel(at: login.other) == 204)
+        #expect(await login.other.get("policy=local").token == later)
+        #expect(try await login.other.count(.device) == 0)
+        #expect(try await login.other.count(.revocation) == 0)
     }
 }
