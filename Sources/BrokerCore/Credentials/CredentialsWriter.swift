@@ -91,7 +91,11 @@ package final class CredentialsWriter: Sendable {
             let now = self.time.now
             let held = Self.dated(held, over: current.record, began)
             var record = CredentialRecord(held: held)
-            if let waiting { record = record.waiting(for: waiting(current.record.held), since: current.heldVersion) }
+            if let waiting {
+                // Where the set there waits itself, and a refresh has brought it, its refresh token is the one that works.
+                let earlier = GrantVerification.record(refusing: current.record).held
+                record = record.waiting(for: waiting(earlier), since: current.heldVersion)
+            }
             let isVerified = waiting == nil
             // A set that waits may be refused, and then the login before it goes on.
             let isOther = isVerified && current.record.held?.isOfOtherUser(than: held) ?? false

@@ -128,16 +128,33 @@ package struct GrantIntake: Sendable {
         _ removal: VaultChange
     ) async throws(StoreError) {
         let records = renewer.records
-        let current = try await records.reread(id, requiringTombstones: false)
+        let current = try await records.reread(id)
         guard let waiting = current.record.waiting, let set = current.record.granted, waiting.login == login,
             waiting.origin == origin
         else { return try await records.commit([removal]) }
-        let revocation = revocations.revocation(of: set, id, of: tenant)
+        let revocation =
+            Self.isHeld(set, by: waiting.earlier) ? nil : revocations.revocation(of: set, id, of: tenant)
         _ = try await records.write(
             GrantVerification.record(refusing: current.record), id, over: current,
             alongside: [removal] + (revocation.map { [$0] } ?? [])
         ) { _ in [] }
         if revocation != nil { revocations.beginSoon() }
+    }
+
+    /// Whether the stored credentials have the refresh token of a grant that was dropped, so that a revocation would end their
+    /// session. Also true where the store does not answer.
+    func isHeld(_ grant: Grant, _ id: CredentialsID) async -> Bool {
+        do throws(StoreError) {
+            return Self.isHeld(grant.credentials, by: try await renewer.records.reread(id).record.granted)
+        } catch {
+            renewer.records.report(error, id)
+            return true
+        }
+    }
+
+    /// A provider may grant the refresh token of an earlier login of the user again.
+    private static func isHeld(_ set: HeldCredentials, by other: HeldCredentials?) -> Bool {
+        set.refreshToken != nil && set.refreshToken == other?.refreshToken
     }
 
     private func verify(_ stored: CredentialsSnapshot, _ id: CredentialsID) async throws(BrokerError) -> Outcome {

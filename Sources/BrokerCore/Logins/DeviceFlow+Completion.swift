@@ -38,8 +38,10 @@ extension DeviceFlow {
             case .dropped where hasArrived: break
             case .dropped:
                 // The login was cancelled meanwhile, so this token will not be used.
-                _ = await endpoint.revoke(
-                    grant.credentials, for: request.configuration.client, at: request.server)
+                if await !intake.isHeld(grant, login.credentialsID) {
+                    _ = await endpoint.revoke(
+                        grant.credentials, for: request.configuration.client, at: request.server)
+                }
                 log.info("device_login_dropped", fields(of: login))
                 return
             case .waits:

@@ -284,6 +284,24 @@ internal import TokenBroker
         #expect(await broker.status().json["refreshable"]?.bool == true)
     }
 
+    @Test func `that are refused leave the refresh token of a refresh that waited before their login`() async throws {
+        let (broker, _) = try await Self.restarted()
+        broker.transport.enqueue(.json(200, BrokerHarness.token(Self.access("2", at: broker.time.now), refresh: "r2")))
+        #expect(await broker.get().code == "network_error")
+        let login = await broker.beginLogin()
+        broker.transport.enqueue(
+            .json(200, BrokerHarness.token(Self.access("9", at: broker.time.now, audience: "web"), refresh: "r9")))
+        _ = await broker.call(.get, "/login/callback?code=c-1&state=\(login.state)", key: nil)
+        Self.publishKeys(broker)
+        await Self.runJob(broker)
+        #expect(await broker.progress(login.id).json["error"]?.text == "token_response_error")
+        let next = Self.access("3", at: broker.time.now)
+        broker.transport.enqueue(.json(200, BrokerHarness.token(next, refresh: "r3")))
+        #expect(await broker.get().token == next)
+        // The provider has spent r1.
+        #expect(broker.transport.seen.last?.form["refresh_token"] == "r2")
+    }
+
     /// A device login that was granted `token` while its replica does not get the provider's keys before `gate` is open.
     /// Another replica gets them.
     private struct WaitingDevice {
@@ -296,7 +314,8 @@ internal import TokenBroker
         let earlier: String?
         let gate = Gate()
 
-        init(overEarlier: Bool = false) async throws {
+        /// - Parameter successor: the refresh token that the login is granted.
+        init(overEarlier: Bool = false, granting successor: String? = nil) async throws {
             let store = BrokerFaultyStore(MemoryRecordStore(), revalidateAfter: .seconds(5))
             (broker, script) = try await BrokerHarness.devices(store: store, tenant: nil)
             other = try await BrokerHarness.devices(store: store, script: script, time: broker.time, tenant: nil).broker
@@ -311,11 +330,12 @@ internal import TokenBroker
                  "token_verification": {"access_token": {"audience": "api"}}}
                 """#)
             earlier = overEarlier ? access("0", at: broker.time.now) : nil
-            if let earlier { await other.set(earlier) }
+            if let earlier { await other.set(earlier, refresh: "r0") }
             broker.transport.standing(at: keysAddress, .after(gate, .json(200, provider.keySet)))
             handle = await broker.beginDevice()
             token = access("1", at: broker.time.now)
-            script.enqueue(DeviceScript.granted(token))
+            let refresh = successor ?? "refresh-of-\(token)"
+            script.enqueue(.json(200, BrokerHarness.token(token, refresh: refresh)))
             broker.time.advance(by: .seconds(5))
             await gate.arrivals()
         }
@@ -364,6 +384,14 @@ internal import TokenBroker
         #expect(await login.broker.call(.delete, "/device/\(login.handle)", tenant: "t1").status == 404)
     }
 
+    @Test func `are dropped and not revoked when the session before has the same refresh token`() async throws {
+        let login = try await WaitingDevice(overEarlier: true, granting: "r0")
+        #expect(await login.cancel(at: login.other) == 204)
+        #expect(login.script.revoked.isEmpty)
+        #expect(try await login.other.count(.revocation) == 0)
+        #expect(await login.other.get("policy=local").token == login.earlier)
+    }
+
     @Test func `stay when their device login is cancelled after they were verified`() async throws {
         let login = try await WaitingDevice()
         await Self.runJob(login.other)
@@ -372,7 +400,7 @@ internal import TokenBroker
         #expect(login.script.revoked.isEmpty)
     }
 
-    @Test func `of a later login stay when the device login before it is cancelled`() async throws {
+    @Test func `that were set later stay when the device login before it is cancelled`() async throws {
         let login = try await WaitingDevice()
         let later = Self.access("2", at: login.broker.time.now)
         await login.other.set(later)
