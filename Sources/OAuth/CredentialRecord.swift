@@ -45,6 +45,17 @@ package struct CredentialRecord: Sendable, Equatable {
         return record
     }
 
+    /// The same record, whose set waits, with a renewed set in place of the one before it.
+    package func waiting(over earlier: HeldCredentials?) -> CredentialRecord {
+        guard let waiting else { return self }
+        var record = self
+        record.waiting = WaitingVerification(
+            origin: waiting.origin, replacing: earlier, idToken: waiting.idToken, nonce: waiting.nonce,
+            login: waiting.login, granted: waiting.granted)
+        if earlier?.accessToken != waiting.earlier?.accessToken { record.heldSince = nil }
+        return record
+    }
+
     /// The same record with a set that may be served in place of the one that waits.
     package func settled(to held: HeldCredentials?) -> CredentialRecord {
         var record = self

@@ -225,6 +225,9 @@ final class CredentialsRecords: Sendable {
     ) -> Prepared {
         let isNew = current == 0
         let version = nextVersion(after: max(current, least))
+        var record = record
+        // The set before the one that waits is a new one. It keeps this version when the other is dropped.
+        if record.waiting?.earlier != nil, record.heldSince == nil { record.heldSince = version }
         let open = OpenRecord(
             id: Self.recordID(id), version: version, content: SecretBytes(record.encoded),
             due: record.waiting != nil

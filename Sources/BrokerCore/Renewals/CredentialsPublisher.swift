@@ -88,7 +88,11 @@ final class CredentialsPublisher: Sendable {
         let terms = Publication.Terms(heedsLease: heedsLease, tellsExchange: records.rollback.isRecent)
         if let prepared = publication.prepared, prepared.for == terms { return prepared.change }
         var record = publication.record
-        if terms.tellsExchange { record.exchanged = publication.spent }
+        if let login = publication.waitingLogin {
+            record = login.waiting(over: GrantVerification.record(refusing: record).held)
+        } else if terms.tellsExchange {
+            record.exchanged = publication.spent
+        }
         let change = records.prepare(
             record, id, over: publication.base, fencedFor: heedsLease ? publication.holder : nil,
             replacing: publication.spent.map { [$0] } ?? [],
@@ -142,13 +146,16 @@ final class CredentialsPublisher: Sendable {
         if Self.isRefuted(stored.record, by: publication.record, inExchangeFor: publication.spent) {
             // The session's quarantined refresh token is spent, and to use it would end the session after all.
             publication.quarantine = .drop
-        } else if stored.version > publication.base, !Self.holdsSpent(stored.record, publication) {
+        } else if stored.version > publication.base, !Self.holdsSpent(stored.record, publication),
+            !Self.waitsOver(stored.record, publication)
+        {
             return .conflict(.other)
         } else if publication.quarantine == .none, stored.version == 0 {
             return .conflict(.other)
         }
-        // Otherwise another change has replaced the quarantined credentials, or the lease. The record still holds what was
-        // renewed, and its refresh token is spent.
+        // Otherwise another change has replaced the quarantined credentials, or the lease, or a login's set waits over them. The
+        // record still holds what was renewed, and its refresh token is spent.
+        publication.waitingLogin = Self.waitsOver(stored.record, publication) ? stored.record : nil
         (publication.prepared, publication.base, publication.tries) = (nil, stored.version, 0)
         publication.conflicts += 1
         guard publication.conflicts < 32 else { throw .conflict }
@@ -174,10 +181,21 @@ final class CredentialsPublisher: Sendable {
     /// Whether the stored record has the refresh token that this grant has replaced: an operator has restored it, or a replica
     /// whose own refresh brought no new one has stored it. The grant is its successor.
     private static func holdsSpent(_ stored: CredentialRecord, _ publication: Publication) -> Bool {
+        isSpent(stored.granted, by: publication)
+    }
+
+    /// Whether the stored record has a login's set that waits for its verification, and before it the refresh token that this
+    /// grant has replaced. If the login's set is dropped, that session goes on.
+    private static func waitsOver(_ stored: CredentialRecord, _ publication: Publication) -> Bool {
+        guard let waiting = stored.waiting, !waiting.origin.isRenewal else { return false }
+        return isSpent(waiting.earlier, by: publication)
+    }
+
+    private static func isSpent(_ held: HeldCredentials?, by publication: Publication) -> Bool {
         guard let spent = publication.spent, let successor = publication.record.granted?.refreshTokenDigest else {
             return false
         }
-        return successor != spent && stored.granted?.refreshTokenDigest == spent
+        return successor != spent && held?.refreshTokenDigest == spent
     }
 
     // MARK: Until it is stored

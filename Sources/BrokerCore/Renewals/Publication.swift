@@ -16,6 +16,9 @@ struct Publication: Sendable {
     var holder: String?
     /// The digest of the refresh token that was exchanged for the record's; nil where none was.
     var spent: [UInt8]?
+    /// The stored record where a login's set waits for its verification over the set that was renewed; nil elsewhere. The grant
+    /// takes the place of the set before the login's.
+    var waitingLogin: CredentialRecord?
     /// What becomes of the quarantined credentials in the same commit.
     var quarantine: CredentialsRecords.QuarantineChange = .none
     /// Whether the record's user is known to be the user of the record that it replaces.

@@ -302,6 +302,44 @@ internal import TokenBroker
         #expect(broker.transport.seen.last?.form["refresh_token"] == "r2")
     }
 
+    /// Whether the replica that renews has the provider's keys.
+    @Test(arguments: [false, true])
+    func `that are refused leave a session that was renewed meanwhile`(hasKeys: Bool) async throws {
+        let first = try await Self.broker()
+        Self.publishKeys(first)
+        let earlier = Self.access("1", at: first.time.now)
+        await first.logIn(token: BrokerHarness.token(earlier, refresh: "r1"))
+        first.transport.standing(at: Self.keysAddress, .failure(.connectFailed))
+        let renewing = hasKeys ? first : try await Self.replica(of: first)
+        let loggingIn = try await Self.replica(of: first)
+
+        let gate = Gate()
+        let second = Self.access("2", at: first.time.now)
+        first.transport.enqueue(.after(gate, .json(200, BrokerHarness.token(second, refresh: "r2"))))
+        let renewal = Task { await renewing.get("policy=local_force_refresh") }
+        await gate.arrivals()
+        let login = await loggingIn.beginLogin()
+        first.transport.enqueue(
+            .json(200, BrokerHarness.token(Self.access("9", at: first.time.now, audience: "web"), refresh: "r9")))
+        _ = await loggingIn.call(.get, "/login/callback?code=c-1&state=\(login.state)", key: nil)
+        gate.open()
+        _ = await renewal.value
+        let reader = try await Self.replica(of: first)
+        let tag = await reader.get().tag
+        #expect(await reader.get().token == (hasKeys ? second : earlier))
+        let told = try await first.events().compactMap { $0.data["version"]?.integer.map(CredentialsSnapshot.tag) }
+        #expect(told.last == tag)
+
+        Self.publishKeys(first)
+        await Self.runJob(reader)
+        #expect(await reader.progress(login.id).json["error"]?.text == "token_response_error")
+        #expect(await reader.get().tag == tag)
+        let next = Self.access("3", at: first.time.now)
+        first.transport.enqueue(.json(200, BrokerHarness.token(next, refresh: "r3")))
+        #expect(await reader.get("policy=local_force_refresh").token == next)
+        #expect(first.transport.seen.last?.form["refresh_token"] == "r2")
+    }
+
     /// A device login that was granted `token` while its replica does not get the provider's keys before `gate` is open.
     /// Another replica gets them.
     private struct WaitingDevice {
