@@ -14,20 +14,26 @@ package final class LineWriter: Sendable {
 
     private let descriptor: CInt
     private let capacity: Int
+    private let pause: Duration
     private let notice: @Sendable (_ count: Int) -> [UInt8]
     private let state = Mutex(State())
     private let wakeUp = Semaphore()
+    private let closed = Semaphore()
     private let drained = Semaphore()
 
     /// - Parameters:
     ///   - descriptor: is borrowed and stays open.
     ///   - capacity: the most bytes that may wait to be written.
+    ///   - pause: how long a line waits for others, which are then written with it. The thread is woken once for all of them,
+    ///     and not for each of thousands of lines a second.
     ///   - notice: the line that tells how many lines were dropped.
     package init(
-        descriptor: CInt, capacity: Int = 1 << 20, notice: @escaping @Sendable (_ count: Int) -> [UInt8]
+        descriptor: CInt, capacity: Int = 1 << 20, pause: Duration = .milliseconds(1),
+        notice: @escaping @Sendable (_ count: Int) -> [UInt8]
     ) throws(SystemError) {
         self.descriptor = descriptor
         self.capacity = capacity
+        self.pause = pause
         self.notice = notice
         try Thread.start(name: "log") { self.run() }.detach()
     }
@@ -55,6 +61,7 @@ package final class LineWriter: Sendable {
             return state.isClosed
         }
         if wasClosed { return }
+        closed.signal()
         wakeUp.signal()
         drained.wait(for: limit)
     }
@@ -64,6 +71,7 @@ package final class LineWriter: Sendable {
         var isInLine = false
         while true {
             wakeUp.wait()
+            closed.wait(for: pause)
             while true {
                 let batch = state.withLock { state in
                     let batch = state.pending

@@ -15,6 +15,20 @@ import Testing
         #expect(begun.duration(to: .now) < .seconds(40), "the lines were given up, not waited for")
     }
 
+    @Test func `writes lines together that come one after another, and what is left when it is closed`() throws {
+        var ends: [CInt] = [0, 0]
+        // Each write arrives as a packet of its own.
+        try #require(unsafe socketpair(AF_UNIX, CInt(SOCK_SEQPACKET.rawValue), 0, &ends) == 0)
+        let output = OwnedDescriptor(adopting: ends[0])
+        let input = OwnedDescriptor(adopting: ends[1])
+        let writer = try LineWriter(descriptor: input.rawValue, pause: .seconds(600)) { _ in [] }
+        for line in ["a", "b", "c"] { writer.write(Array(line.utf8)) }
+        writer.close(within: .seconds(50))
+        var packet = [UInt8](repeating: 0, count: 100)
+        let count = unsafe read(output.rawValue, &packet, packet.count)
+        #expect(Array(packet.prefix(count)) == Array("a\nb\nc\n".utf8))
+    }
+
     // H105
     @Test func `tells how many lines did not fit into the queue while the pipe was full`() throws {
         var ends: [CInt] = [0, 0]
