@@ -17,7 +17,7 @@ package struct CredentialRecord: Sendable, Equatable {
     package var exchanged: [UInt8]?
 
     /// The version under which `held` was stored, where the record was written again since without another set for callers;
-    /// nil where that is the record's own version.
+    /// nil where that is the record's own version. `CredentialsRecords.prepare` names it in each record whose set waits.
     package var heldSince: Int64?
 
     /// The set that may be served: the one granted last, or the one before it while that waits for its verification.
@@ -45,14 +45,23 @@ package struct CredentialRecord: Sendable, Equatable {
         return record
     }
 
-    /// The same record, whose set waits, with a renewed set in place of the one before it.
-    package func waiting(over earlier: HeldCredentials?) -> CredentialRecord {
+    /// The same record, whose set waits, with a renewed set in place of the one before it. If callers get another token by it, or
+    /// another expiry, `heldSince` is nil until the record is stored.
+    /// - Parameter spent: the digest of the refresh token that was exchanged for the renewed set's. If the login was granted that
+    ///   token, too, its set gets the successor.
+    package func waiting(over earlier: HeldCredentials?, spent: [UInt8]?) -> CredentialRecord {
         guard let waiting else { return self }
         var record = self
+        if let spent, granted?.refreshTokenDigest == spent {
+            record.granted?.refreshToken = earlier?.refreshToken
+            record.granted?.refreshableFrom = earlier?.refreshableFrom
+        }
         record.waiting = WaitingVerification(
             origin: waiting.origin, replacing: earlier, idToken: waiting.idToken, nonce: waiting.nonce,
             login: waiting.login, granted: waiting.granted)
-        if earlier?.accessToken != waiting.earlier?.accessToken { record.heldSince = nil }
+        if earlier?.accessToken != waiting.earlier?.accessToken || earlier?.expires != waiting.earlier?.expires {
+            record.heldSince = nil
+        }
         return record
     }
 

@@ -51,7 +51,9 @@ package struct GrantIntake: Sendable {
         /// The credentials are stored, and wait for the provider's keys. The error says why.
         case waits(BrokerError)
         /// Another change has come first, or the companions said that nothing is to be stored.
-        case dropped
+        /// - Parameter wasStored: whether the credentials were stored before, and waited for the provider's keys. Then another
+        ///   replica has verified and renewed them, or they were replaced, or their login was cancelled, which has them revoked.
+        case dropped(wasStored: Bool)
     }
 
     /// As `CredentialsWriter.Companions`, and told whether the set waits for its verification, and what is stored.
@@ -102,7 +104,7 @@ package struct GrantIntake: Sendable {
             let stored = try await writer.settle(login: held, by: grant.origin.cause, for: id) {
                 () async throws(StoreError) in try await companions(false, held)
             }
-            return stored.map { .stored($0) } ?? .dropped
+            return stored.map { .stored($0) } ?? .dropped(wasStored: false)
         case .unavailable:
             let stored = try await writer.settle(login: grant.credentials, by: grant.origin.cause, for: id) { earlier in
                 WaitingVerification(
@@ -111,7 +113,7 @@ package struct GrantIntake: Sendable {
             } alongside: { () async throws(StoreError) in
                 try await companions(true, grant.credentials)
             }
-            guard let stored else { return .dropped }
+            guard let stored else { return .dropped(wasStored: false) }
             return try await verify(stored, id)
         }
     }
@@ -145,7 +147,8 @@ package struct GrantIntake: Sendable {
     /// session. Also true where the store does not answer.
     func isHeld(_ grant: Grant, _ id: CredentialsID) async -> Bool {
         do throws(StoreError) {
-            return Self.isHeld(grant.credentials, by: try await renewer.records.reread(id).record.granted)
+            let stored = try await renewer.records.reread(id).record
+            return [stored.granted, stored.waiting?.earlier].contains { Self.isHeld(grant.credentials, by: $0) }
         } catch {
             renewer.records.report(error, id)
             return true
@@ -160,7 +163,9 @@ package struct GrantIntake: Sendable {
     private func verify(_ stored: CredentialsSnapshot, _ id: CredentialsID) async throws(BrokerError) -> Outcome {
         var snapshot = stored
         for _ in 0..<8 {
-            guard let tenant = try await renewer.tenants.currentTenant(id.tenant) else { return .dropped }
+            guard let tenant = try await renewer.tenants.currentTenant(id.tenant) else {
+                return .dropped(wasStored: false)
+            }
             switch await renewer.verification.verify(id, of: tenant, snapshot) {
             case .success(.new(let verified, _)): return .stored(verified)
             case .success(.overtaken):
@@ -170,7 +175,7 @@ package struct GrantIntake: Sendable {
                     throw BrokerError(error)
                 }
                 let isSame = snapshot.record.granted?.accessToken == stored.record.granted?.accessToken
-                guard isSame else { return .dropped }
+                guard isSame else { return .dropped(wasStored: true) }
                 if snapshot.record.waiting == nil { return .stored(snapshot) }
             case .failure(let error): return error.code == .tokenResponseError ? .refused(error) : .waits(error)
             }

@@ -35,10 +35,11 @@ extension DeviceFlow {
             }
             switch outcome {
             case .stored: break
-            case .dropped where hasArrived: break
-            case .dropped:
-                // The login was cancelled meanwhile, so this token will not be used.
-                if await !intake.isHeld(grant, login.credentialsID) {
+            case .dropped(wasStored: false) where hasArrived: break
+            case .dropped(let wasStored):
+                // The login was cancelled meanwhile, or another replica has ended it. If nothing else has this token, nothing will
+                // use it.
+                if !wasStored, await !intake.isHeld(grant, login.credentialsID) {
                     _ = await endpoint.revoke(
                         grant.credentials, for: request.configuration.client, at: request.server)
                 }

@@ -89,7 +89,7 @@ final class CredentialsPublisher: Sendable {
         if let prepared = publication.prepared, prepared.for == terms { return prepared.change }
         var record = publication.record
         if let login = publication.waitingLogin {
-            record = login.waiting(over: GrantVerification.record(refusing: record).held)
+            record = login.waiting(over: GrantVerification.record(refusing: record).held, spent: publication.spent)
         } else if terms.tellsExchange {
             record.exchanged = publication.spent
         }
@@ -139,7 +139,11 @@ final class CredentialsPublisher: Sendable {
         if records.knownVersion(id) <= publication.base { records.forget(id) }
         let (stored, lease) = try await records.readWithLease(id, requiringTombstones: false)
         // An earlier try, of this process or of an earlier one, may have been carried out although its answer was lost.
-        if stored.record.isSame(as: publication.record), publication.tries > 0 || publication.record.granted != nil {
+        // Two replicas may make the same version, so the content counts as well.
+        let tried = publication.prepared?.change.snapshot
+        let isTried = stored.version == tried?.version && stored.record == tried?.record
+        let isSame = stored.record.isSame(as: publication.record)
+        if isTried || isSame && (publication.tries > 0 || publication.record.granted != nil) {
             return .stored(records.adopt(stored, id, due: publication.prepared?.change.due))
         }
         guard try await records.tenantExists(id) else { return .conflict(.other) }
@@ -153,8 +157,8 @@ final class CredentialsPublisher: Sendable {
         } else if publication.quarantine == .none, stored.version == 0 {
             return .conflict(.other)
         }
-        // Otherwise another change has replaced the quarantined credentials, or the lease, or a login's set waits over them. The
-        // record still holds what was renewed, and its refresh token is spent.
+        // Otherwise another change has replaced the quarantined credentials, or the lease, or a login's set waits over what was
+        // renewed. The record still holds that, and its refresh token is spent.
         publication.waitingLogin = Self.waitsOver(stored.record, publication) ? stored.record : nil
         (publication.prepared, publication.base, publication.tries) = (nil, stored.version, 0)
         publication.conflicts += 1
@@ -293,11 +297,13 @@ final class CredentialsPublisher: Sendable {
         previous?.task.cancel()
         await previous?.task.value
         if let holder = previous?.holder { holders.end(holder) }
-        let snapshot = CredentialsSnapshot(unpublished: publication.record, of: publication.id, over: publication.base)
+        // Where a login's set waits, the next process has to find that out anew, by the conflict with it.
+        let base = publication.waitingLogin == nil ? publication.base : publication.firstBase
+        let snapshot = CredentialsSnapshot(unpublished: publication.record, of: publication.id, over: base)
         let entry = JournalEntry(
             id: publication.id, record: publication.record,
             exchange: JournalEntry.Exchange(
-                base: publication.base, holder: publication.holder, spent: spent, grace: grace),
+                base: base, holder: publication.holder, spent: spent, grace: grace),
             origin: origin, isOfSameUser: true)
         do throws(StoreError) {
             try await journal.write(entry)
@@ -306,7 +312,7 @@ final class CredentialsPublisher: Sendable {
             return false
         }
         log.warning("credentials_kept_in_journal", LogField.credentials(publication.id))
-        if records.newestKnown(publication.id) <= publication.base {
+        if records.newestKnown(publication.id) <= base {
             records.serve(snapshot, unpublished: publication.id)
         }
         return true

@@ -5,7 +5,9 @@ internal import OAuth
 struct Publication: Sendable {
     let id: CredentialsID
     var record: CredentialRecord
-    /// The version that the record replaces.
+    /// The version that the renewal started from.
+    let firstBase: Int64
+    /// The version that the record replaces: another one than the first after a conflict.
     var base: Int64
     /// What brought the credentials of the record; nil for the end of a session.
     let origin: BrokerEvent.Origin?
@@ -35,7 +37,7 @@ struct Publication: Sendable {
     ) {
         self.id = id
         self.record = record
-        self.base = base
+        (firstBase, self.base) = (base, base)
         self.origin = origin
         self.events = events
     }

@@ -62,7 +62,10 @@ struct RenewalWriter {
         case .stored(let snapshot) where renewer.records.newestKnown(id) > snapshot.version:
             // The store has answered so late that callers have got what came after this.
             return (.success(.overtaken), false)
-        case .stored where publication.waitingLogin != nil: return (.success(.overtaken), false)
+        case .stored where publication.waitingLogin != nil:
+            // Beneath a login's set, which is to be verified and not this one.
+            if record.waiting != nil { await report.announceOvertaken(basis) }
+            return (.success(.overtaken), false)
         case .stored(let snapshot):
             // A token that lives no longer than the lead time would be due again at once, and at every read.
             if basis.grant == .refreshToken, rest <= tenant.terms.leadTime {
