@@ -7,7 +7,6 @@ internal import HTTPCodec
 internal import HTTPSClient
 internal import JSON
 internal import OAuth
-internal import Synchronization
 internal import Testing
 internal import TokenBroker
 
@@ -366,13 +365,10 @@ internal import TokenBroker
         first.transport.enqueue(.json(200, BrokerHarness.token(third, refresh: "r3")))
         let loggingIn = try await Self.replica(of: first)
         _ = await loggingIn.call(.get, "/login/callback?code=c-1&state=\(login.state)", key: nil)
-        let writes = Mutex(0)
-        store.disturb(Array(repeating: .refuse, count: 10_000)) { change in
-            guard change.writes(.credentials) else { return false }
-            return writes.withLock { count in
-                count += 1
-                return count > 1
-            }
+        let row = RecordID(.credentials, TenantName("t1")!, key: "default")
+        let standing = try #require(try await first.vault.read(row)).version
+        store.disturb(Array(repeating: .refuse, count: 1000)) { change in
+            if case .replace(let record, standing, _) = change { record.id == row } else { false }
         }
         gate.open()
         _ = await renewal.value
