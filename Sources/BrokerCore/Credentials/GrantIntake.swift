@@ -134,13 +134,12 @@ package struct GrantIntake: Sendable {
         guard let waiting = current.record.waiting, let set = current.record.granted, waiting.login == login,
             waiting.origin == origin
         else { return try await records.commit([removal]) }
-        let revocation =
-            Self.isHeld(set, by: waiting.earlier) ? nil : revocations.revocation(of: set, id, of: tenant)
+        let revocation = Self.isHeld(set, by: waiting.earlier) ? [] : revocations.revocation(of: set, id, of: tenant)
         _ = try await records.write(
             GrantVerification.record(refusing: current.record), id, over: current,
-            alongside: [removal] + (revocation.map { [$0] } ?? [])
+            alongside: [removal] + revocation
         ) { _ in [] }
-        if revocation != nil { revocations.beginSoon() }
+        if !revocation.isEmpty { revocations.beginSoon() }
     }
 
     /// Whether the stored credentials have the refresh token of a grant that was dropped, so that a revocation would end their

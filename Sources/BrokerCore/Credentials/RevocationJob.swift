@@ -113,15 +113,15 @@ package final class RevocationJob: Sendable {
 
     // MARK: At a login
 
-    /// The change that has a grant revoked that will never be used, at once and again for a day; nil where the provider cannot
+    /// The change that has a grant revoked that will never be used, at once and again for a day; none where the provider cannot
     /// end sessions. `beginSoon` is to be called once it is committed.
-    func revocation(of held: HeldCredentials, _ id: CredentialsID, by server: AuthorizationServer) -> VaultChange? {
-        server.canRevoke ? revocation(of: held, id) : nil
+    func revocation(of held: HeldCredentials, _ id: CredentialsID, by server: AuthorizationServer) -> [VaultChange] {
+        server.canRevoke ? [revocation(of: held, id)] : []
     }
 
     /// The same for a grant whose provider's endpoints may not be known now.
-    func revocation(of held: HeldCredentials, _ id: CredentialsID, of tenant: Tenant) -> VaultChange? {
-        mayRevoke(tenant) ? revocation(of: held, id) : nil
+    func revocation(of held: HeldCredentials, _ id: CredentialsID, of tenant: Tenant) -> [VaultChange] {
+        mayRevoke(tenant) ? [revocation(of: held, id)] : []
     }
 
     private func revocation(of held: HeldCredentials, _ id: CredentialsID) -> VaultChange {

@@ -303,8 +303,7 @@ final class LoginRedemption: Sendable {
         case .inDoubt, .granted(nil): break
         case .refused: settlement = [codeGuard.removal]
         case .granted(let unused?):
-            let revocation = revocations.revocation(of: unused, login.credentialsID, by: server)
-            settlement = [codeGuard.removal] + (revocation.map { [$0] } ?? [])
+            settlement = [codeGuard.removal] + revocations.revocation(of: unused, login.credentialsID, by: server)
         }
         do throws(StoreError) {
             try await logins.replace(

@@ -147,19 +147,18 @@ final class CredentialsPublisher: Sendable {
             return .stored(records.adopt(stored, id, due: publication.prepared?.change.due))
         }
         guard try await records.tenantExists(id) else { return .conflict(.other) }
+        let waitsOver = Self.waitsOver(stored.record, publication)
         if Self.isRefuted(stored.record, by: publication.record, inExchangeFor: publication.spent) {
             // The session's quarantined refresh token is spent, and to use it would end the session after all.
             publication.quarantine = .drop
-        } else if stored.version > publication.base, !Self.holdsSpent(stored.record, publication),
-            !Self.waitsOver(stored.record, publication)
-        {
+        } else if stored.version > publication.base, !waitsOver, !Self.holdsSpent(stored.record, publication) {
             return .conflict(.other)
         } else if publication.quarantine == .none, stored.version == 0 {
             return .conflict(.other)
         }
         // Otherwise another change has replaced the quarantined credentials, or the lease, or a login's set waits over what was
         // renewed. The record still holds that, and its refresh token is spent.
-        publication.waitingLogin = Self.waitsOver(stored.record, publication) ? stored.record : nil
+        publication.waitingLogin = waitsOver ? stored.record : nil
         (publication.prepared, publication.base, publication.tries) = (nil, stored.version, 0)
         publication.conflicts += 1
         guard publication.conflicts < 32 else { throw .conflict }
