@@ -30,19 +30,11 @@ internal import TokenBroker
             base = MemoryRecordStore { time.monotonic }
             store = BrokerFaultyStore(base, revalidateAfter: .seconds(5))
             journalStore = BrokerFaultyStore(try await FileRecordStore(directory: directory.path))
-            journal = try Self.journal(journalStore)
+            journal = try Journal(in: journalStore)
             broker = try await BrokerHarness(store: store, time: time, journal: journal)
             await broker.makeTenant("t1", #"{"client_id": "c1"\#(members)}"#)
             await broker.set("a1", refresh: "r1")
             time.advance(by: .seconds(3600))
-        }
-
-        static func journal(_ directory: StoreFixtureDirectory) async throws -> Journal {
-            try journal(try await FileRecordStore(directory: directory.path))
-        }
-
-        private static func journal(_ store: any RecordStore) throws -> Journal {
-            Journal(vault: Vault(store: store, keyring: try Keyring(parsing: BrokerHarness.masterKeys)))
         }
 
         /// Refreshes, and has the store go away before the grant is stored.
@@ -123,7 +115,7 @@ internal import TokenBroker
         // As after a kill: no call was told of the end.
         let abandoned = setting.journal
         await abandoned.close()
-        let journal = try await Setting.journal(setting.directory)
+        let journal = try await setting.directory.journal()
         let next = try await setting.another(journal)
         try await next.broker.core.takeUpJournal()
         setting.time.advance(by: .seconds(20))
@@ -144,7 +136,7 @@ internal import TokenBroker
         await setting.broker.makeTenant("t1", #"{"client_id": "\#(clientID)"}"#)
         #expect(await setting.refreshWithoutStore().token == "a2")
         await setting.journal.close()
-        let next = try await setting.another(try await Setting.journal(setting.directory))
+        let next = try await setting.another(try await setting.directory.journal())
         try await next.broker.core.takeUpJournal()
         setting.time.advance(by: .seconds(20))
         await setting.untilStored(by: next)
@@ -175,7 +167,7 @@ internal import TokenBroker
                 LeaseClaim(
                     holder: "other", replacing: holder, replacesStanding: true, for: .seconds(20), marksUse: true))
         ])
-        let journal = try await Setting.journal(setting.directory)
+        let journal = try await setting.directory.journal()
         let next = try await setting.another(journal)
         let start = setting.time.monotonic
         try await next.broker.core.takeUpJournal()
@@ -228,7 +220,7 @@ internal import TokenBroker
         let other = try await setting.another()
         #expect(await other.logOut().status == 204)
         await setting.journal.close()
-        let next = try await setting.another(try await Setting.journal(setting.directory))
+        let next = try await setting.another(try await setting.directory.journal())
         try await next.broker.core.takeUpJournal()
         #expect(await next.get("policy=local").code == "missing_token_container")
         #expect(next.broker.core.credentials.countInJournal == 0)
@@ -254,7 +246,7 @@ internal import TokenBroker
         let disk = try await FileRecordStore(directory: setting.directory.path)
         if isLoggedOut, try await disk.read(grant.id) == nil { try await disk.commit([.insert(grant)]) }
         let store = BrokerFaultyStore(setting.base, revalidateAfter: .seconds(5))
-        let journal = Journal(vault: Vault(store: disk, keyring: try Keyring(parsing: BrokerHarness.masterKeys)))
+        let journal = try Journal(in: disk)
         let next = try await BrokerHarness(store: store, time: setting.time, journal: journal)
         _ = try await next.broker.core.tenants.tenant(TenantName("t1")!)
         store.isAway = true

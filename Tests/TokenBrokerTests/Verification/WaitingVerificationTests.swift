@@ -34,13 +34,19 @@ internal import TokenBroker
 
     /// A broker whose user `ada` has an expired token `1`, started anew, so that it knows no keys and does not get them.
     private static func restarted(expired: Bool = true) async throws -> (broker: BrokerHarness, earlier: String) {
-        let first = try await broker()
-        publishKeys(first)
-        let earlier = access("1", at: first.time.now)
-        await first.logIn(token: BrokerHarness.token(earlier, refresh: "r1"))
+        let (first, earlier) = try await loggedIn()
         first.time.advance(by: expired ? .seconds(3601) : .seconds(60))
-        first.transport.standing(at: keysAddress, .failure(.connectFailed))
         return (try await replica(of: first), earlier)
+    }
+
+    /// A broker whose user `ada` has the token `1`, and which knows the keys. No other replica gets them.
+    private static func loggedIn() async throws -> (broker: BrokerHarness, earlier: String) {
+        let broker = try await broker()
+        publishKeys(broker)
+        let earlier = access("1", at: broker.time.now)
+        await broker.logIn(token: BrokerHarness.token(earlier, refresh: "r1"))
+        broker.transport.standing(at: keysAddress, .failure(.connectFailed))
+        return (broker, earlier)
     }
 
     private static func replica(of broker: BrokerHarness) async throws -> BrokerHarness {
@@ -302,28 +308,44 @@ internal import TokenBroker
         #expect(broker.transport.seen.last?.form["refresh_token"] == "r2")
     }
 
-    /// Whether the replica that renews has the provider's keys.
-    @Test(arguments: [false, true])
-    func `that are refused leave a session that was renewed meanwhile`(hasKeys: Bool) async throws {
-        let first = try await Self.broker()
-        Self.publishKeys(first)
-        let earlier = Self.access("1", at: first.time.now)
-        await first.logIn(token: BrokerHarness.token(earlier, refresh: "r1"))
-        first.transport.standing(at: Self.keysAddress, .failure(.connectFailed))
-        let renewing = hasKeys ? first : try await Self.replica(of: first)
-        let loggingIn = try await Self.replica(of: first)
-
+    /// Begins a renewal at a replica, and stores the set of a login while the provider has not answered the renewal.
+    /// - Parameters:
+    ///   - granted: the access token and the refresh token that the login is granted.
+    ///   - isStored: runs once the login's set is stored, before the provider answers the renewal.
+    /// - Returns: the renewed access token, whose refresh token is r2, and the login's id.
+    private static func renew(
+        at renewing: BrokerHarness, andLogInAt loggingIn: BrokerHarness, granted: (access: String, refresh: String),
+        isStored: () async throws -> Void = {}
+    ) async throws -> (renewed: String, login: String) {
         let gate = Gate()
-        let second = Self.access("2", at: first.time.now)
-        first.transport.enqueue(.after(gate, .json(200, BrokerHarness.token(second, refresh: "r2"))))
+        let renewed = access("2", at: renewing.time.now)
+        renewing.transport.enqueue(.after(gate, .json(200, BrokerHarness.token(renewed, refresh: "r2"))))
         let renewal = Task { await renewing.get("policy=local_force_refresh") }
         await gate.arrivals()
         let login = await loggingIn.beginLogin()
-        first.transport.enqueue(
-            .json(200, BrokerHarness.token(Self.access("9", at: first.time.now, audience: "web"), refresh: "r9")))
+        loggingIn.transport.enqueue(.json(200, BrokerHarness.token(granted.access, refresh: granted.refresh)))
         _ = await loggingIn.call(.get, "/login/callback?code=c-1&state=\(login.state)", key: nil)
+        try await isStored()
         gate.open()
         _ = await renewal.value
+        return (renewed, login.id)
+    }
+
+    /// Expects that the next refresh presents r2.
+    private static func expectSuccessor(at broker: BrokerHarness) async {
+        let next = access("4", at: broker.time.now)
+        broker.transport.enqueue(.json(200, BrokerHarness.token(next, refresh: "r4")))
+        #expect(await broker.get("policy=local_force_refresh").token == next)
+        #expect(broker.transport.seen.last?.form["refresh_token"] == "r2")
+    }
+
+    /// Whether the replica that renews has the provider's keys.
+    @Test(arguments: [false, true])
+    func `that are refused leave a session that was renewed meanwhile`(hasKeys: Bool) async throws {
+        let (first, earlier) = try await Self.loggedIn()
+        let (second, login) = try await Self.renew(
+            at: hasKeys ? first : try await Self.replica(of: first), andLogInAt: try await Self.replica(of: first),
+            granted: (Self.access("9", at: first.time.now, audience: "web"), "r9"))
         let reader = try await Self.replica(of: first)
         let tag = await reader.get().tag
         #expect(await reader.get().token == (hasKeys ? second : earlier))
@@ -332,94 +354,60 @@ internal import TokenBroker
 
         Self.publishKeys(first)
         await Self.runJob(reader)
-        #expect(await reader.progress(login.id).json["error"]?.text == "token_response_error")
+        #expect(await reader.progress(login).json["error"]?.text == "token_response_error")
         #expect(await reader.get().tag == tag)
-        let next = Self.access("3", at: first.time.now)
-        first.transport.enqueue(.json(200, BrokerHarness.token(next, refresh: "r3")))
-        #expect(await reader.get("policy=local_force_refresh").token == next)
-        #expect(first.transport.seen.last?.form["refresh_token"] == "r2")
+        await Self.expectSuccessor(at: reader)
     }
 
     @Test func `of a login outlive a renewal beneath them that the next process takes from the journal`() async throws {
-        let first = try await Self.broker()
-        Self.publishKeys(first)
-        await first.logIn(token: BrokerHarness.token(Self.access("1", at: first.time.now), refresh: "r1"))
-        first.transport.standing(at: Self.keysAddress, .failure(.connectFailed))
+        let (first, _) = try await Self.loggedIn()
         let directory = StoreFixtureDirectory()
-        func journal() async throws -> Journal {
-            let store = try await FileRecordStore(directory: directory.path)
-            return Journal(vault: Vault(store: store, keyring: try Keyring(parsing: BrokerHarness.masterKeys)))
+        let (store, ending) = (
+            BrokerFaultyStore(first.store, revalidateAfter: .seconds(5)), try await directory.journal()
+        )
+        let renewing = try await BrokerHarness(
+            store: store, transport: first.transport, time: first.time, journal: ending)
+        let (_, login) = try await Self.renew(
+            at: renewing, andLogInAt: try await Self.replica(of: first),
+            granted: (Self.access("9", at: first.time.now, audience: "web"), "r9")
+        ) {
+            // The store goes away after the conflict of the two.
+            let row = RecordID(.credentials, TenantName("t1")!, key: "default")
+            let standing = try #require(try await first.vault.read(row)).version
+            store.disturb(Array(repeating: .refuse, count: 1000)) { change in
+                if case .replace(let record, standing, _) = change { record.id == row } else { false }
+            }
         }
-        let (store, time) = (BrokerFaultyStore(first.store, revalidateAfter: .seconds(5)), first.time)
-        let ending = try await journal()
-        let renewing = try await BrokerHarness(store: store, transport: first.transport, time: time, journal: ending)
-
-        // The login is stored while the renewal's call is under way, and the store goes away after the conflict of the two.
-        let gate = Gate()
-        let second = Self.access("2", at: time.now)
-        first.transport.enqueue(.after(gate, .json(200, BrokerHarness.token(second, refresh: "r2"))))
-        let renewal = Task { await renewing.get("policy=local_force_refresh") }
-        await gate.arrivals()
-        let login = await first.beginLogin()
-        let third = Self.access("3", at: time.now, audience: "web")
-        first.transport.enqueue(.json(200, BrokerHarness.token(third, refresh: "r3")))
-        let loggingIn = try await Self.replica(of: first)
-        _ = await loggingIn.call(.get, "/login/callback?code=c-1&state=\(login.state)", key: nil)
-        let row = RecordID(.credentials, TenantName("t1")!, key: "default")
-        let standing = try #require(try await first.vault.read(row)).version
-        store.disturb(Array(repeating: .refuse, count: 1000)) { change in
-            if case .replace(let record, standing, _) = change { record.id == row } else { false }
-        }
-        gate.open()
-        _ = await renewal.value
         while await renewing.metric("token_broker_journal_entries") != 1 { await Task.yield() }
         store.isAway = true
         await renewing.broker.finish()
         await ending.close()
 
         let next = try await BrokerHarness(
-            store: BrokerFaultyStore(first.store, revalidateAfter: .seconds(5)), transport: first.transport, time: time,
-            journal: try await journal())
+            store: BrokerFaultyStore(first.store, revalidateAfter: .seconds(5)), transport: first.transport,
+            time: first.time, journal: try await directory.journal())
         try await next.broker.core.takeUpJournal()
         while await next.metric("token_broker_journal_entries") != 0 { await Task.yield() }
-        #expect(await next.progress(login.id).json["status"]?.text == "pending")
+        #expect(await next.progress(login).json["status"]?.text == "pending")
         Self.publishKeys(first)
         await Self.runJob(next)
-        #expect(await next.progress(login.id).json["error"]?.text == "token_response_error")
-        let fourth = Self.access("4", at: time.now)
-        first.transport.enqueue(.json(200, BrokerHarness.token(fourth, refresh: "r4")))
-        #expect(await next.get("policy=local_force_refresh").token == fourth)
-        #expect(first.transport.seen.last?.form["refresh_token"] == "r2")
+        #expect(await next.progress(login).json["error"]?.text == "token_response_error")
+        await Self.expectSuccessor(at: next)
         await next.broker.finish()
     }
 
     /// Whether the login is verified in the end, or refused.
     @Test(arguments: [false, true])
     func `that were granted the refresh token of a session get its successor, too`(isGood: Bool) async throws {
-        let first = try await Self.broker()
-        Self.publishKeys(first)
-        await first.logIn(token: BrokerHarness.token(Self.access("1", at: first.time.now), refresh: "r1"))
-        first.transport.standing(at: Self.keysAddress, .failure(.connectFailed))
-        let (renewing, loggingIn) = (try await Self.replica(of: first), try await Self.replica(of: first))
-        let gate = Gate()
-        let second = BrokerHarness.token(Self.access("2", at: first.time.now), refresh: "r2")
-        first.transport.enqueue(.after(gate, .json(200, second)))
-        let renewal = Task { await renewing.get("policy=local_force_refresh") }
-        await gate.arrivals()
-        let login = await loggingIn.beginLogin()
-        let third = Self.access("3", at: first.time.now, audience: isGood ? "api" : "web")
-        first.transport.enqueue(.json(200, BrokerHarness.token(third, refresh: "r1")))
-        _ = await loggingIn.call(.get, "/login/callback?code=c-1&state=\(login.state)", key: nil)
-        gate.open()
-        _ = await renewal.value
+        let (first, _) = try await Self.loggedIn()
+        let (_, login) = try await Self.renew(
+            at: try await Self.replica(of: first), andLogInAt: try await Self.replica(of: first),
+            granted: (Self.access("3", at: first.time.now, audience: isGood ? "api" : "web"), "r1"))
         Self.publishKeys(first)
         let reader = try await Self.replica(of: first)
         await Self.runJob(reader)
-        #expect(await reader.progress(login.id).json["status"]?.text == (isGood ? "completed" : "failed"))
-        let fourth = Self.access("4", at: first.time.now)
-        first.transport.enqueue(.json(200, BrokerHarness.token(fourth, refresh: "r4")))
-        #expect(await reader.get("policy=local_force_refresh").token == fourth)
-        #expect(first.transport.seen.last?.form["refresh_token"] == "r2")
+        #expect(await reader.progress(login).json["status"]?.text == (isGood ? "completed" : "failed"))
+        await Self.expectSuccessor(at: reader)
     }
 
     /// A device login that was granted `token` while its replica does not get the provider's keys before `gate` is open.
