@@ -34,6 +34,19 @@ extension HeldCredentials {
         successor.level == .user && differs(from: successor.identity, successor.userID)
     }
 
+    /// Whether these credentials and others are known to be one user's. Not the contrary of `isOfOtherUser`: where one of the two
+    /// users is not known, both are false.
+    package func isKnownToBeSameUser(as other: HeldCredentials) -> Bool {
+        guard level == .user, other.level == .user else { return false }
+        if let own = identity.subject, let theirs = other.identity.subject { return own == theirs }
+        if let own = identity.userID, let theirs = other.identity.userID { return own == theirs }
+        // Identifiers of different kinds may be equal by chance. An imported identifier has no kind.
+        guard identity.isUnknown || other.identity.isUnknown, let own = userID, let theirs = other.userID else {
+            return false
+        }
+        return own == theirs
+    }
+
     /// Whether the credentials that a refresh of these brought have a subject that cannot be compared with their user ID,
     /// because the kind of that ID is not known.
     package func learnsSubject(from successor: HeldCredentials) -> Bool {

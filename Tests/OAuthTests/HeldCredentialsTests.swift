@@ -18,27 +18,43 @@ import Testing
     }
 
     /// For the held credentials and their successor: the user ID and the identifiers of known kind. Then whether they are
-    /// different users.
-    private static let names: [(String, UserIdentity, String, UserIdentity, Bool)] = [
-        ("ada", UserIdentity(), "bob", UserIdentity(), false), ("ada", UserIdentity(), "ada", UserIdentity(), false),
-        ("ada", UserIdentity(), "bob", UserIdentity(userID: "bob"), true),
-        ("ada", UserIdentity(), "ada", UserIdentity(userID: "ada"), false),
-        ("ada", UserIdentity(userID: "ada"), "bob", UserIdentity(), true),
-        ("ada", UserIdentity(), "bob", UserIdentity(subject: "bob"), false),
-        ("ada", UserIdentity(subject: "ada"), "bob", UserIdentity(), false),
-        ("ada", UserIdentity(userID: "ada"), "bob", UserIdentity(userID: "bob"), true),
-        ("ada", UserIdentity(subject: "ada"), "bob", UserIdentity(subject: "bob"), true),
-        ("ada", UserIdentity(userID: "ada"), "bob", UserIdentity(subject: "bob"), false),
-        ("7", UserIdentity(userID: "7", subject: "ada"), "8", UserIdentity(userID: "8", subject: "ada"), false),
-        ("7", UserIdentity(userID: "7", subject: "ada"), "7", UserIdentity(userID: "7", subject: "bob"), true),
+    /// different users, and whether they are known to be one user.
+    private static let names: [(String, UserIdentity, String, UserIdentity, Bool, Bool)] = [
+        ("ada", UserIdentity(), "bob", UserIdentity(), false, false),
+        ("ada", UserIdentity(), "ada", UserIdentity(), false, true),
+        ("ada", UserIdentity(), "bob", UserIdentity(userID: "bob"), true, false),
+        ("ada", UserIdentity(), "ada", UserIdentity(userID: "ada"), false, true),
+        ("ada", UserIdentity(userID: "ada"), "bob", UserIdentity(), true, false),
+        ("ada", UserIdentity(), "bob", UserIdentity(subject: "bob"), false, false),
+        ("ada", UserIdentity(subject: "ada"), "bob", UserIdentity(), false, false),
+        ("ada", UserIdentity(userID: "ada"), "bob", UserIdentity(userID: "bob"), true, false),
+        ("ada", UserIdentity(subject: "ada"), "bob", UserIdentity(subject: "bob"), true, false),
+        ("ada", UserIdentity(userID: "ada"), "bob", UserIdentity(subject: "bob"), false, false),
+        ("7", UserIdentity(userID: "7", subject: "ada"), "8", UserIdentity(userID: "8", subject: "ada"), false, true),
+        ("7", UserIdentity(userID: "7", subject: "ada"), "7", UserIdentity(userID: "7", subject: "bob"), true, false),
+        ("ada", UserIdentity(subject: "ada"), "ada", UserIdentity(userID: "ada"), false, false),
+        ("ada", UserIdentity(), "ada", UserIdentity(subject: "ada"), false, true),
     ]
 
     @Test(arguments: names.indices)
     func `are another user's when identifiers of one known kind differ`(index: Int) {
-        let (own, identity, other, otherIdentity, isOther) = Self.names[index]
+        let (own, identity, other, otherIdentity, isOther, _) = Self.names[index]
         var (held, successor) = (Sample.held(userID: own), Sample.held(userID: other))
         (held.identity, successor.identity) = (identity, otherIdentity)
         #expect(held.isOfOtherUser(than: successor) == isOther)
+    }
+
+    @Test(arguments: names.indices)
+    func `are known to be one user's when an identifier is equal and may be compared`(index: Int) {
+        let (own, identity, other, otherIdentity, _, isSame) = Self.names[index]
+        var (held, successor) = (Sample.held(userID: own), Sample.held(userID: other))
+        (held.identity, successor.identity) = (identity, otherIdentity)
+        #expect(held.isKnownToBeSameUser(as: successor) == isSame)
+        #expect(successor.isKnownToBeSameUser(as: held) == isSame)
+        held.userID = nil
+        held.identity = UserIdentity()
+        #expect(!held.isKnownToBeSameUser(as: successor))
+        #expect(!held.isKnownToBeSameUser(as: held))
     }
 
     @Test func `a grant's own words hold`() {
