@@ -4,11 +4,12 @@ package enum StoreError: Error, Equatable, Sendable {
     /// A record does not have the version or the state that a change names, or a look-up digest is taken. Nothing was
     /// changed. The caller must read again and decide again.
     case conflict
-    /// The store did not answer in time, refused, or cannot write now. Retrying later may help. `commit` throws this
-    /// only after it has tried to find out whether its changes arrived; they may have arrived all the same.
+    /// The store did not answer in time, refused, or cannot write now. Retrying later may help, once an operator has put right
+    /// what the store lacks. `commit` throws this only after it has tried to find out whether its changes arrived; they may
+    /// have arrived all the same.
     case unavailable
     /// Records cannot be opened with the configured keys, or the store's own files or tables are damaged. Retrying
-    /// cannot help; an operator must look. The text says where to look and contains no secret.
+    /// cannot help before an operator has looked. The text says where to look and contains no secret.
     case damaged(String)
 }
 

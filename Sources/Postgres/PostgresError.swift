@@ -84,7 +84,9 @@ extension PostgresError: CustomStringConvertible, CustomDebugStringConvertible {
 
     package var debugDescription: String {
         var text = description
-        if let sqlstate, let meaning = Self.meaning(of: sqlstate) { text += ", \(meaning)" }
+        if let sqlstate, let meaning = Self.meaning(of: sqlstate) ?? Self.remedy(of: sqlstate.prefix(2)) {
+            text += ", \(meaning)"
+        }
         if case .connectionFailed(_, let detail) = self, !detail.isEmpty { text += ": \(detail)" }
         return text
     }
@@ -96,8 +98,12 @@ extension PostgresError: CustomStringConvertible, CustomDebugStringConvertible {
         case "28P01": "the password is wrong"
         case "28000": "the role may not log in from here; see pg_hba.conf"
         case "3D000": "there is no such database"
-        case "42501": "the role lacks a privilege"
-        case "53100": "the server's disk is full"
+        case "3F000": "the schema of the tables is gone: put it back, or correct the role's search_path"
+        case "42501":
+            "the role lacks a privilege: grant it again what it needs on the tables, their sequences and their schema"
+        case "42P01": "a table is missing: put it back, or correct the role's search_path"
+        case "42703": "a column is missing: undo the change of the table"
+        case "53100": "the server's disk is full: free room on it"
         case "53200": "the server is out of memory"
         case "53300": "the server has too many connections"
         case "57P01": "an administrator ended the connection or stopped the server"
@@ -106,6 +112,20 @@ extension PostgresError: CustomStringConvertible, CustomDebugStringConvertible {
         case "57P05": "the server ended the connection because it was idle"
         case "57014": "the statement took longer than statement_timeout"
         case "25006": "the server is read-only: a standby, or default_transaction_read_only"
+        default: nil
+        }
+    }
+
+    /// What an operator does about the other states of a class.
+    private static func remedy(of sqlstateClass: Substring) -> String? {
+        switch sqlstateClass {
+        case "22", "23", "P0":
+            "the tables refuse a row that this build writes: remove constraints and triggers that were added to them, and undo "
+                + "changes of their columns"
+        case "42", "3F": "the tables are not what this build needs: undo what was changed"
+        case "53", "54": "the server lacks something, or a limit is exceeded: see the server's log"
+        case "55": "the tables are locked or in use: see pg_stat_activity and pg_locks"
+        case "58", "XX": "the server has met a fault of its own or of its disk: see the server's log"
         default: nil
         }
     }

@@ -62,6 +62,13 @@ package final class SingleFlight<Key: Hashable & Sendable, Value: Sendable>: Sen
         }
     }
 
+    /// Gives this value to the callers that wait for the work of `key` now. The work goes on, and callers that come later wait for
+    /// it.
+    package func answer(_ key: Key, with value: Value) {
+        let waiters = state.withLock { $0.flights[key]?.waiters.removeAll() ?? [] }
+        for waiter in waiters { waiter.resume(returning: value) }
+    }
+
     /// Suspends until no work is in flight.
     package func finish() async {
         await state.withLock { $0.flights.isEmpty ? nil : $0.idle.enter() }?.value()

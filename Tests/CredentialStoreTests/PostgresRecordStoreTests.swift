@@ -464,17 +464,24 @@ internal import Testing
         #expect(reported.withLock { $0 }.first?.sqlstate == "3D000")
     }
 
-    @Test func `a schema that was damaged is said to be`() async throws {
+    // H083
+    @Test func `a store whose table is gone is away until the table is back, and the operator learns why`() async throws {
         let server = try await PostgresServer.shared.value
         let database = try await server.makeDatabase()
-        let store = try await Self.open(database)
+        let reported = Mutex<[PostgresError]>([])
+        let store = try await Self.open(database, report: { error in reported.withLock { $0.append(error) } })
+        try await store.commit([.insert(Self.record())])
         let connection = try await PostgresServer.connect(PostgresServer.configuration(server.uri(database: database)))
         _ = try await connection.execute(
-            PostgresStatement("DROP TABLE token_broker_records"), until: .after(.seconds(20)))
-        guard case .damaged = await Self.failure({ _ = try await store.read(Self.credentials) }) else {
-            Issue.record("not damaged")
-            return
-        }
+            PostgresStatement("ALTER TABLE token_broker_records RENAME TO elsewhere"), until: .after(.seconds(20)))
+        #expect(await Self.failure { _ = try await store.read(Self.credentials) } == .unavailable)
+        #expect(await Self.failure { try await store.commit([.replace(Self.record(2), version: 1)]) } == .unavailable)
+        let text = reported.withLock { $0.last.map { String(reflecting: $0) } } ?? ""
+        #expect(text.contains("SQLSTATE 42P01") && text.contains("put it back"), "\(text)")
+        _ = try await connection.execute(
+            PostgresStatement("ALTER TABLE elsewhere RENAME TO token_broker_records"), until: .after(.seconds(20)))
+        #expect(try await store.read(Self.credentials) == Self.record())
+        try await store.commit([.replace(Self.record(2), version: 1)])
         await connection.close()
         await store.close()
     }

@@ -67,6 +67,8 @@ package final class AccountFlow: Sendable {
             response, origin: .activation, to: tenant.configuration, by: server, now: time.now)
         let outcome = try await intake.take(grant, for: id) { _, _ async throws(StoreError) in
             try await self.records.tenantExists(id) ? ([], []) : nil
+        } stalled: {
+            self.flights.answer(refreshID, with: .failure(.grantNotStored))
         }
         let stored: Activated
         switch outcome {

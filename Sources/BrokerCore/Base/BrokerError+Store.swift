@@ -8,8 +8,8 @@ extension BrokerError {
         case .unavailable:
             self.init(
                 .storageUnavailable,
-                "The credential store did not answer. A change that was asked for may have been made or not; asking "
-                    + "again is safe.",
+                "The credential store did not answer, or refused. A change that was asked for may have been made or not; "
+                    + "asking again is safe.",
                 retryAfter: 1)
         case .conflict:
             self.init(
@@ -22,4 +22,14 @@ extension BrokerError {
         }
         storeError = error
     }
+
+    /// What callers get who wait for credentials that a provider has granted and the store does not take.
+    static let grantNotStored: BrokerError = {
+        var error = BrokerError(
+            .storageUnavailable,
+            "The provider has granted new credentials, and the credential store does not take them yet. They are kept, and "
+                + "stored as soon as it does.", retryAfter: 1)
+        error.storeError = .unavailable
+        return error
+    }()
 }

@@ -121,7 +121,8 @@ package final class CredentialsProvider: Sendable {
                 }
                 switch run.value {
                 case .failure(let error):
-                    guard !error.endsSession, mayServeHeld, error.code != .storageUnavailable else {
+                    let mayBeLoggedOut = error.code == .storageUnavailable && error != .grantNotStored
+                    guard !error.endsSession, mayServeHeld, !mayBeLoggedOut else {
                         throw error.after(snapshot.record)
                     }
                     // The present token is valid. The record is read once more, though: the renewal may have found a logout.

@@ -2,6 +2,7 @@ package import CredentialStore
 internal import Cryptography
 internal import ExternalText
 package import OAuth
+internal import Reactor
 internal import Synchronization
 internal import Waiting
 
@@ -33,16 +34,19 @@ package final class CredentialsWriter: Sendable {
         }
     }
 
-    /// Stores the credentials of a login in place of any others. A code can be redeemed once, so a store that does not answer
-    /// is asked again until it does.
+    /// Stores the credentials of a login in place of any others. A code can be redeemed once, so a store that does not take
+    /// them is asked again until it does.
     /// - Parameter waiting: what is known of credentials that are not verified yet, from the credentials before them; nil for
     ///   verified ones. No event tells of those that wait.
+    /// - Parameter stalled: called after each failed try since the store has taken nothing for
+    ///   `CredentialsRecords.callersPatience`.
     /// - Returns: nil when `companions` returned nil.
     package func settle(
         login held: HeldCredentials, by origin: BrokerEvent.Origin, for id: CredentialsID,
-        waiting: ((_ earlier: HeldCredentials?) -> WaitingVerification)? = nil, alongside companions: Companions
+        waiting: ((_ earlier: HeldCredentials?) -> WaitingVerification)? = nil, alongside companions: Companions,
+        stalled: () -> Void = {}
     ) async throws(BrokerError) -> CredentialsSnapshot? {
-        try await untilStoreAnswers(id) { () async throws(StoreError) in
+        try await untilStored(id, stalled) { () async throws(StoreError) in
             if let snapshot = try await self.overwrite(id, with: held, by: origin, waiting, companions) {
                 return snapshot
             }
@@ -54,20 +58,19 @@ package final class CredentialsWriter: Sendable {
         }
     }
 
-    /// Runs `body` again while the store does not answer.
-    private func untilStoreAnswers<R>(
-        _ id: CredentialsID, _ body: () async throws(StoreError) -> R
+    /// Runs `body` again until the store takes what was granted, whatever it says meanwhile.
+    private func untilStored<R>(
+        _ id: CredentialsID, _ stalled: () -> Void, _ body: () async throws(StoreError) -> R
     ) async throws(BrokerError) -> R {
+        let beginning = time.monotonic
         var tries = 0
         while true {
             do throws(StoreError) {
                 return try await body()
-            } catch .unavailable {
-                tries += 1
-                try await records.waitForStore(beforeTry: tries, id)
             } catch {
-                records.report(error, id)
-                throw BrokerError(error)
+                tries += 1
+                if beginning.duration(to: time.monotonic) >= CredentialsRecords.callersPatience { stalled() }
+                try await records.waitForStore(beforeTry: tries, id, after: error)
             }
         }
     }

@@ -92,17 +92,21 @@ package struct GrantIntake: Sendable {
         }
     }
 
-    /// Stores and verifies a grant. A store that does not answer is asked again until it does.
+    /// Stores and verifies a grant. A store that does not take it is asked again until it does.
+    /// - Parameter stalled: see `CredentialsWriter.settle`.
     /// - Throws: `token_response_error` where a token is not believed before anything was stored; the credentials before stay.
     func take(
-        _ grant: Grant, for id: CredentialsID, alongside companions: Companions
+        _ grant: Grant, for id: CredentialsID, alongside companions: Companions, stalled: () -> Void = {}
     ) async throws(BrokerError) -> Outcome {
         let unverified = GrantVerifier.Grant.login(grant.credentials, idToken: grant.idToken, nonce: grant.nonce)
         switch await verifier.verdict(on: unverified, of: grant.configuration, at: grant.server, waits: false) {
         case .refused(let error): throw error
         case .verified(let held, _):
             let stored = try await writer.settle(login: held, by: grant.origin.cause, for: id) {
-                () async throws(StoreError) in try await companions(false, held)
+                () async throws(StoreError) in
+                try await companions(false, held)
+            } stalled: {
+                stalled()
             }
             return stored.map { .stored($0) } ?? .dropped(wasStored: false)
         case .unavailable:
@@ -112,6 +116,8 @@ package struct GrantIntake: Sendable {
                     login: grant.login, granted: grant.granted)
             } alongside: { () async throws(StoreError) in
                 try await companions(true, grant.credentials)
+            } stalled: {
+                stalled()
             }
             guard let stored else { return .dropped(wasStored: false) }
             return try await verify(stored, id)

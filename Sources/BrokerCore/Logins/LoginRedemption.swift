@@ -154,7 +154,7 @@ final class LoginRedemption: Sendable {
             }
             let code = try login.app.map { _ throws(BrokerError) in try AppCode.secret() }
             let (outcome, hasArrived, isIssued) = try await store(
-                grant, of: login, over: record, settling: codeGuard, issuing: code)
+                grant, of: login, over: record, settling: codeGuard, issuing: code, as: id)
             switch outcome {
             case .stored(let snapshot):
                 let held = snapshot.record.held ?? grant.credentials
@@ -204,7 +204,7 @@ final class LoginRedemption: Sendable {
     ///   issued.
     private func store(
         _ grant: GrantIntake.Grant, of login: PendingLogin, over record: OpenRecord,
-        settling codeGuard: RevocationJob.CodeGuard, issuing code: SecretBytes?
+        settling codeGuard: RevocationJob.CodeGuard, issuing code: SecretBytes?, as id: RefreshID
     ) async throws(BrokerError) -> (GrantIntake.Outcome, hasArrived: Bool, isIssued: Bool) {
         var (isFirst, waits, hasArrived) = (true, false, false)
         let told = BrokerEvent.loginCompleted(login.credentialsID, .standard, loginID: login.id, at: time.now)
@@ -231,6 +231,9 @@ final class LoginRedemption: Sendable {
             // If an earlier try was carried out although its answer was lost, the credentials may have been renewed since.
             hasArrived = standing?.content == nextRecord.content
             return nil
+        } stalled: {
+            // The login completes once the store takes it.
+            self.flights.answer(id, with: .failed(.grantNotStored))
         }
         guard case .dropped = outcome, hasArrived, waits else { return (outcome, hasArrived, !waits) }
         return (

@@ -405,16 +405,25 @@ final class CredentialsRecords: Sendable {
         cache.remove(id)
     }
 
-    /// Waits before a further try to reach a store that does not answer.
+    /// Waits before a further try to have a store take something.
+    /// - Parameter error: what the store said.
     /// - Throws: `storage_unavailable` when the task is cancelled, because the broker is being stopped.
-    func waitForStore(beforeTry tries: Int, _ id: CredentialsID) async throws(BrokerError) {
-        report(.unavailable, id)
+    func waitForStore(
+        beforeTry tries: Int, _ id: CredentialsID, after error: StoreError = .unavailable
+    ) async throws(BrokerError) {
+        report(error, id)
         do {
-            try await time.sleep(for: Self.pauseWithGrant(beforeTry: tries))
+            // An operator takes minutes to correct a store that is damaged.
+            try await time.sleep(
+                for: error == .unavailable
+                    ? Self.pauseWithGrant(beforeTry: tries) : Self.pause(beforeTry: tries))
         } catch {
             throw BrokerError(StoreError.unavailable)
         }
     }
+
+    /// For how long callers wait for a store that does not take what is to be stored.
+    static let callersPatience: Duration = .seconds(10)
 
     /// 0.2, 0.4, 0.8, 1.6, 3.2, then every 5 seconds.
     static func pause(beforeTry tries: Int) -> Duration {

@@ -210,20 +210,23 @@ final class CredentialsPublisher: Sendable {
         /// It is in the journal, and a background task stores it. Callers are served from it. Nil where this process knows of a
         /// later change of the record: then only the store can say which of the two counts.
         case journaled(CredentialsSnapshot?)
-        /// It was not stored: the process is about to end, or an operator must correct the store.
-        case failed(BrokerError)
+        /// It was not stored: the process is about to end.
+        case failed
     }
 
     private var storeHasGoneBack: Bool { records.rollback.remainingHold != nil }
 
     /// Carries out an attempt's steps from its first `publish` on.
-    /// - Parameter isJournaled: whether the record is in the journal already, so that no caller waits for it.
+    /// - Parameters:
+    ///   - isJournaled: whether the record is in the journal already, so that no caller waits for it.
+    ///   - stalled: called after each failed try since the store has taken nothing for `CredentialsRecords.callersPatience`.
     func publish(
         _ publication: inout Publication, _ attempt: inout RenewalAttempt, _ first: RenewalAttempt.Step,
-        since beginning: MonotonicInstant, isJournaled: Bool = false
+        since beginning: MonotonicInstant, isJournaled: Bool = false, stalled: () -> Void = {}
     ) async -> Published {
         let id = publication.id
-        var (step, error) = (first, BrokerError(StoreError.unavailable))
+        var (step, needsOperator) = (first, false)
+        var awaySince: MonotonicInstant?
         var snapshot: CredentialsSnapshot?
         func next(_ outcome: RenewalAttempt.Outcome) {
             let now = beginning.duration(to: time.monotonic)
@@ -239,9 +242,10 @@ final class CredentialsPublisher: Sendable {
                     snapshot = stored
                     next(.stored)
                 case .conflict(let conflict): next(.conflict(conflict))
-                case .storeAway(let reason):
-                    error = reason
-                    if isJournaled { publication.conflicts = 0 }
+                case .storeAway(let error):
+                    needsOperator = error.code == .internalError
+                    publication.conflicts = 0
+                    awaySince = awaySince ?? time.monotonic
                     next(.storeAway)
                 }
             case .writeJournal where isJournaled: next(.journaled)
@@ -253,21 +257,24 @@ final class CredentialsPublisher: Sendable {
                 }
                 next(.notJournaled)
             case .wait(let duration):
-                let needsOperator = error.code == .internalError
                 let signals = isJournaled ? retries : records.changes
                 let ticket = signals.ticket(id)
-                // An operator takes minutes to correct the store, and the record is safe in the journal.
-                let pause = isJournaled && needsOperator ? .seconds(60) : Self.pause(duration, publication)
+                let pause =
+                    needsOperator
+                    ? Self.pauseForOperator(publication, isJournaled) : Self.pause(duration, publication)
+                if let awaySince, awaySince.duration(to: time.monotonic) >= CredentialsRecords.callersPatience {
+                    stalled()
+                }
                 await signals.wait(for: id, since: ticket) { try? await self.time.sleep(for: pause) }
-                if !isJournaled, Task.isCancelled || needsOperator {
+                if !isJournaled, Task.isCancelled {
                     // For the next process.
                     if await writeJournal(publication, grace: attempt.rules.grace) {
                         publishInBackground(publication, attempt, step, since: beginning)
                         return .journaled(records.unpublished(id))
                     }
-                    return .failed(error)
+                    return .failed
                 }
-                if Task.isCancelled { return .failed(error) }
+                if Task.isCancelled { return .failed }
                 next(.waited)
             case .finish(.stored):
                 guard let snapshot else { return .overtaken }
@@ -275,6 +282,11 @@ final class CredentialsPublisher: Sendable {
             default: return .overtaken
             }
         }
+    }
+
+    /// An operator takes minutes to correct a store that is damaged. A record in the journal is safe meanwhile.
+    private static func pauseForOperator(_ publication: Publication, _ isJournaled: Bool) -> Duration {
+        isJournaled ? .seconds(60) : CredentialsRecords.pause(beforeTry: publication.tries)
     }
 
     /// Makes the first pauses for a store that does not answer short.

@@ -98,6 +98,9 @@ package final class CredentialsRenewer: Sendable {
         return await RenewalRun(self, request, assuming: known).run()
     }
 
+    /// Gives this to the callers that wait for the renewal that is under way, which goes on.
+    func answerCallers(_ id: CredentialsID, _ result: Result<Renewed, BrokerError>) { flights.answer(id, with: result) }
+
     /// Begins to renew credentials that are served meanwhile, unless they are being renewed already, or as many renewals are in
     /// flight as may be begun in this way. Does not suspend.
     func renewBehindAnswer(_ id: CredentialsID, of tenant: Tenant, _ query: CredentialsQuery) {

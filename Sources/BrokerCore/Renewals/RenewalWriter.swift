@@ -58,7 +58,11 @@ struct RenewalWriter {
         publication.tenantVersion = tenant.version
         publication.holder = basis.snapshot.version > 0 ? holder : nil
         publication.spent = basis.spendsRefreshToken ? basis.held?.refreshTokenDigest : nil
-        switch await renewer.publisher.publish(&publication, &attempt, step, since: beginning) {
+        let (renewer, id) = (renewer, id)
+        let published = await renewer.publisher.publish(&publication, &attempt, step, since: beginning) {
+            renewer.answerCallers(id, .failure(.grantNotStored))
+        }
+        switch published {
         case .stored(let snapshot) where renewer.records.newestKnown(id) > snapshot.version:
             // The store has answered so late that callers have got what came after this.
             return (.success(.overtaken), false)
@@ -83,7 +87,7 @@ struct RenewalWriter {
         case .journaled(let snapshot?):
             return (refusal.map { .failure($0) } ?? .success(.new(snapshot, life: life)), true)
         case .journaled(nil): return (.success(.overtaken), true)
-        case .failed(let error): return (.failure(error), false)
+        case .failed: return (.failure(.grantNotStored), false)
         }
     }
 
@@ -263,6 +267,7 @@ struct RenewalWriter {
     private func storeEnd(
         _ publication: inout Publication, endsRenewal: Bool
     ) async -> Result<Renewed, BrokerError> {
+        var awaySince: MonotonicInstant?
         while true {
             switch await renewer.publisher.advance(&publication, heedsLease: true) {
             case .stored(let snapshot): return .success(.new(snapshot, life: nil))
@@ -272,6 +277,12 @@ struct RenewalWriter {
                 return .success(.overtaken)
             case .storeAway(let error):
                 guard error.code == .storageUnavailable else { return .failure(error) }
+                let now = renewer.time.monotonic
+                let since = awaySince ?? now
+                awaySince = since
+                if since.duration(to: now) >= CredentialsRecords.callersPatience {
+                    renewer.answerCallers(id, .failure(error))
+                }
                 do throws(BrokerError) {
                     try await renewer.records.waitForStore(beforeTry: publication.tries, id)
                 } catch {

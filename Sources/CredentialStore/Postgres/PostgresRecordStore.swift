@@ -353,7 +353,7 @@ package struct PostgresRecordStore: RecordStore {
     }
 
     private func prepareSchema(migrates: Bool) async throws(StoreError) {
-        let schema = try await database.translating { () async throws(PostgresError) in
+        let schema = try await database.opening { () async throws(PostgresError) in
             if migrates {
                 return try await Migrations.apply(through: database.pool, until: .after(Self.migrationTimeout))
             }

@@ -122,18 +122,34 @@ struct StoreDatabase: Sendable {
 
     // MARK: Errors
 
+    /// What an error means to a caller of a store that is open.
+    ///
+    /// A statement that the server refuses succeeds again once an operator has put right what it lacks: a privilege, a table, room
+    /// on the disk. So it is `.unavailable`, whatever the SQLSTATE, and what was granted to a user is kept and stored then.
     func storeError(_ error: PostgresError) -> StoreError {
         report(error)
-        switch error {
-        case .server(let sqlstate) where sqlstate.hasPrefix("42") || sqlstate.hasPrefix("3F"):
-            return .damaged(
+        if case .unexpectedResult(let text) = error {
+            return .damaged("PostgreSQL: the tables of the store are not what this build needs: \(text)")
+        }
+        return .unavailable
+    }
+
+    /// Runs an operation of the opening of the store. An operator who starts the process learns at once that this build cannot work
+    /// with the tables.
+    func opening<Value: Sendable>(
+        _ body: () async throws(PostgresError) -> Value
+    ) async throws(StoreError) -> Value {
+        do throws(PostgresError) {
+            return try await body()
+        } catch {
+            let meaning = storeError(error)
+            guard case .server(let sqlstate) = error, sqlstate.hasPrefix("42") || sqlstate.hasPrefix("3F") else {
+                throw meaning
+            }
+            throw .damaged(
                 "PostgreSQL: the tables token_broker_records, token_broker_events, token_broker_log, token_broker_audit "
                     + "and token_broker_schema, or the role's privileges on them, are not what this build needs "
                     + "(SQLSTATE \(sqlstate))")
-        case .unexpectedResult(let text):
-            return .damaged("PostgreSQL: the tables of the store are not what this build needs: \(text)")
-        default:
-            return .unavailable
         }
     }
 }

@@ -97,15 +97,40 @@ internal import TokenBroker
         #expect(broker.transport.seen.count == 1)
     }
 
-    @Test func `a damaged store ends the renewal with internal_error`() async throws {
+    // H077
+    @Test(arguments: [StoreError.damaged("canary-place"), .conflict, .unavailable])
+    func `a grant that the store does not take is kept, whatever the store says`(error: StoreError) async throws {
         let store = FaultyStore()
         let broker = try await Self.make(store)
         await broker.set("a1", refresh: "r1", lifetime: .zero)
-        store.onCommit(of: .credentials, .refuse(.damaged("canary-place")))
+        for _ in 0..<200 { store.onCommit(of: .credentials, .refuse(error)) }
         broker.transport.enqueue(.json(200, BrokerHarness.token("a2", refresh: "r2")))
-        let answer = await broker.get()
-        #expect((answer.status, answer.code) == (500, "internal_error"))
-        #expect(!answer.text.contains("canary-place"))
+        var answer = await broker.get()
+        // A store that only knows of other changes is asked again at once.
+        #expect(answer.status == (error == .conflict ? 200 : 503))
+        while answer.status == 503 {
+            #expect(answer.code == "storage_unavailable" && answer.retryAfter != nil)
+            #expect(!answer.text.contains("canary-place"))
+            answer = await broker.get()
+        }
+        #expect(answer.token == "a2")
+        #expect(broker.transport.seen.count == 1)
+    }
+
+    // H077
+    @Test(arguments: [StoreError.damaged("canary-place"), .conflict, .unavailable])
+    func `a login's grant that the store does not take is kept, whatever the store says`(error: StoreError) async throws
+    {
+        let store = FaultyStore()
+        let broker = try await Self.make(store)
+        let login = await broker.beginLogin()
+        for _ in 0..<200 { store.onCommit(of: .credentials, .refuse(error)) }
+        broker.transport.enqueue(.json(200, BrokerHarness.token("a1", refresh: "r1")))
+        let waits = await broker.callback("code=c&state=\(login.state)", accept: "application/json")
+        if error != .conflict { #expect((waits.status, waits.code) == (503, "storage_unavailable"), "\(waits.text)") }
+        while await broker.progress(login.id).json["status"]?.text == "pending" { await Task.yield() }
+        #expect(await broker.progress(login.id).json["status"]?.text == "completed")
+        #expect(await broker.get().token == "a1")
     }
 
     // MARK: A store that is away
