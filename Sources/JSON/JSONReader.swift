@@ -8,14 +8,17 @@ internal import ExternalText
 struct JSONReader {
     private let bytes: [UInt8]
     private let longestName: Int
+    /// Whether an object may have a member more than once, as long as no value of it is read that is not the only one.
+    private let isLenient: Bool
     private var position = 0
 
     /// Longer numbers are refused: their further digits do not change the double.
     private static let longestNumber = 1024
 
-    init(_ bytes: [UInt8], longestName: Int) {
+    init(_ bytes: [UInt8], longestName: Int, isLenient: Bool = false) {
         self.bytes = bytes
         self.longestName = longestName
+        self.isLenient = isLenient
         if bytes.starts(with: [0xef, 0xbb, 0xbf]) { position = 3 }
     }
 
@@ -26,6 +29,9 @@ struct JSONReader {
         guard position == bytes.count else { throw .malformed }
         return value
     }
+
+    /// Reads the value that the text begins with, whatever follows it.
+    mutating func beginning() throws(JSONValue.Fault) -> JSONValue { try value(depth: 0) }
 
     // MARK: Structure
 
@@ -49,6 +55,7 @@ struct JSONReader {
 
     private mutating func object(depth: Int) throws(JSONValue.Fault) -> [WireText: JSONValue] {
         var members: [WireText: JSONValue] = [:]
+        var ambiguous: Set<WireText> = []
         position += 1
         skipSpace()
         if take(UInt8(ascii: "}")) { return members }
@@ -68,12 +75,14 @@ struct JSONReader {
             } catch {
                 throw error.within(JSONValue.pointerToken(name))
             }
-            guard members.updateValue(member, forKey: name) == nil else {
-                throw .repeatedMember(pointer: "/" + JSONValue.pointerToken(name))
+            if let first = members.updateValue(member, forKey: name) {
+                guard isLenient else { throw .repeatedMember(pointer: "/" + JSONValue.pointerToken(name)) }
+                if first != member { ambiguous.insert(name) }
             }
             skipSpace()
         } while take(UInt8(ascii: ","))
         guard take(UInt8(ascii: "}")) else { throw .malformed }
+        for name in ambiguous { members[name] = nil }
         return members
     }
 

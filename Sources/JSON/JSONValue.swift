@@ -42,6 +42,13 @@ package enum JSONValue: Sendable, Equatable {
         var reader = JSONReader(bytes, longestName: longestName)
         self = try reader.document()
     }
+
+    /// Reads the value that a text begins with, for what must not be lost although the text is not JSON: what follows the value is
+    /// ignored, and of an object's members those are missing that occur with different values.
+    package init(beginning bytes: [UInt8]) throws(Fault) {
+        var reader = JSONReader(bytes, longestName: .max, isLenient: true)
+        self = try reader.beginning()
+    }
 }
 
 extension JSONValue {

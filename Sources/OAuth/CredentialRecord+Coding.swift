@@ -21,6 +21,7 @@ extension CredentialRecord {
             if let renewed { json.member("renewed", renewed.milliseconds) }
             json.memberIfPresent("exchanged", exchanged.map(Base64URL.encode))
             json.memberIfPresent("held_since", heldSince)
+            if keepsRefreshToken { json.member("keeps_refresh_token", true) }
         }
     }
 
@@ -58,6 +59,7 @@ extension CredentialRecord {
             guard let version = member.integer else { return nil }
             heldSince = version
         }
+        keepsRefreshToken = json["keeps_refresh_token"]?.bool ?? false
     }
 
     private static func digest(_ member: JSONValue) -> [UInt8]? {

@@ -20,6 +20,10 @@ package struct CredentialRecord: Sendable, Equatable {
     /// nil where that is the record's own version. `CredentialsRecords.prepare` names it in each record whose set waits.
     package var heldSince: Int64?
 
+    /// Whether a login has brought `granted` without a refresh token and has kept the one of the set before. A renewal that was
+    /// under way then has spent that token, and its successor takes the token's place.
+    package var keepsRefreshToken = false
+
     /// The set that may be served: the one granted last, or the one before it while that waits for its verification.
     package var held: HeldCredentials? {
         guard let waiting else { return granted }
@@ -68,6 +72,7 @@ package struct CredentialRecord: Sendable, Equatable {
     /// The same record with a set that may be served in place of the one that waits.
     package func settled(to held: HeldCredentials?) -> CredentialRecord {
         var record = self
+        record.keepsRefreshToken = false
         (record.granted, record.waiting, record.heldSince) = (held, nil, nil)
         return record
     }

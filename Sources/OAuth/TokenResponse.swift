@@ -1,5 +1,6 @@
 package import Cryptography
 package import ExternalText
+internal import HTTPCodec
 package import JSON
 
 /// A successful response of the token endpoint (RFC 6749 §5.1). It is read leniently where strictness would lose a
@@ -65,6 +66,27 @@ package struct TokenResponse: Sendable, Equatable {
         case .string(let text)? where !text.isEmpty: userID = text
         default: userID = nil
         }
+    }
+
+    private static let refreshTokenName: WireText = "refresh_token"
+
+    /// The refresh token in an answer of success that has no usable access token; nil where it cannot be read beyond doubt.
+    ///
+    /// The provider has spent the refresh token of the request all the same, and then this one is the only one that works. It is
+    /// read from the object that the body begins with, also if something follows that object, or if another member occurs twice;
+    /// and from a form, if the answer says that it is one. An object that does not end has lost something on the way, perhaps a
+    /// part of the refresh token, so that nothing is read from it.
+    /// - Parameter isForm: whether the body is `application/x-www-form-urlencoded`.
+    package static func refreshToken(ofUnusable body: [UInt8], isForm: Bool) -> SecretBytes? {
+        let token: WireText?
+        if isForm {
+            let pairs = (try? FormEncoding.decode(body.span)) ?? []
+            let values = Set(pairs.filter { $0.name == Self.refreshTokenName }.map(\.value))
+            token = values.count == 1 ? values.first : nil
+        } else {
+            token = (try? JSONValue(beginning: body))?[Self.refreshTokenName]?.string
+        }
+        return token.flatMap { $0.isEmpty ? nil : SecretBytes(utf8: $0.text) }
     }
 
     /// The identifier of the user that the response itself has. That of a token counts once the token is verified.

@@ -465,7 +465,8 @@ internal import Testing
     }
 
     // H083
-    @Test func `a store whose table is gone is away until the table is back, and the operator learns why`() async throws {
+    @Test func `a store whose table is gone is away until the table is back, and the operator learns why`() async throws
+    {
         let server = try await PostgresServer.shared.value
         let database = try await server.makeDatabase()
         let reported = Mutex<[PostgresError]>([])

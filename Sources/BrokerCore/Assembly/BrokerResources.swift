@@ -78,6 +78,10 @@ package final class BrokerResources: Sendable {
         do throws(VaultError) {
             try await store.vault.unlock()
         } catch {
+            // The database has said what it lacks.
+            if error == .store(.unavailable), let reason = store.reports.lastReason {
+                throw .database(.unavailable, reason: reason)
+            }
             throw .keys(error)
         }
     }

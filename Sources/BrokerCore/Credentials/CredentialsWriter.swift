@@ -3,6 +3,7 @@ internal import Cryptography
 internal import ExternalText
 package import OAuth
 internal import Reactor
+internal import Renewal
 internal import Synchronization
 internal import Waiting
 
@@ -38,22 +39,27 @@ package final class CredentialsWriter: Sendable {
     /// them is asked again until it does.
     /// - Parameter waiting: what is known of credentials that are not verified yet, from the credentials before them; nil for
     ///   verified ones. No event tells of those that wait.
+    /// - Parameter renewing: waits for some seconds at most while a renewal may be spending the stored refresh token.
     /// - Parameter stalled: called after each failed try since the store has taken nothing for
     ///   `CredentialsRecords.callersPatience`.
     /// - Returns: nil when `companions` returned nil.
     package func settle(
         login held: HeldCredentials, by origin: BrokerEvent.Origin, for id: CredentialsID,
         waiting: ((_ earlier: HeldCredentials?) -> WaitingVerification)? = nil, alongside companions: Companions,
-        stalled: () -> Void = {}
+        renewing: () async -> Void = {}, stalled: () -> Void = {}
     ) async throws(BrokerError) -> CredentialsSnapshot? {
-        try await untilStored(id, stalled) { () async throws(StoreError) in
-            if let snapshot = try await self.overwrite(id, with: held, by: origin, waiting, companions) {
-                return snapshot
-            }
+        let latest = time.monotonic.advanced(by: Self.longestWaitForRenewal)
+        return try await untilStored(id, stalled) { () async throws(StoreError) in
+            let snapshot = try await self.overwrite(
+                id, with: held, by: origin, waiting, companions, renewing: renewing, until: latest)
+            if let snapshot { return snapshot }
             // An earlier try may have been carried out although its answer was lost.
             let stored = try await self.records.reread(id, requiringTombstones: false)
             var expected = held
             expected.loggedInSince = stored.record.granted?.loggedInSince ?? HeldCredentials.unknownLogin
+            if stored.record.keepsRefreshToken, let kept = stored.record.granted {
+                expected = expected.havingRefreshToken(of: kept)
+            }
             return stored.record.granted == expected ? stored : nil
         }
     }
@@ -77,7 +83,8 @@ package final class CredentialsWriter: Sendable {
 
     private func overwrite(
         _ id: CredentialsID, with held: HeldCredentials, by origin: BrokerEvent.Origin,
-        _ waiting: ((_ earlier: HeldCredentials?) -> WaitingVerification)? = nil, _ companions: Companions
+        _ waiting: ((_ earlier: HeldCredentials?) -> WaitingVerification)? = nil, _ companions: Companions,
+        renewing: () async -> Void = {}, until latest: MonotonicInstant? = nil
     ) async throws(StoreError) -> CredentialsSnapshot? {
         // The cache entry is enough for the first try: if the store has another version, the try is a conflict.
         var known = records.cache.fresh(id, now: time.monotonic)
@@ -94,23 +101,63 @@ package final class CredentialsWriter: Sendable {
             let now = self.time.now
             let held = Self.dated(held, over: current.record, began)
             var record = CredentialRecord(held: held)
+            var dropped: HeldCredentials.NotKept?
             if let waiting {
                 // Where the set there waits itself, and a refresh has brought it, its refresh token is the one that works.
                 let earlier = GrantVerification.record(refusing: current.record).held
                 record = record.waiting(for: waiting(earlier), since: current.heldVersion)
+            } else if origin != .set {
+                dropped = self.records.keepRefreshToken(in: &record, of: self.newest(current, id), id)
+            } else if held.refreshToken == nil, current.record.held?.refreshToken != nil {
+                // The caller says what is stored from now on.
+                dropped = .set
+            }
+            var holder: String?
+            if record.keepsRefreshToken, let latest, self.time.monotonic < latest {
+                // A renewal that is under way is spending the refresh token. It has a moment to store its successor.
+                if try await self.isBeingRenewed(current, id) {
+                    await renewing()
+                    throw .conflict
+                }
+                holder = Self.holderOfNone
             }
             let isVerified = waiting == nil
             // A set that waits may be refused, and then the login before it goes on.
             let isOther = isVerified && current.record.held?.isOfOtherUser(than: held) ?? false
             let endings = isOther ? try await self.records.sessionEndings(of: id, by: .replaced, now) : []
-            let snapshot = try await self.records.write(record, id, over: current, alongside: others + endings) {
-                version in
-                (isVerified ? [.updated(id, to: held, version: version, by: origin, nil, at: now)] : []) + events
+            let told = record.granted ?? held
+            let snapshot = try await self.records.write(
+                record, id, over: current, fencedFor: holder, alongside: others + endings
+            ) { version in
+                (isVerified ? [.updated(id, to: told, version: version, by: origin, nil, at: now)] : []) + events
             }
             if !endings.isEmpty { self.records.sessionEndings.signal(0) }
+            if let dropped { self.records.noteDropped(dropped, id) }
             return snapshot
         }
     }
+
+    /// The newest credentials that are known, with the newest refresh token: stored ones, or those that a renewal was granted in place
+    /// of exactly the stored ones and that are in the journal.
+    private func newest(_ current: CredentialsSnapshot, _ id: CredentialsID) -> HeldCredentials? {
+        let granted = records.unpublished(id).flatMap { $0.version == current.version + 1 ? $0 : nil }
+        return GrantVerification.record(refusing: (granted ?? current).record).held
+    }
+
+    /// Whether a renewal is spending the refresh token of these credentials, or may have spent it a moment ago, so that the provider
+    /// still tells its successor.
+    /// - Throws: `.conflict` where the store has other credentials.
+    private func isBeingRenewed(_ current: CredentialsSnapshot, _ id: CredentialsID) async throws(StoreError) -> Bool {
+        let (stored, lease) = try await records.readWithLease(id, requiringTombstones: false)
+        guard stored.version == current.version else { throw .conflict }
+        guard let lease, !lease.isSettled else { return false }
+        return !lease.wasGivenUp || lease.sinceFirstUse.map { $0 < RenewalRules.usualGrace } ?? false
+    }
+
+    /// For how long a login that keeps the stored refresh token waits for a renewal of that.
+    private static let longestWaitForRenewal: Duration = .seconds(15)
+    /// Holds no lease, so that a change which is fenced for it fails while there is any.
+    private static let holderOfNone = "login"
 
     /// The credentials of a login with their `loggedInSince`.
     private static func dated(

@@ -105,6 +105,8 @@ package struct GrantIntake: Sendable {
             let stored = try await writer.settle(login: held, by: grant.origin.cause, for: id) {
                 () async throws(StoreError) in
                 try await companions(false, held)
+            } renewing: {
+                await renewer.awaitRenewal(id)
             } stalled: {
                 stalled()
             }
@@ -140,7 +142,7 @@ package struct GrantIntake: Sendable {
         guard let waiting = current.record.waiting, let set = current.record.granted, waiting.login == login,
             waiting.origin == origin
         else { return try await records.commit([removal]) }
-        let revocation = Self.isHeld(set, by: waiting.earlier) ? [] : revocations.revocation(of: set, id, of: tenant)
+        let revocation = set.mayShareGrant(with: waiting.earlier) ? [] : revocations.revocation(of: set, id, of: tenant)
         _ = try await records.write(
             GrantVerification.record(refusing: current.record), id, over: current,
             alongside: [removal] + revocation
@@ -148,21 +150,16 @@ package struct GrantIntake: Sendable {
         if !revocation.isEmpty { revocations.beginSoon() }
     }
 
-    /// Whether the stored credentials have the refresh token of a grant that was dropped, so that a revocation would end their
-    /// session. Also true where the store does not answer.
+    /// Whether the stored credentials may be of the same grant as those of a login that were dropped, so that a revocation would end
+    /// their session. Also true where the store does not answer.
     func isHeld(_ grant: Grant, _ id: CredentialsID) async -> Bool {
         do throws(StoreError) {
             let stored = try await renewer.records.reread(id).record
-            return [stored.granted, stored.waiting?.earlier].contains { Self.isHeld(grant.credentials, by: $0) }
+            return [stored.granted, stored.waiting?.earlier].contains { grant.credentials.mayShareGrant(with: $0) }
         } catch {
             renewer.records.report(error, id)
             return true
         }
-    }
-
-    /// A provider may grant the refresh token of an earlier login of the user again.
-    private static func isHeld(_ set: HeldCredentials, by other: HeldCredentials?) -> Bool {
-        set.refreshToken != nil && set.refreshToken == other?.refreshToken
     }
 
     private func verify(_ stored: CredentialsSnapshot, _ id: CredentialsID) async throws(BrokerError) -> Outcome {

@@ -306,7 +306,10 @@ final class LoginRedemption: Sendable {
         case .inDoubt, .granted(nil): break
         case .refused: settlement = [codeGuard.removal]
         case .granted(let unused?):
-            settlement = [codeGuard.removal] + revocations.revocation(of: unused, login.credentialsID, by: server)
+            // Without a refresh token, a revocation could end another session of the same user.
+            let revocation =
+                unused.refreshToken == nil ? [] : revocations.revocation(of: unused, login.credentialsID, by: server)
+            settlement = [codeGuard.removal] + revocation
         }
         do throws(StoreError) {
             try await logins.replace(

@@ -11,6 +11,8 @@ package struct TokenEndpoint: Sendable {
     /// The result of one call.
     enum Answer {
         case granted(TokenResponse)
+        /// An answer of success without a usable access token, but with the refresh token that has replaced the one of the request.
+        case rotated(BrokerError, refreshToken: SecretBytes)
         /// The provider says that the session of the refresh token has ended.
         case sessionEnded(TokenErrorResponse)
         /// The provider refused, and would refuse again.
@@ -28,7 +30,7 @@ package struct TokenEndpoint: Sendable {
             switch self {
             case .again(_, let wait): wait
             case .rateLimited(_, let wait): wait
-            case .granted, .sessionEnded, .refused, .refusedWithoutCause, .clientRefused: nil
+            case .granted, .rotated, .sessionEnded, .refused, .refusedWithoutCause, .clientRefused: nil
             }
         }
 
@@ -38,8 +40,8 @@ package struct TokenEndpoint: Sendable {
             case .granted: nil
             case .sessionEnded(let answer):
                 BrokerError(.unexpectedError, "The provider refused the request.", errorCode: answer.errorCode)
-            case .refused(let error), .refusedWithoutCause(let error, _), .clientRefused(let error, _),
-                .again(let error, _), .rateLimited(let error, _):
+            case .rotated(let error, _), .refused(let error), .refusedWithoutCause(let error, _),
+                .clientRefused(let error, _), .again(let error, _), .rateLimited(let error, _):
                 error
             }
         }
@@ -146,7 +148,7 @@ package struct TokenEndpoint: Sendable {
                             code: code, redirectURI: redirectURI, codeVerifier: codeVerifier, keyProof: proof),
                         for: client, of: tenant, at: server, as: id)
                 }
-            case .refused, .refusedWithoutCause, .clientRefused, .sessionEnded: throw answer.error!
+            case .rotated, .refused, .refusedWithoutCause, .clientRefused, .sessionEnded: throw answer.error!
             }
         }
     }
@@ -339,6 +341,9 @@ package struct TokenEndpoint: Sendable {
                 return (.granted(granted), .none, true)
             }
             log.warning("token_response_unusable", call.fields + [.status(response.status)])
+            if grant.spendsRefreshToken, let successor = await refreshToken(ofUnusable: response) {
+                return (.rotated(Self.unusable, refreshToken: successor), .spent, true)
+            }
             // The refresh token is spent nevertheless. It can be presented again during the provider's grace.
             return (
                 grant.spendsRefreshToken ? .again(Self.unusable, retryAfter: nil) : .refused(Self.unusable), .spent,
@@ -368,6 +373,14 @@ package struct TokenEndpoint: Sendable {
             log.warning("token_lifetime_unreadable", fields)
         }
         return granted
+    }
+
+    private func refreshToken(ofUnusable response: ClientResponse) async -> SecretBytes? {
+        let type = response.fields["Content-Type"]?.split(at: ";", limit: 2)[0].trimmed
+        let isForm = type?.equalsIgnoringCase("application/x-www-form-urlencoded") ?? false
+        return await InputReading.run(bytes: response.body.count) {
+            TokenResponse.refreshToken(ofUnusable: response.body, isForm: isForm)
+        }
     }
 
     private func refusal(

@@ -191,15 +191,17 @@ final class CredentialsRecords: Sendable {
     ///   - tenantVersion: the version that the tenant must have where the record is new; nil for any. Without it, a new record
     ///     could be stored for a tenant that was made under the same name meanwhile, or configured anew. A record that is
     ///     replaced proves that the tenant is still the same.
+    ///   - holder: see `prepare`.
     ///   - others: further changes of the same commit.
     func write(
         _ record: CredentialRecord, _ id: CredentialsID, over current: CredentialsSnapshot,
-        tenantVersion: Int64? = nil, alongside others: [VaultChange] = [], events: Events
+        tenantVersion: Int64? = nil, fencedFor holder: String? = nil, alongside others: [VaultChange] = [],
+        events: Events
     ) async throws(StoreError) -> CredentialsSnapshot {
         let digest = record.tokenDigest
         return try await write(
             prepare(
-                record, id, over: current.version,
+                record, id, over: current.version, fencedFor: holder,
                 replacing: current.record.tokenDigest.flatMap { $0 == digest ? nil : [$0] } ?? [], others, events),
             id, tenantVersion: tenantVersion)
     }

@@ -114,7 +114,8 @@ final class CredentialsPublisher: Sendable {
             guard stored.record.ended == spent,
                 let quarantined = try await records.quarantined(id)?.content.credentials
             else { return true }
-            return quarantined.refreshTokenDigest != spent || !quarantined.isOfOtherUser(than: granted)
+            let isOfSession = [spent, granted.refreshTokenDigest].contains(quarantined.refreshTokenDigest)
+            return !isOfSession || !quarantined.isOfOtherUser(than: granted)
         }
         guard held.isOfOtherUser(than: granted) else { return true }
         // The tenant is nil if it was deleted meanwhile, or cannot be read now. Its provider is then not known.
@@ -125,7 +126,8 @@ final class CredentialsPublisher: Sendable {
         publication.record = CredentialRecord(held: nil, ended: spent, session: EndedSession(.revoked, at: now))
         publication.spent = nil
         publication.base = stored.version
-        publication.quarantine = .keep(held, for: quarantine)
+        let newest = granted.refreshToken.map { held.renewing(refreshToken: $0, usableFrom: nil) } ?? held
+        publication.quarantine = .keep(newest, for: quarantine)
         publication.events = { version in
             BrokerEvent.subjectChanged(id, from: held, version: version, nil, at: now)
         }
@@ -148,7 +150,11 @@ final class CredentialsPublisher: Sendable {
         }
         guard try await records.tenantExists(id) else { return .conflict(.other) }
         let waitsOver = Self.waitsOver(stored.record, publication)
-        if Self.isRefuted(stored.record, by: publication.record, inExchangeFor: publication.spent) {
+        if let login = loginContinued(stored, publication) {
+            publication.record = login
+            publication.isBehindLogin = true
+            publication.events = { _ in [] }
+        } else if Self.isRefuted(stored.record, by: publication.record, inExchangeFor: publication.spent) {
             // The session's quarantined refresh token is spent, and to use it would end the session after all.
             publication.quarantine = .drop
         } else if stored.version > publication.base, !waitsOver, !Self.holdsSpent(stored.record, publication) {
@@ -179,6 +185,26 @@ final class CredentialsPublisher: Sendable {
     ) -> Bool {
         guard granted.granted?.level == .user, stored.granted?.level != .user, let spent else { return false }
         return stored.ended == spent
+    }
+
+    /// The record of a login that came before this grant, with the refresh token of the grant. The login has brought no refresh token,
+    /// so that it has kept the one that this grant has replaced, or has none. Its tokens are later ones, and stay.
+    /// - Returns: nil where there was no such login.
+    private func loginContinued(_ stored: CredentialsSnapshot, _ publication: Publication) -> CredentialRecord? {
+        guard stored.version > publication.base, stored.record.waiting == nil, let login = stored.record.granted,
+            let spent = publication.spent, let granted = publication.record.granted,
+            let successor = granted.refreshToken, granted.refreshTokenDigest != spent,
+            stored.record.keepsRefreshToken || login.refreshToken == nil && stored.record.isAct,
+            granted.continues(in: login, spent: spent, at: records.acceptedProviders(by: login, publication.id))
+        else { return nil }
+        var record = stored.record
+        record.granted = login.havingRefreshToken(of: granted)
+            .renewing(refreshToken: successor, usableFrom: granted.refreshableFrom)
+        record.granted?.proof.refreshToken = publication.record.waiting == nil && granted.proof.refreshToken
+        record.keepsRefreshToken = true
+        record.renewed = publication.record.renewed
+        record.heldSince = stored.heldVersion
+        return record
     }
 
     /// Whether the stored record has the refresh token that this grant has replaced: an operator has restored it, or a replica
@@ -339,8 +365,9 @@ final class CredentialsPublisher: Sendable {
             holders.adopt(lineage: try await journal.lineage())
             var isStoreAway = false
             for entry in try await journal.entries() {
-                // A set that waits for its verification is told of once it is verified.
-                let held = entry.record.waiting == nil ? entry.record.held : nil
+                // A set that waits for its verification is told of once it is verified, and callers have no other set by a record that
+                // only has another refresh token.
+                let held = entry.record.waiting == nil && entry.record.heldSince == nil ? entry.record.held : nil
                 let exchange = entry.exchange
                 var publication = Publication(
                     id: entry.id, record: entry.record, base: exchange.base, origin: entry.origin

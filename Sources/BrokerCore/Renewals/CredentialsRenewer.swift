@@ -125,6 +125,20 @@ package final class CredentialsRenewer: Sendable {
         if case .failure(let error)? = run?.value { throw error }
     }
 
+    /// Waits for a renewal that is under way, or makes one for a holder of the lease that has died. Returns after two seconds at most.
+    func awaitRenewal(_ id: CredentialsID) async {
+        let (changes, time) = (records.changes, time)
+        let ticket = changes.ticket(id)
+        guard let tenant = try? await tenants.currentTenant(id.tenant) else { return }
+        let limit: @Sendable () async -> Void = { try? await time.sleep(for: CredentialsRecords.changeInterval) }
+        let run = await renew(id, of: tenant, CredentialsQuery(), .background, as: .ahead, within: limit)
+        switch run?.value {
+        case nil, .success(.new): break
+        // Another replica renews, or nothing can be renewed now.
+        case .success(.overtaken), .failure: await changes.wait(for: id, since: ticket, within: limit)
+        }
+    }
+
     // MARK: The end
 
     /// Ends the waits between two calls: other replicas, or the next process, make the calls that are left.

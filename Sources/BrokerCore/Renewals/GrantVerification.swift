@@ -81,25 +81,30 @@ final class GrantVerification: Sendable {
             return stored.flatMap { $0.isOvertaken ? .success($0) : .failure(error) }
         case .verified(let held, let told):
             if let earlier = waiting.earlier, waiting.origin.isRenewal, earlier.isOfOtherUser(than: told) {
-                return await end(id, snapshot, earlier, at: tenant.configuration.preset)
+                // With the newest refresh token, which works if the provider was wrong about the user.
+                let newest = Self.record(refusing: snapshot.record).held ?? earlier
+                return await end(id, snapshot, newest, at: tenant.configuration.preset)
             }
             if waiting.earlier?.learnsSubject(from: held) == true {
                 records.log.info("subject_adopted", LogField.credentials(id))
             }
             let now = time.now
             let isOther = waiting.earlier?.isOfOtherUser(than: held) ?? false
-            let stored = await store(
-                snapshot.record.settled(to: held), id, over: snapshot, waiting, refusal: nil, isOtherUser: isOther
-            ) {
+            var record = snapshot.record.settled(to: held)
+            let dropped =
+                waiting.origin.isRenewal ? nil : records.keepRefreshToken(in: &record, of: waiting.earlier, id)
+            let served = record.held ?? held
+            let stored = await store(record, id, over: snapshot, waiting, refusal: nil, isOtherUser: isOther) {
                 version in
                 let updated = BrokerEvent.updated(
-                    id, to: held, version: version, by: waiting.origin.cause, refresh?.refreshID, at: now)
+                    id, to: served, version: version, by: waiting.origin.cause, refresh?.refreshID, at: now)
                 guard let refresh else { return [updated] }
                 let kinds = [.refreshFetchedKeys] + BrokerEvent.Kind.verifying(by: tenant.configuration)
                 return BrokerEvent.steps(kinds, storing: updated, of: refresh, at: now)
             }
+            if let dropped, case .success(.new) = stored { records.noteDropped(dropped, id) }
             // A token that has expired while it waited is refreshed like any other.
-            return held.expires > now ? stored : stored.map { _ in .overtaken }
+            return served.expires > now ? stored : stored.map { _ in .overtaken }
         }
     }
 
@@ -108,9 +113,7 @@ final class GrantVerification: Sendable {
         guard let waiting = record.waiting, let granted = record.granted else { return record }
         var kept = waiting.earlier
         if waiting.origin.isRenewal, let successor = granted.refreshToken, successor != kept?.refreshToken {
-            kept?.proof.refreshToken = false
-            kept?.refreshToken = successor
-            kept?.refreshableFrom = granted.refreshableFrom
+            kept = kept?.renewing(refreshToken: successor, usableFrom: granted.refreshableFrom)
         }
         var settled = record.settled(to: kept)
         settled.heldSince = record.heldSince

@@ -21,6 +21,8 @@ struct Publication: Sendable {
     /// The stored record where a login's set waits for its verification over the set that was renewed; nil elsewhere. The grant
     /// takes the place of the set before the login's.
     var waitingLogin: CredentialRecord?
+    /// Whether the record is that of a login which came first, with the refresh token that was granted.
+    var isBehindLogin = false
     /// What becomes of the quarantined credentials in the same commit.
     var quarantine: CredentialsRecords.QuarantineChange = .none
     /// Whether the record's user is known to be the user of the record that it replaces.

@@ -1,4 +1,5 @@
 internal import CredentialStore
+internal import Cryptography
 internal import HTTPCodec
 internal import OAuth
 internal import Reactor
@@ -16,6 +17,8 @@ final class RenewalCalls {
     private var prepared: TokenEndpoint.Call?
     /// What the provider granted, and by which kind of request; nil where it granted nothing.
     private(set) var granted: (response: TokenResponse, grant: TokenRequest.Grant)?
+    /// The refresh token of an answer that has nothing else that is usable; nil where there was no such answer.
+    private(set) var successor: SecretBytes?
     /// How the provider says that the session is over; nil where it does not.
     private(set) var ending: TokenErrorResponse?
     /// Whether the last upgrade was refused because the session has ended.
@@ -43,6 +46,9 @@ final class RenewalCalls {
 
     /// Forgets server and call: what is asked, and where, follows from what is read next.
     func reset() { (server, prepared) = (nil, nil) }
+
+    /// The new refresh token of an answer that cannot be served otherwise, or whose tokens are another user's; nil where it has none.
+    var newestRefreshToken: SecretBytes? { successor ?? granted?.response.refreshToken }
 
     /// Finds out where to ask.
     /// - Returns: nil where the credentials must not be shown to the tenant's provider, or where only a newer configuration may
@@ -206,6 +212,13 @@ final class RenewalCalls {
         case .granted(let response):
             accepted = call.shown
             granted = (response, call.grant)
+            return .granted
+        case .rotated(_, let refreshToken):
+            accepted = call.shown
+            // A provider that repeats the refresh token has not replaced it.
+            if refreshToken == basis.held?.refreshToken { break }
+            // To be stored before anything else: the next renewal presents it.
+            successor = refreshToken
             return .granted
         case .sessionEnded(let refusal):
             isUpgradeDead = isUpgrade

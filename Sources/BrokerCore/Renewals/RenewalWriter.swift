@@ -40,21 +40,27 @@ struct RenewalWriter {
         _ calls: RenewalCalls, _ attempt: inout RenewalAttempt, _ step: RenewalAttempt.Step,
         since beginning: MonotonicInstant
     ) async -> (Result<Renewed, BrokerError>, isHandedOver: Bool) {
-        guard let (granted, origin) = grantedRecord(calls, delay: attempt.successorDelay) else {
-            return (.success(.overtaken), false)
-        }
-        let (record, refusal): (CredentialRecord, BrokerError?)
-        switch await judge(granted, origin, calls) {
-        case .stored(let judged, let reason): (record, refusal) = (judged, reason)
-        case .otherUser: return (await publishEnd(.otherUser, isDoubtful: false), false)
-        case nil: return (.success(.overtaken), false)
+        let (record, origin, refusal): (CredentialRecord, BrokerEvent.Origin, BrokerError?)
+        if let kept = keptRecord(calls, delay: attempt.successorDelay) {
+            (record, origin, refusal) = (kept, basis.grant == .upgrade ? .upgrade : .refresh, report.reason(basis))
+        } else {
+            guard let (granted, cause) = grantedRecord(calls, delay: attempt.successorDelay) else {
+                return (.success(.overtaken), false)
+            }
+            switch await judge(granted, cause, calls) {
+            case .stored(let judged, let reason): (record, origin, refusal) = (judged, cause, reason)
+            case .otherUser:
+                let ending = Ending.otherUser(newest: calls.newestRefreshToken)
+                return (await publishEnd(ending, isDoubtful: false), false)
+            case nil: return (.success(.overtaken), false)
+            }
         }
         let rest = renewer.time.now.duration(to: record.granted?.expires ?? renewer.time.now)
         // Counted from when it was asked for: the answer may have been late, or this process held up.
         let life = calls.granted?.response.lifetime ?? rest
         var publication = Publication(
             id: id, record: record, base: basis.snapshot.version, origin: origin,
-            events: events(record, origin, refusal))
+            events: events(record, origin, refusal, isUsable: calls.successor == nil))
         publication.tenantVersion = tenant.version
         publication.holder = basis.snapshot.version > 0 ? holder : nil
         publication.spent = basis.spendsRefreshToken ? basis.held?.refreshTokenDigest : nil
@@ -65,6 +71,11 @@ struct RenewalWriter {
         switch published {
         case .stored(let snapshot) where renewer.records.newestKnown(id) > snapshot.version:
             // The store has answered so late that callers have got what came after this.
+            return (.success(.overtaken), false)
+        case .stored where publication.isBehindLogin:
+            // The login's set has the new refresh token, and is what callers get.
+            renewer.log.info("refresh_token_kept", request.logFields)
+            await report.announceOvertaken(basis)
             return (.success(.overtaken), false)
         case .stored where publication.waitingLogin != nil:
             // Beneath a login's set, which is to be verified and not this one.
@@ -79,7 +90,10 @@ struct RenewalWriter {
             if basis.grant == .upgrade, calls.granted?.grant == .refreshToken {
                 report.remember(report.reason(basis), over: snapshot.version, basis)
             }
-            if let refusal { return (.failure(refusal), false) }
+            if let refusal {
+                pauseAfter(refusal, of: snapshot, isUsable: calls.successor == nil)
+                return (.failure(refusal), false)
+            }
             return (.success(.new(snapshot, life: life)), false)
         case .overtaken:
             await report.announceOvertaken(basis)
@@ -89,6 +103,29 @@ struct RenewalWriter {
         case .journaled(nil): return (.success(.overtaken), true)
         case .failed: return (.failure(.grantNotStored), false)
         }
+    }
+
+    /// Has an upgrade or an early renewal wait that has brought a refresh token and nothing to serve. The record has a new version,
+    /// to which no earlier pause applies.
+    private func pauseAfter(_ refusal: BrokerError, of snapshot: CredentialsSnapshot, isUsable: Bool) {
+        if !isUsable, report.pausesFurtherTries(basis) { report.remember(refusal, over: snapshot.version, basis) }
+        if basis.decision == .refresh(isEarly: true) {
+            renewer.decider.pauseEarlyRenewal(
+                id, of: snapshot.version, for: CredentialsDecider.pauseAfterEarlyFailure)
+        }
+    }
+
+    /// The record after an answer of which nothing is usable but the refresh token: the credentials of before, with that one.
+    /// - Parameter delay: for how long it is not to be presented.
+    /// - Returns: nil where there was no such answer.
+    private func keptRecord(_ calls: RenewalCalls, delay: Duration) -> CredentialRecord? {
+        guard let successor = calls.successor, let held = basis.held else { return nil }
+        let now = renewer.time.now
+        renewer.log.warning("refresh_token_kept", request.logFields)
+        let from = delay > .zero ? now.advanced(by: delay) : nil
+        var record = CredentialRecord(held: held.renewing(refreshToken: successor, usableFrom: from), renewed: now)
+        record.heldSince = basis.snapshot.heldVersion
+        return record
     }
 
     /// The record that the grant makes, and the cause that its event names.
@@ -167,8 +204,9 @@ struct RenewalWriter {
     }
 
     /// The events of a grant that is stored: all of them where it is verified, otherwise those of what was done so far.
+    /// - Parameter isUsable: false where the provider has granted nothing but a refresh token.
     private func events(
-        _ record: CredentialRecord, _ origin: BrokerEvent.Origin, _ refusal: BrokerError?
+        _ record: CredentialRecord, _ origin: BrokerEvent.Origin, _ refusal: BrokerError?, isUsable: Bool
     ) -> CredentialsRecords.Events {
         let (id, refreshID, context, now) = (
             id, request.refreshID, basis.grant.map(request.eventContext), renewer.time.now
@@ -182,6 +220,7 @@ struct RenewalWriter {
                 BrokerEvent.updated(id, to: $0, version: version, by: origin, refreshID, at: now)
             }
             guard let context, context.grant.spendsRefreshToken else { return updated.map { [$0] } ?? [] }
+            if !isUsable { return refusal.map { [.refreshFailed(context, $0, at: now)] } ?? [] }
             var kinds: [BrokerEvent.Kind] = [.refreshRefreshedAccessToken]
             if verifies || !isVerified { kinds.append(.refreshFetchingKeys) }
             if verifies, isVerified { kinds += [.refreshFetchedKeys] + verifying }
@@ -198,7 +237,9 @@ struct RenewalWriter {
         /// The provider says so.
         case refused(TokenErrorResponse)
         /// The refresh brought another user's token.
-        case otherUser
+        /// - Parameter newest: the refresh token that came with it; nil for none. If the provider was wrong about the user, it is the
+        ///   one that works.
+        case otherUser(newest: SecretBytes?)
     }
 
     /// Stores an empty record for a session that the provider ended, and quarantines its credentials. A conflict means that the
@@ -232,7 +273,11 @@ struct RenewalWriter {
             return ended + [.refreshFailed(context, reason, at: now)]
         }
         publication.holder = holder
-        publication.quarantine = .keep(held, for: renewer.quarantine)
+        var quarantined = held
+        if case .otherUser(let newest?) = ending, newest != held.refreshToken {
+            quarantined = held.renewing(refreshToken: newest, usableFrom: nil)
+        }
+        publication.quarantine = .keep(quarantined, for: renewer.quarantine)
         let result = await storeEnd(&publication, endsRenewal: true)
         if reason.endsSession, case .success(.new) = result { return .failure(reason) }
         return result

@@ -103,7 +103,7 @@ internal import TokenBroker
         let store = FaultyStore()
         let broker = try await Self.make(store)
         await broker.set("a1", refresh: "r1", lifetime: .zero)
-        for _ in 0..<200 { store.onCommit(of: .credentials, .refuse(error)) }
+        for _ in 0..<40 { store.onCommit(of: .credentials, .refuse(error)) }
         broker.transport.enqueue(.json(200, BrokerHarness.token("a2", refresh: "r2")))
         var answer = await broker.get()
         // A store that only knows of other changes is asked again at once.
@@ -124,7 +124,7 @@ internal import TokenBroker
         let store = FaultyStore()
         let broker = try await Self.make(store)
         let login = await broker.beginLogin()
-        for _ in 0..<200 { store.onCommit(of: .credentials, .refuse(error)) }
+        for _ in 0..<40 { store.onCommit(of: .credentials, .refuse(error)) }
         broker.transport.enqueue(.json(200, BrokerHarness.token("a1", refresh: "r1")))
         let waits = await broker.callback("code=c&state=\(login.state)", accept: "application/json")
         if error != .conflict { #expect((waits.status, waits.code) == (503, "storage_unavailable"), "\(waits.text)") }

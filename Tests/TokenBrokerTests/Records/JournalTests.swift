@@ -109,6 +109,29 @@ internal import TokenBroker
     }
 
     // H077
+    @Test func `a refresh token without anything to serve is in the journal for the next process`() async throws {
+        let setting = try await Setting()
+        let store = setting.store
+        setting.broker.transport.enqueue(
+            .decide { _ in
+                store.isAway = true
+                return .json(200, #"{"access_token": null, "token_type": "Bearer", "refresh_token": "r2"}"#)
+            })
+        #expect(await setting.broker.get().code == "token_response_error")
+        #expect(try await setting.entries() == 1)
+        await setting.journal.close()
+        let journal = try await setting.directory.journal()
+        let next = try await setting.another(journal)
+        try await next.broker.core.takeUpJournal()
+        await setting.untilStored(by: next)
+        next.transport.enqueue(.json(200, BrokerHarness.token("a3", refresh: "r3")))
+        #expect(await next.get().token == "a3")
+        #expect(next.transport.seen.last?.form["refresh_token"] == "r2")
+        #expect(try await next.causes() == ["set", "refresh"])
+        await next.broker.finish()
+    }
+
+    // H077
     @Test func `the next process stores what the one before could not`() async throws {
         let setting = try await Setting()
         #expect(await setting.refreshWithoutStore().token == "a2")

@@ -4,6 +4,7 @@ internal import CredentialStore
 internal import Cryptography
 internal import HTTPCodec
 internal import HTTPSClient
+internal import OAuth
 internal import Postgres
 internal import Reactor
 internal import Synchronization
@@ -66,7 +67,10 @@ internal import TokenBroker
         let store = try await open(database, user: role) { error in
             if let sqlstate = error.sqlstate { reported.withLock { _ = $0.insert(sqlstate) } }
         }
-        let broker = try await BrokerHarness(store: store)
+        let time = ManualTime()
+        // The database refuses claims that have come too late by its own clock.
+        time.moveClock(by: time.now.duration(to: SystemTime().now))
+        let broker = try await BrokerHarness(store: store, time: time)
         await broker.makeTenant()
         let operate: @Sendable (String) async throws -> Void = { try await run($0, in: database, role: role) }
         let states = { reported.withLock { $0 } }

@@ -1,0 +1,125 @@
+internal import BrokerCore
+internal import BrokerTesting
+internal import CredentialStore
+internal import Cryptography
+internal import ExternalText
+internal import HTTPCodec
+internal import JSON
+internal import OAuth
+internal import Testing
+internal import TokenBroker
+
+/// Answers to refreshes that have a new refresh token and nothing to serve.
+@Suite struct `Answers with a refresh token only` {
+    private static func broker(_ lifetime: Duration = .zero) async throws -> BrokerHarness {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant()
+        await broker.set("a1", refresh: "r1", lifetime: lifetime)
+        return broker
+    }
+
+    struct Unusable: Sendable, CustomTestStringConvertible {
+        let status: Int
+        let body: String
+        var type: String?
+        var testDescription: String { "\(status) \(body)" }
+
+        init(_ status: Int, _ body: String) { (self.status, self.body) = (status, body) }
+
+        static func form(_ body: String) -> Unusable {
+            var answer = Unusable(200, body)
+            answer.type = "application/x-www-form-urlencoded; charset=utf-8"
+            return answer
+        }
+
+        var step: ScriptedTransport.Step {
+            var fields = Fields()
+            if let type { fields.append("Content-Type", type) }
+            return .json(status, body, fields: fields)
+        }
+    }
+
+    // H077
+    @Test(arguments: [
+        Unusable(200, #"{"access_token": null, "token_type": "Bearer", "refresh_token": "r2"}"#),
+        Unusable(200, #"{"token_type": "Bearer", "refresh_token": "r2"}"#),
+        Unusable(200, #"{"access_token": "", "refresh_token": "r2"}"#),
+        Unusable(200, #"{"access_token": 5, "refresh_token": "r2"}"#),
+        Unusable(200, #"{"access_token": "a b", "refresh_token": "r2"}"#),
+        Unusable(200, #"{"access_token": "a2", "token_type": "mac", "refresh_token": "r2"}"#),
+        Unusable(201, #"{"refresh_token": "r2"}"#), Unusable(206, #"{"refresh_token": "r2"}"#),
+        Unusable(299, #"{"refresh_token": "r2"}"#),
+        Unusable(200, #"{"access_token": "a2", "refresh_token": "r2"} <!-- a page -->"#),
+        Unusable(200, #"{"access_token": "a2", "access_token": "a3", "refresh_token": "r2"}"#),
+        Unusable(200, #"{"access_token": "a2", "refresh_token": "r2", "refresh_token": "r2"}"#),
+        Unusable.form("access_token=a2&token_type=bearer&refresh_token=r2"),
+    ])
+    func `the refresh token is stored, and the next try presents it`(answer: Unusable) async throws {
+        let broker = try await Self.broker()
+        broker.transport.enqueue(answer.step)
+        let refused = await broker.get()
+        #expect((refused.status, refused.code) == (502, "token_response_error"))
+        #expect(broker.transport.seen.count == 1)
+        #expect(await broker.status().json["refreshable"]?.bool == true)
+        let told = try await broker.events().filter { $0.kind == .credentialsUpdated }
+        #expect(told.count == 1)
+        broker.transport.enqueue(.json(200, BrokerHarness.token("a3", refresh: "r3")))
+        #expect(await broker.get().token == "a3")
+        #expect(broker.transport.seen.last?.form["refresh_token"] == "r2")
+        #expect(try await broker.quarantined() == nil)
+    }
+
+    @Test(arguments: [
+        Unusable(200, #"{"access_token": "a2", "refresh_token": "r2""#),
+        Unusable(200, #"{"access_token": "a2", "refresh_token": "r"#),
+        Unusable(200, #"{"access_token": null, "refresh_token": "r2", "refresh_token": "r3"}"#),
+        Unusable(200, #"{"access_token": null, "refresh_token": 5}"#),
+        Unusable(200, #"{"access_token": null, "refresh_token": ""}"#),
+        Unusable(200, #"{"access_token": null, "refresh_token": "r1"}"#),
+        Unusable(200, #"<p>{"refresh_token": "r2"}</p>"#), Unusable(204, ""),
+        Unusable(200, "access_token=a2&token_type=bearer&refresh_token=r2"),
+        Unusable.form("refresh_token=r2&refresh_token=r3"),
+    ])
+    func `where none can be read beyond doubt, the answer counts as lost`(answer: Unusable) async throws {
+        let broker = try await Self.broker()
+        broker.transport.enqueue(answer.step, .json(200, BrokerHarness.token("a3", refresh: "r3")))
+        #expect(await broker.get().token == "a3")
+        #expect(broker.transport.seen.map { $0.form["refresh_token"] } == ["r1", "r1"])
+    }
+
+    @Test func `the stored token is served with its entity tag while it is valid`() async throws {
+        let broker = try await Self.broker(.seconds(3600))
+        let tag = await broker.get().tag
+        broker.transport.enqueue(.json(200, #"{"access_token": null, "refresh_token": "r2"}"#))
+        #expect(await broker.get("policy=local_force_refresh").status == 502)
+        let served = await broker.get()
+        #expect((served.status, served.token, served.tag) == (200, "a1", tag))
+        broker.transport.enqueue(.json(200, BrokerHarness.token("a3", refresh: "r3")))
+        #expect(await broker.get("policy=local_force_refresh").token == "a3")
+        #expect(broker.transport.seen.last?.form["refresh_token"] == "r2")
+    }
+
+    @Test func `an upgrade that is answered so presents the new refresh token at its next try`() async throws {
+        let broker = try await Self.broker(.seconds(3600))
+        await broker.makeTenant("t1", #"{"client_id": "c2"}"#)
+        broker.transport.enqueue(.json(200, #"{"access_token": null, "refresh_token": "r2"}"#))
+        let refused = await broker.get()
+        #expect((refused.status, refused.code) == (503, "retryable_error"))
+        #expect(broker.transport.seen.count == 1)
+        broker.time.advance(by: .seconds(60))
+        broker.transport.enqueue(.json(200, BrokerHarness.token("a3", refresh: "r3")))
+        #expect(await broker.get().token == "a3")
+        #expect(broker.transport.seen.last?.form["refresh_token"] == "r2")
+    }
+
+    // H077
+    @Test func `a session that another user's answer ends is put aside with the newest refresh token`() async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant()
+        await broker.logIn(token: BrokerHarness.token("a1", refresh: "r1", userID: 42))
+        broker.transport.enqueue(.json(200, BrokerHarness.token("a2", refresh: "r2", userID: 43)))
+        #expect(await broker.get("policy=local_force_refresh").code == "token_response_error")
+        let aside = try await broker.quarantined()?.credentials
+        #expect((aside?.accessToken.revealedText, aside?.refreshToken?.revealedText) == ("a1", "r2"))
+    }
+}
