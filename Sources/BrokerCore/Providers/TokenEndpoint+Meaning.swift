@@ -48,7 +48,8 @@ extension TokenEndpoint {
                 && RefusalPattern(status: refusal.status, error: nil)?.matches(
                     status: refusal.status, refusal.answer) == true
             return namesNoCause ? .refusedWithoutCause(error, status: refusal.status) : .refused(error)
-        case .unusable: return .refused(Self.unusable)
+        case .unusable:
+            return .refused(refusal.redirected(from: server.tokenEndpoint, "endpoints.token") ?? Self.unusable)
         }
     }
 
@@ -75,7 +76,22 @@ extension TokenEndpoint {
         let answer: TokenErrorResponse
         /// The answer's `Retry-After`; nil where there is none that can be read.
         let retryAfter: Duration?
+        /// What continues a sentence about an answer that is a redirect; nil for other answers.
+        var redirect: String?
         let fields: [LogField]
+
+        /// The error for a redirect; nil for another answer.
+        /// - Parameters:
+        ///   - endpoint: the address that was called.
+        ///   - member: the member of the configuration that names it.
+        func redirected(from endpoint: String, _ member: String) -> BrokerError? {
+            redirect.map {
+                BrokerError(
+                    .tokenResponseError,
+                    "\(endpoint) \($0): name in \(member) the address that answers itself. What is stored was left as it "
+                        + "is.")
+            }
+        }
 
         /// The error for callers where the answer decides nothing.
         var retryable: BrokerError { TokenEndpoint.retryable(answer.errorCode, after: retryAfter) }

@@ -1,7 +1,9 @@
 package import CredentialStore
 internal import Cryptography
+package import ExternalText
 package import HTTPCodec
 package import HTTPSClient
+package import JOSE
 internal import JSON
 package import OAuth
 package import Postgres
@@ -152,6 +154,13 @@ package struct LogField: Sendable {
     package static func providerError(of error: BrokerError) -> LogField? {
         error.errorCode.map { .init("provider_error", $0) }
     }
+
+    /// The name of a provider's public key, `-` where it has none that can be shown.
+    package static func keyID(_ name: WireText?) -> LogField {
+        .init("key_id", name.flatMap { ErrorText.presentable($0.prefix(64)) } ?? "-")
+    }
+    /// What is wrong with a provider's public key. The text has no part of it.
+    package static func keyFault(_ fault: JSONWebKeyError) -> LogField { .init("fault", fault.description) }
 
     /// The error's text for callers, which contains no secret.
     package static func detail(of error: BrokerError) -> LogField { .init("detail", error.detail) }
