@@ -53,10 +53,11 @@ package final class OAuthServer: Sendable {
             writer.member("tools", tools)
         }
         let process = try ServerProcess(arguments: [
-            tools + "/python/bin/python3", support.joined(separator: "/") + "/servers/server.py", kind.rawValue,
+            support.joined(separator: "/") + "/servers/run", tools, kind.rawValue,
             String(decoding: options, as: UTF8.self),
         ])
-        return try OAuthServer(process, description: await process.readAnswer(within: .seconds(120)))
+        // Long enough for the packages to be fetched, where this is the first use in the checkout.
+        return try OAuthServer(process, description: await process.readAnswer(within: .seconds(180)))
     }
 
     private init(_ process: ServerProcess, description: JSONValue) throws {
