@@ -139,6 +139,7 @@ package struct LogField: Sendable {
     package static func database(_ error: PostgresError) -> LogField {
         .init("database_error", String(reflecting: error))
     }
+    package static func durability(_ flaw: DurabilityFlaw) -> LogField { .init("setting", flaw.text) }
     package static func databaseLink(_ link: PostgresLink) -> LogField { .init("link", link.description) }
     package static func listenLink(_ link: PostgresLink) -> LogField { .init("listen_link", link.description) }
     package static func fileStore(_ error: FileStoreError) -> LogField { .init("file_store_error", error.description) }
