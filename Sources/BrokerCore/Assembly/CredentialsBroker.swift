@@ -99,6 +99,7 @@ package final class CredentialsBroker: Sendable {
     package let tenantCheck: TenantCheck
     private let leaseRecovery: LeaseRecovery
     let storeRecovery: StoreRecovery
+    private let recent: RecentRecords
     private let housekeeping: Housekeeping
     /// The vault that the broker uses: it reports failures of the store to the log and the metrics.
     package let vault: Vault
@@ -124,6 +125,7 @@ package final class CredentialsBroker: Sendable {
         audit = AuditTrail(settings.audit, vault: reporting, time: time, log: log)
         // A store with one writer loses no commits while it is open.
         let recent = RecentRecords(span: vault.revalidateAfter == nil ? .zero : settings.grantMemory, time: time)
+        self.recent = recent
         let vault = audit.audited(reporting).telling { recent.note($0) }
         self.vault = vault
         let bus = EventBus(cacheValidity: CacheValidity(lifetime: vault.revalidateAfter))
@@ -206,8 +208,10 @@ package final class CredentialsBroker: Sendable {
         softwareKeys = SoftwareKeys(vault: vault, log: log)
 
         storeRecovery = StoreRecovery(
-            vault: vault, records: records, others: [LoginRecovery(recent, records: records), sessions], time: time,
-            log: log)
+            vault: vault, records: records,
+            others: StoreRecovery.Others(
+                before: [SettingsRecovery(recent, records: records)],
+                after: [LoginRecovery(recent, records: records), sessions]), time: time, log: log)
         leaseRecovery = LeaseRecovery(vault: vault, renewer: renewer, time: time, log: log)
         expiryJob = ExpiryJob(
             renewer: renewer, bus: bus, schedule: schedule, budget: settings.providerBudget, instruments: instruments)
@@ -323,6 +327,8 @@ package final class CredentialsBroker: Sendable {
     package func deleteTenant(_ name: TenantName) async throws(BrokerError) -> Bool {
         // The store may have removed everything although its answer was lost.
         defer { bus.announce(removalOf: name) }
-        return try await tenants.delete(name)
+        guard let version = try await tenants.delete(name) else { return false }
+        recent.noteRemoval(of: name, version: version)
+        return true
     }
 }

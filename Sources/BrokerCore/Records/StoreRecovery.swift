@@ -36,12 +36,18 @@ final class StoreRecovery: Sendable {
     private var rollback: StoreRollback { records.rollback }
     private var memory: GrantMemory { records.memory }
 
-    /// In the order in which they are stored again.
-    private let others: [any RestoredRecords]
+    /// What is stored again beside credentials, in this order.
+    struct Others: Sendable {
+        /// What credentials are stored under.
+        let before: [any RestoredRecords]
+        let after: [any RestoredRecords]
 
-    init(
-        vault: Vault, records: CredentialsRecords, others: [any RestoredRecords], time: any Time, log: Log
-    ) {
+        var all: [any RestoredRecords] { before + after }
+    }
+
+    private let others: Others
+
+    init(vault: Vault, records: CredentialsRecords, others: Others, time: any Time, log: Log) {
         self.others = others
         self.vault = vault
         self.records = records
@@ -57,7 +63,7 @@ final class StoreRecovery: Sendable {
         do throws(StoreError) {
             try await memory.takeUp()
             var isAny = memory.count > 0
-            for records in others where try await records.takeUp() { isAny = true }
+            for records in others.all where try await records.takeUp() { isAny = true }
             if isAny { rollback.askForSweep() }
         } catch {
             log.error("journal_failed", [.store(error)])
@@ -90,8 +96,7 @@ final class StoreRecovery: Sendable {
     func finish() async {
         guard rollback.takeSweep() else { return }
         do throws(StoreError) {
-            _ = try await records.reconcileAll()
-            try await restoreOthers(isLastTime: true)
+            _ = try await restoreAll(isLastTime: true)
         } catch {
             log.storeFailed(error)
         }
@@ -134,9 +139,7 @@ final class StoreRecovery: Sendable {
         do throws(StoreError) {
             try await compareLineage()
             let isHeld = rollback.remainingHold != nil
-            // Credentials first: refresh tokens are presented again once the hold is over.
-            var lost = try await records.reconcileAll()
-            try await restoreOthers(isLastTime: !isHeld)
+            var lost = try await restoreAll(isLastTime: !isHeld)
             if isHeld {
                 // Another replica may store records again meanwhile that are older than this replica's.
                 while let rest = rollback.remainingHold, rest > Self.holdInterval {
@@ -144,8 +147,7 @@ final class StoreRecovery: Sendable {
                     if Task.isCancelled { throw .unavailable }
                     _ = try await lineage()
                 }
-                lost = try await records.reconcileAll()
-                try await restoreOthers(isLastTime: true)
+                lost = try await restoreAll(isLastTime: true)
             }
             report(lost)
         } catch {
@@ -154,8 +156,13 @@ final class StoreRecovery: Sendable {
         }
     }
 
-    private func restoreOthers(isLastTime: Bool) async throws(StoreError) {
-        for records in others { try await records.restoreLost(isLastTime: isLastTime) }
+    /// Credentials as early as possible: refresh tokens are presented again once the hold is over.
+    /// - Returns: see `CredentialsRecords.reconcileAll`.
+    private func restoreAll(isLastTime: Bool) async throws(StoreError) -> Int {
+        for records in others.before { try await records.restoreLost(isLastTime: isLastTime) }
+        let lost = try await records.reconcileAll()
+        for records in others.after { try await records.restoreLost(isLastTime: isLastTime) }
+        return lost
     }
 
     private func report(_ lost: Int) {
