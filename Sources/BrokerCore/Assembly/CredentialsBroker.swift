@@ -38,6 +38,9 @@ package final class CredentialsBroker: Sendable {
         /// For how long this process remembers what it has stored, in case the store loses its last commits; see `GrantMemory`.
         /// Default 900 s; zero remembers nothing.
         package var grantMemory: Duration = .seconds(900)
+        /// For how long, after the store has lost its last commits, the journals of replicas that do not run are waited for; see
+        /// `JournalRegistry`. Default 60 s; zero waits for none.
+        package var journalWait: Duration = .seconds(60)
         /// For how long a caller waits for a renewal while the present token is valid. Nil for as long as the renewal takes;
         /// default 2 s.
         package var renewalPatience: Duration? = .seconds(2)
@@ -98,6 +101,7 @@ package final class CredentialsBroker: Sendable {
     package let cacheRevalidation: CacheRevalidation
     package let tenantCheck: TenantCheck
     private let leaseRecovery: LeaseRecovery
+    package let journals: JournalRegistry
     let storeRecovery: StoreRecovery
     private let recent: RecentRecords
     private let housekeeping: Housekeeping
@@ -169,7 +173,9 @@ package final class CredentialsBroker: Sendable {
         tombstones = Tombstones(vault: vault, bus: bus, instruments: instruments)
         let records = CredentialsRecords(
             vault: vault, tenants: tenants, tombstones: tombstones, bus: bus, memory: memory,
-            options: CredentialsRecords.Options(schedule: schedule, cacheBytes: settings.cacheBytes),
+            options: CredentialsRecords.Options(
+                schedule: schedule, cacheBytes: settings.cacheBytes, journal: journal,
+                journalWait: settings.journalWait),
             instruments: instruments)
         renewer = CredentialsRenewer(
             records: records, providers: providers, journal: journal, quarantine: settings.quarantine,
@@ -207,6 +213,7 @@ package final class CredentialsBroker: Sendable {
         biometrics = BiometricLogins(renewer: renewer, credentials: credentials, intake: intake)
         softwareKeys = SoftwareKeys(vault: vault, log: log)
 
+        journals = records.journals
         storeRecovery = StoreRecovery(
             vault: vault, records: records,
             others: StoreRecovery.Others(

@@ -139,6 +139,8 @@ package struct LogField: Sendable {
     package static func database(_ error: PostgresError) -> LogField {
         .init("database_error", String(reflecting: error))
     }
+    static func journal(_ journal: RegisteredJournal) -> LogField { .init("journal", journal.id) }
+    static func host(of journal: RegisteredJournal) -> LogField { .init("host", journal.host) }
     package static func durability(_ flaw: DurabilityFlaw) -> LogField { .init("setting", flaw.text) }
     package static func databaseLink(_ link: PostgresLink) -> LogField { .init("link", link.description) }
     package static func listenLink(_ link: PostgresLink) -> LogField { .init("listen_link", link.description) }
