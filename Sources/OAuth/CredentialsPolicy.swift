@@ -71,10 +71,10 @@ package enum CredentialsDecision: Sendable, Equatable {
     case verify
     /// The credentials are expired or refused and cannot be renewed. Remove them and decide again.
     case retire
-    /// The user's credentials cannot be renewed, because the configured provider is not the provider that granted them.
-    /// They stay stored for the time when their provider is configured again, so client credentials cannot be stored in
-    /// their place.
-    case keptForOtherProvider
+    /// The user's credentials cannot be served, because another provider or another client is configured than those that
+    /// they were granted by. They stay stored for the time when these are configured again, so client credentials cannot
+    /// be stored in their place.
+    case kept
     /// The provider has just granted credentials that are expired already.
     case expiredOnArrival
     /// No credentials: `policy=local…` without stored credentials, no user's credentials at a provider that has no lower
@@ -166,15 +166,18 @@ package struct CredentialsPolicy: Sendable {
             if held.refreshToken == nil, query.policy == .localForceRefresh, query.requestsRenewal(of: version) {
                 return .missing
             }
-            // A refresh token may be sent only to the provider that granted it. It stays stored until that provider is
-            // configured again.
-            if held.refreshToken != nil, terms.providers.difference(from: held.grantedBy) != nil {
-                return servesWithoutRenewal ? .serve : nextLevelBesideUser(terms, query)
+            let isOfOtherProvider = terms.providers.difference(from: held.grantedBy) != nil
+            if isAnotherRegistration, !isOfOtherProvider, held.refreshToken != nil, terms.canUpgrade { return .upgrade }
+            // A refresh token may be sent only to the provider that granted it, and is bound to the client that it was
+            // issued to (RFC 6749 §6). The configuration may be the mistake, so the session stays stored until its
+            // provider and its client are configured again, unless nothing is left of it.
+            if isOfOtherProvider || held.obtainedWith.clientID != terms.client.clientID {
+                if servesWithoutRenewal { return .serve }
+                return held.isLoggedIn(at: now) ? nextLevelBesideUser(terms, query) : .retire
             }
-            if isAnotherRegistration, held.refreshToken != nil, terms.canUpgrade { return .upgrade }
-            // A refresh token is bound to the client that it was issued to (RFC 6749 §6). If the secret, the scopes or
-            // the unique key of that client change, a refresh is still possible, so the user stays logged in.
-            if held.refreshToken != nil, held.obtainedWith.clientID == terms.client.clientID {
+            // If the secret, the scopes or the unique key of the client change, a refresh is still possible, so the user
+            // stays logged in.
+            if held.refreshToken != nil {
                 if !isSatisfied { return .refresh(isEarly: false) }
                 return now.advanced(by: terms.leadTime) >= held.expires ? .refresh(isEarly: true) : .serve
             }
@@ -254,7 +257,7 @@ package struct CredentialsPolicy: Sendable {
     private func nextLevelBesideUser(_ terms: Terms, _ query: CredentialsQuery) -> CredentialsDecision {
         let next = nextLevelBelowUser(terms, query)
         switch next {
-        case .obtainClientCredentials(isUpgrade: false), .missing: return .keptForOtherProvider
+        case .obtainClientCredentials(isUpgrade: false), .missing: return .kept
         default: return next
         }
     }

@@ -7,8 +7,8 @@ package struct ScopeSet: Hashable, Sendable, CustomStringConvertible {
 
     package static let empty = ScopeSet(unchecked: [])
 
-    /// The most scopes of a client, and of a provider's list that are read.
-    package static let most = 1000
+    /// The most scopes that are read from a provider's list.
+    private static let longestGrant = 1000
 
     /// Nil when a token is empty or has a character outside `%x21 / %x23-5B / %x5D-7E`.
     package init?(_ tokens: [String]) {
@@ -24,10 +24,10 @@ package struct ScopeSet: Hashable, Sendable, CustomStringConvertible {
     /// does not allow are ignored, and so are those after the first 1000, because refusing the list would lose the
     /// grant.
     package init(granted text: WireText) {
-        let tokens = text.utf8.split(maxSplits: Self.most) {
+        let tokens = text.utf8.split(maxSplits: Self.longestGrant) {
             $0 == UInt8(ascii: " ") || $0 == UInt8(ascii: ",")
         }
-        self.init(unchecked: tokens.prefix(Self.most).map { String(Substring($0)) }.filter(Self.isToken))
+        self.init(unchecked: tokens.prefix(Self.longestGrant).map { String(Substring($0)) }.filter(Self.isToken))
     }
 
     private init(unchecked tokens: [String]) {
@@ -35,6 +35,14 @@ package struct ScopeSet: Hashable, Sendable, CustomStringConvertible {
     }
 
     package var isEmpty: Bool { values.isEmpty }
+
+    /// Without the scopes that OpenID Connect Core §5.4 and §11 define: they ask for a user's login and claims, so a client that
+    /// acts for itself cannot be granted them.
+    package var withoutOpenID: ScopeSet {
+        ScopeSet(unchecked: values.filter { !Self.ofOpenID.contains(WireText($0)) })
+    }
+
+    private static let ofOpenID: Set<WireText> = ["openid", "profile", "email", "address", "phone", "offline_access"]
 
     package func isSubset(of other: ScopeSet) -> Bool { Set(values).isSubset(of: other.values) }
 

@@ -59,8 +59,7 @@ package enum TokenRequest: Sendable {
         var pairs: [FormEncoding.Pair] = [.init("grant_type", grantType)]
         let preset = server.preset
         // RFC 6749 §3.3: a scope has at least one name, so a client without scopes must send none.
-        let scopes: [FormEncoding.Pair] =
-            client.scopes.isEmpty ? [] : [FormEncoding.Pair("scope", client.scopes.description)]
+        let scopes = Self.pairs(of: client.scopes)
         let uniqueKey = preset.sendsClientUniqueKey ? client.clientUniqueKey : nil
         switch self {
         case .authorizationCode(let code, let redirectURI, let codeVerifier, let keyProof):
@@ -76,7 +75,7 @@ package enum TokenRequest: Sendable {
             pairs.append(.init("refresh_token", refreshToken.revealedText))
             if preset.repeatsScopes { pairs += scopes }
         case .clientCredentials:
-            if preset.scopesClientCredentials { pairs += scopes }
+            if preset.scopesClientCredentials { pairs += Self.pairs(of: client.scopes.withoutOpenID) }
         case .upgrade(let refreshToken, _):
             pairs.append(.init("refresh_token", refreshToken.revealedText))
             // The scopes of the new registration, to which the session is moved.
@@ -87,9 +86,12 @@ package enum TokenRequest: Sendable {
             if preset.repeatsScopes { pairs += scopes }
             if let uniqueKey { pairs.append(.init("client_unique_key", uniqueKey)) }
         }
-        let authorization = ClientAuthenticator.authenticate(
-            client, by: server.clientAuthentication, at: server, into: &pairs)
+        let authorization = ClientAuthenticator.authenticate(client, by: server.clientAuthentication, into: &pairs)
         return (Self.ordered(pairs, by: preset.parameterOrder), authorization)
+    }
+
+    private static func pairs(of scopes: ScopeSet) -> [FormEncoding.Pair] {
+        scopes.isEmpty ? [] : [FormEncoding.Pair("scope", scopes.description)]
     }
 
     /// The parameters in the order of `names`, followed by the others in their own order.
@@ -104,7 +106,7 @@ package enum ClientAuthenticator {
     /// Returns the value of `Authorization` if the method uses that header. A client without a secret is public: its
     /// identifier is sent in the form, whatever the method.
     package static func authenticate(
-        _ client: ClientConfiguration, by method: ProviderPreset.ClientAuthentication, at server: AuthorizationServer,
+        _ client: ClientConfiguration, by method: ProviderPreset.ClientAuthentication,
         into pairs: inout [FormEncoding.Pair]
     ) -> String? {
         guard let secret = client.clientSecret, method != .none else {
@@ -117,7 +119,6 @@ package enum ClientAuthenticator {
             // them survives.
             let user = FormEncoding.percentEncode(client.clientID.text)
             let password = FormEncoding.percentEncode(secret.revealedText)
-            if server.repeatsClientID { pairs.append(.init("client_id", client.clientID)) }
             return "Basic " + Base64.encode(Array("\(user):\(password)".utf8))
         case .clientSecretPost:
             pairs.append(.init("client_id", client.clientID))

@@ -67,6 +67,7 @@ struct CredentialsListRoutes {
         json.memberIfPresent("ended", listed.session?.time.description)
         json.memberIfPresent("cause", listed.session?.cause.rawValue)
         json.memberIfPresent("kept_until", listed.quarantinedUntil?.description)
+        if !listed.differences.isEmpty { json.member("configuration_differences", listed.differences) }
     }
 
     // MARK: POST /credentials/restore

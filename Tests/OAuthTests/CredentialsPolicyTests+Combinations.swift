@@ -12,6 +12,7 @@ extension `Credentials policy` {
         for left in lifetimes {
             all += [user(left: left), user(left: left, refreshToken: nil), client(left: left)]
             all.append(user(left: left, grantedBy: Self.other))
+            all.append(user(left: left, refreshToken: nil, grantedBy: Self.other))
         }
         var everyTerms: [CredentialsPolicy.Terms] = []
         for secret in [false, true] {
@@ -33,7 +34,7 @@ extension `Credentials policy` {
                 }
             }
         }
-        #expect(count == 72_576)
+        #expect(count == 89_856)
     }
 
     static let everyQuery: [CredentialsQuery] = Policy.allCases.flatMap { policy in
@@ -69,6 +70,9 @@ extension `Credentials policy` {
         let isOurs = held?.obtainedWith.clientID == terms.client.clientID
         let isPlain = !query.refusedByAPI && query.policy != .localForceRefresh
         let isElsewhere = held?.grantedBy == Self.other
+        // Without a refresh token nothing can be upgraded.
+        let canUpgrade = terms.canUpgrade && held?.refreshToken != nil
+        let isKept = held?.isLoggedIn(at: Sample.now) == true && (isElsewhere || !isOurs && !canUpgrade)
         let next: CredentialsLevel = secret ? .client : .basic
         if query.policy == .local, ![.serve, .missing, .levelNotAvailable].contains(decision) { return false }
         // Valid credentials are served, unless they can be improved and the means for that exist.
@@ -82,20 +86,19 @@ extension `Credentials policy` {
         case .serve:
             return held.map { $0.level >= query.lowestLevel } == true && (isValid || query.policy == .local)
                 && !isWithoutSecret
-        case .serveBasic: return (held == nil || isElsewhere) && !secret && query.lowestLevel == .basic
+        case .serveBasic: return (held == nil || isKept) && !secret && query.lowestLevel == .basic
         case .refresh(let isEarly):
             return held?.refreshToken != nil && held?.level == .user && isOurs && !(isChanged && terms.canUpgrade)
                 && (!isEarly || isValid && terms.leadTime > .zero) && !isElsewhere
         case .upgrade:
             return held?.refreshToken != nil && held?.level == .user && isChanged && terms.canUpgrade && !isElsewhere
-        case .keptForOtherProvider:
-            return isElsewhere && secret && query.lowestLevel <= .client && (!isValid || query.refusedByAPI)
+        case .kept:
+            return isKept && secret && query.lowestLevel <= .client && (!isValid || !isPlain)
         case .obtainClientCredentials(let isUpgrade):
             return secret && query.lowestLevel <= .client && held?.level != .user && isUpgrade == isChanged
         case .retire:
             // After the credentials are removed, the next decision must not be to remove them again.
-            return held != nil && (held?.refreshToken == nil || !isOurs && !terms.canUpgrade) && !isElsewhere
-                && decide(nil, terms, query) != .retire
+            return held != nil && held?.refreshToken == nil && !isKept && decide(nil, terms, query) != .retire
         case .missing:
             if held == nil { return query.policy == .local || query.policy == .localForceRefresh }
             return held?.level == .user && held?.refreshToken == nil && query.policy == .localForceRefresh
@@ -104,7 +107,7 @@ extension `Credentials policy` {
         case .expiredOnArrival: return false
         // No set waits for its verification here.
         case .verify: return false
-        case .levelNotAvailable: return (isElsewhere ? next : held?.level ?? next) < query.lowestLevel
+        case .levelNotAvailable: return (isKept ? next : held?.level ?? next) < query.lowestLevel
         }
     }
 }

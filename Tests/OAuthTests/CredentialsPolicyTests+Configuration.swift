@@ -33,14 +33,18 @@ extension `Credentials policy` {
 
     @Test(arguments: changes.indices, lifetimes)
     func `without a refresh token a session cannot be moved`(index: Int, left: Duration) {
-        let terms = terms(secret: true, canUpgrade: true, client: Self.changes[index].client)
+        let client = Self.changes[index].client
+        let terms = terms(secret: true, canUpgrade: true, client: client)
         let held = user(left: left, refreshToken: nil)
-        #expect(decide(held, terms) == (left >= .seconds(60) ? .serve : .retire))
-        #expect(decide(held, terms, .init(refusedByAPI: true)) == .retire)
+        // What is left of it is kept for its own client.
+        let isKept = client.clientID != Sample.client().clientID && left > .zero
+        #expect(decide(held, terms) == (left >= .seconds(60) ? .serve : isKept ? .kept : .retire))
+        #expect(decide(held, terms, .init(refusedByAPI: true)) == (isKept ? .kept : .retire))
+        #expect(decide(held, terms, .init(policy: .localForceRefresh)) == .missing)
     }
 
     @Test(arguments: changes.indices, lifetimes)
-    func `without an upgrade the same client refreshes when a refresh is due, and another client never`(
+    func `without an upgrade the same client refreshes when a refresh is due, and for another client the set is kept`(
         index: Int, left: Duration
     ) {
         let client = Self.changes[index].client
@@ -48,7 +52,8 @@ extension `Credentials policy` {
         let isValid = left >= .seconds(60)
         for secret in [false, true] {
             let terms = terms(secret: secret, client: client)
-            let renewal: CredentialsDecision = isSameClient ? .refresh(isEarly: false) : .retire
+            let besideUser: CredentialsDecision = secret ? .kept : .serveBasic
+            let renewal: CredentialsDecision = isSameClient ? .refresh(isEarly: false) : besideUser
             #expect(decide(user(left: left), terms) == (isValid ? .serve : renewal))
             #expect(decide(user(left: left), terms, .init(refusedByAPI: true)) == renewal)
             let forced: CredentialsDecision = isSameClient || !isValid ? renewal : .serve
@@ -104,6 +109,42 @@ extension `Credentials policy` {
         #expect(decide(client(by: new), terms) == .serve)
     }
 
+    /// A client that another one has been mistaken for, by every way to ask, with and without a refresh token.
+    @Test(arguments: lifetimes, [Optional("r"), nil])
+    func `no query removes what is left of another client's session`(left: Duration, refreshToken: String?) {
+        let held = user(left: left, refreshToken: refreshToken)
+        let isOver = refreshToken == nil && left <= .zero
+        for secret in [false, true] {
+            for hasLowerLevels in [false, true] {
+                var terms = terms(secret: secret, client: Sample.client(id: "client-2"))
+                (terms.hasLowerLevels, terms.canCreateAccounts) = (hasLowerLevels, true)
+                for query in Self.everyQuery {
+                    let decision = decide(held, terms, query)
+                    #expect((decision == .retire) == (isOver && query.policy != .local && decision != .missing))
+                    #expect(decision != .createAccount && decision != .obtainClientCredentials(isUpgrade: false))
+                    // Put back, it serves or is refreshed as before.
+                    if refreshToken != nil, query.policy == .localValid, !query.refusedByAPI {
+                        let expected: CredentialsDecision = left >= .seconds(60) ? .serve : .refresh(isEarly: false)
+                        #expect(decide(held, self.terms(secret: secret), query) == expected)
+                    }
+                }
+            }
+        }
+    }
+
+    @Test func `another client's session is kept for the level that is asked for`() {
+        let held = user(left: .zero)
+        for (secret, lowest, decision) in [
+            (false, .basic, .serveBasic), (false, .client, .levelNotAvailable), (false, .user, .levelNotAvailable),
+            (true, .basic, .kept), (true, .client, .kept), (true, .user, .levelNotAvailable),
+        ] as [(Bool, CredentialsLevel, CredentialsDecision)] {
+            let terms = terms(secret: secret, client: Sample.client(id: "client-2"))
+            for policy in [Policy.localValid, .localForceRefresh, .createIfNeeded] {
+                #expect(decide(held, terms, .init(policy: policy, lowestLevel: lowest)) == decision)
+            }
+        }
+    }
+
     // MARK: Another provider
 
     static let own = AcceptedProviders(issuer: "https://own.example", tokenEndpoint: "https://own.example/token")
@@ -126,13 +167,13 @@ extension `Credentials policy` {
             }
                 + [.milliseconds(59_999), .zero, .seconds(-86_400)].map { (left: Duration) in
                     Elsewhere(
-                        policy: policy, left: left, withoutSecret: .serveBasic, withSecret: .keptForOtherProvider)
+                        policy: policy, left: left, withoutSecret: .serveBasic, withSecret: .kept)
                 } + [
                     Elsewhere(
-                        policy: policy, isRefused: true, withoutSecret: .serveBasic, withSecret: .keptForOtherProvider),
+                        policy: policy, isRefused: true, withoutSecret: .serveBasic, withSecret: .kept),
                     Elsewhere(
                         policy: policy, left: .zero, lowest: .client, withoutSecret: .levelNotAvailable,
-                        withSecret: .keptForOtherProvider),
+                        withSecret: .kept),
                     Elsewhere(
                         policy: policy, left: .zero, lowest: .user, withoutSecret: .levelNotAvailable,
                         withSecret: .levelNotAvailable),
@@ -170,7 +211,7 @@ extension `Credentials policy` {
         for policy in [Policy.localValid, .localForceRefresh, .createIfNeeded] {
             for lowest in CredentialsLevel.allCases {
                 let query = CredentialsQuery(policy: policy, lowestLevel: lowest)
-                #expect(decide(held, terms, query) == .keptForOtherProvider)
+                #expect(decide(held, terms, query) == .kept)
             }
         }
     }
@@ -217,6 +258,13 @@ extension `Credentials policy` {
     @Test func `credentials of another provider without a refresh token are replaced`() {
         let held = user(left: .zero, refreshToken: nil, grantedBy: Self.other)
         #expect(decide(held, terms(secret: true, providers: Self.own)) == .retire)
+        // Not while something is left of them.
+        let living = user(left: .milliseconds(1), refreshToken: nil, grantedBy: Self.other)
+        #expect(decide(living, terms(secret: true, providers: Self.own)) == .kept)
+        let refused = CredentialsQuery(refusedByAPI: true)
+        let whole = user(refreshToken: nil, grantedBy: Self.other)
+        #expect(decide(whole, terms(secret: true, providers: Self.own), refused) == .kept)
+        #expect(decide(whole, terms(secret: false, providers: Self.own), refused) == .serveBasic)
         var clients = client(left: .zero)
         clients.grantedBy = Self.other
         let decision = decide(clients, terms(secret: true, providers: Self.own))

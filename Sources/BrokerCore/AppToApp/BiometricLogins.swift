@@ -168,7 +168,8 @@ package final class BiometricLogins: Sendable {
         do throws(BrokerError) {
             snapshot = try await credentials.credentials(id, of: tenant, query, patience: nil).snapshot
         } catch {
-            throw [.levelNotAvailable, .missingTokenContainer].contains(error.code) ? Self.noUser : error
+            let isOfNoUser = [.levelNotAvailable, .missingTokenContainer].contains(error.code) && !error.isSessionKept
+            throw isOfNoUser ? Self.noUser : error
         }
         guard let held = snapshot.record.held,
             let server = try await renewer.providers.servers.server(for: tenant, holding: held)

@@ -54,6 +54,9 @@ package struct AppError: Error, Sendable, Equatable {
     /// provider, the store or the configuration, after which the app tries again.
     package init(_ error: BrokerError) {
         switch error.code {
+        // An operator must mend the configuration, and the session is good then.
+        case .levelNotAvailable where error.isSessionKept:
+            self.init(.temporarilyUnavailable, Self.plain(error.detail), retryAfter: error.retryAfter ?? 30)
         case .levelNotAvailable, .missingTokenContainer, .invalidTokenRequest, .unknownAccount, .unauthenticated:
             self.init(.invalidGrant, "The user is not logged in any more.")
         case .authorizationError: self.init(.accessDenied, "The login did not succeed.")

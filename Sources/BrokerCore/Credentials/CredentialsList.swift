@@ -20,6 +20,8 @@ package struct ListedCredentials: Sendable {
     package let session: EndedSession?
     /// Until when the credentials are quarantined; nil where they are not.
     package let quarantinedUntil: Timestamp?
+    /// The names of the members of the tenant's configuration that were different when the stored credentials were granted.
+    package var differences: [String] = []
 }
 
 /// Selects the storage keys of a list.
@@ -52,12 +54,14 @@ package struct CredentialsPage: Sendable {
 package struct CredentialsList: Sendable {
     private let records: CredentialsRecords
     private let clientFaults: ClientFaults
+    private let servers: ProviderServers
     private let log: Log
     private let time: any Time
 
-    init(records: CredentialsRecords, clientFaults: ClientFaults) {
+    init(records: CredentialsRecords, clientFaults: ClientFaults, servers: ProviderServers) {
         self.records = records
         self.clientFaults = clientFaults
+        self.servers = servers
         (log, time) = (records.log, records.time)
     }
 
@@ -109,7 +113,7 @@ package struct CredentialsList: Sendable {
                 for (row, opened) in zip(rows, opened) {
                     if page.listed.count == limit { return page }
                     page.next = row.storageKey
-                    let listed = opened.map { Self.listed(row.storageKey, $0, of: tenant, fault) }
+                    let listed = opened.map { self.listed(row.storageKey, $0, of: tenant, fault) }
                     if let listed, filter.includes(listed) { page.listed.append(listed) }
                 }
                 if rows.count < count {
@@ -280,7 +284,7 @@ package struct CredentialsList: Sendable {
         log.error("credentials_unreadable", LogField.credentials(id) + [.version(record.version)])
     }
 
-    private static func listed(
+    private func listed(
         _ storageKey: StorageKey, _ row: OpenRow, of tenant: Tenant, _ fault: ClientFault?
     ) -> ListedCredentials {
         let record = row.record
@@ -300,9 +304,11 @@ package struct CredentialsList: Sendable {
             failure = fault.failure(after: failure)
         }
         let held = record.held
-        return ListedCredentials(
+        var listed = ListedCredentials(
             storageKey: storageKey, state: state ?? (held == nil ? .ended : .active), level: held?.level ?? .basic,
             userID: held?.userID, expires: held?.expiry, isRefreshable: held?.refreshToken != nil,
             lastRefresh: record.renewed, lastError: failure, session: record.session, quarantinedUntil: nil)
+        listed.differences = held.map { servers.differences(of: $0, from: tenant) } ?? []
+        return listed
     }
 }

@@ -88,8 +88,14 @@ package final class CredentialsProvider: Sendable {
                 reading.isCurrent
                 ? renewer.decider.decide(snapshot, tenant, query, id) : .serve
             switch decision {
-            case .serve, .serveBasic, .missing, .levelNotAvailable, .expiredOnArrival, .keptForOtherProvider:
+            // This replica may not know yet that the configuration was put back for which the session is kept.
+            case .serveBasic, .kept, .missing, .levelNotAvailable:
+                if snapshot.record.held?.level == .user, let current = try await newer(than: tenant) {
+                    tenant = current
+                    continue
+                }
                 return try answer(decision, snapshot, tenant, outcome)
+            case .serve, .expiredOnArrival: return try answer(decision, snapshot, tenant, outcome)
             case .refresh(isEarly: true):
                 renewer.renewBehindAnswer(id, of: tenant, query)
                 return try answer(.serve, snapshot, tenant, outcome)
@@ -163,6 +169,12 @@ package final class CredentialsProvider: Sendable {
         throw BrokerError(.retryableError, "The credentials kept changing. Ask again.", retryAfter: 1)
     }
 
+    /// The tenant as it is stored; nil where this is known already.
+    private func newer(than tenant: Tenant) async throws(BrokerError) -> Tenant? {
+        guard let current = try await renewer.tenants.currentTenant(tenant.name) else { throw BrokerError.noSuchTenant }
+        return current.version == tenant.version ? nil : current
+    }
+
     /// Until when a caller waits while the present token is valid.
     private func soon(_ deadline: MonotonicInstant?) -> MonotonicInstant? {
         guard let renewalPatience else { return deadline }
@@ -230,18 +242,33 @@ package final class CredentialsProvider: Sendable {
                 snapshot.record)
         case .expiredOnArrival:
             throw BrokerError(.tokenResponseError, "The provider's new token has expired already.")
-        case .keptForOtherProvider:
-            throw BrokerError(
-                .illegalConfiguration,
-                "The user's credentials belong to another provider address than the one that is configured, and are kept "
-                    + "for it. Configure that address again; or, if it is the same provider's, name it in "
-                    + "previous_issuers or previous_token_endpoints; or have the user log in anew, or out.")
+        case .kept:
+            throw BrokerError(.illegalConfiguration, reasonToKeep(snapshot.record.held, tenant))
+        // Of a user who is logged in: the configuration does not fit the credentials.
+        case .levelNotAvailable where snapshot.record.held?.level == .user:
+            var error = BrokerError(.levelNotAvailable, reasonToKeep(snapshot.record.held, tenant))
+            error.isSessionKept = true
+            throw error
         case .levelNotAvailable, .refresh, .upgrade, .obtainClientCredentials, .createAccount, .verify, .retire:
             throw BrokerError(
                 .levelNotAvailable, "The best credentials under this storage key are of a lower level than asked for."
             )
             .after(snapshot.record)
         }
+    }
+
+    /// Why a user's credentials are kept and not served, and what to change.
+    private func reasonToKeep(_ held: HeldCredentials?, _ tenant: Tenant) -> String {
+        let accepted = renewer.providers.servers.acceptedProviders(of: tenant)
+        if accepted.difference(from: held?.grantedBy) != nil {
+            return
+                "The user's credentials belong to another provider address than the one that is configured, and are kept "
+                + "for it. Configure that address again; or, if it is the same provider's, name it in "
+                + "previous_issuers or previous_token_endpoints; or have the user log in anew, or out."
+        }
+        return
+            "The user's credentials belong to another client than the one that is configured, and are kept for it. "
+            + "Configure the earlier client_id again, or have the user log in anew, or out."
     }
 
     /// The state of the user's session; nil where there is none and none has ended. While the store does not answer, the state

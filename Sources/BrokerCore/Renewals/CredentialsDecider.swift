@@ -37,14 +37,24 @@ final class CredentialsDecider: Sendable {
     func decide(
         _ snapshot: CredentialsSnapshot, _ tenant: Tenant, _ query: CredentialsQuery, now: Timestamp
     ) -> CredentialsDecision {
-        if needsMetadata(snapshot, tenant) {
-            var terms = tenant.terms
-            terms.providers = servers.acceptedProviders(of: tenant)
-            return policy.decide(
-                snapshot.record, version: snapshot.heldVersion, terms: terms, query: query, now: now)
+        func decide(_ terms: CredentialsPolicy.Terms) -> CredentialsDecision {
+            policy.decide(snapshot.record, version: snapshot.heldVersion, terms: terms, query: query, now: now)
         }
-        return policy.decide(
-            snapshot.record, version: snapshot.heldVersion, terms: tenant.terms, query: query, now: now)
+        let needsMetadata = needsMetadata(snapshot, tenant)
+        let decision = needsMetadata ? decide(self.terms(of: tenant)) : decide(tenant.terms)
+        guard decision.isForClientCredentials, servers.lackClientCredentials(tenant.configuration) else {
+            return decision
+        }
+        var terms = needsMetadata ? self.terms(of: tenant) : tenant.terms
+        terms.canObtainClientCredentials = false
+        return decide(terms)
+    }
+
+    /// The tenant's terms, with what is known from its provider's metadata.
+    private func terms(of tenant: Tenant) -> CredentialsPolicy.Terms {
+        var terms = tenant.terms
+        terms.providers = servers.acceptedProviders(of: tenant)
+        return terms
     }
 
     /// Whether only the provider's metadata tells if the credentials belong to the tenant's provider: the configuration has an
@@ -66,6 +76,16 @@ final class CredentialsDecider: Sendable {
         let now = time.monotonic
         earlyPauses.withLock { pauses in
             _ = pauses.setNewest(EarlyPause(version: version, until: now.advanced(by: pause)), forKey: id)
+        }
+    }
+}
+
+extension CredentialsDecision {
+    /// Whether client credentials are the best that the provider can be asked for.
+    fileprivate var isForClientCredentials: Bool {
+        switch self {
+        case .obtainClientCredentials, .kept: true
+        default: false
         }
     }
 }

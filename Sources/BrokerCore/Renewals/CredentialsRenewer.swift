@@ -207,13 +207,13 @@ package final class CredentialsRenewer: Sendable {
 
     /// Takes a lease off the record whose holder has ended and about which nothing is to be done.
     func settle(_ lease: Lease, _ id: CredentialsID, _ current: CredentialsSnapshot, _ tenant: Tenant) async {
-        // If the tenant has another provider by now, the refresh token may still be spent: that shows once the provider is
-        // configured again that granted it.
+        // If the tenant has another provider or another client by now, the refresh token may still be spent: that shows once those
+        // are configured again that it was granted by.
         let held = current.record.granted
-        let mayBeSpent =
-            held?.refreshToken != nil
-            && (lease.wasGivenUp
-                || providers.servers.acceptedProviders(of: tenant).difference(from: held?.grantedBy) != nil)
+        let isKept =
+            providers.servers.acceptedProviders(of: tenant).difference(from: held?.grantedBy) != nil
+            || held?.obtainedWith.clientID != tenant.terms.client.clientID
+        let mayBeSpent = held?.refreshToken != nil && (lease.wasGivenUp || isKept)
         do throws(StoreError) {
             try await records.commit([
                 .release(
@@ -241,9 +241,7 @@ extension CredentialsDecision {
         case .upgrade: .upgrade
         case .obtainClientCredentials: .clientCredentials
         case .createAccount: .accountCreation
-        case .serve, .serveBasic, .verify, .retire, .expiredOnArrival, .missing, .levelNotAvailable,
-            .keptForOtherProvider:
-            nil
+        case .serve, .serveBasic, .verify, .retire, .expiredOnArrival, .missing, .levelNotAvailable, .kept: nil
         }
     }
 }

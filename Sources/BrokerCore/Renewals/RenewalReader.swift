@@ -158,7 +158,7 @@ final class RenewalReader {
         if let grant = basis.grant, let lease = basis.lease, let failure = lease.failure,
             !renewer.holders.isOwn(lease.holder),
             let error = renewer.failures.read(
-                failure, request.id, basis.snapshot.version, grant, isUpgrade: basis.decision.isUpgrade,
+                failure, request.id, basis.snapshot.version, grant, isUpgrade: request.isUpgrade(basis),
                 of: request.tenant, renewer.time.monotonic), request.urgency == .caller
         {
             return error

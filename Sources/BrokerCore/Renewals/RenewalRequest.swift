@@ -18,6 +18,10 @@ struct RenewalRequest: Sendable {
         BrokerEvent.Refresh(id: id, refreshID: refreshID, grant: grant, trigger: trigger)
     }
 
+    /// Whether the renewal carries credentials over to the client that is configured now, at a provider that has a grant for
+    /// that: no failure of it is final. Elsewhere, client credentials for a new client are asked for like the first ones.
+    func isUpgrade(_ basis: RenewalBasis) -> Bool { basis.decision.isUpgrade && tenant.terms.canUpgrade }
+
     var logFields: [LogField] { LogField.credentials(id) + [.refresh(refreshID)] }
 }
 

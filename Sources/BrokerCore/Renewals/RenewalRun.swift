@@ -126,12 +126,7 @@ final class RenewalRun {
     private func converse(_ first: RenewalAttempt.Step) async throws(BrokerError) -> RenewalAttempt.Step? {
         let (id, tenant, spends) = (request.id, request.tenant, basis.spendsRefreshToken)
         guard let server = try await calls.findServer(basis) else { return nil }
-        if spends {
-            try await renewer.records.waitForOthersAfterRollback(
-                id, basis.snapshot.version,
-                // A provider accepts a spent token again only for a short time, and then does not punish its use.
-                heedsJournals: !(attempt.isUncertain && attempt.isWithinGrace(at: elapsed)))
-        }
+        if spends { try await renewer.records.waitForOthersAfterRollback(id, basis.snapshot.version) }
         do throws(BrokerError) {
             return try await renewer.providers.endpoint.budget.withPlace(
                 for: tenant.configuration.client, at: server, of: tenant.name, request.urgency,
@@ -167,7 +162,7 @@ final class RenewalRun {
         } catch {
             // The store is read before a caller gets a failure or waits for a place because of a cache entry.
             if basis.isAssumed, lease.claim == .notMade { return next(.refused) }
-            throw basis.decision.isUpgrade ? error.asFailedUpgrade : error
+            throw request.isUpgrade(basis) ? error.asFailedUpgrade : error
         }
     }
 

@@ -138,7 +138,7 @@ struct RenewalWriter {
         if granted.grant == .clientCredentials {
             let obtained = HeldCredentials(
                 granted: granted.response, level: .client, to: client, by: server,
-                requested: server.preset.scopesClientCredentials ? client.scopes : .empty, now: now)
+                requested: server.preset.scopesClientCredentials ? client.scopes.withoutOpenID : .empty, now: now)
             let (ended, session) = (basis.snapshot.record.ended, basis.snapshot.record.session)
             return (
                 CredentialRecord(held: obtained, ended: ended, session: session, renewed: now),
@@ -283,13 +283,13 @@ struct RenewalWriter {
         return result
     }
 
-    /// Removes credentials that have expired and cannot be renewed. A refresh token among them belongs to another client than
-    /// the configured one, and the configuration may be the mistake: it is quarantined. So is a user's token that has not
-    /// expired but was refused by an API, which may have been a mistake, too.
+    /// Removes credentials that have expired and cannot be renewed. A user's token that has not expired but was refused by an API,
+    /// which may have been a mistake, is quarantined.
     func retire() async -> Result<Renewed, BrokerError> {
         guard let held = basis.held else { return .success(.overtaken) }
         do throws(BrokerError) {
-            if held.refreshToken != nil, try await !renewer.isCurrent(tenant) { return .success(.overtaken) }
+            // With another client or provider, a user's credentials would be kept.
+            if held.level == .user, try await !renewer.isCurrent(tenant) { return .success(.overtaken) }
         } catch {
             return .failure(error)
         }
@@ -299,9 +299,7 @@ struct RenewalWriter {
             id: id, record: CredentialRecord(held: nil, ended: basis.snapshot.record.ended, session: session),
             base: basis.snapshot.version
         ) { version in [.deauthorized(id, from: held, version: version, by: .expired, nil, at: now)] }
-        // Another replica may be exchanging the refresh token at this moment: its lease stands in the way.
-        if held.refreshToken != nil { publication.holder = holder }
-        if held.refreshToken != nil || request.query.refusedByAPI && held.isLoggedIn(at: now) {
+        if request.query.refusedByAPI && held.isLoggedIn(at: now) {
             publication.quarantine = .keep(held, for: renewer.quarantine, because: .expired)
         }
         return await storeEnd(&publication, endsRenewal: false)

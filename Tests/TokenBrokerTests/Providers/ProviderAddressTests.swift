@@ -521,7 +521,10 @@ internal import TokenBroker
         #expect(try await broker.causes() == ["login"])
     }
 
-    @Test func `a replica's unknown outcome is still known when the address is back`() async throws {
+    @Test(arguments: [false, true])
+    func `a replica's unknown outcome is still known when the address or the client is back`(isClient: Bool)
+        async throws
+    {
         let time = ManualTime()
         let (one, two) = try await BrokerHarness.replicas(cacheValidity: .seconds(5), time: time)
         await Self.configure(one, Self.endpoint.before)
@@ -530,7 +533,11 @@ internal import TokenBroker
         try await one.vault.commit([
             .claim(Self.row, version: version, holder: "dead", replacing: nil, for: .seconds(12))
         ])
-        await Self.configure(one, Self.endpoint.after)
+        if isClient {
+            await one.makeTenant("t1", #"{"client_id": "c2", \#(Self.endpoint.before)}"#)
+        } else {
+            await Self.configure(one, Self.endpoint.after)
+        }
         time.advance(by: .seconds(12))
         time.holdSleeps()
         two.broker.start()
