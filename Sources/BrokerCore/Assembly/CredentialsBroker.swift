@@ -38,9 +38,6 @@ package final class CredentialsBroker: Sendable {
         /// For how long this process remembers what it has stored, in case the store loses its last commits; see `GrantMemory`.
         /// Default 900 s; zero remembers nothing.
         package var grantMemory: Duration = .seconds(900)
-        /// For how long, after the store has lost its last commits, the journals of replicas that do not run are waited for; see
-        /// `JournalRegistry`. Default 60 s; zero waits for none.
-        package var journalWait: Duration = .seconds(60)
         /// For how long a caller waits for a renewal while the present token is valid. Nil for as long as the renewal takes;
         /// default 2 s.
         package var renewalPatience: Duration? = .seconds(2)
@@ -101,9 +98,7 @@ package final class CredentialsBroker: Sendable {
     package let cacheRevalidation: CacheRevalidation
     package let tenantCheck: TenantCheck
     private let leaseRecovery: LeaseRecovery
-    package let journals: JournalRegistry
     let storeRecovery: StoreRecovery
-    private let recent: RecentRecords
     private let housekeeping: Housekeeping
     /// The vault that the broker uses: it reports failures of the store to the log and the metrics.
     package let vault: Vault
@@ -129,7 +124,6 @@ package final class CredentialsBroker: Sendable {
         audit = AuditTrail(settings.audit, vault: reporting, time: time, log: log)
         // A store with one writer loses no commits while it is open.
         let recent = RecentRecords(span: vault.revalidateAfter == nil ? .zero : settings.grantMemory, time: time)
-        self.recent = recent
         let vault = audit.audited(reporting).telling { recent.note($0) }
         self.vault = vault
         let bus = EventBus(cacheValidity: CacheValidity(lifetime: vault.revalidateAfter))
@@ -173,16 +167,15 @@ package final class CredentialsBroker: Sendable {
         tombstones = Tombstones(vault: vault, bus: bus, instruments: instruments)
         let records = CredentialsRecords(
             vault: vault, tenants: tenants, tombstones: tombstones, bus: bus, memory: memory,
-            options: CredentialsRecords.Options(
-                schedule: schedule, cacheBytes: settings.cacheBytes, journal: journal,
-                journalWait: settings.journalWait),
+            options: CredentialsRecords.Options(schedule: schedule, cacheBytes: settings.cacheBytes),
             instruments: instruments)
         renewer = CredentialsRenewer(
             records: records, providers: providers, journal: journal, quarantine: settings.quarantine,
             instruments: instruments)
         credentials = CredentialsProvider(renewer: renewer, renewalPatience: settings.renewalPatience)
         writer = CredentialsWriter(records: records)
-        revocations = RevocationJob(records: records, providers: providers)
+        revocations = RevocationJob(
+            records: records, providers: providers, clientFaults: renewer.clientFaults)
         let intake = GrantIntake(
             verifier: providers.verifier, writer: writer, renewer: renewer, revocations: revocations)
         accounts = AccountFlow(records: records, providers: providers, intake: intake)
@@ -196,7 +189,8 @@ package final class CredentialsBroker: Sendable {
         appToApp = AppToAppGrants(grants: apps, challenges: challenges)
         sessionEndings = SessionEndings(sessions: sessions)
         deferralReports = sessions.deferralReports
-        list = CredentialsList(records: records, clientFaults: renewer.clientFaults)
+        list = CredentialsList(
+            records: records, clientFaults: renewer.clientFaults, servers: providers.servers)
         logins = LoginFlow(
             vault: vault, providers: providers, intake: intake, revocations: revocations, bus: bus,
             options: LoginFlow.Options(publicBaseURL: settings.publicBaseURL, limit: settings.pendingLogins),
@@ -213,12 +207,9 @@ package final class CredentialsBroker: Sendable {
         biometrics = BiometricLogins(renewer: renewer, credentials: credentials, intake: intake)
         softwareKeys = SoftwareKeys(vault: vault, log: log)
 
-        journals = records.journals
         storeRecovery = StoreRecovery(
-            vault: vault, records: records,
-            others: StoreRecovery.Others(
-                before: [SettingsRecovery(recent, records: records)],
-                after: [LoginRecovery(recent, records: records), sessions]), time: time, log: log)
+            vault: vault, records: records, others: [LoginRecovery(recent, records: records), sessions], time: time,
+            log: log)
         leaseRecovery = LeaseRecovery(vault: vault, renewer: renewer, time: time, log: log)
         expiryJob = ExpiryJob(
             renewer: renewer, bus: bus, schedule: schedule, budget: settings.providerBudget, instruments: instruments)
@@ -334,8 +325,6 @@ package final class CredentialsBroker: Sendable {
     package func deleteTenant(_ name: TenantName) async throws(BrokerError) -> Bool {
         // The store may have removed everything although its answer was lost.
         defer { bus.announce(removalOf: name) }
-        guard let version = try await tenants.delete(name) else { return false }
-        recent.noteRemoval(of: name, version: version)
-        return true
+        return try await tenants.delete(name)
     }
 }

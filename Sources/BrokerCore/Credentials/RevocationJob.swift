@@ -27,9 +27,13 @@ package final class RevocationJob: Sendable {
     private static let interval: Duration = .seconds(30)
     /// When a record that this process cannot read is handled again: another replica may be able to read it.
     private static let unreadablePause: Duration = .seconds(3600)
+    /// The longest that a provider's `Retry-After` delays the next try.
+    private static let longestRetryAfter: Duration = .seconds(3600)
 
     let records: CredentialsRecords
     let providers: ProviderAccess
+    private let clientFaults: ClientFaults
+    private let pauses = RevocationPauses()
     let time: any Time
     let log: Log
     /// Signalled when this process has written an earlier mark.
@@ -37,9 +41,10 @@ package final class RevocationJob: Sendable {
 
     var vault: Vault { records.vault }
 
-    init(records: CredentialsRecords, providers: ProviderAccess) {
+    init(records: CredentialsRecords, providers: ProviderAccess, clientFaults: ClientFaults) {
         self.records = records
         self.providers = providers
+        self.clientFaults = clientFaults
         (time, log) = (records.time, records.log)
     }
 
@@ -50,7 +55,7 @@ package final class RevocationJob: Sendable {
 
     /// Whether the tenant's provider may have an endpoint that ends sessions.
     private func mayRevoke(_ tenant: Tenant) -> Bool {
-        providers.servers.knownServer(for: tenant.configuration)?.canRevoke ?? true
+        providers.servers.mayRevoke(tenant.configuration)
     }
 
     /// The record that the commit of a logout writes; nil where the provider cannot end sessions.
@@ -93,22 +98,78 @@ package final class RevocationJob: Sendable {
         }
         guard let purged else { return nil }
         guard let logout else { return .unsupported }
-        let outcome = await providers.revoke(purged, of: tenant)
+        let outcome = await revoke(purged, of: tenant)
+        let (pending, record) = (logout.pending, logout.record)
         do throws(StoreError) {
             switch outcome {
-            case .revoked, .unsupported:
-                try await vault.commit([.remove(logout.record.id, version: logout.record.version)])
-            case .failed:
-                log.warning("revocation_failed", LogField.credentials(id))
-                let next = logout.pending.firstTry(after: time.now)
-                try await settle(logout.record.id, logout.record.version, from: logout.record.due, next: next)
+            case .revoked, .unsupported: try await vault.commit([.remove(record.id, version: record.version)])
+            case .failed(let failure) where failure.isFinal:
+                try await giveUp(pending, id, after: failure, .remove(record.id, version: record.version))
+            case .failed(let failure):
+                log.warning("revocation_failed", LogField.credentials(id) + failure.fields)
+                let next = later(pending.firstTry(after: time.now), failure)
+                try await settle(record.id, record.version, from: record.due, next: next)
                 marks.signal(0)
             }
         } catch {
             // The mark stays as the logout has set it, and the revocation is tried again then.
             records.report(error, id)
         }
-        return outcome
+        return outcome.told
+    }
+
+    // MARK: One try
+
+    private enum Outcome {
+        case revoked
+        case failed(RevocationFailure)
+        /// The tenant's provider cannot end the session.
+        case unsupported
+
+        var told: ProviderAccess.Revocation {
+            switch self {
+            case .revoked: .revoked
+            case .failed: .failed
+            case .unsupported: .unsupported
+            }
+        }
+    }
+
+    /// Revokes credentials at the provider that has granted them, unless that does not accept the tenant's client at present.
+    private func revoke(_ held: HeldCredentials, of tenant: Tenant) async -> Outcome {
+        do throws(BrokerError) {
+            guard let server = try await providers.server(endingSessionOf: held, of: tenant) else {
+                return .unsupported
+            }
+            if let fault = clientFaults.refusal(ofClientOf: tenant) {
+                return .failed(
+                    RevocationFailure(
+                        code: fault.code, errorCode: fault.errorCode,
+                        retryAfter: fault.retryAfter.map { .seconds($0) }))
+            }
+            if let failure = pauses.refusal(of: tenant, now: time.monotonic) { return .failed(failure) }
+            let failure = await providers.endpoint.revoke(held, for: tenant.configuration.client, at: server)
+            pauses.note(failure, of: tenant, now: time.monotonic)
+            return failure.map { .failed($0) } ?? .revoked
+        } catch {
+            return .failed(RevocationFailure(code: error.code, errorCode: error.errorCode))
+        }
+    }
+
+    /// When to try again: not before the provider may be asked.
+    private func later(_ next: Timestamp, _ failure: RevocationFailure) -> Timestamp {
+        max(next, time.now.advanced(by: min(failure.retryAfter ?? .zero, Self.longestRetryAfter)))
+    }
+
+    /// Tells that the session could not be ended, and removes its record.
+    private func giveUp(
+        _ pending: PendingRevocation, _ id: CredentialsID, after failure: RevocationFailure, _ removal: VaultChange
+    ) async throws(StoreError) {
+        let event = BrokerEvent.revocationFailed(
+            id, failure.code, errorCode: failure.errorCode, status: failure.status, since: pending.loggedOut,
+            at: time.now)
+        try await records.commit([removal], events: [event], of: id)
+        log.error("revocation_given_up", LogField.credentials(id) + failure.fields)
     }
 
     // MARK: At a login
@@ -193,26 +254,23 @@ package final class RevocationJob: Sendable {
             guard try await settle(due.id, due.version, from: due.mark, next: claimed) else { return nil }
             let id = CredentialsID(tenant: due.id.tenant, storageKey: pending.storageKey)
             let removal = VaultChange.remove(due.id, version: due.version)
-            var (outcome, next) = (ProviderAccess.Revocation.failed, pending.nextTry(after: time.now))
+            let outcome: Outcome
             do throws(BrokerError) {
                 // The tenant's records are gone with it.
                 guard let tenant = try await records.tenants.currentTenant(due.id.tenant) else { return nil }
-                outcome = await providers.revoke(pending.credentials, of: tenant)
-                next = pending.nextTry(after: time.now)
+                outcome = await revoke(pending.credentials, of: tenant)
             } catch {
-                log.warning("revocation_failed", LogField.credentials(id) + [.code(error.code)])
+                outcome = .failed(RevocationFailure(code: error.code))
             }
-            switch (outcome, next) {
+            switch (outcome, pending.nextTry(after: time.now)) {
             case (.revoked, _):
                 try await vault.commit([removal])
                 log.info("revoked", LogField.credentials(id))
-            case (.failed, let next?):
-                log.warning("revocation_failed", LogField.credentials(id))
-                try await settle(due.id, due.version, from: claimed, next: next)
-            case (.failed, nil), (.unsupported, _):
-                try await records.commit(
-                    [removal], events: [.revocationFailed(id, since: pending.loggedOut, at: time.now)], of: id)
-                log.error("revocation_given_up", LogField.credentials(id))
+            case (.failed(let failure), let next?) where !failure.isFinal:
+                log.warning("revocation_failed", LogField.credentials(id) + failure.fields)
+                try await settle(due.id, due.version, from: claimed, next: later(next, failure))
+            case (.failed(let failure), _): try await giveUp(pending, id, after: failure, removal)
+            case (.unsupported, _): try await giveUp(pending, id, after: .unsupported, removal)
             }
         } catch .conflict {
             // The tenant was removed, or the login has ended after all.

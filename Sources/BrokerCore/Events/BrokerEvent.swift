@@ -236,11 +236,20 @@ package struct BrokerEvent: Sendable, Equatable {
         }
     }
 
-    /// - Parameter loggedOut: when the user logged out.
+    /// - Parameters:
+    ///   - error: what the last try has failed with.
+    ///   - status: of the provider's answer to the last try; nil where it has given none.
+    ///   - loggedOut: when the user logged out.
     package static func revocationFailed(
-        _ id: CredentialsID, since loggedOut: Timestamp, at time: Timestamp
+        _ id: CredentialsID, _ error: BrokerError.Code, errorCode: String?, status: Int?, since loggedOut: Timestamp,
+        at time: Timestamp
     ) -> BrokerEvent {
-        BrokerEvent(.revocationFailed, id, at: time) { $0.member("logged_out", loggedOut.description) }
+        BrokerEvent(.revocationFailed, id, at: time) { json in
+            json.member("logged_out", loggedOut.description)
+            json.member("error", error.rawValue)
+            json.memberIfPresent("error_code", errorCode)
+            if let status { json.member("status", Int64(status)) }
+        }
     }
 
     /// - Parameter loginID: nil for a device login, whose handle is a secret.

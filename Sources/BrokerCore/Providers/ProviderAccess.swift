@@ -45,16 +45,13 @@ package struct ProviderAccess: Sendable {
         }
     }
 
-    /// Revokes credentials at the provider that has granted them. No other provider is sent the token.
-    package func revoke(_ held: HeldCredentials, of tenant: Tenant) async -> Revocation {
-        let server: AuthorizationServer?
-        do throws(BrokerError) {
-            server = try await servers.server(for: tenant, holding: held)
-        } catch {
-            return .failed
-        }
-        guard let server, server.canRevoke else { return .unsupported }
-        let isRevoked = await endpoint.revoke(held, for: tenant.configuration.client, at: server)
-        return isRevoked ? .revoked : .failed
+    /// The provider that has granted these credentials and can end their session; nil where that is not the tenant's, or has no
+    /// endpoint for it. No other provider is sent the token.
+    func server(
+        endingSessionOf held: HeldCredentials, of tenant: Tenant
+    ) async throws(BrokerError) -> AuthorizationServer? {
+        guard let server = try await servers.server(for: tenant, holding: held) else { return nil }
+        if server.canRevoke { return server }
+        return try await servers.serverWithRevocation(for: tenant)
     }
 }

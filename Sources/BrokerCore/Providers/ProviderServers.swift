@@ -15,6 +15,17 @@ package final class ProviderServers: Sendable {
         var until: MonotonicInstant
 
         var metadata: ProviderMetadata? { try? outcome.get() }
+
+        /// Completes the metadata by the endpoint for revocations that another document of the issuer names.
+        /// - Parameter other: nil where there is no such document.
+        mutating func keepRevocation(of other: ProviderMetadata?) {
+            guard var metadata else { return }
+            metadata.hasSoughtRevocation = true
+            metadata.revocationEndpoint = metadata.revocationEndpoint ?? other?.revocationEndpoint
+            metadata.revocationAuthenticationMethods =
+                metadata.revocationAuthenticationMethods ?? other?.revocationAuthenticationMethods
+            outcome = .success(metadata)
+        }
     }
 
     /// For how long metadata is valid. After that it is fetched again, and used on while the provider does not answer.
@@ -78,6 +89,15 @@ package final class ProviderServers: Sendable {
         return held.metadata.map { WireText($0.tokenEndpoint) }
     }
 
+    /// Whether the metadata, of any age, announces the grants that the provider has, and not that of client credentials. False
+    /// where the metadata is not known or not needed.
+    func lackClientCredentials(_ configuration: TenantConfiguration) -> Bool {
+        guard configuration.configuredServer == nil, let source = Self.source(of: configuration),
+            let grantTypes = known.withLock({ $0[source]?.metadata?.grantTypes })
+        else { return false }
+        return !grantTypes.contains("client_credentials")
+    }
+
     /// Cancels the requests for metadata that are under way.
     func cancelAll() {
         fetches.cancelAll()
@@ -134,79 +154,165 @@ package final class ProviderServers: Sendable {
         return fetched
     }
 
-    /// RFC 8414 §3 first, then OpenID Connect Discovery §4.
+    /// The addresses of an issuer's metadata: RFC 8414 §3, OpenID Connect Discovery §4, and where some providers publish the
+    /// metadata of RFC 8414, below the issuer. Nil where the issuer is not a URL without a query.
+    private static func addresses(of issuer: String) -> (oauth: String, openID: String, oauthBelow: String)? {
+        guard let base = URLTarget(issuer), !WireText(base.pathAndQuery).contains("?") else { return nil }
+        let path = base.pathAndQuery == "/" ? "" : base.pathAndQuery
+        let trimmed = WireText(path).ends(with: "/") ? String(path.dropLast()) : path
+        let origin = "\(base.scheme.rawValue)://\(base.origin.authority)"
+        return (
+            "\(origin)/.well-known/oauth-authorization-server\(trimmed)",
+            "\(origin)\(trimmed)/.well-known/openid-configuration",
+            "\(origin)\(trimmed)/.well-known/oauth-authorization-server"
+        )
+    }
+
+    /// RFC 8414 first, then OpenID.
     private func fetch(
         _ source: ProviderSource, for tenant: Tenant, until end: MonotonicInstant
     ) async -> Result<ProviderMetadata, BrokerError> {
+        guard let addresses = Self.addresses(of: source.address) else {
+            return .failure(BrokerError(.illegalConfiguration, "The issuer is not a URL without a query."))
+        }
+        var failure: BrokerError?
+        // What was received at each address.
+        var received: [String] = []
+        var faults: [Fault] = []
+        for address in [addresses.oauth, addresses.openID] {
+            // The first address may have used up the time.
+            if time.monotonic >= end { break }
+            switch await document(at: address, of: source.address, for: tenant, until: end) {
+            case .metadata(let metadata):
+                // Many providers publish one of the two only, and that is enough.
+                for fault in faults { log.debug(fault.message, fault.fields) }
+                return .success(metadata)
+            case .none(let fault, let words, let error):
+                faults.append(fault)
+                received.append("\(address) \(words)")
+                failure = error ?? failure
+            case .unanswered(let error): failure = error
+            case .unusable(let error):
+                for fault in faults { log.warning(fault.message, fault.fields) }
+                return .failure(error)
+            }
+        }
+        for fault in faults { log.warning(fault.message, fault.fields) }
+        return .failure(failure ?? Self.missing(received))
+    }
+
+    /// A line of the log.
+    private struct Fault {
+        let message: StaticString
+        let fields: [LogField]
+    }
+
+    /// What one address of metadata has brought.
+    private enum Document {
+        case metadata(ProviderMetadata)
+        /// An answer that is not the issuer's metadata.
+        /// - Parameter words: what it is, in words.
+        case none(Fault, words: String, BrokerError?)
+        case unanswered(BrokerError)
+        /// No other address will do either.
+        case unusable(BrokerError)
+    }
+
+    private func document(
+        at address: String, of issuer: String, for tenant: Tenant, until end: MonotonicInstant
+    ) async -> Document {
         let preset = tenant.configuration.preset
         let fields =
             [.tenant(tenant.name), .provider(preset)]
             + [tenant.configuration.issuer.map(LogField.issuer)].compactMap(\.self)
-        let issuer = source.address
-        guard let base = URLTarget(issuer), !WireText(base.pathAndQuery).contains("?") else {
-            return .failure(BrokerError(.illegalConfiguration, "The issuer is not a URL without a query."))
+        guard let url = URLTarget(address) else {
+            return .unusable(BrokerError(.illegalConfiguration, "The issuer is not a URL without a query."))
         }
-        let path = base.pathAndQuery == "/" ? "" : base.pathAndQuery
-        let trimmed = WireText(path).ends(with: "/") ? String(path.dropLast()) : path
-        let origin = "\(base.scheme.rawValue)://\(base.origin.authority)"
-        let addresses = [
-            "\(origin)/.well-known/oauth-authorization-server\(trimmed)",
-            "\(origin)\(trimmed)/.well-known/openid-configuration",
-        ]
+        let start = time.monotonic
+        let request: ClientRequest
+        do throws(BrokerError) {
+            request = try ClientRequest(
+                get: url, ["Accept": "application/json"], for: tenant.configuration,
+                timeLimit: start.duration(to: end))
+        } catch {
+            return .unusable(error)
+        }
+        let response: ClientResponse
+        do throws(TransportError) {
+            response = try await transport.send(request)
+        } catch {
+            metrics.providerAnswered(
+                provider: preset.name, endpoint: .metadata, code: "error", took: start.duration(to: time.monotonic))
+            log.warning("metadata_request_failed", fields + [.transport(error)])
+            if let permanent = BrokerError.permanentFailure(error, at: address) { return .unusable(permanent) }
+            return .unanswered(
+                BrokerError(.networkError, "The issuer could not be reached at \(address).", retryAfter: 5))
+        }
+        metrics.providerAnswered(
+            provider: preset.name, endpoint: .metadata, code: String(response.status.code),
+            took: start.duration(to: time.monotonic))
+        var fault = Fault(message: "metadata_missing", fields: fields + [.status(response.status)])
         var failure: BrokerError?
-        // What was received at each address.
-        var received: [String] = []
-        for address in addresses {
-            guard let url = URLTarget(address) else { continue }
-            let start = time.monotonic
-            // The first address may have used up the time.
-            if start >= end { break }
-            let request: ClientRequest
-            do throws(BrokerError) {
-                request = try ClientRequest(
-                    get: url, ["Accept": "application/json"], for: tenant.configuration,
-                    timeLimit: start.duration(to: end))
-            } catch {
-                return .failure(error)
-            }
-            do throws(TransportError) {
-                let response = try await transport.send(request)
-                metrics.providerAnswered(
-                    provider: preset.name, endpoint: .metadata, code: String(response.status.code),
-                    took: start.duration(to: time.monotonic))
-                if response.status == .ok {
-                    do throws(Unusable) {
-                        var metadata = try await InputReading.run(bytes: response.body.count) {
-                            () throws(Unusable) in
-                            try self.parse(response.body, issuer: issuer, of: tenant.configuration.client)
-                        }
-                        metadata.address = address
-                        return .success(metadata)
-                    } catch {
-                        log.warning("metadata_refused", fields + [.outcome(error.reason)])
-                        failure =
-                            error.detail(of: issuer, at: address).map(Self.unusable) ?? failure
-                    }
-                } else {
-                    log.warning("metadata_missing", fields + [.status(response.status)])
+        if response.status == .ok {
+            do throws(Unusable) {
+                var metadata = try await InputReading.run(bytes: response.body.count) { () throws(Unusable) in
+                    try self.parse(response.body, issuer: issuer, of: tenant.configuration.client)
                 }
-                let words = ReceivedAnswer.words(
-                    response, to: tenant.configuration.client, lacking: "is no metadata that names an issuer")
-                received.append("\(address) \(words)")
-                if response.status.code >= 500 || response.status.code == 429 {
-                    failure = BrokerError(
-                        .retryableError, "The issuer cannot answer now at \(address).", retryAfter: 5)
-                }
+                metadata.address = address
+                return .metadata(metadata)
             } catch {
-                metrics.providerAnswered(
-                    provider: preset.name, endpoint: .metadata, code: "error",
-                    took: start.duration(to: time.monotonic))
-                log.warning("metadata_request_failed", fields + [.transport(error)])
-                if let permanent = BrokerError.permanentFailure(error, at: address) { return .failure(permanent) }
-                failure = BrokerError(.networkError, "The issuer could not be reached at \(address).", retryAfter: 5)
+                fault = Fault(message: "metadata_refused", fields: fields + [.outcome(error.reason)])
+                failure = error.detail(of: issuer, at: address).map(Self.unusable)
             }
         }
-        return .failure(failure ?? Self.missing(received))
+        if response.status.code >= 500 || response.status.code == 429 {
+            failure = BrokerError(.retryableError, "The issuer cannot answer now at \(address).", retryAfter: 5)
+        }
+        let words = ReceivedAnswer.words(
+            response, to: tenant.configuration.client, lacking: "is no metadata that names an issuer")
+        return .none(fault, words: words, failure)
+    }
+
+    // MARK: The end of sessions
+
+    /// Whether the tenant's provider may have an endpoint that ends sessions, as far as that is known without a request.
+    func mayRevoke(_ configuration: TenantConfiguration) -> Bool {
+        guard let server = knownServer(for: configuration) else { return true }
+        return server.canRevoke
+            || configuration.configuredServer == nil && addressOfMissingRevocation(configuration) != nil
+    }
+
+    /// Where an endpoint may be announced that the known metadata lacks; nil where that was looked at.
+    private func addressOfMissingRevocation(_ configuration: TenantConfiguration) -> String? {
+        guard let source = Self.source(of: configuration), let addresses = Self.addresses(of: source.address),
+            let metadata = known.withLock({ $0[source]?.metadata }), metadata.revocationEndpoint == nil,
+            !metadata.hasSoughtRevocation, metadata.address == addresses.openID,
+            addresses.oauthBelow != addresses.oauth
+        else { return nil }
+        return addresses.oauthBelow
+    }
+
+    /// The tenant's provider with an endpoint that ends sessions, which the OpenID metadata lacks and the OAuth metadata below the
+    /// issuer may announce; nil where there is none.
+    func serverWithRevocation(for tenant: Tenant) async throws(BrokerError) -> AuthorizationServer? {
+        let configuration = tenant.configuration
+        guard configuration.configuredServer == nil, let source = Self.source(of: configuration),
+            let address = addressOfMissingRevocation(configuration)
+        else { return nil }
+        let end = time.monotonic.advanced(by: Self.longestFetch)
+        var found: ProviderMetadata?
+        switch await document(at: address, of: source.address, for: tenant, until: end) {
+        case .metadata(let metadata): found = metadata
+        // Asked again at the next logout.
+        case .none(_, _, let error?) where error.code == .retryableError: throw error
+        case .unanswered(let error): throw error
+        case .none, .unusable: break
+        }
+        let metadata = known.withLock { known -> ProviderMetadata? in
+            known[source]?.keepRevocation(of: found)
+            return known[source]?.metadata
+        }
+        return metadata.flatMap(configuration.server(completedBy:)).flatMap { $0.canRevoke ? $0 : nil }
     }
 
     private static func missing(_ received: [String]) -> BrokerError {
@@ -226,15 +332,12 @@ package final class ProviderServers: Sendable {
         case notMetadata
         /// The document names this issuer; nil where that is not an address.
         case otherIssuer(String?)
-        /// The document names this template of issuers.
-        case template(String)
         case endpoints
 
         var reason: StaticString {
             switch self {
             case .notMetadata: "not_metadata"
             case .otherIssuer: "other_issuer"
-            case .template: "issuer_template"
             case .endpoints: "endpoints_missing_or_forbidden"
             }
         }
@@ -247,9 +350,6 @@ package final class ProviderServers: Sendable {
                 "The metadata at \(address) is of the issuer \"\(found)\", and the tenant's issuer is \"\(issuer)\": put the tenant "
                     + "with exactly the issuer of the metadata, a slash at its end included, if that is the provider."
             case .otherIssuer(nil): "The metadata at \(address) is of another issuer than the tenant's, \"\(issuer)\"."
-            case .template(let template):
-                "The metadata's issuer is a template, \(template), which is found at \(address): set issuer to "
-                    + "\(ProviderServers.filled(template))."
             case .endpoints:
                 "The metadata at \(address) lacks authorization_endpoint or token_endpoint, or names one that may not be "
                     + "configured either."
@@ -262,10 +362,7 @@ package final class ProviderServers: Sendable {
     ) throws(Unusable) -> ProviderMetadata {
         guard let json = try? JSONValue(parsing: body), let named = json["issuer"]?.string else { throw .notMetadata }
         // RFC 8414 §3.3: identical.
-        guard named == WireText(issuer) else {
-            if let template = Self.template(named, to: client) { throw .template(template) }
-            throw .otherIssuer(Self.presentable(named, to: client))
-        }
+        guard named == WireText(issuer) else { throw .otherIssuer(Self.presentable(named, to: client)) }
         guard let authorization = endpoint(json["authorization_endpoint"]),
             let token = endpoint(json["token_endpoint"])
         else { throw .endpoints }
@@ -283,31 +380,6 @@ package final class ProviderServers: Sendable {
 
     private static func methods(_ value: JSONValue?) -> [ProviderPreset.ClientAuthentication]? {
         value?.array?.compactMap { $0.string.flatMap(ProviderPreset.ClientAuthentication.init) }
-    }
-
-    /// An issuer with a name in braces, as Entra's metadata for all of its tenants have it; nil for another text.
-    private static func template(_ named: WireText, to client: ClientConfiguration) -> String? {
-        let pieces = pieces(of: named)
-        guard pieces.count > 1, pieces.dropFirst().allSatisfy({ $0.count == 2 }) else { return nil }
-        let plain = pieces.joined().reduce("") { $0 + $1.text }
-        return presentable(WireText(plain), to: client) == nil ? nil : named.text
-    }
-
-    /// The name for which the identifier of a directory stands in Entra's template.
-    private static let directory: WireText = "tenantid"
-
-    /// A template with what stands for each of its names.
-    private static func filled(_ template: String) -> String {
-        let pieces = pieces(of: WireText(template))
-        return pieces.dropFirst().reduce(pieces.first?.first?.text ?? "") { text, piece in
-            let name = piece[0] == directory ? "tenant id" : piece[0].text
-            return text + "<\(name)>" + piece.dropFirst().reduce("") { $0 + $1.text }
-        }
-    }
-
-    /// What stands before the first name, and then each name with what stands behind it.
-    private static func pieces(of template: WireText) -> [[WireText]] {
-        template.split(at: "{").map { $0.split(at: "}") }
     }
 
     /// An address from a provider that may be shown to operators: at most 200 characters, without a query and without the

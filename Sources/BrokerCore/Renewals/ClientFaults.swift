@@ -80,6 +80,11 @@ final class ClientFaults: Sendable {
         return nil
     }
 
+    /// The same for a request that is no token request: whether the provider refuses the client whatever it asks for.
+    func refusal(ofClientOf tenant: Tenant) -> BrokerError? {
+        refusal(Key(tenant: tenant.name, client: ClientIdentity(tenant.terms.client), scope: .client), tenant)
+    }
+
     /// The same just before a call, which nil admits. Where a pause has ended, one call is admitted and the next pause begins.
     func admit(_ use: ClientUse, of tenant: Tenant) async -> BrokerError? {
         // First, so that no turn is used up by a call that another fault forbids.
