@@ -41,10 +41,6 @@ package struct ProviderPreset: Sendable, Equatable {
     package let accounts: AccountRules?
     /// The method when neither the tenant nor the provider's metadata names one.
     package let clientAuthentication: ClientAuthentication
-    /// Whether that method is used wherever the metadata names it, and not the first one that they name.
-    package let prefersOwnAuthentication: Bool
-    /// Whether the identifier of a client that authenticates by HTTP Basic is in the form, too.
-    package let repeatsClientID: Bool
     /// The query parameter for the language of the login page; nil when the provider has none, and the language is then
     /// not sent.
     package let languageParameter: String?
@@ -67,6 +63,9 @@ package struct ProviderPreset: Sendable, Equatable {
     package let upgradeGrant: String?
     /// The responses to a refresh that end the session.
     package let sessionEndingAnswers: [RefusalPattern]
+    /// The `error` values of a refused refresh that end the session whatever the status that bears them, 2xx or 4xx. Empty
+    /// when the provider's rules name the statuses.
+    package let sessionEndingErrors: [String]
     /// The `error` values that callers get by name: those of `sessionEndingAnswers`, and at account creation and
     /// activation `unknownAccount`.
     package let namedRefusals: [WireText: NamedRefusal]
@@ -78,6 +77,9 @@ package struct ProviderPreset: Sendable, Equatable {
     /// How long before the access token's expiry a refresh is due. Positive when the refresh token expires together
     /// with the access token. Nil when no refresh is due before the caller's `min_ttl`.
     package let refreshLeadTime: Duration?
+    /// The responses to a revocation which say that the provider does not know the token, so that nothing is left to
+    /// revoke. By RFC 7009 §2.2 that is 200; some providers send these.
+    package let unknownTokenAnswers: [RefusalPattern]
     /// For how long after its first use the provider accepts a refresh token again and grants tokens for it; nil when
     /// that is not known.
     package let reuseGrace: Duration?
@@ -94,16 +96,15 @@ package struct ProviderPreset: Sendable, Equatable {
         tokenRequestFormat: TokenRequestFormat = .form, parameterOrder: [WireText] = [],
         tokenRequestLimit: Duration? = nil, defaultScopes: ScopeSet = .empty,
         levels: Set<CredentialsLevel> = [.user, .client, .basic], accounts: AccountRules? = nil,
-        pinnedCertificates: [String] = [], clientAuthentication: ClientAuthentication,
-        prefersOwnAuthentication: Bool = false, repeatsClientID: Bool = true, languageParameter: String?,
+        pinnedCertificates: [String] = [], clientAuthentication: ClientAuthentication, languageParameter: String?,
         emailParameter: String?, sendsClientUniqueKey: Bool = false, repeatsScopes: Bool = false,
         scopesClientCredentials: Bool, defaultLifetime: TokenLifetime = .usual,
         prefersTokenExpiry: Bool = false, upgradeGrant: String? = nil,
-        sessionEndingAnswers: [RefusalPattern] = deadGrants,
+        sessionEndingAnswers: [RefusalPattern] = deadGrants, sessionEndingErrors: [String] = ["invalid_grant"],
         namedRefusals: [WireText: NamedRefusal] = [:], refusalDetails: [Int64: String] = [:],
         configurationErrors: [String] = faultsOfClients, refreshLeadTime: Duration? = nil, reuseGrace: Duration? = nil,
         tokenVerification: TokenVerification? = nil, appToApp: AppToAppRules? = nil,
-        retry: RetrySettings = RetrySettings()
+        unknownTokenAnswers: [RefusalPattern] = unknownTokens, retry: RetrySettings = RetrySettings()
     ) {
         self.name = name
         self.title = title
@@ -120,8 +121,6 @@ package struct ProviderPreset: Sendable, Equatable {
         self.accounts = accounts
         self.pinnedCertificates = pinnedCertificates
         self.clientAuthentication = clientAuthentication
-        self.prefersOwnAuthentication = prefersOwnAuthentication
-        self.repeatsClientID = repeatsClientID
         self.languageParameter = languageParameter
         self.emailParameter = emailParameter
         self.sendsClientUniqueKey = sendsClientUniqueKey
@@ -131,10 +130,12 @@ package struct ProviderPreset: Sendable, Equatable {
         self.prefersTokenExpiry = prefersTokenExpiry
         self.upgradeGrant = upgradeGrant
         self.sessionEndingAnswers = sessionEndingAnswers
+        self.sessionEndingErrors = sessionEndingErrors
         self.namedRefusals = namedRefusals
         self.refusalDetails = refusalDetails
         self.configurationErrors = configurationErrors
         self.refreshLeadTime = refreshLeadTime
+        self.unknownTokenAnswers = unknownTokenAnswers
         self.reuseGrace = reuseGrace
         self.tokenVerification = tokenVerification
         self.appToApp = appToApp
@@ -143,6 +144,8 @@ package struct ProviderPreset: Sendable, Equatable {
 
     /// The responses with which a provider says that the grant is invalid (RFC 6749 §5.2). Some providers send 401.
     private static let deadGrants = refusals([(400, "invalid_grant"), (401, "invalid_grant")])
+
+    private static let unknownTokens = refusals([(400, "invalid_token")])
 
     /// The errors that RFC 6749 §5.2 defines for faults of the client or its registration.
     private static let faultsOfClients = ["invalid_client", "unauthorized_client", "unsupported_grant_type"]
@@ -179,6 +182,7 @@ package struct ProviderPreset: Sendable, Equatable {
             (400, "unauthorized_client"), (400, "invalid_grant"), (400, "invalid_request"), (401, "access_denied"),
             (401, "invalid_client"), (401, "invalid_grant"),
         ]),
+        sessionEndingErrors: [],
         configurationErrors: [])
 
     package static let oidc = ProviderPreset(
@@ -197,7 +201,6 @@ package struct ProviderPreset: Sendable, Equatable {
         authorizationEndpoint: "https://accounts.spotify.com/authorize",
         tokenEndpoint: "https://accounts.spotify.com/api/token",
         clientAuthentication: .clientSecretBasic,
-        repeatsClientID: false,
         languageParameter: nil,
         emailParameter: nil,
         scopesClientCredentials: false)
@@ -212,7 +215,6 @@ package struct ProviderPreset: Sendable, Equatable {
         name: "authgear",
         defaultScopes: ScopeSet(["openid", "offline_access", "https://authgear.com/scopes/full-access"]) ?? .empty,
         clientAuthentication: .clientSecretPost,
-        prefersOwnAuthentication: true,
         languageParameter: "ui_locales",
         emailParameter: "login_hint",
         scopesClientCredentials: true,
@@ -256,6 +258,7 @@ package struct ProviderPreset: Sendable, Equatable {
         scopesClientCredentials: false,
         prefersTokenExpiry: true,
         sessionEndingAnswers: refusals([(400, "invalid_token_request"), (400, "unknown_account")]),
+        sessionEndingErrors: [],
         namedRefusals: ["invalid_token_request": .invalidTokenRequest, "unknown_account": .unknownAccount],
         refusalDetails: [0: "invalid", 1: "expired", 2: "reused", 3: "logged_out", 4: "fraud_detected"],
         refreshLeadTime: .seconds(45),

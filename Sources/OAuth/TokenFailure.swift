@@ -22,28 +22,36 @@ package enum TokenFailure: Sendable, Equatable {
     ///   - status: the HTTP status, 100...999; 2xx for a response without a usable token. A status in the body does not
     ///     count.
     ///   - sessionEndingAnswers: the responses to a refresh that end a session at this provider.
-    ///   - configurationErrors: the `error` values that are about the client's registration.
+    ///   - sessionEndingErrors: the `error` values that end a session whatever the status that bears them, 2xx or 4xx.
+    ///   - configurationErrors: the `error` values that are about the client's registration, likewise.
     /// - Source: TIDAL's Auth design, "Upgrading credentials", "Refreshing credentials", "Client credentials",
     ///   "Standard Login".
     package init(
         grant: TokenRequest.Grant, status: Int, answer: TokenErrorResponse, sessionEndingAnswers: [RefusalPattern],
-        configurationErrors: [String]
+        sessionEndingErrors: [String] = [], configurationErrors: [String]
     ) {
+        // 408 and 425 say that the same request may succeed later.
+        let isDecided = (200...299).contains(status) || RefusalPattern.isAllowed(status: status) && status != 425
+        func isNamed(in errors: [String]) -> Bool {
+            guard isDecided, let error = answer.error else { return false }
+            return errors.contains { WireText($0) == WireText(error) }
+        }
+
         switch (grant, status) {
         // A misconfigured upgrade must not log users out: after any response the old credentials stay and the upgrade
         // is retried.
         case (.upgrade, _): self = .retryable
         case (_, 500...): self = .retryable
         case (_, 429): self = .rateLimited
-        case (.refreshToken, 400...499):
-            if sessionEndingAnswers.contains(where: { $0.matches(status: status, answer) }) {
-                self = .endsSession
-            } else if RefusalPattern.isAllowed(status: status), let error = answer.error,
-                configurationErrors.contains(where: { WireText($0) == WireText(error) })
+        case (.refreshToken, 200...299), (.refreshToken, 400...499):
+            if isNamed(in: sessionEndingErrors)
+                || sessionEndingAnswers.contains(where: { $0.matches(status: status, answer) })
             {
+                self = .endsSession
+            } else if isNamed(in: configurationErrors) {
                 self = .illegalConfiguration
             } else {
-                self = .unexpected
+                self = status < 300 ? .unusable : .unexpected
             }
         case (.authorizationCode, 400...499), (.deviceCode, 400...499), (.accountCreation, 400...499):
             self = .unexpected

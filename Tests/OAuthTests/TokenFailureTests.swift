@@ -15,7 +15,7 @@ import Testing
         TokenFailure(
             grant: grant, status: status, answer: TokenErrorResponse(error: error, subStatus: nil),
             sessionEndingAnswers: preset.sessionEndingAnswers + patterns,
-            configurationErrors: preset.configurationErrors)
+            sessionEndingErrors: preset.sessionEndingErrors, configurationErrors: preset.configurationErrors)
     }
 
     /// Every pattern that may end a session.
@@ -43,17 +43,21 @@ import Testing
 
     @Test(
         arguments: ProviderPreset.all.filter { $0 != .tidal && $0 != .duckduckgo },
-        [400, 401, 402, 403, 404, 408, 409, 422, 499])
+        [200, 204, 299, 400, 401, 402, 403, 404, 408, 409, 422, 425, 499])
     func `at other providers only an invalid grant ends the session, and client faults are configuration errors`(
         preset: ProviderPreset, status: Int
     ) {
         let faults = ["invalid_client", "unauthorized_client", "unsupported_grant_type"]
         for error in Self.errors {
             let expected: TokenFailure =
-                if error == "invalid_grant", status <= 401 {
-                    .endsSession
-                } else if let error, faults.contains(error), status != 408 { .illegalConfiguration } else {
+                if [408, 425].contains(status) {
                     .unexpected
+                } else if error == "invalid_grant" {
+                    .endsSession
+                } else if let error, faults.contains(error) {
+                    .illegalConfiguration
+                } else {
+                    status < 300 ? .unusable : .unexpected
                 }
             #expect(
                 failure(.refreshToken, status, error, of: preset) == expected, "\(status) \(error ?? "nil")")

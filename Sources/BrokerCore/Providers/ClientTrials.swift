@@ -20,7 +20,9 @@ enum ClientVerdict: Sendable {
     /// (RFC 6749 §4.1.3).
     init(ofMadeUpCode answer: TokenErrorResponse, status: Int) {
         let isUnauthorized = status == 401
-        guard RefusalPattern.isAllowed(status: status) else {
+        // An error counts whatever the status that bears it: some providers send 200.
+        let isNamed = (200...299).contains(status) && answer.error != nil
+        guard RefusalPattern.isAllowed(status: status) || isNamed else {
             self = .unclear
             return
         }
@@ -49,26 +51,59 @@ enum ClientVerdict: Sendable {
     }
 }
 
-/// Finds out whether a provider accepts a client, by calls that need no user and change nothing at the provider.
+/// An answer without a token, as far as answers are compared.
+struct RefusedAnswer: Hashable, Sendable {
+    let status: Int
+    /// Nil for an answer without one.
+    let error: WireText?
+    /// Whether the body cannot be understood.
+    private let isMalformed: Bool
+
+    init(status: Int, _ answer: TokenErrorResponse) {
+        self.status = status
+        error = answer.error.map { WireText($0) }
+        isMalformed = answer.isMalformed
+    }
+
+    /// Whether the same request may be answered otherwise in a moment.
+    fileprivate var isPassing: Bool { [408, 425, 429].contains(status) || status >= 500 }
+}
+
+/// Finds out what a provider's refusal of a refresh token is about, by calls that need no user and change nothing at the provider:
+/// it is given grants that are made up.
 ///
 /// Some providers refuse an invalid refresh token and a wrong client secret with the same answer, which names no cause (Glewlwyd
-/// sends 400 and an empty body for both). For a made-up code, their answers differ.
+/// sends 400 and an empty body for both). For a made-up code, their answers differ. A firewall in front of a provider refuses
+/// whatever it is asked in one way.
 final class ClientTrials: Sendable {
     enum Result: Sendable {
-        case verdict(ClientVerdict)
+        /// The answer is about the user's refresh token.
+        case aboutGrant
+        /// The provider does not accept the client.
+        case aboutClient
+        /// A made-up code and a made-up refresh token get the same answer.
+        case aboutNothing
         /// The provider asks for a pause.
         case later(Duration?)
         /// There was no answer.
         case unanswered
     }
 
-    /// One client of one version of a tenant.
+    /// An answer to one client of one version of a tenant.
     private struct Key: Hashable {
         let tenant: TenantName
         let version: Int64
         let clientID: WireText
         let secretDigest: [UInt8]?
+        let answer: RefusedAnswer
     }
+
+    /// For how long it counts that made-up grants get an answer, so that not each refused user costs a trial.
+    static let validity: Duration = .seconds(30)
+    /// For how long an operator is told what a trial has found.
+    private static let explanationValidity: Duration = .seconds(600)
+    /// For how long no further trial is made where one has had no answer.
+    private static let pauseAfterSilence: Duration = .seconds(5)
 
     /// A trial that callers wait for.
     private struct Standing {
@@ -76,9 +111,18 @@ final class ClientTrials: Sendable {
         var askers = 0
     }
 
-    /// Whether the trial that several callers share has shown that the client is refused.
-    private final class Finding: Sendable {
-        let isRefused = Mutex(false)
+    /// What a trial has found.
+    private struct Finding {
+        let result: Result
+        let at: MonotonicInstant
+        /// Until when it holds for refusals that came later; nil where only earlier ones are concerned.
+        let until: MonotonicInstant?
+
+        /// Whether no session ends by an answer to a request of that time, without another trial.
+        func holds(for sent: MonotonicInstant, now: MonotonicInstant) -> Bool {
+            if case .aboutGrant = result { return false }
+            return at >= sent || until.map { $0 > now } ?? false
+        }
     }
 
     private let endpoint: TokenEndpoint
@@ -87,9 +131,8 @@ final class ClientTrials: Sendable {
     private let log: Log
     private let time: any Time
     private let standing = Mutex<[Key: Standing]>([:])
-    /// When a trial last showed that a client is refused, of the newest 1024. A client whose refusal is forgotten is tried
-    /// once more than needed.
-    private let refusals = Mutex(BoundedTable<Key, MonotonicInstant>(capacity: 1024))
+    /// What trials have found, of the newest 1024. For a finding that is forgotten, one more trial is made than needed.
+    private let findings = Mutex(BoundedTable<Key, Finding>(capacity: 1024))
 
     /// - Parameter callLimit: the longest that one call takes.
     init(endpoint: TokenEndpoint, publicBaseURL: String, callLimit: Duration, time: any Time, log: Log) {
@@ -100,19 +143,17 @@ final class ClientTrials: Sendable {
         self.log = log
     }
 
-    /// Whether the provider accepts the client now. A trial that began before this call proves nothing about a later refusal, so
-    /// this call waits until that trial has ended, and then for the next one, which all calls share that came meanwhile. So one
-    /// trial of a client is under way at a time, and each trial makes two requests at most.
-    /// - Parameter sent: when the request was sent that the provider refused. If a trial has shown since then that the client is
-    ///   refused, that is the result.
+    /// What an answer to a refresh is about. A trial that began before this call does not show that a later refusal is about the
+    /// grant, so this call waits until that trial has ended, and then for the next one, which all calls share that came meanwhile.
+    /// So one trial is under way at a time, and each trial makes three requests at most. What speaks against the answer is kept for
+    /// a while, and then the answer to a later refresh needs no trial.
+    /// - Parameter sent: when the request was sent that the provider refused.
     func result(
-        of client: ClientConfiguration, of tenant: Tenant, at server: AuthorizationServer, sentAt sent: MonotonicInstant
+        of answer: RefusedAnswer, to client: ClientConfiguration, of tenant: Tenant, at server: AuthorizationServer,
+        sentAt sent: MonotonicInstant
     ) async -> Result {
-        let fingerprint = client.fingerprint
-        let key = Key(
-            tenant: tenant.name, version: tenant.version, clientID: fingerprint.clientID,
-            secretDigest: fingerprint.clientSecretDigest)
-        if let refused = refusals.withLock({ $0[key] }), refused >= sent { return .verdict(.refused) }
+        let key = Self.key(answer, client, tenant)
+        if let known = finding(key, sent) { return known }
         let question = standing.withLock { standing in
             var entry = standing[key] ?? Standing(question: newQuestion(key, client, of: tenant, at: server))
             entry.askers += 1
@@ -128,19 +169,51 @@ final class ClientTrials: Sendable {
         return await question.value() ?? .unanswered
     }
 
+    /// The same for an operator who is told what the answer is about, by a trial of the last ten minutes if there was one.
+    func explanation(
+        of answer: RefusedAnswer, to client: ClientConfiguration, of tenant: Tenant, at server: AuthorizationServer,
+        sentAt sent: MonotonicInstant
+    ) async -> Result {
+        let (key, now) = (Self.key(answer, client, tenant), time.monotonic)
+        if let known = findings.withLock({ $0[key] }), known.at.advanced(by: Self.explanationValidity) > now {
+            switch known.result {
+            case .aboutGrant, .aboutNothing: return known.result
+            case .aboutClient, .later, .unanswered: break
+            }
+        }
+        return await result(of: answer, to: client, of: tenant, at: server, sentAt: sent)
+    }
+
+    private static func key(_ answer: RefusedAnswer, _ client: ClientConfiguration, _ tenant: Tenant) -> Key {
+        let fingerprint = client.fingerprint
+        return Key(
+            tenant: tenant.name, version: tenant.version, clientID: fingerprint.clientID,
+            secretDigest: fingerprint.clientSecretDigest, answer: answer)
+    }
+
+    /// What speaks against the answer to a request that was sent at that time; nil where a trial has to show it.
+    private func finding(_ key: Key, _ sent: MonotonicInstant) -> Result? {
+        let now = time.monotonic
+        return findings.withLock { $0[key].flatMap { $0.holds(for: sent, now: now) ? $0.result : nil } }
+    }
+
     private func newQuestion(
         _ key: Key, _ client: ClientConfiguration, of tenant: Tenant, at server: AuthorizationServer
     ) -> CoalescedCall<Result> {
-        let finding = Finding()
+        let began = time.monotonic
         return CoalescedCall {
-            // Callers that wait for a second trial get the refusal that the first one has found.
-            if finding.isRefused.withLock({ $0 }) { return .verdict(.refused) }
-            let result = await self.attempt(client, of: tenant, at: server)
-            if case .verdict(.refused) = result {
-                finding.isRefused.withLock { $0 = true }
-                let now = self.time.monotonic
-                self.refusals.withLock { _ = $0.setNewest(now, forKey: key) }
+            // Callers that wait for a second trial get what the first one has found against the answer.
+            if let known = self.finding(key, began) { return known }
+            let result = await self.attempt(key.answer, client, of: tenant, at: server)
+            let now = self.time.monotonic
+            let validity: Duration?
+            switch result {
+            case .aboutNothing: validity = Self.validity
+            case .aboutGrant, .aboutClient, .later: validity = nil
+            case .unanswered: validity = Self.pauseAfterSilence
             }
+            let finding = Finding(result: result, at: now, until: validity.map { now.advanced(by: $0) })
+            self.findings.withLock { _ = $0.setNewest(finding, forKey: key) }
             return result
         }
     }
@@ -153,16 +226,14 @@ final class ClientTrials: Sendable {
             code: try Self.random(), redirectURI: redirectURI, codeVerifier: try Self.random())
     }
 
-    /// Tries a made-up code. If the answer is unclear and the client may have client credentials, tries those as well.
+    /// Tries a made-up code. If the answer does not show whether the client is accepted, and the client may have client
+    /// credentials, tries those as well. Where the code gets the user's answer, tries a made-up refresh token.
     private func attempt(
-        _ client: ClientConfiguration, of tenant: Tenant, at server: AuthorizationServer
+        _ refusal: RefusedAnswer, _ client: ClientConfiguration, of tenant: Tenant, at server: AuthorizationServer
     ) async -> Result {
-        var result = Result.verdict(.unclear)
+        var result = Result.aboutGrant
         do throws(BrokerError) {
-            result = try await attempt(try madeUpCode(of: tenant), client, of: tenant, at: server)
-            if case .verdict(.unclear) = result, tenant.terms.canObtainClientCredentials {
-                result = try await attempt(.clientCredentials, client, of: tenant, at: server)
-            }
+            result = try await compare(refusal, client, of: tenant, at: server)
         } catch {
             // The configuration does not allow the request, as it did not allow the refused one.
             result = .unanswered
@@ -171,20 +242,57 @@ final class ClientTrials: Sendable {
         return result
     }
 
-    private func attempt(
-        _ request: TokenRequest, _ client: ClientConfiguration, of tenant: Tenant, at server: AuthorizationServer
+    private func compare(
+        _ refusal: RefusedAnswer, _ client: ClientConfiguration, of tenant: Tenant, at server: AuthorizationServer
     ) async throws(BrokerError) -> Result {
-        let isCode = request.grant == .authorizationCode
+        let code = try await reply(to: try madeUpCode(of: tenant), client, of: tenant, at: server)
+        if let end = code.end { return end }
+        var verdict = code.verdict(ClientVerdict.init(ofMadeUpCode:status:))
+        if case .unclear = verdict, tenant.terms.canObtainClientCredentials {
+            let credentials = try await reply(to: .clientCredentials, client, of: tenant, at: server)
+            if let end = credentials.end { return end }
+            verdict = credentials.verdict(ClientVerdict.init(ofClientCredentials:status:))
+        }
+        if case .refused = verdict { return .aboutClient }
+        guard code.answer == refusal else { return .aboutGrant }
+        let token = try await reply(to: .refresh(try Self.random()), client, of: tenant, at: server)
+        return token.end ?? (token.answer == refusal ? .aboutNothing : .aboutGrant)
+    }
+
+    /// What the provider says to a made-up grant.
+    private enum Reply {
+        case granted
+        case unusable
+        case refused(status: Int, TokenErrorResponse)
+        /// It says nothing of it.
+        case silent(Result)
+
+        var end: Result? {
+            if case .silent(let result) = self { result } else { nil }
+        }
+
+        var answer: RefusedAnswer? {
+            if case .refused(let status, let answer) = self { RefusedAnswer(status: status, answer) } else { nil }
+        }
+
+        func verdict(_ read: (TokenErrorResponse, Int) -> ClientVerdict) -> ClientVerdict {
+            if case .refused(let status, let answer) = self { read(answer, status) } else { .unclear }
+        }
+    }
+
+    private func reply(
+        to request: TokenRequest, _ client: ClientConfiguration, of tenant: Tenant, at server: AuthorizationServer
+    ) async throws(BrokerError) -> Reply {
         switch try await endpoint.tryClient(by: request, for: client, of: tenant.name, at: server, within: callLimit) {
-        case .unanswered: return .unanswered
-        case .answered(.granted): return .verdict(isCode ? .unclear : .accepted)
-        case .answered(.unusable): return .verdict(.unclear)
-        case .answered(.refused(status: Status.tooManyRequests.code, _, let retryAfter)): return .later(retryAfter)
-        case .answered(.refused(let status, let answer, _)):
-            return .verdict(
-                isCode
-                    ? ClientVerdict(ofMadeUpCode: answer, status: status)
-                    : ClientVerdict(ofClientCredentials: answer, status: status))
+        case .unanswered: .silent(.unanswered)
+        case .answered(.granted): .granted
+        case .answered(.unusable): .unusable
+        case .answered(.refused(let status, let answer, let retryAfter)):
+            switch status {
+            case _ where !RefusedAnswer(status: status, answer).isPassing: .refused(status: status, answer)
+            case 500...: .silent(.unanswered)
+            default: .silent(.later(retryAfter))
+            }
         }
     }
 
@@ -200,9 +308,9 @@ final class ClientTrials: Sendable {
 extension ClientTrials.Result {
     fileprivate var name: StaticString {
         switch self {
-        case .verdict(.accepted): "accepted"
-        case .verdict(.refused): "refused"
-        case .verdict(.unclear): "unclear"
+        case .aboutGrant: "grant_refused"
+        case .aboutClient: "client_refused"
+        case .aboutNothing: "proves_nothing"
         case .later: "later"
         case .unanswered: "unanswered"
         }

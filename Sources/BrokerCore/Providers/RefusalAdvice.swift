@@ -21,6 +21,9 @@ enum RefusalAdvice {
             case .refreshToken, .upgrade, .clientCredentials: nil
             }
         case "invalid_scope": scopes
+        case "invalid_request" where grant == .refreshToken:
+            "Some providers say in this way that the session has ended, such as LemonLDAP::NG. If the answer lasts for a "
+                + "minute, the broker compares it with those to made-up grants, and says here what it means."
         case "invalid_request":
             "The provider misses something in the request, or knows something in it otherwise: check the configured "
                 + "provider and token_endpoint_auth_method."
@@ -46,6 +49,53 @@ enum RefusalAdvice {
         }
     }
 
+    // MARK: Answers that were compared
+
+    /// The entry of `session_ending_answers` for an answer.
+    private static func entry(_ answer: RefusedAnswer) -> String {
+        let error = answer.error.map { ", \"error\": \"\($0)\"" } ?? ""
+        return "{\"status\": \(answer.status)\(error)}"
+    }
+
+    private static func words(_ answer: RefusedAnswer) -> String {
+        "status \(answer.status) and " + (answer.error.map { "the error \($0)" } ?? "no error")
+    }
+
+    /// What callers get while an answer is to end sessions that the provider gives to whatever it is asked.
+    static func provesNothing(_ answer: RefusedAnswer, retryAfter: Duration) -> BrokerError {
+        BrokerError(
+            .retryableError,
+            "The provider, or something in front of it such as a firewall, gives a made-up refresh token and a made-up code "
+                + "the same answer as this user's refresh token, \(words(answer)). So the answer says nothing about the "
+                + "session, which stays as it is. Check that calls from this broker's address are allowed.",
+            retryAfter: Int(retryAfter.components.seconds))
+    }
+
+    /// For an answer that a made-up code did not get, or a made-up refresh token did not get.
+    static func ofGrant(_ answer: RefusedAnswer, _ error: BrokerError) -> BrokerError {
+        BrokerError(
+            error.code,
+            "The provider refuses this user's refresh token with \(words(answer)), and answers a made-up grant otherwise: so "
+                + "it is about this refresh token, and not about the client or its client_secret. If that is how the "
+                + "provider says that a session is over, a tenant of the service needs \(entry(answer)) in its "
+                + "session_ending_answers. Or have the user log in anew.", errorCode: error.errorCode)
+    }
+
+    /// For an answer that made-up grants get as well.
+    static func ofNothing(_ answer: RefusedAnswer, _ error: BrokerError) -> BrokerError {
+        let remedy =
+            answer.error == nil
+            ? "Check client_id, client_secret and token_endpoint_auth_method, and that calls from this broker's address are "
+                + "allowed."
+            : "Check client_id, client_secret and token_endpoint_auth_method. If other users' tokens are refreshed, the answer "
+                + "means that a session is over: then a tenant of the service needs \(entry(answer)) in its "
+                + "session_ending_answers. Or have the user log in anew."
+        return BrokerError(
+            error.code,
+            "The provider gives a made-up refresh token and a made-up code the same answer as this user's refresh token, "
+                + "\(words(answer)). \(remedy)", errorCode: error.errorCode)
+    }
+
     /// The advice for an answer whose error code says no more than its status.
     /// - Parameters:
     ///   - isReadable: whether the answer can be that of an authorization server.
@@ -53,8 +103,8 @@ enum RefusalAdvice {
     private static func sentence(ofStatus status: Int, isReadable: Bool, isNamed: Bool) -> String? {
         switch status {
         case 300...399:
-            "The answer is a redirect to another address, and the broker follows none: name in the configured endpoints the "
-                + "address that answers itself."
+            "The answer leads to another address, as no token endpoint's does: check the configured provider, issuer and "
+                + "endpoints."
         case 401: client
         case 403:
             "The provider forbids the request: check the configured client_secret, allow what is asked for at the provider's "
@@ -120,4 +170,9 @@ extension TokenErrorResponse {
         default: false
         }
     }
+}
+
+extension String {
+    /// The sentence, followed by another one where there is one.
+    func followed(by sentence: String?) -> String { sentence.map { "\(self) \($0)" } ?? self }
 }

@@ -9,10 +9,10 @@ extension TokenEndpoint {
     ) -> Answer {
         // An upgrade is tried again after any refusal of the client. This refusal concerns the refresh token.
         if grant == .upgrade, (400...499).contains(refusal.status), refusal.answer.isInvalidGrant {
-            return .sessionEnded(refusal.answer)
+            return .sessionEnded(refusal.answer, status: refusal.status)
         }
         switch Self.failure(refusal, grant, server) {
-        case .endsSession: return .sessionEnded(refusal.answer)
+        case .endsSession: return .sessionEnded(refusal.answer, status: refusal.status)
         case .retryable: return .again(refusal.retryable, retryAfter: refusal.retryAfter)
         case .rateLimited:
             if grant == .authorizationCode, server.schedule.rateLimitRetries == nil {
@@ -43,13 +43,30 @@ extension TokenEndpoint {
                     by: RefusalAdvice.sentence(of: refusal.answer, status: refusal.status, grant: grant)),
                 errorCode: refusal.answer.errorCode)
             // Only an answer that the tenant could list in `session_ending_answers`, which a proxy's page is not.
-            let namesNoCause =
-                refusal.answer.subStatus == nil
-                && RefusalPattern(status: refusal.status, error: nil)?.matches(
+            let isUnclear =
+                grant == .refreshToken && refusal.answer.subStatus == nil
+                && [nil, "invalid_request"].contains(refusal.answer.error)
+                && RefusalPattern(status: refusal.status, error: refusal.answer.error)?.matches(
                     status: refusal.status, refusal.answer) == true
-            return namesNoCause ? .refusedWithoutCause(error, status: refusal.status) : .refused(error)
-        case .unusable:
-            return .refused(refusal.redirected(from: server.tokenEndpoint, "endpoints.token") ?? Self.unusable)
+            return isUnclear
+                ? .refusedUnclearly(error, RefusedAnswer(status: refusal.status, refusal.answer)) : .refused(error)
+        case .unusable: return .refused(Self.unusable)
+        }
+    }
+
+    /// What an answer of 2xx without a grant means where it bears an error, as some providers send it; nil where that decides
+    /// nothing.
+    func meaning(
+        ofErrorIn response: ClientResponse, to call: Call, at server: AuthorizationServer
+    ) async -> Answer? {
+        let refusal = await refusal(response, to: call.message, at: server, call.fields)
+        guard call.grant == .refreshToken, refusal.answer.error != nil else { return nil }
+        let answer = meaning(of: refusal, grant: call.grant, server: server)
+        switch answer {
+        case .sessionEnded, .clientRefused:
+            log.warning("token_request_refused", refusal.fields)
+            return answer
+        default: return nil
         }
     }
 
@@ -58,16 +75,22 @@ extension TokenEndpoint {
     ) -> TokenFailure {
         TokenFailure(
             grant: grant, status: refusal.status, answer: refusal.answer,
-            sessionEndingAnswers: server.sessionEndingAnswers, configurationErrors: server.preset.configurationErrors)
+            sessionEndingAnswers: server.sessionEndingAnswers,
+            sessionEndingErrors: server.preset.sessionEndingErrors,
+            configurationErrors: server.preset.configurationErrors)
     }
 
     /// What callers get when the provider does not accept the client.
     static func refusedClient(_ answer: TokenErrorResponse) -> BrokerError {
+        refusedClient(errorCode: answer.errorCode)
+    }
+
+    static func refusedClient(errorCode: String?) -> BrokerError {
         BrokerError(
             .illegalConfiguration,
             "The provider does not accept the client. Check the configured client_id, client_secret and "
                 + "token_endpoint_auth_method. Users stay logged in meanwhile.",
-            errorCode: answer.errorCode)
+            errorCode: errorCode)
     }
 
     /// An answer without a token.
@@ -76,22 +99,7 @@ extension TokenEndpoint {
         let answer: TokenErrorResponse
         /// The answer's `Retry-After`; nil where there is none that can be read.
         let retryAfter: Duration?
-        /// What continues a sentence about an answer that is a redirect; nil for other answers.
-        var redirect: String?
         let fields: [LogField]
-
-        /// The error for a redirect; nil for another answer.
-        /// - Parameters:
-        ///   - endpoint: the address that was called.
-        ///   - member: the member of the configuration that names it.
-        func redirected(from endpoint: String, _ member: String) -> BrokerError? {
-            redirect.map {
-                BrokerError(
-                    .tokenResponseError,
-                    "\(endpoint) \($0): name in \(member) the address that answers itself. What is stored was left as it "
-                        + "is.")
-            }
-        }
 
         /// The error for callers where the answer decides nothing.
         var retryable: BrokerError { TokenEndpoint.retryable(answer.errorCode, after: retryAfter) }

@@ -14,11 +14,12 @@ package struct TokenEndpoint: Sendable {
         /// An answer of success without a usable access token, but with the refresh token that has replaced the one of the request.
         case rotated(BrokerError, refreshToken: SecretBytes)
         /// The provider says that the session of the refresh token has ended.
-        case sessionEnded(TokenErrorResponse)
+        /// - Parameter status: of that answer.
+        case sessionEnded(TokenErrorResponse, status: Int)
         /// The provider refused, and would refuse again.
         case refused(BrokerError)
-        /// The same, with an answer of status 4xx that names no cause.
-        case refusedWithoutCause(BrokerError, status: Int)
+        /// The same, with an answer of status 4xx that names no cause, or one that can mean the client, the request or the grant.
+        case refusedUnclearly(BrokerError, RefusedAnswer)
         /// The provider does not accept the client, so that it refuses the requests for all users.
         case clientRefused(BrokerError, ClientRefusalScope)
         case again(BrokerError, retryAfter: Duration?)
@@ -30,7 +31,7 @@ package struct TokenEndpoint: Sendable {
             switch self {
             case .again(_, let wait): wait
             case .rateLimited(_, let wait): wait
-            case .granted, .rotated, .sessionEnded, .refused, .refusedWithoutCause, .clientRefused: nil
+            case .granted, .rotated, .sessionEnded, .refused, .refusedUnclearly, .clientRefused: nil
             }
         }
 
@@ -38,9 +39,9 @@ package struct TokenEndpoint: Sendable {
         var error: BrokerError? {
             switch self {
             case .granted: nil
-            case .sessionEnded(let answer):
+            case .sessionEnded(let answer, _):
                 BrokerError(.unexpectedError, "The provider refused the request.", errorCode: answer.errorCode)
-            case .rotated(let error, _), .refused(let error), .refusedWithoutCause(let error, _),
+            case .rotated(let error, _), .refused(let error), .refusedUnclearly(let error, _),
                 .clientRefused(let error, _), .again(let error, _), .rateLimited(let error, _):
                 error
             }
@@ -49,7 +50,7 @@ package struct TokenEndpoint: Sendable {
 
     /// A token request that can be sent any number of times.
     struct Call: Sendable {
-        fileprivate let request: AuthenticatedRequest
+        var message: ClientRequest
         let grant: TokenRequest.Grant
         let server: AuthorizationServer
         let id: RefreshID
@@ -64,7 +65,7 @@ package struct TokenEndpoint: Sendable {
         let circuit: ProviderCircuits.Key
 
         /// The fields of the call's log lines.
-        fileprivate var fields: [LogField] { TokenEndpoint.fields(of: tenant, at: server, as: id) }
+        var fields: [LogField] { TokenEndpoint.fields(of: tenant, at: server, as: id) }
     }
 
     /// The fields of the log lines of a request to the token endpoint.
@@ -83,8 +84,6 @@ package struct TokenEndpoint: Sendable {
     let budget: ProviderBudget
     /// Notes which calls are answered. A renewal asks it before a call. Logins and polls do not ask it: a user waits for them.
     package let circuits: ProviderCircuits
-    /// Which clients are accepted by another method than the first one.
-    let acceptedMethods = AcceptedMethods()
     /// The longest time of one call, unless the provider's preset has a longer one for token requests.
     private let callLimit: Duration
 
@@ -110,8 +109,11 @@ package struct TokenEndpoint: Sendable {
         _ request: TokenRequest, for client: ClientConfiguration, of tenant: TenantName,
         at server: AuthorizationServer, as id: RefreshID
     ) throws(BrokerError) -> Call {
+        let (form, authorization) = request.form(for: client, at: server)
         return Call(
-            request: try authenticated(request, for: client, at: server), grant: request.grant,
+            message: try Self.message(
+                server.preset.tokenRequestFormat, to: server.tokenEndpoint, form, authorization, server),
+            grant: request.grant,
             server: server, id: id, tenant: tenant, client: client, shown: ClientUse(client, request.grant),
             pause: ProviderPauses.Key(client, at: server), circuit: ProviderCircuits.Key(tenant, client, at: server))
     }
@@ -147,7 +149,7 @@ package struct TokenEndpoint: Sendable {
                             code: code, redirectURI: redirectURI, codeVerifier: codeVerifier, keyProof: proof),
                         for: client, of: tenant, at: server, as: id)
                 }
-            case .rotated, .refused, .refusedWithoutCause, .clientRefused, .sessionEnded: throw answer.error!
+            case .rotated, .refused, .refusedUnclearly, .clientRefused, .sessionEnded: throw answer.error!
             }
         }
     }
@@ -162,11 +164,8 @@ package struct TokenEndpoint: Sendable {
                 .illegalConfiguration,
                 "No device authorization endpoint is known of this provider. Name it in the configured endpoints.")
         }
-        let request = try authenticated(client, at: server, or: server.alternativeAuthentication) {
-            server throws(BrokerError) in
-            let (form, authorization) = DeviceAuthorizationRequest.form(for: client, at: server)
-            return try Self.message(.form, to: address, form, authorization, server)
-        }
+        let (form, authorization) = DeviceAuthorizationRequest.form(for: client, at: server)
+        let message = try Self.message(.form, to: address, form, authorization, server)
         let fields: [LogField] = [
             .tenant(tenant), .refresh(RefreshID()), .provider(server.preset), .endpoint(address),
         ]
@@ -174,10 +173,7 @@ package struct TokenEndpoint: Sendable {
         while true {
             let failure: BrokerError
             var retryAfter: Duration?
-            let (message, result) = await send(request, at: server) {
-                await self.send($0, endpoint: .deviceAuthorization, server: server)
-            }
-            switch result {
+            switch await send(message, endpoint: .deviceAuthorization, server: server) {
             case .success(let response) where (200..<300).contains(response.status.code):
                 let granted = await InputReading.run(bytes: response.body.count) {
                     DeviceAuthorizationResponse(body: response.body)
@@ -190,9 +186,6 @@ package struct TokenEndpoint: Sendable {
                 log.warning("device_authorization_refused", refusal.fields)
                 retryAfter = refusal.retryAfter
                 guard refusal.status >= 500 || refusal.status == 429 else {
-                    if let redirected = refusal.redirected(from: address, "endpoints.device_authorization") {
-                        throw redirected
-                    }
                     throw BrokerError(
                         .unexpectedError,
                         "The provider refused the device login with status \(refusal.status).".followed(
@@ -239,15 +232,19 @@ package struct TokenEndpoint: Sendable {
         at server: AuthorizationServer, within limit: Duration
     ) async throws(BrokerError) -> ClientTrial {
         let call = try prepare(request, for: client, of: tenant, at: server, as: RefreshID())
+        var message = call.message
+        message.timeLimit = limit
         let asked = time.now
-        let (message, result) = await send(call.request.limited(to: limit), through: call.circuit, at: server)
-        switch result {
+        switch await send(message, through: call.circuit, at: server) {
         case .failure(let error): return .unanswered(error)
-        case .success(let response) where (200..<300).contains(response.status.code):
-            return .answered(
-                await readGrant(response, of: server, askedAt: asked, call.fields) == nil ? .unusable : .granted)
         case .success(let response):
+            let isSuccess = (200..<300).contains(response.status.code)
+            if isSuccess, await readGrant(response, of: server, askedAt: asked, call.fields) != nil {
+                return .answered(.granted)
+            }
             let refusal = await refusal(response, to: message, at: server, call.fields)
+            // An error counts whatever the status that bears it.
+            if isSuccess, refusal.answer.error == nil { return .answered(.unusable) }
             return .answered(
                 .refused(status: refusal.status, refusal.answer, retryAfter: refusal.retryAfter))
         }
@@ -258,14 +255,16 @@ package struct TokenEndpoint: Sendable {
         _ deviceCode: SecretBytes, for client: ClientConfiguration, of tenant: TenantName,
         at server: AuthorizationServer, as id: RefreshID
     ) async -> (outcome: DevicePolling.Outcome, response: TokenResponse?) {
-        guard let request = try? authenticated(.deviceCode(deviceCode), for: client, at: server) else {
+        let (form, authorization) = TokenRequest.deviceCode(deviceCode).form(for: client, at: server)
+        guard
+            let message = try? Self.message(
+                server.preset.tokenRequestFormat, to: server.tokenEndpoint, form, authorization, server)
+        else {
             return (.unreachable, nil)
         }
         let asked = time.now
         let fields = Self.fields(of: tenant, at: server, as: id)
-        let (message, result) = await send(
-            request, through: ProviderCircuits.Key(tenant, client, at: server), at: server)
-        switch result {
+        switch await send(message, through: ProviderCircuits.Key(tenant, client, at: server), at: server) {
         case .failure(let error):
             log.warning("device_poll_failed", fields + [.transport(error)])
             return (.unreachable, nil)
@@ -281,46 +280,6 @@ package struct TokenEndpoint: Sendable {
         }
     }
 
-    /// Revokes credentials by one call: at a provider that logs out by access token in that way, else (RFC 7009 §2.1) by their refresh token, which also ends the access tokens of the grant,
-    /// or by the access token where there is no refresh token. Returns whether the provider has confirmed that.
-    func revoke(
-        _ held: HeldCredentials, for client: ClientConfiguration, at server: AuthorizationServer
-    ) async -> Bool {
-        if let endpoint = server.logoutEndpoint { return await logOut(held, endpoint, at: server) }
-        guard let endpoint = server.revocationEndpoint else { return false }
-        let request = try? authenticated(client, at: server, or: server.alternativeRevocationAuthentication) {
-            server throws(BrokerError) in
-            var form: [FormEncoding.Pair] = [
-                .init("token", (held.refreshToken ?? held.accessToken).revealedText),
-                .init("token_type_hint", held.refreshToken == nil ? "access_token" : "refresh_token"),
-            ]
-            let authorization = ClientAuthenticator.authenticate(
-                client, by: server.revocationAuthentication, at: server, into: &form)
-            return try Self.message(.form, to: endpoint, form, authorization, server)
-        }
-        guard let request else { return false }
-        let answer = await send(request, at: server, isRevocation: true) {
-            await self.send($0, endpoint: .revocation, server: server)
-        }
-        guard case .success(let response) = answer.result else { return false }
-        return response.status == .ok
-    }
-
-    /// Ends the session of an access token at a provider with an endpoint for that.
-    private func logOut(_ held: HeldCredentials, _ endpoint: String, at server: AuthorizationServer) async -> Bool {
-        guard let rules = server.preset.accounts,
-            var message = try? ClientRequest(provider: server, .post, endpoint)
-        else { return false }
-        message.fields.append("Authorization", "Bearer " + held.accessToken.revealedText)
-        guard case .success(let response) = await send(message, endpoint: .logout, server: server),
-            response.status == .ok
-        else { return false }
-        let status = await InputReading.run(bytes: response.body.count) {
-            (try? JSONValue(parsing: response.body))?["status"]?.string
-        }
-        return status == rules.logoutStatus
-    }
-
     /// What a call without a grant may have done at the provider.
     enum Trace {
         case none
@@ -334,11 +293,12 @@ package struct TokenEndpoint: Sendable {
     /// - Parameter limit: for how long to wait for the answer; nil for as long as a token request may take.
     func send(_ call: Call, limit: Duration? = nil) async -> (answer: Answer, trace: Trace, isAnswered: Bool) {
         let (server, grant) = (call.server, call.grant)
+        var message = call.message
+        message.timeLimit = limit
         let response: ClientResponse
         // A lifetime counts from the grant, which comes after this.
         let asked = time.now
-        let (message, result) = await send(call.request.limited(to: limit), through: call.circuit, at: server)
-        switch result {
+        switch await send(message, through: call.circuit, at: server) {
         case .success(let answer): response = answer
         case .failure(let error):
             log.warning("token_request_failed", call.fields + [.transport(error)])
@@ -351,10 +311,12 @@ package struct TokenEndpoint: Sendable {
             if let granted = await readGrant(response, of: server, askedAt: asked, call.fields) {
                 return (.granted(granted), .none, true)
             }
-            log.warning("token_response_unusable", call.fields + [.status(response.status)])
             if grant.spendsRefreshToken, let successor = await refreshToken(ofUnusable: response) {
+                log.warning("token_response_unusable", call.fields + [.status(response.status)])
                 return (.rotated(Self.unusable, refreshToken: successor), .spent, true)
             }
+            if let answer = await meaning(ofErrorIn: response, to: call, at: server) { return (answer, .none, true) }
+            log.warning("token_response_unusable", call.fields + [.status(response.status)])
             // The refresh token is spent nevertheless. It can be presented again during the provider's grace.
             return (
                 grant.spendsRefreshToken ? .again(Self.unusable, retryAfter: nil) : .refused(Self.unusable), .spent,
@@ -394,7 +356,7 @@ package struct TokenEndpoint: Sendable {
         }
     }
 
-    private func refusal(
+    func refusal(
         _ response: ClientResponse, to request: ClientRequest, at server: AuthorizationServer, _ fields: [LogField]
     ) async -> Refusal {
         await refusal(
@@ -415,7 +377,6 @@ package struct TokenEndpoint: Sendable {
                 ? response.fields["Retry-After"].flatMap {
                     RetryAfter.parse($0, status: response.status.code, now: time.now)
                 } : nil,
-            redirect: ReceivedAnswer.redirect(response, answering: sent),
             fields: fields + [.status(response.status)] + [LogField.providerError(answer)].compactMap { $0 })
     }
 
@@ -484,6 +445,24 @@ package struct TokenEndpoint: Sendable {
         metrics.providerAnswered(
             provider: server.preset.name, endpoint: endpoint, code: code, took: start.duration(to: time.monotonic))
         return result
+    }
+
+    static func message(
+        _ format: ProviderPreset.TokenRequestFormat, to endpoint: String, _ form: [FormEncoding.Pair],
+        _ authorization: String?, _ server: AuthorizationServer
+    ) throws(BrokerError) -> ClientRequest {
+        switch format {
+        case .form:
+            var message = try ClientRequest(provider: server, .post, endpoint)
+            message.fields.append("Content-Type", "application/x-www-form-urlencoded")
+            if let authorization { message.fields.append("Authorization", authorization) }
+            message.body = Array(FormEncoding.encode(form).utf8)
+            return message
+        case .query:
+            var message = try ClientRequest(provider: server, .get, endpoint, query: form)
+            if let authorization { message.fields.append("Authorization", authorization) }
+            return message
+        }
     }
 
     /// The `Retry-After` for callers where the provider names none.

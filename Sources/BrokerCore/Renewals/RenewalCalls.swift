@@ -63,10 +63,13 @@ final class RenewalCalls {
             } else {
                 server = try await renewer.providers.servers.server(for: tenant)
             }
-            return server
         } catch {
-            throw basis.decision.isUpgrade ? error.asFailedUpgrade : error
+            throw request.isUpgrade(basis) ? error.asFailedUpgrade : error
         }
+        // The metadata, which may have been fetched for this, changes the decision.
+        let servers = renewer.providers.servers
+        if basis.grant == .clientCredentials, servers.lackClientCredentials(tenant.configuration) { server = nil }
+        return server
     }
 
     // MARK: The circuit
@@ -140,9 +143,7 @@ final class RenewalCalls {
             () async throws(BrokerError) in
             let start = self.renewer.time.monotonic
             var outcome = await self.endpoint.send(call, limit: limit)
-            if case .sessionEnded(let refusal) = outcome.answer, refusal.error == nil {
-                outcome.answer = await self.tryClient(after: refusal, of: call, sentAt: start)
-            }
+            outcome.answer = await self.compared(outcome.answer, to: call, basis, sentAt: start)
             return outcome
         }
         if isAnswered { report.lastAnswer = .other }
@@ -203,7 +204,7 @@ final class RenewalCalls {
     private func outcome(
         of answer: TokenEndpoint.Answer, to call: TokenEndpoint.Call, trace: TokenEndpoint.Trace, _ basis: RenewalBasis
     ) async -> RenewalAttempt.Outcome {
-        let isUpgrade = basis.decision.isUpgrade && call.grant == basis.grant
+        let isUpgrade = request.isUpgrade(basis) && call.grant == basis.grant
         report.failure = answer.error ?? report.failure
         isUpgradeDead = false
         isAskedToWait = false
@@ -220,15 +221,17 @@ final class RenewalCalls {
             // To be stored before anything else: the next renewal presents it.
             successor = refreshToken
             return .granted
-        case .sessionEnded(let refusal):
+        case .sessionEnded(let refusal, _):
             isUpgradeDead = isUpgrade
             accepted = call.shown
             if isUpgrade { return .notAsked(.scheduled) }
             return await endsSession(refusal, basis) ? .sessionEnded : .denied
-        case .refused, .refusedWithoutCause, .clientRefused:
+        case .refused, .refusedUnclearly, .clientRefused:
             // No failure of an upgrade is final.
             if isUpgrade { break }
-            if case .refusedWithoutCause(_, let status) = answer { report.lastAnswer = .unexplained(status: status) }
+            if case .refusedUnclearly(_, let refused) = answer, refused.error == nil {
+                report.lastAnswer = .unexplained(status: refused.status)
+            }
             if case .clientRefused(let error, let scope) = answer {
                 if await isOutdated(refusedWith: error.errorCode) { return .denied }
                 var failure = error.retrying(after: ClientFault.pause)
@@ -297,16 +300,41 @@ final class RenewalCalls {
         return true
     }
 
-    /// Tries the client where the tenant has an answer end sessions that names no cause: a provider may refuse a wrong client
-    /// secret by the same answer.
-    private func tryClient(
-        after refusal: TokenErrorResponse, of call: TokenEndpoint.Call, sentAt sent: MonotonicInstant
+    /// Compares an answer that names no cause, or may mean several things, with those to made-up grants: before it ends the
+    /// session, and where it has come for a while and an operator is to be told what it means.
+    private func compared(
+        _ answer: TokenEndpoint.Answer, to call: TokenEndpoint.Call, _ basis: RenewalBasis,
+        sentAt sent: MonotonicInstant
     ) async -> TokenEndpoint.Answer {
-        switch await renewer.providers.trials.result(of: call.client, of: tenant, at: call.server, sentAt: sent) {
-        case .verdict(.accepted), .verdict(.unclear): .sessionEnded(refusal)
-        case .verdict(.refused): .clientRefused(TokenEndpoint.refusedClient(refusal), .client)
-        case .later(let wait): TokenEndpoint.rateLimited(for: wait)
-        case .unanswered: .again(TokenEndpoint.retryable(nil, after: nil), retryAfter: nil)
+        let trials = renewer.providers.trials
+        switch answer {
+        case .sessionEnded(let refusal, let status) where refusal.error == nil:
+            let refused = RefusedAnswer(status: status, refusal)
+            switch await trials.result(of: refused, to: call.client, of: tenant, at: call.server, sentAt: sent) {
+            case .aboutGrant: return answer
+            case .aboutClient: return .clientRefused(TokenEndpoint.refusedClient(refusal), .client)
+            case .aboutNothing:
+                report.logProvesNothing(refused, at: call.server)
+                return .refused(RefusalAdvice.provesNothing(refused, retryAfter: ClientTrials.validity))
+            case .later(let wait): return TokenEndpoint.rateLimited(for: wait)
+            case .unanswered: return .again(TokenEndpoint.retryable(nil, after: nil), retryAfter: nil)
+            }
+        case .refusedUnclearly(let error, let refused):
+            // Nothing depends on it but what a caller is told.
+            guard request.urgency == .caller, await report.hasLasted(error, basis) else { return answer }
+            switch await trials.explanation(of: refused, to: call.client, of: tenant, at: call.server, sentAt: sent) {
+            case .aboutGrant:
+                report.isCompared = true
+                return .refusedUnclearly(RefusalAdvice.ofGrant(refused, error), refused)
+            case .aboutClient:
+                return .clientRefused(TokenEndpoint.refusedClient(errorCode: error.errorCode), .client)
+            case .aboutNothing:
+                report.isCompared = true
+                report.logProvesNothing(refused, at: call.server)
+                return .refusedUnclearly(RefusalAdvice.ofNothing(refused, error), refused)
+            case .later, .unanswered: return answer
+            }
+        default: return answer
         }
     }
 

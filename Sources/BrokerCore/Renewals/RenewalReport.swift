@@ -1,4 +1,6 @@
 internal import CredentialStore
+internal import ExternalText
+internal import HTTPCodec
 internal import OAuth
 internal import Reactor
 internal import Renewal
@@ -24,6 +26,10 @@ final class RenewalReport {
     var isSparing = false
     /// The provider's last answer; nil where it has given none.
     var lastAnswer: LastAnswer?
+    /// Whether the provider's last answer was compared with those to made-up grants, so that `failure` says what it means.
+    var isCompared = false
+    /// After how long an answer that may mean several things is compared.
+    private static let comparedAfter: Duration = .seconds(60)
 
     static let overtaken = BrokerError(.conflict, "A login, a logout or another replica was faster.")
 
@@ -44,7 +50,7 @@ final class RenewalReport {
             failure
             ?? BrokerError(
                 .networkError, "The provider could not be reached or did not answer in time.", retryAfter: 5)
-        let error = basis.decision.isUpgrade ? failure.asFailedUpgrade : failure
+        let error = request.isUpgrade(basis) ? failure.asFailedUpgrade : failure
         return pausesFurtherTries(basis) ? error.retrying(after: RenewalFailures.pause(after: error)) : error
     }
 
@@ -53,7 +59,7 @@ final class RenewalReport {
     /// store that did not answer is asked again at once, as is a provider that was spared, and a tenant that is gone needs no
     /// pause.
     func pausesFurtherTries(_ basis: RenewalBasis) -> Bool {
-        basis.decision.isUpgrade && !isStopping && !isSuperseded && !isSparing
+        request.isUpgrade(basis) && !isStopping && !isSuperseded && !isSparing
             && failure?.code != .storageUnavailable && failure?.code != .notFound
     }
 
@@ -75,7 +81,7 @@ final class RenewalReport {
             renewer.decider.pauseEarlyRenewal(
                 id, of: basis.snapshot.version, for: CredentialsDecider.pauseAfterEarlyFailure)
         }
-        return basis.decision.isUpgrade ? fault.asFailedUpgrade : fault
+        return request.isUpgrade(basis) ? fault.asFailedUpgrade : fault
     }
 
     private func outage(_ basis: RenewalBasis) -> BrokerError? {
@@ -109,6 +115,27 @@ final class RenewalReport {
         await announce(
             error, basis, pauses: pauses, with: lease.changes(releasing: version, release), trouble: trouble)
         if case .unknown(_?) = outcome { renewer.abandoned.signal() }
+    }
+
+    /// Whether the provider has given this user the same answer for a while.
+    func hasLasted(_ error: BrokerError, _ basis: RenewalBasis) async -> Bool {
+        do throws(StoreError) {
+            guard let known = try await renewer.records.trouble(id)?.content, known.version == basis.snapshot.version,
+                let failed = known.failure
+            else { return false }
+            return failed.code == error.code.rawValue && failed.errorCode == error.errorCode
+                && failed.first.duration(to: renewer.time.now) >= Self.comparedAfter
+        } catch {
+            renewer.records.report(error, id)
+            return false
+        }
+    }
+
+    /// Logs that made-up grants get an answer of the provider's, too.
+    func logProvesNothing(_ answer: RefusedAnswer, at server: AuthorizationServer) {
+        var fields = request.logFields + [.provider(server.preset), .status(Status(answer.status))]
+        if let error = answer.error { fields.append(.providerError(code: error.text)) }
+        renewer.log.warning("refusal_proves_nothing", fields)
     }
 
     /// Announces that another change came before the renewal.
@@ -175,7 +202,7 @@ final class RenewalReport {
         }
         trouble.failure = failed
         trouble.failedUpgrade = pausesFurtherTries(basis) ? request.tenant.version : nil
-        if trouble.isRefusedWithoutCause, case .unexplained(let status) = lastAnswer {
+        if trouble.isRefusedWithoutCause, !isCompared, case .unexplained(let status) = lastAnswer {
             failure = Self.refusedWithoutCause(status: status)
         }
         return renewer.records.change(of: trouble, id, over: known?.version)

@@ -1,6 +1,7 @@
 internal import BrokerCore
 internal import BrokerTesting
 internal import CredentialStore
+internal import ExternalText
 internal import HTTPCodec
 internal import HTTPSClient
 internal import JSON
@@ -80,8 +81,6 @@ internal import TokenBroker
             (.json(400, #"{"error": "invalid_grant"}"#), .json(401, ""), true),
             (.json(401, #"{"error": "invalid_grant"}"#), .json(401, ""), true),
             (.json(404, #"{"error": "code_not_found"}"#), .json(401, ""), true),
-            (.json(400, ""), .json(400, ""), true), (.json(500, ""), .json(403, ""), true),
-            (.json(400, ""), .json(200, BrokerHarness.token("x")), true),
             (.json(200, BrokerHarness.token("x")), .json(403, ""), true),
             (.json(400, #"{"error": "unauthorized_client"}"#), .json(400, #"{"error": "unauthorized_client"}"#), true),
             (.json(401, "<html>"), .json(401, "<html>"), true),
@@ -107,7 +106,8 @@ internal import TokenBroker
         arguments: [
             (.failure(.connectFailed), "retryable_error"),
             (.failure(.connectionLost(requestSent: true)), "retryable_error"),
-            (.json(429, ""), "retryable_error"),
+            (.json(429, ""), "retryable_error"), (.json(425, ""), "retryable_error"),
+            (.json(500, ""), "retryable_error"), (.json(503, "<html>"), "retryable_error"),
         ] as [(ScriptedTransport.Step, String)])
     func `goes on where the provider does not answer a trial, until it does`(
         step: ScriptedTransport.Step, code: String
@@ -148,6 +148,71 @@ internal import TokenBroker
         #expect(statuses == Array(repeating: 424, count: 5))
         #expect(Self.grants(broker).filter { $0 == "authorization_code" }.count == 1)
         for user in Self.users { #expect(await broker.status(storageKey: user).isLoggedIn == true) }
+    }
+
+    // MARK: An answer to whatever is asked
+
+    private static func tokens(_ broker: BrokerHarness, invented: Bool) -> Int {
+        broker.transport.seen.count { seen in
+            seen.form["refresh_token"].map { (!$0.description.hasPrefix("r-")) == invented } ?? false
+        }
+    }
+
+    @Test(arguments: [(403, ""), (400, "{}"), (404, #"{"error": null}"#)])
+    func `goes on where made-up grants get the same answer, as from a firewall, which is found out once for all users`(
+        status: Int, body: String
+    ) async throws {
+        let tenant = Self.tenant().replacing(#"{"status": 400}"#, with: #"{"status": \#(status)}"#)
+        let broker = try await Self.make(.json(status, body), tenant: tenant)
+        for round in 1...2 {
+            for user in Self.users {
+                let answer = await Self.get(broker, user)
+                #expect((answer.status, answer.code, answer.retryAfter) == (503, "retryable_error", 30))
+                #expect(answer.json["detail"]?.text?.contains("firewall") == true)
+            }
+            #expect(Self.grants(broker).count { $0 == "authorization_code" } == round)
+            #expect(Self.tokens(broker, invented: true) == round)
+            // The users' own.
+            #expect(Self.tokens(broker, invented: false) == 5 * round)
+            broker.time.advance(by: .seconds(30))
+        }
+        #expect(broker.log.contains { $0.contains("refusal_proves_nothing") })
+        for user in Self.users { #expect(await broker.status(storageKey: user).isLoggedIn == true) }
+        #expect(try await broker.events().allSatisfy { $0.kind != .credentialsDeauthorized })
+        broker.transport.always(.json(200, BrokerHarness.token("new")))
+        for user in Self.users { #expect(await Self.get(broker, user).token == "new") }
+    }
+
+    @Test func `goes on for the callers of a token that lives`() async throws {
+        let broker = try await Self.make(.json(400, ""), users: [])
+        await broker.set("a1", refresh: "r-1", lifetime: .seconds(30), storageKey: "user1")
+        let answer = await Self.get(broker, "user1")
+        #expect((answer.token, answer.json["degraded"]?["code"]) == ("a1", .string("retryable_error")))
+    }
+
+    /// The answers to a made-up code and to a made-up refresh token, and whether the user's answer, 400 without a body, is believed.
+    @Test(
+        arguments: [
+            (.json(400, ""), .json(400, ""), false), (.json(400, ""), .json(400, #"{"error": "invalid_grant"}"#), true),
+            (.json(400, #"{"error": "invalid_grant"}"#), .json(400, ""), true),
+            (.json(400, ""), .json(404, ""), true), (.json(403, ""), .json(400, ""), true),
+            // An error counts whatever the status that bears it.
+            (.json(200, #"{"error": "bad_verification_code"}"#), .json(400, ""), true),
+            (.json(400, ""), .json(200, #"{"error": "bad_refresh_token"}"#), true),
+            (.json(200, #"{"error": "incorrect_client_credentials"}"#), .json(400, ""), false),
+            (.json(400, ""), .json(503, ""), false), (.json(400, ""), .failure(.connectFailed), false),
+            (.json(400, ""), .json(429, ""), false),
+        ] as [(ScriptedTransport.Step, ScriptedTransport.Step, Bool)])
+    func `ends unless both made-up grants get the user's answer`(
+        code: ScriptedTransport.Step, token: ScriptedTransport.Step, ends: Bool
+    ) async throws {
+        let refresh = ScriptedTransport.Step.decide { seen in
+            seen.form["refresh_token"].map { $0.description.hasPrefix("r-") } == true ? .json(400, "") : token
+        }
+        let broker = try await Self.make(Self.provider(refresh: refresh, code: code), users: ["user1"])
+        let answer = await Self.get(broker, "user1")
+        #expect(await broker.status(storageKey: "user1").isLoggedIn == !ends)
+        if !ends { #expect([424, 503].contains(answer.status)) }
     }
 
     @Test func `ends without a trial by an answer that names its cause`() async throws {

@@ -2,6 +2,7 @@ internal import BrokerCore
 internal import BrokerTesting
 internal import CredentialStore
 internal import Cryptography
+internal import ExternalText
 internal import HTTPCodec
 internal import HTTPSClient
 internal import JSON
@@ -17,8 +18,15 @@ internal import TokenBroker
         let broker = try await BrokerHarness(store: store)
         await broker.makeTenant("t1", "{" + BrokerHarness.oidc + #""client_id": "c1"}"#)
         await broker.set("a1", refresh: "r1", lifetime: .zero)
-        broker.transport.always(.json(status, body))
+        broker.transport.always(provider(.json(status, body)))
         return broker
+    }
+
+    /// The answer to a refresh; a made-up code is told from that.
+    private static func provider(
+        _ refresh: ScriptedTransport.Step, code: ScriptedTransport.Step = .json(403, #"{"error": "invalid_code"}"#)
+    ) -> ScriptedTransport.Step {
+        .decide { $0.form["grant_type"] == "refresh_token" ? refresh : code }
     }
 
     private static func state(_ broker: BrokerHarness) async -> String? { await broker.status().json["state"]?.text }
@@ -32,8 +40,14 @@ internal import TokenBroker
         let tag = await broker.get("policy=local").tag
         let first = await broker.get()
         #expect((first.status, first.code, Self.namesRemedy(first)) == (502, "unexpected_error", false))
-        broker.time.advance(by: .milliseconds(3_599_999))
+        broker.time.advance(by: .milliseconds(59_999))
         #expect(!Self.namesRemedy(await broker.get()))
+        #expect(broker.transport.seen.count == 2)
+        // From then on it is compared.
+        broker.time.advance(by: .milliseconds(1))
+        #expect(Self.namesRemedy(await broker.get()))
+        broker.time.advance(by: .milliseconds(3_539_999))
+        #expect(Self.namesRemedy(await broker.get()))
         #expect(await Self.state(broker) == "active")
         broker.time.advance(by: .milliseconds(1))
         // The provider was not asked since.
@@ -90,11 +104,11 @@ internal import TokenBroker
         let broker = try await Self.make()
         #expect(await broker.get().status == 502)
         broker.time.advance(by: .seconds(1800))
-        broker.transport.always(step)
+        broker.transport.always(Self.provider(step))
         #expect(await broker.get().status >= 502)
         broker.time.advance(by: .seconds(1800))
-        broker.transport.always(.json(400, ""))
-        #expect(Self.namesRemedy(await broker.get()) == isSame)
+        broker.transport.always(Self.provider(.json(400, "")))
+        #expect(await broker.get().status == 502)
         #expect(await Self.state(broker) == (isSame ? "degraded" : "active"))
     }
 
@@ -111,9 +125,11 @@ internal import TokenBroker
 
     @Test func `with 401 points to the client, for an expired secret is refused so as well`() async throws {
         let broker = try await Self.make(status: 401)
+        broker.transport.always(.json(401, ""))
         #expect(await broker.get().status == 502)
         broker.time.advance(by: .seconds(3600))
         let answer = await broker.get()
+        #expect((answer.status, answer.code) == (424, "illegal_configuration"))
         #expect(await Self.state(broker) == "degraded")
         #expect(!Self.namesRemedy(answer))
         #expect(answer.json["detail"]?.text?.contains("client_secret") == true)
@@ -121,8 +137,7 @@ internal import TokenBroker
 
     @Test(
         arguments: [
-            (400, #"{"error": "invalid_request"}"#), (401, #"{"sub_status": 6001}"#), (408, ""),
-            (403, "<html>Forbidden</html>"), (400, "[]"),
+            (401, #"{"sub_status": 6001}"#), (408, ""), (403, "<html>Forbidden</html>"), (400, "[]"),
         ])
     func `is none where there is a cause, or the moment is to blame`(status: Int, body: String) async throws {
         let broker = try await Self.make(body, status: status)
@@ -130,6 +145,46 @@ internal import TokenBroker
         broker.time.advance(by: .seconds(7200))
         #expect(!Self.namesRemedy(await broker.get()))
         #expect(await Self.state(broker) == "active")
+    }
+
+    // MARK: What the comparison tells
+
+    /// LemonLDAP::NG refuses the refresh token of an ended session with `invalid_request`. The status and body of the user's
+    /// answer, and the answers to a made-up code and to a made-up refresh token.
+    @Test(
+        arguments: [
+            (400, #"{"error": "invalid_request"}"#, .json(400, #"{"error": "invalid_grant"}"#), true, true),
+            (400, #"{"error": "invalid_request"}"#, .json(400, #"{"error": "invalid_request"}"#), true, false),
+            (403, "", .json(403, ""), false, false), (403, "", .json(400, #"{"error": "invalid_grant"}"#), true, true),
+        ] as [(Int, String, ScriptedTransport.Step, Bool, Bool)])
+    func `names the entry that a provider needs once the answer has lasted for a minute`(
+        status: Int, body: String, code: ScriptedTransport.Step, namesEntry: Bool, isOfGrant: Bool
+    ) async throws {
+        let broker = try await Self.make()
+        broker.transport.always(Self.provider(.json(status, body), code: code))
+        let first = await broker.get()
+        #expect((first.status, Self.namesRemedy(first)) == (502, false))
+        #expect(first.json["detail"]?.text?.contains("configured provider") == false)
+        #expect(broker.transport.seen.count == 1)
+        broker.time.advance(by: .seconds(60))
+        let answer = await broker.get()
+        #expect((answer.status, answer.code) == (502, "unexpected_error"))
+        let detail = try #require(answer.json["detail"]?.text)
+        let error = body.isEmpty ? "" : #", "error": "invalid_request""#
+        #expect(detail.contains(#"{"status": \#(status)\#(error)}"#) == namesEntry, "\(detail)")
+        #expect(detail.contains("not about the client") == isOfGrant)
+        #expect(await broker.status().isLoggedIn == true)
+        #expect(broker.log.contains { $0.contains("refusal_proves_nothing") } == !isOfGrant)
+    }
+
+    @Test func `is a fault of the client where a made-up code shows that`() async throws {
+        let broker = try await Self.make()
+        broker.transport.always(Self.provider(.json(400, ""), code: .json(401, #"{"error": "invalid_client"}"#)))
+        #expect(await broker.get().status == 502)
+        broker.time.advance(by: .seconds(60))
+        let answer = await broker.get()
+        #expect((answer.status, answer.code, answer.retryAfter) == (424, "illegal_configuration", 30))
+        #expect(await broker.status().isLoggedIn == true)
     }
 
     @Test func `is told as ever where the store does not take the note of it`() async throws {

@@ -95,6 +95,20 @@ internal import TokenBroker
         #expect(try await broker.quarantined() == nil)
     }
 
+    /// An error counts whatever the status that bears it, where the provider's rules name no statuses.
+    @Test(arguments: [200, 201, 400, 401, 403, 404, 422])
+    func `are invalid_grant with any status at a provider whose rules name none`(status: Int) async throws {
+        let broker = try await Self.expired("{" + BrokerHarness.oidc + #""client_id": "c1"}"#)
+        broker.transport.always(.json(status, #"{"error": "invalid_grant"}"#))
+        #expect(await broker.get().level == "basic")
+        #expect(broker.transport.seen.count == 1)
+        #expect(try await broker.causes() == ["set", "revoked"])
+        let other = try await Self.expired("{" + BrokerHarness.oidc + #""client_id": "c1"}"#)
+        other.transport.always(.json(status, #"{"error": "invalid_client"}"#))
+        #expect(await other.get().status == 424)
+        #expect(await other.status().isLoggedIn == true)
+    }
+
     // MARK: A look at what is stored
 
     @Test(arguments: [400, 401])
