@@ -149,8 +149,12 @@ final class Acceptor: ReadinessHandler {
     }
 
     /// Closes one connection: of the sources with more than their share, the connection that has waited for longest; if
-    /// none waits, the one of all connections that has waited for longest; if none does, one of the former sources' that
-    /// is in use. False when there is none of these.
+    /// none waits, the one of all connections that has waited for longest; if none has waited for `idleGrace`, the oldest
+    /// whose head has arrived in part; if there is none, one of the former sources' that is in use. False when there is
+    /// none of these.
+    ///
+    /// A head in part has no grace: clients that send parts of heads and connect again at once could else keep the server
+    /// full of connections that are younger than the grace, and whole requests would be refused.
     private func makeRoom() -> Bool {
         let sources = connectionCount.sourcesOverShare
         var inUse: Connection?
@@ -164,6 +168,10 @@ final class Acceptor: ReadinessHandler {
         }
         if let waiting = search(grace: configuration.idleGrace).waiting {
             evict(waiting)
+            return true
+        }
+        if let unfinished = server.connections.searchUnfinishedHead(at: loop.now) {
+            evict(unfinished)
             return true
         }
         guard let inUse else { return false }

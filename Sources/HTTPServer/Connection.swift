@@ -225,6 +225,11 @@ final class Connection {
         }
     }
 
+    /// Whether a part of a head has arrived, and the connection waits for the rest.
+    var awaitsRestOfHead: Bool {
+        givesWay && phase == .receiving && partialHead != nil && partialContent == nil
+    }
+
     /// Whether a whole answer waits for a client that does not read: the kernel's buffers are full of answers.
     var isStalled: Bool {
         (phase == .receiving || phase == .closing) && unsentBytes > 0 && !mayWrite && !isQueued

@@ -121,6 +121,52 @@ private func full(_ connections: Int, loops: Int = 1, _ adjust: (inout ServerCon
         }
     }
 
+    /// The grace is ten minutes, as if those that send parts of heads connected again before it is over.
+    // H102
+    @Test func `refuses no whole request while parts of heads of many sources fill it`() async throws {
+        try await withServer(full(20)) { server in
+            var slow: [HTTPRawClient] = []
+            for number in UInt8(101)...120 {
+                let one = try client(server, from: number)
+                try await one.send("GET / HTTP/1.1\r\nX: ")
+                slow.append(one)
+            }
+            await eventually { server.statistics.connectionsOpen == 20 }
+            var answered = 0
+            for number in UInt8(1)...40 {
+                // Each of those that give way comes again.
+                let again = try client(server, from: 120 + number)
+                try await again.send("GET / HTTP/1.1\r\nX: ")
+                slow.append(again)
+                let honest = try client(server, from: number)
+                try await honest.send(get("/livez", "Connection: close\r\n"))
+                if try await honest.response().status == .ok { answered += 1 }
+                await honest.close()
+            }
+            #expect(answered == 40)
+            #expect(server.statistics.refusals.allSatisfy { $0.value == 0 })
+        }
+    }
+
+    /// A client that has had an answer keeps its connection for the grace, also where another one asks for a place.
+    // H102
+    @Test func `takes no place for a new one from connections between two requests`() async throws {
+        try await withServer(full(2)) { server in
+            let clients = [try client(server, from: 1), try client(server, from: 2)]
+            for client in clients {
+                try await client.send(get("/"))
+                #expect(try await client.response().status == .ok)
+            }
+            let third = try client(server, from: 3)
+            #expect(try await third.response().status == .serviceUnavailable)
+            for client in clients {
+                try await client.send(get("/"))
+                #expect(try await client.response().status == .ok)
+            }
+            #expect(server.statistics.connectionsEvicted == 0)
+        }
+    }
+
     @Test func `may have all connections that no other source asks for`() async throws {
         try await withServer(full(20)) { server in
             var clients: [HTTPRawClient] = []
