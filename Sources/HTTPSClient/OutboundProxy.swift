@@ -69,6 +69,9 @@ package struct OutboundProxy: Sendable {
     /// The value of `Proxy-Authorization` (RFC 7617); nil where the address names no user.
     let authorization: SecretBytes?
     private let exceptions: [Exception]
+    /// Whether the proxy also gets requests for this machine's own names and addresses. Default false: to the proxy they are
+    /// its own machine's, whatever the policy for addresses says of this one. For tests, whose servers have no other.
+    package var servesLocalNames = false
 
     /// Reads the values of the variables `HTTPS_PROXY` and `NO_PROXY`, as other programs do.
     /// - Parameters:
@@ -103,9 +106,10 @@ package struct OutboundProxy: Sendable {
         self.exceptions = found
     }
 
-    /// Whether the proxy is used for that server. Never for `http://`, whose messages the proxy could read.
+    /// Whether the proxy is used for that server. Never for `http://`, whose messages the proxy could read, and never for
+    /// a name or an address of this machine: the policy for addresses decides whether that may be called.
     package func serves(_ origin: URLTarget.Origin) -> Bool {
-        guard origin.scheme == .https else { return false }
+        guard origin.scheme == .https, servesLocalNames || !LocalNames.include(origin.host) else { return false }
         let address = SocketAddress(numericHost: origin.host, port: origin.port)
         return !exceptions.contains { $0.includes(origin, address) }
     }

@@ -1,5 +1,6 @@
 import BrokerTesting
 import Cryptography
+import Glibc
 import HTTPCodec
 import HTTPSClient
 import Reactor
@@ -42,11 +43,35 @@ import Testing
         ("10.0.0.0/8", "https://op.example/", true), ("10.1.2.3", "https://10.1.2.3/", false),
         ("10.1.2.3:8443", "https://10.1.2.3/", true), ("10.1.2.3:8443", "https://10.1.2.3:8443/", false),
         ("::1", "https://[::1]/", false), ("[::1]:8443", "https://[::1]:8443/", false),
-        ("", "http://op.example/", false),
+        ("", "http://op.example/", false), ("", "https://localhost/", false), ("", "https://LOCALHOST:8443/", false),
+        ("", "https://a.localhost/", false), ("", "https://alocalhost/", true),
+        ("", "https://localhost.example/", true),
+        ("", "https://127.0.0.1/", false), ("", "https://127.1.2.3/", false), ("", "https://128.0.0.1/", true),
+        ("", "https://[::1]/", false), ("", "https://[::2]/", true), ("", "https://0.0.0.0/", false),
+        ("", "https://[::ffff:127.0.0.1]/", false),
     ])
     func `serves all hosts over https but the exceptions`(exceptions: String, url: String, isServed: Bool) throws {
         let proxy = try OutboundProxy(parsing: "http://proxy.example:3128", exceptions: exceptions)
         #expect(proxy.serves(Self.origin(url)) == isServed)
+    }
+
+    @Test func `is not asked for the machine's own name`() throws {
+        var name = [CChar](repeating: 0, count: 256)
+        let status = unsafe gethostname(&name, 255)
+        #expect(status == 0)
+        let proxy = try OutboundProxy(parsing: "http://proxy.example:3128")
+        let host = String(decoding: name.prefix { $0 != 0 }.map { UInt8(bitPattern: $0) }, as: UTF8.self)
+        if let url = URLTarget("https://\(host)/") { #expect(!proxy.serves(url.origin)) }
+        #expect(LocalNames.include(host) && LocalNames.include(host.uppercased() + "."))
+    }
+
+    @Test func `is not asked for what the address rules refuse as this machine's`() async throws {
+        // Where the proxy were asked, the connection to it would fail.
+        let proxy = try OutboundProxy(parsing: "http://127.0.0.1:\(try TinyProxy.freePort())")
+        try await withClient([set(\.proxy, proxy), set(\.targets, TargetPolicy())]) { client in
+            #expect(await client.failure("https://localhost/token") == .forbiddenAddress)
+            #expect(await client.failure("https://127.0.0.1/token") == .forbiddenAddress)
+        }
     }
 
     @Test(arguments: [("a.example,/b", 1), ("10.0.0.1/8", 0), (".10.0.0.1", 0), ("a b", 0), ("..", 0), ("http://a", 0)])
@@ -65,7 +90,8 @@ import Testing
     ) async throws {
         let process = try await TinyProxy(user: "broker", password: "pass", allowing: ports)
         let address = (user.map { $0 + "@" } ?? "") + "127.0.0.1:\(process.port)"
-        let proxy = try OutboundProxy(parsing: "http://" + address, exceptions: exceptions)
+        var proxy = try OutboundProxy(parsing: "http://" + address, exceptions: exceptions)
+        proxy.servesLocalNames = true
         do {
             try await withClient([set(\.proxy, proxy), set(\.targets, targets)]) { client in
                 try await body(client, process)
