@@ -11,8 +11,13 @@ struct PostgresOption: Sendable, Equatable, CustomStringConvertible {
 /// The address of PostgreSQL, and the time limits and sizes of its connections.
 package struct PostgresConfiguration: Sendable, CustomStringConvertible {
     /// The time limit for making a connection, including look-up, TLS and authentication, over all hosts and addresses
-    /// together. The connection string's `connect_timeout` if that is positive, else 5 s.
+    /// together. The connection string's `connect_timeout` if that is positive, else 5 s. A host behind which others follow
+    /// gets an equal share of it, and no more than `hostTimeout`.
     package var connectTimeout: Duration = .seconds(5)
+
+    /// The time limit for one host while others are left to be tried, so that a host that drops packets leaves a borrower of
+    /// the pool time for the next one. Default 1.5 s, in which a lost packet is sent again.
+    package var hostTimeout: Duration = .milliseconds(1500)
 
     /// The server's time limit for one statement, and for an idle transaction: an abandoned transaction must not hold
     /// its locks until TCP notices the lost connection. Default 5 s. Sent as a session setting when connecting, except
@@ -69,6 +74,8 @@ package struct PostgresConfiguration: Sendable, CustomStringConvertible {
     }
 
     let targets: [Target]
+    /// Shared by all copies of the configuration.
+    let memory = HostMemory()
     private let options: [PostgresOption]
     private let protection: LinkProtection
     /// Whether the connection string has no `target_session_attrs`.

@@ -12,15 +12,20 @@ extension PostgresConnection {
     /// able to serve.
     private static let otherHostStates: Set<String> = ["57P01", "57P02", "57P03", "53300"]
 
-    /// Tries each host of the configuration.
+    /// Tries each host of the configuration, first the one that took the last connection.
     func connect(
         to configuration: PostgresConfiguration, resolver: NameResolver, until deadline: MonotonicInstant
     ) async throws(PostgresError) {
         var failure = PostgresError.timedOut
-        for (index, target) in configuration.targets.enumerated() {
-            let share = Self.share(of: deadline, among: configuration.targets.count - index)
+        let hosts = configuration.memory.order(of: configuration.targets.count)
+        for (index, host) in hosts.enumerated() {
+            let rest = hosts.count - index
+            var share = Self.share(of: deadline, among: rest)
+            if rest > 1 { share = min(share, .after(configuration.hostTimeout)) }
             do throws(PostgresError) {
-                return try await connect(to: target, of: configuration, resolver: resolver, until: share)
+                try await connect(
+                    to: configuration.targets[host], of: configuration, resolver: resolver, until: share)
+                return configuration.memory.connected(to: host)
             } catch {
                 guard Self.mayTryOtherHost(after: error) else { throw error }
                 failure = error

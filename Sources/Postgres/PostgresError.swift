@@ -95,12 +95,19 @@ extension PostgresError: CustomStringConvertible, CustomDebugStringConvertible {
     /// they can quote statements and values.
     private static func meaning(of sqlstate: String) -> String? {
         switch sqlstate {
+        case "08P01":
+            "the settings of the session are refused; behind a pooler in transaction mode, such as PgBouncer, set "
+                + "TOKEN_BROKER_DATABASE_POOLER=true"
+        case "26000", "42P05":
+            "a prepared statement was lost or made by another client; behind a pooler in transaction mode, such as "
+                + "PgBouncer, set TOKEN_BROKER_DATABASE_POOLER=true"
         case "28P01": "the password is wrong"
         case "28000": "the role may not log in from here; see pg_hba.conf"
         case "3D000": "there is no such database"
         case "3F000": "the schema of the tables is gone: put it back, or correct the role's search_path"
         case "42501":
-            "the role lacks a privilege: grant it again what it needs on the tables, their sequences and their schema"
+            "the role lacks a privilege: grant it again what it needs on the tables, their sequences and their schema; "
+                + "/readyz and token-broker doctor say which"
         case "42P01": "a table is missing: put it back, or correct the role's search_path"
         case "42703": "a column is missing: undo the change of the table"
         case "53100": "the server's disk is full: free room on it"

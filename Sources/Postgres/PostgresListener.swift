@@ -105,7 +105,9 @@ package actor PostgresListener {
             let heard = try await connection.notifications(until: deadline)
             if let index = heard.firstIndex(where: { $0.payload == proof }) { return Array(heard[(index + 1)...]) }
             if heard.isEmpty, deadline <= .now {
-                throw .unexpectedResult("a notification sent as a test did not arrive on the listening connection")
+                throw .unexpectedResult(
+                    "a notification sent as a test did not arrive on the listening connection: it may lead to another "
+                        + "database, or through a pooler in transaction mode, which forgets LISTEN")
             }
         }
     }

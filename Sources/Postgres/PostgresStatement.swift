@@ -15,11 +15,18 @@ package struct PostgresStatement: Sendable, Hashable, CustomStringConvertible {
 
     /// Takes text that is composed at run time. The text must not contain anything from outside the program.
     package init(trusted sql: String, isPrepared: Bool = false) {
+        let sql = Self.forPrimary(sql)
         self.sql = sql
         self.isPrepared = isPrepared
         // FNV-1a, 64 bits. It distinguishes the statements of this program and need not resist an attacker.
         let hash = sql.utf8.reduce(0xcbf2_9ce4_8422_2325 as UInt64) { ($0 ^ UInt64($1)) &* 0x100_0000_01b3 }
         name = "token_broker_" + String(hash, radix: 16)
+    }
+
+    /// Marks a query for pgpool-II, which would else have a standby answer it where it balances load. To a server the mark
+    /// is a comment.
+    private static func forPrimary(_ sql: String) -> String {
+        sql.utf8.starts(with: "SELECT".utf8) || sql.utf8.starts(with: "WITH".utf8) ? "/*NO LOAD BALANCE*/ " + sql : sql
     }
 
     /// Does not contain the statement, so that interpolation cannot put it into an error or log line.

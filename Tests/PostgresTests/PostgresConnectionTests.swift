@@ -455,6 +455,28 @@ internal import Testing
         }
     }
 
+    @Test func `a silent host holds up one connection for its share, and the next one begins at the other host`()
+        async throws
+    {
+        let server = try await PostgresServer.shared.value
+        let relay = try PostgresRelay(to: server.port, on: PostgresServer.loop)
+        await relay.start()
+        await relay.set(.swallow)
+        let relayPort = relay.port
+        var configuration = try PostgresServer.configuration(
+            "host=127.0.0.1,127.0.0.1 port=\(relayPort),\(server.port) "
+                + "user=postgres password=\(PostgresServer.password) dbname=postgres sslmode=disable")
+        configuration.connectTimeout = .seconds(60)
+        configuration.hostTimeout = .seconds(1)
+        var start = MonotonicInstant.now
+        await (try PostgresServer.connect(configuration)).close()
+        #expect((Duration.seconds(1) ..< .seconds(20)).contains(start.duration(to: .now)))
+        start = .now
+        await (try PostgresServer.connect(configuration)).close()
+        #expect(start.duration(to: .now) < .seconds(1))
+        await relay.close()
+    }
+
     @Test func `a refused password does not lead to the next host`() async throws {
         let server = try await PostgresServer.shared.value
         let relay = try PostgresRelay(to: server.port, on: PostgresServer.loop)

@@ -78,7 +78,7 @@ final class LineageWatch: Sendable {
     }
 
     /// Class 42: the function is undefined, or the role may not call it. Class 0A: the server does not support it.
-    private static func isRefusal(_ sqlstate: String) -> Bool {
+    static func isRefusal(_ sqlstate: String) -> Bool {
         sqlstate.utf8.starts(with: "42".utf8) || sqlstate.utf8.starts(with: "0A".utf8)
     }
 

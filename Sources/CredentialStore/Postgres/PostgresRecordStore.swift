@@ -29,6 +29,7 @@ package struct PostgresRecordStore: RecordStore {
     private let committer: PostgresCommitter
     private let feed: CommitFeed
     private let lineageWatch: LineageWatch
+    private let privileges = PrivilegeCheck()
     /// Nil when other replicas are not notified.
     private let notifier: CommitNotifier?
 
@@ -55,8 +56,10 @@ package struct PostgresRecordStore: RecordStore {
         revalidateAfter: Duration = .seconds(5), report: @escaping @Sendable (PostgresError) -> Void = { _ in }
     ) async throws(StoreError) -> PostgresRecordStore {
         let lineage = LineageWatch(usesPooler: configuration.usesPooler, report: report)
+        let sessions = SessionCheck(usesPooler: configuration.usesPooler)
         let pool = PostgresPool(configuration, on: loop, resolver: resolver) {
             connection, deadline throws(PostgresError) in
+            try await sessions.ask(connection, until: deadline)
             try await lineage.ask(connection, until: deadline)
         }
         let source: PostgresConfiguration?
@@ -202,6 +205,7 @@ package struct PostgresRecordStore: RecordStore {
 
     package func commit(_ changes: [RecordChange]) async throws(StoreError) {
         if changes.isEmpty { return }
+        if changes.contains(where: \.audits) { privileges.noteAudit() }
         // In a task of its own, which the cancellation of the caller does not reach: a cancelled commit would have an
         // unknown outcome. The deadlines of the commit end the task.
         let outcome = await Task(executorPreference: database.pool.executor) { () async -> Result<Void, StoreError> in
@@ -337,9 +341,11 @@ package struct PostgresRecordStore: RecordStore {
         let (isWritable, schema) = try await database.translating { () async throws(PostgresError) in
             try await database.pool.withConnection(until: deadline) { connection throws(PostgresError) in
                 let state = try await connection.execute(Statements.state, until: deadline).first
-                let (isStandby, isReadOnly) = (try state?.boolean(0), try state?.text(1))
-                let schema = try await Migrations.state(of: connection, until: deadline)
-                return (isStandby == false && isReadOnly == "off", schema)
+                // Closes the connections to a standby. A primary that is read-only for a while answers reads.
+                guard try state?.boolean(0) == false else { throw .server(sqlstate: "25006") }
+                let isReadOnly = try state?.text(1)
+                if let lack = try await privileges.lack(of: connection, until: deadline) { throw .misconfigured(lack) }
+                return (isReadOnly == "off", try await Migrations.state(of: connection, until: deadline))
             }
         }
         if !isWritable { throw database.storeError(.server(sqlstate: "25006")) }
@@ -376,5 +382,12 @@ package struct PostgresRecordStore: RecordStore {
             throw .damaged(
                 "PostgreSQL: the schema has version \(version), this build knows \(known): run a newer build")
         }
+    }
+}
+
+extension RecordChange {
+    fileprivate var audits: Bool {
+        if case .audit = self { return true }
+        return false
     }
 }

@@ -437,6 +437,28 @@ enum Statements {
     static let state = PostgresStatement(
         "SELECT pg_is_in_recovery(), current_setting('transaction_read_only')")
 
+    static let isStandby = PostgresStatement("SELECT pg_is_in_recovery()")
+
+    /// True at a standby, and the session ends, so that a pooler makes another one and does not lend this one again. One
+    /// statement, because the next one may run in another session.
+    static let endSessionAtStandby = PostgresStatement(
+        "SELECT CASE WHEN pg_is_in_recovery() THEN pg_terminate_backend(pg_backend_pid()) ELSE false END")
+
+    /// What the role lacks: of each table whether it is missing or not visible, and the privileges.
+    static let missingPrivileges = PostgresStatement(
+        """
+        SELECT table_name, to_regclass(table_name) IS NULL, quote_ident(current_user), (
+            SELECT string_agg(privilege, ', ') FROM unnest(string_to_array(privileges, ' ')) AS needed (privilege)
+            WHERE NOT has_table_privilege(to_regclass(table_name)::oid, privilege)
+        )
+        FROM (
+            VALUES ('token_broker_records', 'SELECT INSERT UPDATE DELETE'),
+                ('token_broker_events', 'SELECT INSERT UPDATE DELETE'), ('token_broker_log', 'SELECT UPDATE'),
+                ('token_broker_schema', 'SELECT'), ('token_broker_audit', $1)
+        ) AS tables (table_name, privileges)
+        ORDER BY table_name
+        """)
+
     /// The system identifier, the timeline in hexadecimal digits, and the flushed end of the write-ahead log, which
     /// survives a crash; the last two are NULL on a standby. The timeline comes from the name of the log's file,
     /// because the control file shows a new timeline only after the next checkpoint.
