@@ -311,6 +311,62 @@ internal import Testing
         #expect(try await reopened(directory) == after)
     }
 
+    private static func bytes(_ count: Int) -> [UInt8] { [UInt8](repeating: 7, count: count) }
+
+    /// A disk without room, on which only what the reserve gives up can be used.
+    private final class FullDisk: Sendable {
+        let state = Mutex((isFull: false, room: 0))
+
+        var fault: FileFault {
+            { step in
+                self.state.withLock { state in
+                    if step.call == .remove, step.path == RoomReserve.name { state.room = 20 }
+                    // What is reserved can be written.
+                    let needsRoom = step.call == .reserve || step.call != .remove && step.path.hasPrefix("new/")
+                    guard state.isFull, needsRoom else { return nil }
+                    if step.path == RoomReserve.name || state.room == 0 { return ENOSPC }
+                    state.room -= 1
+                    return nil
+                }
+            }
+        }
+    }
+
+    // H105
+    @Test func `a full disk takes logouts and renewals, and nothing else until there is room again`() async throws {
+        let directory = StoreFixtureDirectory(isInMemory: true)
+        let disk = FullDisk()
+        let store = try await FileRecordStore(directory: directory.path, fault: disk.fault)
+        let first = Self.record(.credentials, Self.alpha, "first", version: 1, sealed: Self.bytes(900))
+        let second = Self.record(.credentials, Self.alpha, "second", version: 1, sealed: Self.bytes(900))
+        try await store.commit([.insert(first), .insert(second)])
+        disk.state.withLock { $0.isFull = true }
+        let login = Self.record(.credentials, Self.alpha, "third", version: 1, sealed: Self.bytes(900))
+        #expect(try await !succeeds(store, [.insert(login)]))
+        #expect(try await !succeeds(store, [Self.entry("x")]))
+        // Next to the emptied record, what is to be revoked.
+        let emptied = Self.record(.credentials, Self.alpha, "first", version: 2, sealed: Self.bytes(60))
+        let revocation = Self.record(.revocation, Self.alpha, "first", version: 1, sealed: Self.bytes(900))
+        #expect(
+            try await succeeds(
+                store, [.replace(emptied, version: 1), .insert(revocation), Self.entry("deauthorized")]))
+        #expect(try await store.read(first.id)?.sealed == emptied.sealed)
+        let renewed = Self.record(.credentials, Self.alpha, "second", version: 2, sealed: Self.bytes(1000))
+        #expect(try await succeeds(store, [.replace(renewed, version: 1), Self.entry("refreshed")]))
+        // What was given up is not for these.
+        #expect(try await !succeeds(store, [.insert(login)]))
+        #expect(try await !succeeds(store, [Self.entry("x")]))
+        #expect(try await store.read(second.id)?.version == 2)
+        disk.state.withLock { $0.isFull = false }
+        #expect(try await succeeds(store, [.insert(login)]))
+        // It is whole again.
+        disk.state.withLock { $0 = (true, 0) }
+        #expect(try await succeeds(store, [.remove(login.id, version: 1), Self.entry("x")]))
+        let after = try await StoreContents(of: store)
+        await store.close()
+        #expect(try await reopened(directory) == after)
+    }
+
     @Test func `a commit that would have begun a segment and did not take place leaves no trace in the log`()
         async throws
     {

@@ -11,7 +11,39 @@ extension FileRecords {
         var draft: String?
     }
 
+    /// Carries out a plan. On a full disk, a plan that adds next to nothing uses the space that is kept for such ones.
     func write(_ plan: CommitPlan) throws(FileStoreError) {
+        if !reserve.isWhole, try !addsNextToNothing(plan) {
+            try files.onDisk { () throws(SystemError) in try reserve.fill() }
+        }
+        do throws(FileStoreError) {
+            try writeOnce(plan)
+        } catch {
+            guard error.isFullDisk, !mustRecover, try addsNextToNothing(plan), reserve.giveUp() else { throw error }
+            report(error)
+            try writeOnce(plan)
+        }
+    }
+
+    /// Whether the plan changes or removes records, and does not make them larger than a renewal does: logouts, renewals,
+    /// leases, removals. A logout may keep what it is to revoke.
+    private func addsNextToNothing(_ plan: CommitPlan) throws(FileStoreError) -> Bool {
+        var growth = 0
+        var isLogout = false
+        for (id, outcome) in plan.outcomes {
+            let (before, after) = (try load(id)?.sealed.count ?? 0, outcome?.sealed.count ?? 0)
+            growth += after - before
+            if id.kind == .credentials, outcome != nil, after < before / 2 { isLogout = true }
+        }
+        return !plan.outcomes.isEmpty && growth <= (isLogout ? Self.logoutGrowth : Self.leastGrowth)
+    }
+
+    /// How many octets the records of a commit may grow on a full disk: a new token is about as long as the last one.
+    private static let leastGrowth = 256
+    /// The same for a logout.
+    private static let logoutGrowth = 16_384
+
+    private func writeOnce(_ plan: CommitPlan) throws(FileStoreError) {
         let addition = try log.addition(of: plan.entries)
         let state = log.state(cutting: plan.clearedTenants)
         let block = try plan.block.map { block throws(FileStoreError) in try audit.addition(of: block) }

@@ -15,6 +15,8 @@ extension FileRecords {
         try log.verify()
         let found = try verify(against: known)
         if !isCatalogued { try convert(found) }
+        // On a full disk the store still opens, and commits try again.
+        try? reserve.fill()
     }
 
     func recoverIfNeeded() throws(FileStoreError) {

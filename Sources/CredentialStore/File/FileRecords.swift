@@ -10,6 +10,7 @@ internal import Reactor
 /// - `catalog` lists the records, so that a missing one is noticed; see `Catalog`.
 /// - `commits` is the write-ahead log; see `CommitLog`. A commit takes place when it is in that file.
 /// - `new` contains drafts of files, which do not count. The drafts of a dead process are removed at the next start.
+/// - `reserve` keeps disk space for commits that must succeed on a full disk; see `RoomReserve`.
 /// - `master.keys` and `admin.key` are secrets; see `StoreSecret`.
 /// - `format` exists in every complete store; the process that uses the store holds a lock on `lock`.
 ///
@@ -25,6 +26,7 @@ final class FileRecords {
     let audit: FileAudit
     let commits: CommitLog
     let catalog: Catalog
+    let reserve: RoomReserve
     let report: (FileStoreError) -> Void
     private let lock: OwnedDescriptor
     var index = RecordIndex()
@@ -53,6 +55,7 @@ final class FileRecords {
         audit = FileAudit(files)
         commits = CommitLog(files)
         catalog = Catalog(files)
+        reserve = RoomReserve(directory)
         let (access, names): (StoreDirectory.Access, [String])
         do throws(SystemError) {
             (access, names) = (try directory.access(), try directory.names(in: "."))
@@ -277,7 +280,7 @@ extension FileRecords: CommitBasis {
         return records
     }
 
-    private func load(_ id: RecordID) throws(FileStoreError) -> StoredRecord? {
+    func load(_ id: RecordID) throws(FileStoreError) -> StoredRecord? {
         let isIndexed = index.entries[id] != nil
         let record = try load(RecordPath(isIndexed ? .indexed : .plain, id))
         if isIndexed && record == nil { throw files.damage(RecordPath(.indexed, id).text, .missing) }

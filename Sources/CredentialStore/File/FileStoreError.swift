@@ -1,3 +1,4 @@
+internal import Glibc
 package import Reactor
 
 /// An error of a file store. No case carries content.
@@ -36,6 +37,12 @@ package enum FileStoreError: Error, Equatable, Sendable, CustomStringConvertible
                 + "(chmod 600)"
         case .damaged(let text): text
         }
+    }
+
+    /// Whether the disk or a quota has no room left.
+    var isFullDisk: Bool {
+        if case .system(_, let error) = self { return error.number == ENOSPC || error.number == EDQUOT }
+        return false
     }
 
     var storeError: StoreError {

@@ -6,7 +6,8 @@ enum StoreFormat {
     static let ownNames: Set<String> =
         Set(
             [
-                lockName, draftsName, Catalog.name, CommitLog.name, FileLog.directoryName, AuditFrame.directoryName,
+                lockName, draftsName, RoomReserve.name, Catalog.name, CommitLog.name, FileLog.directoryName,
+                AuditFrame.directoryName,
                 "lost+found",
             ]
                 + RecordPath.Tree.allCases.map(\.rawValue) + StoreSecret.allCases.map(\.rawValue))
