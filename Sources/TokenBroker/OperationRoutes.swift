@@ -85,6 +85,11 @@ struct OperationRoutes {
             ),
             ("event_listeners", "gauge", "Open streams of events.", [("", broker.events.listenerCount)]),
             (
+                "public_base_url_differs", "gauge",
+                "Whether another replica of the store has another public base URL than this one.",
+                [("", broker.core.hasOtherBaseURL ? 1 : 0)]
+            ),
+            (
                 "events_sent_total", "counter", "Events sent, once for each listener, by kind.",
                 broker.events.sent.map { (#"kind="\#($0.kind.rawValue)""#, $0.count) }
             ),

@@ -78,6 +78,8 @@ struct Configuration: Sendable {
     /// Unknown variables with the prefix TOKEN_BROKER_. A start only warns about them, because refusing to start would
     /// be worse than ignoring them. `config check` reports them as faults.
     var unknownVariables: [UnknownVariable]
+    /// How many variables of Kubernetes' service links are ignored.
+    var serviceLinkCount: Int
 
     /// - Parameter command: decides what is required. `migrate` requires a database and no keys, so that the account
     ///   that changes the schema need not be able to decrypt records. `examineStore` requires no admin key and, with a
@@ -203,6 +205,7 @@ struct Configuration: Sendable {
         limits = Limits(&reader)
         exposedFiles = reader.exposedFiles
         unknownVariables = reader.unknownVariables
+        serviceLinkCount = reader.serviceLinkCount
         if command == .checkConfiguration {
             for variable in unknownVariables { reader.fault(unknown: variable) }
         }
@@ -370,6 +373,7 @@ extension Configuration {
         var rates = Rates()
         var pendingLogins: Int?
         var pendingDeviceLogins: Int?
+        var pendingAppLogins: Int?
         var eventStreamsPerKey: Int?
         var eventStreamsPerTenant: Int?
         var appRequests = TokenEndpointLimits.Limits()
@@ -391,6 +395,7 @@ extension Configuration {
             let usual = CredentialsBroker.Settings()
             pendingLogins = reader.limit("PENDING_LOGINS", usual.pendingLogins)
             pendingDeviceLogins = reader.limit("PENDING_DEVICE_LOGINS", usual.pendingDeviceLogins)
+            pendingAppLogins = reader.limit("PENDING_APP_LOGINS", usual.pendingAppLogins)
             eventStreamsPerKey = reader.limit("EVENT_STREAMS_PER_KEY", usual.listenersPerKey)
             eventStreamsPerTenant = reader.limit("EVENT_STREAMS_PER_TENANT", usual.listenersPerTenant)
             apiKeyLifetime = reader.days("API_KEY_DAYS")

@@ -155,6 +155,12 @@ private struct Doctor {
             add(.warning, "\(variable) names a file that other users can read (chmod 600)")
         }
         for variable in configuration.unknownVariables { add(.warning, variable.text) }
+        if configuration.serviceLinkCount > 0 {
+            add(
+                .note,
+                "\(configuration.serviceLinkCount) variables that Kubernetes sets for services whose names begin with "
+                    + "token-broker are ignored; enableServiceLinks: false in the pod's spec leaves them out")
+        }
     }
 
     private mutating func checkKeys() {
@@ -253,6 +259,19 @@ private struct Doctor {
             return add(.fault, "the store cannot be opened: \(error.text)")
         }
         do {
+            do throws(StoreError) {
+                try await opened.store.vault.check()
+            } catch {
+                add(
+                    .fault,
+                    "the store cannot be used: " + (opened.store.reports.lastReason ?? "see the log of the service"))
+            }
+            if let other = try await BaseURLWatch.other(than: configuration.publicBaseURL, in: opened.store.vault) {
+                add(
+                    .warning,
+                    "a replica of this store has another public base URL (\(other)): set TOKEN_BROKER_PUBLIC_BASE_URL to the "
+                        + "same at all of them")
+            }
             try await checkMasterKeys(opened.store)
             try await checkTenants(opened.store, opened.tombstones)
         } catch {

@@ -222,6 +222,14 @@ struct EnvironmentReader: TextReader {
 
     mutating func fault(unknown variable: UnknownVariable) { faults.append(variable.text) }
 
+    /// How many variables Kubernetes has set for services whose names begin with token-broker.
+    var serviceLinkCount: Int {
+        environment.count { name, value in
+            name.hasPrefix(Self.prefix) && !known.contains(name) && !UnknownVariable.documented.contains(name)
+                && UnknownVariable.isOfKubernetes(name, value)
+        }
+    }
+
     /// The variables with the prefix TOKEN_BROKER_ that are neither read by this build nor set by Kubernetes for a
     /// service with this name.
     var unknownVariables: [UnknownVariable] {

@@ -44,6 +44,9 @@ struct RunningService {
             log.warning(
                 "unknown_environment_variable", LogField.unknownVariable(variable.name, meant: variable.suggestion))
         }
+        if configuration.serviceLinkCount > 0 {
+            log.info("service_links_ignored", [.count(configuration.serviceLinkCount)])
+        }
         for variable in configuration.exposedFiles {
             log.warning("secret_file_readable_by_others", [.variable(variable)])
         }
@@ -74,6 +77,7 @@ struct RunningService {
         settings.apiKeyLongestLifetime = configuration.limits.apiKeyLongestLifetime
         settings.pendingLogins = configuration.limits.pendingLogins
         settings.pendingDeviceLogins = configuration.limits.pendingDeviceLogins
+        settings.pendingAppLogins = configuration.limits.pendingAppLogins
         settings.listenersPerKey = configuration.limits.eventStreamsPerKey
         settings.listenersPerTenant = configuration.limits.eventStreamsPerTenant
         settings.appRequests = configuration.limits.appRequests

@@ -43,15 +43,21 @@ struct UnknownVariable: Sendable, Equatable {
         return names
     }()
 
-    /// Whether Kubernetes set the variable. It sets `…_SERVICE_HOST`, `…_SERVICE_PORT`, `…_PORT` and similar variables
-    /// for each service whose name begins with token-broker.
+    /// Whether Kubernetes set the variable. For each service whose name begins with token-broker it sets `…_SERVICE_HOST`,
+    /// `…_SERVICE_PORT` and `…_SERVICE_PORT_NAME`, `…_PORT` with an address, and for each port `…_PORT_8080_TCP`, and
+    /// that with `_ADDR`, `_PORT` and `_PROTO`.
     static func isOfKubernetes(_ name: String, _ value: String) -> Bool {
         if name.hasSuffix("_SERVICE_HOST") || name.contains("_SERVICE_PORT") { return true }
         let parts = name.utf8.split(separator: UInt8(ascii: "_"), omittingEmptySubsequences: false)
-        guard let port = parts.lastIndex(where: { $0.elementsEqual("PORT".utf8) }) else { return false }
-        // `…_PORT=tcp://…`, and `…_PORT_8080_TCP` with its suffixes.
-        return port + 1 == parts.count
-            ? value.utf8.contains(UInt8(ascii: "/")) : parts[port + 1].first?.isDigit ?? false
+            .compactMap { String($0) }
+        if parts.last == "PORT", value.utf8.contains(UInt8(ascii: "/")) { return true }
+        return parts.indices.contains { index in
+            guard index + 2 < parts.count, parts[index] == "PORT", UInt16(parts[index + 1]) != nil,
+                ["TCP", "UDP", "SCTP"].contains(parts[index + 2])
+            else { return false }
+            let rest = parts[(index + 3)...]
+            return rest.isEmpty || rest.count == 1 && ["ADDR", "PORT", "PROTO"].contains(rest[index + 3])
+        }
     }
 
     private static func isPlain(_ byte: UInt8) -> Bool {

@@ -28,6 +28,9 @@ package final class CredentialsBroker: Sendable {
         package var pendingLogins: Int? = 10_000
         /// The same for device logins, each of which is polled at its provider. Default 2000.
         package var pendingDeviceLogins: Int? = 2000
+        /// The same at one process, for logins that browsers without a key begin for the tenant's apps. One address may have
+        /// a tenth of them.
+        package var pendingAppLogins: Int? = 10_000
         /// How many requests the token endpoint of apps takes in a minute.
         package var appRequests = TokenEndpointLimits.Limits()
         /// For how long later events are collected, to be sent together; see `EventFeed.Limits`. Zero, the default, collects
@@ -98,6 +101,9 @@ package final class CredentialsBroker: Sendable {
     package let cacheRevalidation: CacheRevalidation
     package let tenantCheck: TenantCheck
     private let leaseRecovery: LeaseRecovery
+    let baseURL: BaseURLWatch
+    /// Whether another replica has another public base URL.
+    package var hasOtherBaseURL: Bool { baseURL.differs }
     let storeRecovery: StoreRecovery
     private let housekeeping: Housekeeping
     /// The vault that the broker uses: it reports failures of the store to the log and the metrics.
@@ -128,11 +134,12 @@ package final class CredentialsBroker: Sendable {
         self.vault = vault
         let bus = EventBus(cacheValidity: CacheValidity(lifetime: vault.revalidateAfter))
         self.bus = bus
-        events = EventFeed(
+        let events = EventFeed(
             vault: vault, bus: bus,
             limits: EventFeed.Limits(
                 perTenant: settings.listenersPerTenant, perKey: settings.listenersPerKey, span: settings.eventSpan),
             time: time, log: log)
+        self.events = events
 
         let transport = TracingTransport(transport)
         budget = ProviderBudget(limits: settings.providerBudget, time: time)
@@ -193,7 +200,9 @@ package final class CredentialsBroker: Sendable {
             records: records, clientFaults: renewer.clientFaults, servers: providers.servers)
         logins = LoginFlow(
             vault: vault, providers: providers, intake: intake, revocations: revocations, bus: bus,
-            options: LoginFlow.Options(publicBaseURL: settings.publicBaseURL, limit: settings.pendingLogins),
+            options: LoginFlow.Options(
+                publicBaseURL: settings.publicBaseURL, limit: settings.pendingLogins,
+                strangersLimit: settings.pendingAppLogins),
             instruments: instruments)
         deviceLogins = DeviceFlow(
             vault: vault, providers: providers, intake: intake, bus: bus, limit: settings.pendingDeviceLogins,
@@ -208,8 +217,11 @@ package final class CredentialsBroker: Sendable {
         softwareKeys = SoftwareKeys(vault: vault, log: log)
 
         storeRecovery = StoreRecovery(
-            vault: vault, records: records, others: [LoginRecovery(recent, records: records), sessions], time: time,
-            log: log)
+            vault: vault, records: records,
+            others: [
+                LoginRecovery(recent, records: records), sessions,
+                EventRecovery(vault: vault, feed: events, bus: bus, log: log),
+            ], time: time, log: log)
         leaseRecovery = LeaseRecovery(vault: vault, renewer: renewer, time: time, log: log)
         expiryJob = ExpiryJob(
             renewer: renewer, bus: bus, schedule: schedule, budget: settings.providerBudget, instruments: instruments)
@@ -222,8 +234,9 @@ package final class CredentialsBroker: Sendable {
         cacheRevalidation.include(clients.revalidatedCache)
         cacheRevalidation.include(sessions.revalidatedCache)
         for cache in tombstones.revalidatedCaches { cacheRevalidation.include(cache) }
+        baseURL = BaseURLWatch(vault: vault, url: settings.publicBaseURL, time: time, log: log)
         housekeeping = Housekeeping(
-            vault: vault, memory: memory, sessions: sessions.memory,
+            vault: vault, memory: memory, sessions: sessions.memory, baseURL: baseURL,
             events: (settings.eventRetention, settings.eventLimit), time: time, log: log)
         ChangeFeed(bus: bus, time: time, log: log).subscribe(to: vault)
     }

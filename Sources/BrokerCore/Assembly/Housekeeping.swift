@@ -9,6 +9,7 @@ struct Housekeeping: Sendable {
     let vault: Vault
     let memory: GrantMemory
     let sessions: SessionMemory
+    let baseURL: BaseURLWatch
     /// For how long events are kept, and the events of how many commits at most.
     let events: (retention: Duration, limit: Int)
     let time: any Time
@@ -17,6 +18,7 @@ struct Housekeeping: Sendable {
     /// Works until its task is cancelled.
     func run() async {
         while !Task.isCancelled {
+            await baseURL.check()
             await memory.expire()
             await sessions.expire()
             await removeExpired()

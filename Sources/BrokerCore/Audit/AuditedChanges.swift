@@ -96,6 +96,7 @@ enum AuditedChanges {
         let kind = record.id.kind
         var isNew = false
         if case .insert = change { isNew = true }
+        if kind == .login, isNew, isOfStranger(record) { return nil }
         if kind == .login || kind == .device { return isNew ? "\(kind.rawValue).begun" : nil }
         // The record of the key's newest secret tells of the key.
         guard isAudited(kind), !record.id.isOfEarlierSecret else { return nil }
@@ -106,6 +107,12 @@ enum AuditedChanges {
             return isEmpty ? "credentials.removed" : "credentials.stored"
         }
         return "\(kind.rawValue).\(isNew ? "created" : "changed")"
+    }
+
+    /// Whether a browser without a key has begun the login, for an app. The log tells of it once it has ended: else anyone
+    /// could fill the log.
+    private static func isOfStranger(_ login: OpenRecord) -> Bool {
+        (try? JSONValue(parsing: login.content.revealedBytes))?["app"] != nil
     }
 
     private static func subject(_ id: RecordID) -> AuditEntry.Subject? {

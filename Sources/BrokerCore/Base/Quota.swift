@@ -10,6 +10,7 @@ package enum Quota: String, Sendable, CaseIterable {
     case requestsFromAddress = "address_request_rate"
     case pendingLogins = "pending_logins"
     case pendingDeviceLogins = "pending_device_logins"
+    case pendingAppLogins = "pending_app_logins"
     case streamsOfKey = "event_streams_per_key"
     case streamsOfTenant = "event_streams_per_tenant"
     case authenticationFailures = "authentication_failure_rate"
@@ -29,6 +30,8 @@ package enum Quota: String, Sendable, CaseIterable {
         case .pendingLogins: "The tenant has as many pending logins as it may have. Try again when some have ended."
         case .pendingDeviceLogins:
             "The tenant has as many pending device logins as it may have. Try again when some have ended."
+        case .pendingAppLogins:
+            "Too many logins of the tenant's apps are under way, in all or from this address. Try again later."
         case .streamsOfKey:
             "The API key has as many event streams at this process as it may have. End one, or try again later."
         case .streamsOfTenant:

@@ -76,6 +76,8 @@ package final class EventFeed: Sendable {
     /// How many entries are kept in memory; half of them go when there are more.
     package static let tailLength = 4096
     package static let pageLength = 256
+    /// How many entries are kept as they are in the log, for a store that goes back.
+    static let recentLength = 512
     /// When a listener that is refused is told to come again: how soon another one leaves is not known.
     private static let retryAfter: Duration = .seconds(10)
     /// For how many records the store is asked at once whether they are there.
@@ -354,6 +356,7 @@ package final class EventFeed: Sendable {
         let wakes = state.withLock { state -> [EventFeedState.Wake] in
             guard state.run == run else { return [] }
             state.head = last
+            if vault.revalidateAfter != nil { state.keep(page) }
             if trimmed > head {
                 state.forget()
                 state.floor = last
@@ -398,6 +401,19 @@ package final class EventFeed: Sendable {
         }
         if isNews { log.error("event_unreadable", [.tenant(entry.tenant), .sequence(entry.sequence)]) }
         return nil
+    }
+
+    /// The entries that listeners of this process may have got last; taken once.
+    func takeRecent() -> [VaultLogEntry] {
+        state.withLock { state in
+            defer { state.recent = [] }
+            return state.recent
+        }
+    }
+
+    /// Gives back what was taken and could not be looked at.
+    func putBack(_ entries: [VaultLogEntry]) {
+        state.withLock { $0.recent.insert(contentsOf: entries, at: 0) }
     }
 
     // MARK: Giving out

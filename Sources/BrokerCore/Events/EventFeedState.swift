@@ -54,6 +54,8 @@ struct EventFeedState {
     var following = 0
     /// The newest entries, in order; every entry behind `floor` and up to `head` that opens is among them.
     var tail: [EventEntry] = []
+    /// The entries that were read last, as they are in the log; none of a store with one writer, which loses no commits.
+    var recent: [VaultLogEntry] = []
     var floor: Int64 = 0
     var head: Int64 = 0
     var hasGrown = false
@@ -135,6 +137,12 @@ struct EventFeedState {
         let removed = waiters[tenant]?.remove(waiter)
         if waiters[tenant]?.isEmpty == true { waiters[tenant] = nil }
         return removed
+    }
+
+    /// Keeps the entries in case that the store loses them.
+    mutating func keep(_ entries: [VaultLogEntry]) {
+        recent += entries
+        recent.removeFirst(max(0, recent.count - EventFeed.recentLength))
     }
 
     mutating func forget() {

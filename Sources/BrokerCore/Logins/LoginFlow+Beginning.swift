@@ -3,6 +3,7 @@ internal import Cryptography
 package import ExternalText
 internal import JSON
 package import OAuth
+package import Reactor
 
 /// The first part of the standard login: until the browser is sent to the login service.
 extension LoginFlow {
@@ -85,7 +86,11 @@ extension LoginFlow {
                     + "custom parameters, or in the configuration the scopes, the client_secret or the addresses."
             )
         }
-        try await quota.admit(tenant.name)
+        if parameters.app == nil {
+            try await quota.admit(tenant.name)
+        } else {
+            try strangers.admit(WireText(loginID), of: tenant.name, from: parameters.source)
+        }
         do throws(StoreError) {
             try await vault.commit([.require(RecordID(.tenant, tenant.name)), .insert(record)])
         } catch .conflict {
@@ -119,15 +124,19 @@ extension LoginFlow {
     }
 
     /// Prepares a login for an app.
-    /// - Parameter storageKey: nil for one that is made of the user's identifier.
+    /// - Parameters:
+    ///   - storageKey: nil for one that is made of the user's identifier.
+    ///   - source: whose browser begins the login.
     /// - Throws: as the other `begin`.
     package func begin(
-        _ app: AppLogin, of tenant: Tenant, storageKey: StorageKey?, language: WireText?, email: WireText?
+        _ app: AppLogin, of tenant: Tenant, storageKey: StorageKey?, language: WireText?, email: WireText?,
+        from source: NetworkSource
     ) async throws(BrokerError) -> Begun {
-        try await begin(
-            Parameters(
-                storageKey: storageKey ?? AppLogin.unknownUser, redirectURI: nil, returnTo: nil, language: language,
-                email: email, customParameters: [:], app: app), of: tenant)
+        var parameters = Parameters(
+            storageKey: storageKey ?? AppLogin.unknownUser, redirectURI: nil, returnTo: nil, language: language,
+            email: email, customParameters: [:], app: app)
+        parameters.source = source
+        return try await begin(parameters, of: tenant)
     }
 
     /// The redirect URI of a login, and which callback that is.

@@ -1,6 +1,7 @@
 package import Cryptography
 package import ExternalText
 package import OAuth
+internal import Reactor
 
 /// What callers and browsers send to the standard login, and what they get.
 extension LoginFlow {
@@ -17,6 +18,8 @@ extension LoginFlow {
         package var stateSuffix: WireText?
         /// The app that the login is for; nil for a login that a caller of the API begins.
         package var app: AppLogin?
+        /// Whose browser begins a login for an app.
+        var source = NetworkSource.unknown
 
         package init(
             storageKey: StorageKey, redirectURI: WireText?, returnTo: WireText?, language: WireText?,

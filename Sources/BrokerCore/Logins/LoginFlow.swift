@@ -18,12 +18,16 @@ package final class LoginFlow: Sendable {
     private let redemption: LoginRedemption
     private let endings: LoginEndings
     let quota: PendingLoginQuota
+    let strangers: StrangersLogins
 
     struct Options: Sendable {
         /// The URL at which browsers reach the broker, without a slash at its end.
         let publicBaseURL: String
         /// How many logins of a tenant may be pending at once; nil for any number.
         let limit: Int?
+        /// How many logins browsers without a key may have begun at this process for the apps of a tenant; nil for any
+        /// number.
+        let strangersLimit: Int?
     }
 
     init(
@@ -32,6 +36,7 @@ package final class LoginFlow: Sendable {
     ) {
         (time, log) = (instruments.time, instruments.log)
         quota = PendingLoginQuota(.login, .pendingLogins, limit: options.limit, vault: vault, time: time)
+        strangers = StrangersLogins(limit: options.strangersLimit, time: time, metrics: instruments.metrics)
         self.vault = vault
         servers = providers.servers
         logins = LoginRecords(vault: vault, bus: bus, time: time)
@@ -115,6 +120,7 @@ package final class LoginFlow: Sendable {
             try check(response.issuer, secrets.server)
             try checkBrowser(browser.cookies, login, secrets)
             let grant = try Self.grant(in: response)
+            if login.app != nil { strangers.cameBack(WireText(login.id), of: login.tenant) }
             if secrets.configuration.browserBinding == .confirm, case .success(let code) = grant {
                 guard browser.canConfirm else { throw Self.needsBrowser }
                 if let cookie = try await keep(code, for: browser, login, record, secrets) {

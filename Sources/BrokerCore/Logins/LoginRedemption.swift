@@ -26,6 +26,9 @@ final class LoginRedemption: Sendable {
     private let log: Log
     private let metrics: Metrics
     private let flights: SingleFlight<RefreshID, Attempt>
+    /// How many failures of logins for apps the log of events tells of, for each tenant: browsers without a key cause them,
+    /// and could else push out what the log tells of others.
+    private let strangersFailures = TokenBuckets<TenantName>(Rate(perSecond: 1, burst: 100), capacity: 4096)
 
     /// How often a store that does not answer is asked again, after 0.2, 0.4, 0.8, 1.6 and 3.2 seconds: a user waits meanwhile,
     /// and the code of the login may expire.
@@ -327,6 +330,10 @@ final class LoginRedemption: Sendable {
         of login: PendingLogin, _ result: Result<Success, BrokerError>
     ) -> [VaultChange] {
         guard case .failure(let error) = result else { return [] }
+        if login.app != nil, case .refused = strangersFailures.take(login.tenant, now: time.monotonic) {
+            metrics.leftUntold()
+            return []
+        }
         let (id, now) = (login.credentialsID, time.now)
         return [
             BrokerEvent.entry(

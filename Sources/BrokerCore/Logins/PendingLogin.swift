@@ -102,8 +102,9 @@ package struct PendingLogin: Sendable {
         (isSecure ? "__Host-" : "") + "token-broker-login-" + id
     }
 
-    /// The due mark, which all logins with an unused state have: `PendingLoginQuota` counts them by it.
-    private var due: Timestamp? { secrets == nil ? nil : expires }
+    /// The due mark, which all logins with an unused state have that a caller of the API has begun: `PendingLoginQuota`
+    /// counts them by it. `StrangersLogins` counts the others.
+    private var due: Timestamp? { secrets == nil || app != nil ? nil : expires }
 
     /// The name of the cookie of the browser that is asked to confirm the login.
     func confirmationCookieName(isSecure: Bool) -> String {

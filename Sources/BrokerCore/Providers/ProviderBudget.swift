@@ -18,7 +18,8 @@ package final class ProviderBudget: Sendable {
     package struct Limits: Sendable, Equatable {
         /// The places at one provider, which is the origin of a token endpoint. At least 1.
         package var places = 16
-        /// How many requests may wait for a place at one provider; further ones are refused. Not negative.
+        /// How many requests may wait for a place at one provider; further ones are refused, but those of tenants that have
+        /// less than an equal share of them. Not negative.
         package var waiting = 20_000
 
         package init() {}
@@ -110,6 +111,15 @@ package final class ProviderBudget: Sendable {
 
         var waiting: Int { callers.count + background.count }
         var isUnused: Bool { inUse == 0 && waiting == 0 }
+
+        /// Whether no further request of the tenant may wait: one tenant cannot use up the queue for the others.
+        func isFull(for tenant: TenantName, _ limits: Limits) -> Bool {
+            guard waiting >= limits.waiting else { return false }
+            let lines = [callers, background]
+            let own = lines.reduce(0) { $0 + ($1.tenants[tenant]?.waiters.count ?? 0) }
+            let others = lines.map { $0.tenants.count - ($0.tenants[tenant] == nil ? 0 : 1) }.max() ?? 0
+            return own >= limits.waiting / (others + 1)
+        }
 
         /// Whether one of that urgency may have a place now. While that is so, none of that urgency waits.
         func hasRoom(for urgency: Urgency, _ limits: Limits) -> Bool {
@@ -210,7 +220,7 @@ package final class ProviderBudget: Sendable {
                 provider.take(urgency)
                 return .settled(.taken)
             }
-            if !mayWait || provider.waiting >= limits.waiting { return .settled(.full) }
+            if !mayWait || provider.isFull(for: tenant, limits) { return .settled(.full) }
             return switch urgency {
             case .caller: .waiting(provider.callers.enter(pause, of: tenant))
             case .background: .waiting(provider.background.enter(pause, of: tenant))

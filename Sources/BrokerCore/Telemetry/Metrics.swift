@@ -297,6 +297,11 @@ package final class Metrics: Sendable {
         increment(Self.series(quota))
     }
 
+    /// A login that a browser without a key had begun has failed, and no event tells of it.
+    package func leftUntold() {
+        increment(Self.loginFailuresUntold)
+    }
+
     private static func series(_ quota: Quota) -> Series {
         Series(name: "quota_refusals_total", labels: #"quota="\#(quota.rawValue)""#)
     }
@@ -325,6 +330,7 @@ package final class Metrics: Sendable {
     /// A record was read that had ended before, and was not used.
     func recordPutBack() { increment(Self.recordsPutBack) }
 
+    private static let loginFailuresUntold = Series(name: "login_failures_untold_total", labels: "")
     private static let recordsPutBack = Series(name: "records_put_back_total", labels: "")
 
     private static let unverifiedTokens = Series(name: "workload_tokens_unverified_total", labels: "")
@@ -351,7 +357,7 @@ package final class Metrics: Sendable {
     private static var enumerableCounters: [Series] {
         var series =
             Quota.allCases.map { Self.series($0) } + AuthenticationFailure.allCases.map { Self.series($0) }
-            + [Self.unverifiedTokens, Self.recordsPutBack]
+            + [Self.unverifiedTokens, Self.recordsPutBack, Self.loginFailuresUntold]
         func add(_ name: String, _ labels: String) { series.append(Series(name: name, labels: labels)) }
         for provider in ProviderPreset.all.map(\.name) {
             for outcome in TokenRead.allCases { add("token_reads_total", labels(provider, outcome)) }
@@ -428,6 +434,10 @@ package final class Metrics: Sendable {
         (
             "workload_tokens_unverified_total", "counter",
             "Tokens of workloads that were answered 503, because no key was there that could verify them."
+        ),
+        (
+            "login_failures_untold_total", "counter",
+            "Failures of logins that browsers without a key had begun, beyond those that events tell of."
         ),
         ("records_put_back_total", "counter", "Records found in the store that had ended before, and were not used."),
     ]

@@ -105,7 +105,8 @@ struct AppAuthorizationRoutes {
                 AppLogin(
                     client: client, redirectURI: redirectURI, namedRedirectURI: form["redirect_uri"] != nil,
                     state: form["state"], codeChallenge: challenge),
-                of: tenant, storageKey: client.settings.storageKey, language: locale, email: hint
+                of: tenant, storageKey: client.settings.storageKey, language: locale, email: hint,
+                from: call.request.source
             ).startURI
         } catch {
             switch error.code {

@@ -170,12 +170,24 @@ internal import Testing
         let users = Users(waiting: waiting)
         var tasks: [Task<BrokerError?, Never>] = []
         for number in 0...waiting { tasks.append(await users.ask("a-\(number)")) }
-        let refused = await users.ask("b").value
+        let refused = await users.ask("a-more").value
         #expect(refused?.code == .retryableError)
         #expect(refused?.retryAfter == 5)
         #expect(users.budget.usage == .init(inUse: 1, waiting: waiting))
         for number in 0...waiting { await users.end("a-\(number)") }
         for task in tasks { #expect(await task.value == nil) }
+    }
+
+    @Test func `a tenant that fills the queue leaves the others their share of it`() async {
+        let users = Users(waiting: 4)
+        for index in 0..<5 { _ = await users.ask("a-\(index)") }
+        #expect(await users.hold("a-5")?.code == .retryableError)
+        for index in 0..<2 { _ = await users.ask("b-\(index)") }
+        #expect(await users.hold("b-2")?.code == .retryableError)
+        #expect(await users.hold("a-6")?.code == .retryableError)
+        #expect(users.budget.usage == ProviderBudget.Usage(inUse: 1, waiting: 6))
+        for name in ["a-0", "a-1", "b-0", "a-2", "b-1", "a-3", "a-4"] { await users.end(name) }
+        #expect(users.begun == ["a-0", "a-1", "b-0", "a-2", "b-1", "a-3", "a-4"])
     }
 
     @Test func `a thousand who leave make room for others`() async {

@@ -46,6 +46,17 @@ internal import TokenBroker
         return [Int64(summary.chains), summary.entries, summary.unsigned, Int64(summary.open)]
     }
 
+    @Test func `a browser that begins a login for an app writes nothing before the login has ended`() async throws {
+        let broker = try await Self.broker()
+        await broker.makeClient()
+        for _ in 0..<3 { #expect(await broker.authorize(BrokerHarness.authorization()).status == 303) }
+        let expected = ["tenant.created", "client.created"]
+        #expect(try await Self.entries(broker).compactMap { $0["action"]?.text } == expected)
+        _ = await broker.appCode()
+        let after = try await Self.entries(broker).compactMap { $0["action"]?.text }
+        #expect(after.starts(with: expected) && !after.contains("login.begun") && after.contains("credentials.stored"))
+    }
+
     // H056 H107 H108
     @Test func `each change is told once, with who made it, and nothing that is secret`() async throws {
         let broker = try await Self.broker()

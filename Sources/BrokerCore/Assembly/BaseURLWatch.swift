@@ -1,0 +1,87 @@
+package import CredentialStore
+internal import Cryptography
+internal import JSON
+internal import OAuth
+internal import Reactor
+internal import Synchronization
+
+/// Tells operators where replicas of one store have different public base URLs: then users come back from a login to an
+/// address of another replica's, and one replica does not take the tokens of apps that another one has issued.
+///
+/// A record names the URL of the replica that wrote it last. A replica with another URL warns while that is confirmed, and
+/// takes the record over once it has not been confirmed for `memory`: then the URL was changed at all replicas.
+package final class BaseURLWatch: Sendable {
+    private struct State {
+        var other: String?
+        var told: MonotonicInstant?
+    }
+
+    private static let id = RecordID(.lineage, .broker, key: "public-base-url")
+    /// How old a record may become before the replica confirms it.
+    private static let interval: Duration = .seconds(50)
+    static let memory: Duration = .seconds(180)
+    private static let pause: Duration = .seconds(3600)
+
+    private let vault: Vault
+    private let url: String
+    private let time: any Time
+    private let log: Log
+    private let state = Mutex(State())
+
+    init(vault: Vault, url: String, time: any Time, log: Log) {
+        self.vault = vault
+        self.url = url
+        self.time = time
+        self.log = log
+    }
+
+    /// Whether another replica had another URL when this one looked last.
+    var differs: Bool { state.withLock { $0.other != nil } }
+
+    /// Compares the record with this replica's URL. Does nothing where no other process uses the store.
+    func check() async {
+        guard vault.revalidateAfter != nil else { return }
+        do throws(StoreError) {
+            try await compare()
+        } catch .conflict {
+            // Another replica has written the record.
+        } catch {
+            log.storeFailed(error)
+        }
+    }
+
+    private func compare() async throws(StoreError) {
+        let now = time.now
+        let record = try await vault.read(Self.id)
+        let json = record.flatMap { try? JSONValue(parsing: $0.content.revealedBytes) }
+        let noted = json?["url"]?.string?.text
+        let age = json?["seen"]?.integer.map { Timestamp(milliseconds: $0).duration(to: now) } ?? Self.memory
+        if let noted, noted != url, age < Self.memory { return note(noted) }
+        note(nil)
+        if noted == url, age < Self.interval { return }
+        let content = JSONWriter.object { json in
+            json.member("url", url)
+            json.member("seen", now.milliseconds)
+        }
+        let next = OpenRecord(id: Self.id, version: (record?.version ?? 0) + 1, content: SecretBytes(content))
+        try await vault.commit([record.map { .replace(next, version: $0.version) } ?? .insert(next)])
+    }
+
+    /// The URL that the store's replicas have, where it is another one.
+    package static func other(than url: String, in vault: Vault) async throws(StoreError) -> String? {
+        let record = try await vault.read(id)
+        let json = record.flatMap { try? JSONValue(parsing: $0.content.revealedBytes) }
+        return (json?["url"]?.string?.text).flatMap { $0 == url ? nil : $0 }
+    }
+
+    private func note(_ other: String?) {
+        let now = time.monotonic
+        let isDue = state.withLock { state in
+            let isNews = state.other != other || state.told.map { $0.advanced(by: Self.pause) <= now } ?? true
+            state.other = other
+            if other == nil { state.told = nil } else if isNews { state.told = now }
+            return isNews
+        }
+        if let other, isDue { log.warning("public_base_url_differs", [.endpoint(other)]) }
+    }
+}
