@@ -421,7 +421,10 @@ internal import Testing
                 #expect(try await StoreContents(of: store) == expected, "step \(place): \(disk.steps)")
                 await store.close()
                 let names = try FileManager.default.contentsOfDirectory(atPath: directory.path)
-                #expect(names.sorted() == ["catalog", "commits", "format", "indexed", "lock", "log", "new", "plain"])
+                #expect(
+                    names.sorted() == [
+                        "catalog", "commits", "format", "indexed", "lock", "log", "new", "plain", "reserve",
+                    ])
                 #expect(
                     FileManager.default.contents(atPath: directory.path + "/format")
                         == Data("token-broker records 3\n".utf8))

@@ -1,5 +1,6 @@
 package import CredentialStore
 internal import Cryptography
+internal import ExternalText
 internal import JSON
 internal import OAuth
 internal import Reactor

@@ -18,7 +18,8 @@ final class RoomReserve {
         self.directory = directory
     }
 
-    /// Reserves the space again. Does nothing on a file system that cannot reserve any.
+    /// Reserves the space again. Does nothing where none can be reserved for another reason than a full disk: there is
+    /// nothing to give up then.
     /// - Throws: with `ENOSPC` or `EDQUOT` when there is not enough.
     func fill() throws(SystemError) {
         if isWhole { return }
@@ -27,7 +28,7 @@ final class RoomReserve {
         } catch {
             // The part that was reserved is of use to the commits that it is for.
             _ = try? directory.remove(Self.name)
-            throw error
+            if error.number == ENOSPC || error.number == EDQUOT { throw error }
         }
         isWhole = true
     }

@@ -26,7 +26,8 @@ final class SessionCheck: Sendable {
             case .server(let sqlstate) where LineageWatch.isRefusal(sqlstate):
                 return isRefused.store(true, ordering: .relaxed)
             // A pooler passes on why the server has ended the session, or closes the connection.
-            case .server("57P01") where usesPooler, .connectionLost where usesPooler: break
+            case .server("57P01") where usesPooler, .server("08P01") where usesPooler, .connectionLost where usesPooler:
+                break
             default: throw error
             }
         }

@@ -3,6 +3,7 @@ internal import ExternalText
 internal import HTTPCodec
 internal import HTTPServer
 internal import OAuth
+internal import Reactor
 
 /// `/oauth2/authorize`: an app sends its user's browser here to log in (RFC 6749 §4.1.1).
 struct AppAuthorizationRoutes {
@@ -45,7 +46,7 @@ struct AppAuthorizationRoutes {
             return page
         }
         do throws(AppError) {
-            return LoginPage.redirect(to: try await begin(form, client, redirectURI))
+            return LoginPage.redirect(to: try await begin(form, client, redirectURI, from: call.request.source))
         } catch {
             return LoginPage.redirect(
                 to: AppLogin.Return.uri(
@@ -75,7 +76,9 @@ struct AppAuthorizationRoutes {
 
     /// Begins a login.
     /// - Returns: the address that starts it in this browser.
-    private func begin(_ form: AppForm, _ client: AppClient, _ redirectURI: String) async throws(AppError) -> String {
+    private func begin(
+        _ form: AppForm, _ client: AppClient, _ redirectURI: String, from source: NetworkSource
+    ) async throws(AppError) -> String {
         try form.refuseRepeated()
         guard let type = form["response_type"] else { throw AppError(.invalidRequest, "response_type is required") }
         guard type == Self.code else { throw AppError(.unsupportedResponseType, "response_type must be code") }
@@ -106,7 +109,7 @@ struct AppAuthorizationRoutes {
                     client: client, redirectURI: redirectURI, namedRedirectURI: form["redirect_uri"] != nil,
                     state: form["state"], codeChallenge: challenge),
                 of: tenant, storageKey: client.settings.storageKey, language: locale, email: hint,
-                from: call.request.source
+                from: source
             ).startURI
         } catch {
             switch error.code {

@@ -4,6 +4,7 @@ internal import ExternalText
 internal import HTTPCodec
 internal import Reactor
 internal import Testing
+internal import TokenBroker
 
 /// Logins that browsers without a key begin at `/oauth2/authorize`.
 @Suite(.timeLimit(.minutes(1))) struct `Logins that strangers begin` {

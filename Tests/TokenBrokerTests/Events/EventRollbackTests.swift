@@ -3,6 +3,7 @@ internal import CredentialStore
 internal import Cryptography
 internal import OAuth
 internal import Testing
+internal import TokenBroker
 
 @testable internal import BrokerCore
 

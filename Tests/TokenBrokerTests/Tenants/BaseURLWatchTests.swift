@@ -2,6 +2,7 @@ internal import BrokerTesting
 internal import CredentialStore
 internal import OAuth
 internal import Testing
+internal import TokenBroker
 
 @testable internal import BrokerCore
 
