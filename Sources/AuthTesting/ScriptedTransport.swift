@@ -35,6 +35,7 @@ public final class ScriptedTransport: Sendable {
         package let isPinned: Bool
         package let timeLimit: Duration?
         package let avoidsListedNetworks: Bool
+        package let needsNewConnection: Bool
     }
 
     private struct State {
@@ -80,7 +81,7 @@ extension ScriptedTransport: ProviderTransport {
             form: Dictionary(pairs.map { ($0.name.text, $0.value.text) }) { $1 },
             parameters: parameters.map { ($0.name.text, $0.value.text) }, isPinned: request.pins != nil,
             timeLimit: request.timeLimit,
-            avoidsListedNetworks: request.avoidsListedNetworks)
+            avoidsListedNetworks: request.avoidsListedNetworks, needsNewConnection: request.needsNewConnection)
         let step = state.withLock { state -> Step? in
             if let standing = state.standing[seen.url] {
                 state.standingSeen.append(seen)

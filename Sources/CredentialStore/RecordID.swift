@@ -34,6 +34,9 @@ package enum RecordKind: String, Sendable, CaseIterable, Hashable {
     /// Under the tenant `.broker`. In a journal, its identity; the key is empty. In a shared store, what a replica tells of the
     /// requests of apps that it could not answer; the key is an identifier of its process.
     case process
+    /// What a replica has registered of its journal, for a shared store that loses its last commits. Under the tenant
+    /// `.broker`; the key is the journal's identity.
+    case journal
     /// Credentials that this process stored recently, for a shared store that loses its last commits. In the journal of
     /// a process only; the key is the storage key.
     case granted

@@ -15,6 +15,28 @@ package enum Base64URL {
     /// refused.
     package static func decode(_ text: String) -> [UInt8]? { decode(text.utf8.span) }
 
+    /// Decodes also what some libraries write in place of base64url: with padding, with the alphabet of Base 64, or with
+    /// leftover bits that are not zero. For values that are compared after they were decoded only, since each has several
+    /// such spellings. Nil for everything else that `encode` could not have made.
+    package static func decodeLoosely(_ text: String) -> [UInt8]? {
+        if let bytes = decode(text) { return bytes }
+        var characters = text.utf8.map { character in
+            switch character {
+            case UInt8(ascii: "+"): UInt8(ascii: "-")
+            case UInt8(ascii: "/"): UInt8(ascii: "_")
+            default: character
+            }
+        }
+        for _ in 0..<2 where characters.last == UInt8(ascii: "=") { characters.removeLast() }
+        if let last = characters.last, let value = alphabet.firstIndex(of: last) {
+            let leftover = [2: 0x0f, 3: 0x03][characters.count % 4] ?? 0
+            characters[characters.count - 1] = alphabet[value & ~leftover]
+        }
+        return decode(characters.span)
+    }
+
+    private static let alphabet = Array("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_".utf8)
+
     /// Nil unless `encode` could have made `text`, of which these are the characters in ASCII.
     package static func decode(_ text: Span<UInt8>) -> [UInt8]? {
         var padded: [UInt8] = []

@@ -18,6 +18,10 @@ package struct ClientRequest: Sendable, CustomStringConvertible, CustomDebugStri
     /// operator have named. Default false.
     package var avoidsListedNetworks: Bool
 
+    /// Whether the request must not go on a connection that was kept: the server may have dropped that one unnoticed, and what
+    /// was sent on it cannot be told from what the server has acted on. For requests that must not be repeated. Default false.
+    package var needsNewConnection = false
+
     package init(
         method: Method, url: URLTarget, fields: Fields = Fields(), body: [UInt8] = [], pins: PinSet? = nil,
         timeLimit: Duration? = nil, avoidsListedNetworks: Bool = false

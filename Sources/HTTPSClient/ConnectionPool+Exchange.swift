@@ -17,7 +17,7 @@ extension ConnectionPool {
             origin: request.url.origin, pins: request.pins, avoidsListedNetworks: request.avoidsListedNetworks)
         return try await withSlot(for: key, until: deadline) { () throws(TransportError) in
             while true {
-                let borrowed = try await borrow(for: key, until: deadline)
+                let borrowed = try await borrow(for: key, new: request.needsNewConnection, until: deadline)
                 do throws(TransportError) {
                     return try await exchange(
                         encoded, method: request.method, on: borrowed.connection, for: key, until: deadline)

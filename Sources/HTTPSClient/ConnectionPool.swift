@@ -84,8 +84,13 @@ actor ConnectionPool {
     }
 
     /// Returns an idle connection on which the server has sent nothing, or opens a new connection.
-    func borrow(for key: PoolKey, until deadline: MonotonicInstant) async throws(TransportError) -> BorrowedConnection {
-        while let idle = slots[key]?.idle.popLast() {
+    /// - Parameter new: whether only a new one will do. It takes the place of an idle one where there are as many connections
+    ///   as there may be.
+    func borrow(
+        for key: PoolKey, new: Bool = false, until deadline: MonotonicInstant
+    ) async throws(TransportError) -> BorrowedConnection {
+        if new { makeRoom(for: key) }
+        while !new, let idle = slots[key]?.idle.popLast() {
             idleCount -= 1
             loop.cancel(idle.expiry)
             if idle.connection.idleState() == .quiet {
@@ -234,6 +239,15 @@ actor ConnectionPool {
         loop.cancel(idle.expiry)
         idleCount -= 1
         removeIfUnused(key)
+    }
+
+    /// Closes idle connections of a key until there is room for another one beside the slots that are taken.
+    private func makeRoom(for key: PoolKey) {
+        while let slot = slots[key], let oldest = slot.idle.first,
+            slot.taken + slot.idle.count > max(1, configuration.maximumConnectionsPerOrigin)
+        {
+            closeIdle(ObjectIdentifier(oldest.connection), of: key)
+        }
     }
 
     private func closeLongestIdle() {

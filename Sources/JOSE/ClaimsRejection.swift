@@ -18,7 +18,7 @@ package enum ClaimsRejection: Error, Equatable, Sendable, CustomStringConvertibl
     case expired
     /// `nbf` is in the future.
     case notYetValid
-    /// `iat` is in the future.
+    /// `iat` is further in the future than the expectation permits.
     case issuedInFuture
     /// `iat` is longer ago than the expectation permits.
     case issuedTooLongAgo

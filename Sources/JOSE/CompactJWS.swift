@@ -35,10 +35,18 @@ package struct CompactJWS: Sendable {
         return bytes
     }
 
-    /// The same token, when it is signed with the key of the set that its header names.
+    /// The same token, when it is signed with one of the keys of the set that its header names.
     /// - Throws: `.unknownKey`, `.ambiguousKey`, `.unsuitableKey`, `.signatureLength`, `.signature`.
     package func verified(with keys: JSONWebKeySet) throws(JWSError) -> VerifiedJWS {
-        try verified(with: try keys.key(for: header))
+        var failure = JWSError.unknownKey
+        for key in try keys.keys(for: header) {
+            do throws(JWSError) {
+                return try verified(with: key)
+            } catch {
+                failure = error
+            }
+        }
+        throw failure
     }
 
     /// The same token, when it is signed with `key`. The header's `kid` does not count.

@@ -33,8 +33,9 @@ package struct IDTokenExpectations: Sendable {
     package var issuer: WireText
     /// The client that the token must be for.
     package var clientID: WireText
-    /// Other audiences that may be in `aud` beside the client.
-    package var trustedAudiences: Set<WireText> = []
+    /// Other audiences that may be in `aud` beside the client. Nil permits any, where `azp` says that the token was issued
+    /// to the client.
+    package var trustedAudiences: Set<WireText>?
     /// The algorithms that this provider may sign ID tokens with.
     package var algorithms: Set<SignatureAlgorithm>
     package var nonce: Nonce
@@ -42,8 +43,10 @@ package struct IDTokenExpectations: Sendable {
     package var leeway: Duration = .zero {
         willSet { TokenExpectations.require(newValue) }
     }
-    /// The longest time since `iat`; nil permits any.
+    /// The longest time since `iat`, to which `leeway` is added; nil permits any.
     package var maximumTokenAge: Duration?
+    /// How far `iat` may be ahead of now; nil means `leeway`.
+    package var maximumLead: Duration?
     /// The `max_age` of the authorization request: the longest time since `auth_time`, which must then be there.
     package var maximumAuthenticationAge: Duration?
     /// The ways to authenticate that were demanded, of which `acr` must be one; empty permits any.
@@ -72,7 +75,7 @@ package struct IDTokenExpectations: Sendable {
         guard issuer == self.issuer else { throw .issuer }
         try checkAudience(of: claims)
         guard algorithms.contains(algorithm) else { throw .algorithm }
-        try claims.checkTimes(now: now, leeway: leeway)
+        try claims.checkTimes(now: now, leeway: leeway, lead: maximumLead)
         guard let issuedAt = claims.issuedAt else { throw .missing(.iat) }
         if let maximumTokenAge, issuedAt.duration(to: now) > maximumTokenAge + leeway { throw .issuedTooLongAgo }
         try checkNonce(of: claims)
@@ -86,11 +89,13 @@ package struct IDTokenExpectations: Sendable {
     private func checkAudience(of claims: ClaimsSet) throws(ClaimsRejection) {
         guard !claims.audience.isEmpty else { throw .missing(.aud) }
         guard claims.audience.contains(clientID) else { throw .audience }
-        guard claims.audience.allSatisfy({ $0 == clientID || trustedAudiences.contains($0) }) else {
-            throw .untrustedAudience
-        }
         let party = try claims.textOrRejection(.azp)
-        guard party != nil || claims.audience.count == 1 else { throw .missing(.azp) }
+        let others = claims.audience.filter { $0 != clientID }
+        if let trustedAudiences {
+            guard trustedAudiences.isSuperset(of: others) else { throw .untrustedAudience }
+        } else {
+            guard others.isEmpty || party != nil else { throw .untrustedAudience }
+        }
         guard party.map({ $0 == clientID }) ?? true else { throw .authorizedParty }
     }
 

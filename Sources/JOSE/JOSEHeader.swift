@@ -46,7 +46,7 @@ package struct JOSEHeader: Sendable {
         guard let name = try Self.text(members["alg"], longest: Self.longestName) else { throw .noAlgorithm }
         // Readers that compare without case have been deceived by "None".
         if name.equalsIgnoringCase("none") { throw .unsecured }
-        guard let algorithm = SignatureAlgorithm(name), policy.algorithms.contains(algorithm) else {
+        guard let algorithm = SignatureAlgorithm(named: name), policy.algorithms.contains(algorithm) else {
             throw .algorithmNotAllowed
         }
         self.algorithm = algorithm

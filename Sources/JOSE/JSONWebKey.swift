@@ -62,7 +62,7 @@ package struct JSONWebKey: Sendable {
     package func misfit(for algorithm: SignatureAlgorithm) -> JWSError.Misfit? {
         if !algorithm.scheme.isFor(publicKey) { return .type }
         if !isForSignatures { return .use }
-        if let own = self.algorithm, own != WireText(algorithm.rawValue) { return .algorithm }
+        if let own = self.algorithm, SignatureAlgorithm(named: own) != algorithm { return .algorithm }
         return nil
     }
 

@@ -16,7 +16,7 @@ package enum JSONWebKeyError: Error, Equatable, Sendable, CustomStringConvertibl
     case missing(Member)
     /// A member has the wrong type or length, or `key_ops` names an operation twice.
     case malformed(Member)
-    /// A member is not base64url without padding and leftover bits.
+    /// A member is not base64url, which may be padded.
     case notBase64URL(Member)
     /// A symmetric key, another curve, an RSA key of more than two primes, or a `kty` that is not known.
     case unsupported(Member)
@@ -31,7 +31,7 @@ package enum JSONWebKeyError: Error, Equatable, Sendable, CustomStringConvertibl
         case .notAnObject: "A JWK is a JSON object."
         case .missing(let member): "The JWK has no \(member.rawValue)."
         case .malformed(let member): "The JWK's \(member.rawValue) has the wrong form or length."
-        case .notBase64URL(let member): "The JWK's \(member.rawValue) is not base64url without padding."
+        case .notBase64URL(let member): "The JWK's \(member.rawValue) is not base64url."
         case .unsupported(let member): "The JWK's \(member.rawValue) is not supported."
         case .secretDisclosed: "The JWK has a secret part where only a public key belongs."
         case .key(let error): error.description

@@ -1,4 +1,4 @@
-internal import ExternalText
+package import ExternalText
 package import JSON
 
 /// The public keys that a provider publishes: a JWK set (RFC 7517 §5).
@@ -37,12 +37,24 @@ package struct JSONWebKeySet: Sendable {
     package static let mostKeys = 100
 
     package let keys: [JSONWebKey]
-    /// How many elements of the set were left out, because they are no keys that this service uses.
-    package let skipped: Int
+    /// The elements of the set that were left out, because they are no keys that this service uses.
+    package let passedOver: [PassedOver]
+    /// How many these are.
+    package var skipped: Int { passedOver.count }
+
+    /// An element of a set that is no key which this service uses.
+    package struct PassedOver: Sendable, Equatable {
+        /// Its `kid`; nil where it has none.
+        package let keyID: WireText?
+        package let reason: JSONWebKeyError
+
+        /// Whether it is a key that may be good for something else.
+        package var isOfOtherKind: Bool { if case .unsupported = reason { true } else { false } }
+    }
 
     package init(_ keys: [JSONWebKey]) {
         self.keys = keys
-        skipped = 0
+        passedOver = []
     }
 
     /// Reads a set. RFC 7517 §5: keys of unknown types, and keys without what they need, are left out; so are weak keys
@@ -58,26 +70,34 @@ package struct JSONWebKeySet: Sendable {
         }
         guard let elements = value["keys"]?.array else { throw .malformed }
         guard elements.count <= Self.mostKeys else { throw .tooManyKeys(elements.count) }
-        keys = elements.compactMap { try? JSONWebKey($0) }
-        skipped = elements.count - keys.count
+        var (keys, passedOver): ([JSONWebKey], [PassedOver]) = ([], [])
+        for element in elements {
+            do throws(JSONWebKeyError) {
+                keys.append(try JSONWebKey(element))
+            } catch {
+                passedOver.append(PassedOver(keyID: element["kid"]?.string, reason: error))
+            }
+        }
+        (self.keys, self.passedOver) = (keys, passedOver)
     }
 
-    /// The key that a signature is verified with.
+    /// The keys of which one may have made a signature; at least one.
     ///
-    /// With a `kid` it is the key of that name. Without one it is the only key of the set that fits the algorithm: to try
-    /// several would let a key be used that its owner has named for something else.
+    /// With a `kid` they are those of that name: a provider may give the next key the name of the one before. Without one
+    /// it is the only key of the set that fits the algorithm: to try several would let a key be used that its owner has
+    /// named for something else.
     /// - Throws: `.unknownKey`, `.ambiguousKey`, `.unsuitableKey`.
-    package func key(for header: JOSEHeader) throws(JWSError) -> JSONWebKey {
+    package func keys(for header: JOSEHeader) throws(JWSError) -> [JSONWebKey] {
         let named = keys.filter { header.keyID == nil || $0.keyID == header.keyID }
         let fitting = named.filter { $0.misfit(for: header.algorithm) == nil }
-        guard let key = fitting.first else {
+        if fitting.isEmpty {
             if header.keyID != nil, let misfit = named.first?.misfit(for: header.algorithm) {
                 throw .unsuitableKey(misfit)
             }
             throw .unknownKey
         }
-        guard fitting.count == 1 else { throw .ambiguousKey }
-        return key
+        guard header.keyID != nil || fitting.count == 1 else { throw .ambiguousKey }
+        return fitting
     }
 
     /// The set as JSON.

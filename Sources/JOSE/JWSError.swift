@@ -47,7 +47,7 @@ package enum JWSError: Error, Equatable, Sendable, CustomStringConvertible {
     case type
     /// No key has the `kid` of the header, or there is no `kid` and no key fits.
     case unknownKey
-    /// Several keys have the `kid` of the header, or there is no `kid` and several keys fit.
+    /// There is no `kid`, and several keys fit.
     case ambiguousKey
     /// The key must not be used for this.
     case unsuitableKey(Misfit)
@@ -55,6 +55,14 @@ package enum JWSError: Error, Equatable, Sendable, CustomStringConvertible {
     case signatureLength
     /// The signature is none of these bytes by this key.
     case signature
+
+    /// Whether the key of the token may have been replaced: another set of the provider's keys may verify it.
+    package var concernsKey: Bool {
+        switch self {
+        case .unknownKey, .unsuitableKey, .signatureLength, .signature: true
+        default: false
+        }
+    }
 
     package var description: String {
         switch self {

@@ -2,7 +2,7 @@ internal import Cryptography
 internal import ExternalText
 internal import JSON
 
-/// The members of a JWK, read strictly.
+/// The members of a JWK.
 struct KeyMembers {
     private let members: [WireText: JSONValue]
 
@@ -24,11 +24,12 @@ struct KeyMembers {
         return text
     }
 
-    /// The bytes of a member.
+    /// The bytes of a member. Some providers pad it, or write it in the alphabet of Base 64, which RFC 7515 §2 forbids; the
+    /// key is the same.
     /// - Throws: `.missing`, `.malformed`, `.notBase64URL`.
     func bytes(_ member: JSONWebKeyError.Member) throws(JSONWebKeyError) -> [UInt8] {
         guard let text = try text(member) else { throw .missing(member) }
-        guard let bytes = Base64URL.decode(text.text) else { throw .notBase64URL(member) }
+        guard let bytes = Base64URL.decodeLoosely(text.text) else { throw .notBase64URL(member) }
         return bytes
     }
 

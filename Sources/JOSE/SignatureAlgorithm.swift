@@ -1,5 +1,5 @@
 package import Cryptography
-internal import ExternalText
+package import ExternalText
 
 /// The algorithms by which tokens may be signed (RFC 7518 §3.1, RFC 8037 §3.1). `none` and the HMAC algorithms are not
 /// among them, so no list of algorithms can permit them.
@@ -10,6 +10,17 @@ package enum SignatureAlgorithm: String, Hashable, Sendable, CaseIterable {
     case ps256 = "PS256"
     /// Ed25519 only, not Ed448.
     case edDSA = "EdDSA"
+
+    /// All names that `init(named:)` reads.
+    package static var names: [String] { allCases.map(\.rawValue) + [ed25519] }
+
+    private static let ed25519 = "Ed25519"
+
+    /// The algorithm of an `alg`; nil for one that is not supported. RFC 9864 §2.2 calls `Ed25519` what RFC 8037 §3.1 calls
+    /// `EdDSA`, for the only curve that is supported here.
+    package init?(named name: WireText) {
+        self.init(name == WireText(Self.ed25519) ? WireText(Self.edDSA.rawValue) : name)
+    }
 
     package var scheme: SignatureScheme {
         switch self {

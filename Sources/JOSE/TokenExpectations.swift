@@ -71,13 +71,14 @@ extension VerifiedJWS {
 
 extension ClaimsSet {
     /// Compares `exp`, which must be there, and `nbf` and `iat`, where they are, with the time.
+    /// - Parameter lead: how far `iat` may be ahead; nil for `leeway`.
     /// - Throws: `.missing`, `.expired`, `.notYetValid`, `.issuedInFuture`.
-    func checkTimes(now: NumericDate, leeway: Duration) throws(ClaimsRejection) {
+    func checkTimes(now: NumericDate, leeway: Duration, lead: Duration? = nil) throws(ClaimsRejection) {
         guard let expiry else { throw .missing(.exp) }
         // RFC 7519 §4.1.4: the token is not accepted on or after this time.
         guard now < expiry.advanced(by: leeway) else { throw .expired }
         if let notBefore, now.advanced(by: leeway) < notBefore { throw .notYetValid }
-        if let issuedAt, now.advanced(by: leeway) < issuedAt { throw .issuedInFuture }
+        if let issuedAt, now.advanced(by: lead ?? leeway) < issuedAt { throw .issuedInFuture }
     }
 
     /// A claim that is a text; nil when it is missing.

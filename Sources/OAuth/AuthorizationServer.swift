@@ -22,8 +22,15 @@ package struct AuthorizationServer: Sendable, Equatable {
     /// refused.
     package var announcesIssuerInResponses: Bool
     package var clientAuthentication: ProviderPreset.ClientAuthentication
+    /// What the client tries once where the provider refuses it by `clientAuthentication`; nil for nothing.
+    package var alternativeAuthentication: ProviderPreset.ClientAuthentication?
     /// The client authentication at the revocation endpoint.
     package var revocationAuthentication: ProviderPreset.ClientAuthentication
+    /// The same as `alternativeAuthentication` for the revocation endpoint.
+    package var alternativeRevocationAuthentication: ProviderPreset.ClientAuthentication?
+    /// Whether the identifier of a client that authenticates by HTTP Basic is in the form, too: some servers look for it
+    /// there, such as those of the MCP SDK.
+    package var repeatsClientID: Bool
     /// Empty when the tenant does not pin certificates.
     package var pinnedCertificates: [String]
     /// The responses to a refresh that end the session: those of the preset and those of the tenant.
@@ -59,6 +66,7 @@ package struct AuthorizationServer: Sendable, Equatable {
         self.issuer = issuer
         self.announcesIssuerInResponses = announcesIssuerInResponses
         self.clientAuthentication = clientAuthentication
+        repeatsClientID = preset.repeatsClientID
         self.pinnedCertificates = pinnedCertificates
         self.sessionEndingAnswers = sessionEndingAnswers ?? preset.sessionEndingAnswers
         self.defaultLifetime = defaultLifetime ?? preset.defaultLifetime

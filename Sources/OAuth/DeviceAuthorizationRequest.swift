@@ -9,7 +9,8 @@ package enum DeviceAuthorizationRequest {
     ) -> (pairs: [FormEncoding.Pair], authorization: String?) {
         var pairs: [FormEncoding.Pair] = []
         if !client.scopes.isEmpty { pairs.append(.init("scope", client.scopes.description)) }
-        let authorization = ClientAuthenticator.authenticate(client, by: server.clientAuthentication, into: &pairs)
+        let authorization = ClientAuthenticator.authenticate(
+            client, by: server.clientAuthentication, at: server, into: &pairs)
         return (pairs, authorization)
     }
 }

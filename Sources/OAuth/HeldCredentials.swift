@@ -113,4 +113,7 @@ extension TokenErrorResponse {
 
     /// Whether the server does not know the client or takes another for it (RFC 6749 §5.2), whatever the client has asked for.
     package var isInvalidClient: Bool { error == "invalid_client" }
+
+    /// Whether the client may not make such a request, by the name that RFC 6749 §5.2 has for that.
+    package var isUnauthorizedClient: Bool { error == "unauthorized_client" }
 }

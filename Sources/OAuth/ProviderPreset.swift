@@ -41,6 +41,10 @@ package struct ProviderPreset: Sendable, Equatable {
     package let accounts: AccountRules?
     /// The method when neither the tenant nor the provider's metadata names one.
     package let clientAuthentication: ClientAuthentication
+    /// Whether that method is used wherever the metadata names it, and not the first one that they name.
+    package let prefersOwnAuthentication: Bool
+    /// Whether the identifier of a client that authenticates by HTTP Basic is in the form, too.
+    package let repeatsClientID: Bool
     /// The query parameter for the language of the login page; nil when the provider has none, and the language is then
     /// not sent.
     package let languageParameter: String?
@@ -96,7 +100,8 @@ package struct ProviderPreset: Sendable, Equatable {
         tokenRequestFormat: TokenRequestFormat = .form, parameterOrder: [WireText] = [],
         tokenRequestLimit: Duration? = nil, defaultScopes: ScopeSet = .empty,
         levels: Set<CredentialsLevel> = [.user, .client, .basic], accounts: AccountRules? = nil,
-        pinnedCertificates: [String] = [], clientAuthentication: ClientAuthentication, languageParameter: String?,
+        pinnedCertificates: [String] = [], clientAuthentication: ClientAuthentication,
+        prefersOwnAuthentication: Bool = false, repeatsClientID: Bool = true, languageParameter: String?,
         emailParameter: String?, sendsClientUniqueKey: Bool = false, repeatsScopes: Bool = false,
         scopesClientCredentials: Bool, defaultLifetime: TokenLifetime = .usual,
         prefersTokenExpiry: Bool = false, upgradeGrant: String? = nil,
@@ -121,6 +126,8 @@ package struct ProviderPreset: Sendable, Equatable {
         self.accounts = accounts
         self.pinnedCertificates = pinnedCertificates
         self.clientAuthentication = clientAuthentication
+        self.prefersOwnAuthentication = prefersOwnAuthentication
+        self.repeatsClientID = repeatsClientID
         self.languageParameter = languageParameter
         self.emailParameter = emailParameter
         self.sendsClientUniqueKey = sendsClientUniqueKey
@@ -201,6 +208,7 @@ package struct ProviderPreset: Sendable, Equatable {
         authorizationEndpoint: "https://accounts.spotify.com/authorize",
         tokenEndpoint: "https://accounts.spotify.com/api/token",
         clientAuthentication: .clientSecretBasic,
+        repeatsClientID: false,
         languageParameter: nil,
         emailParameter: nil,
         scopesClientCredentials: false)
@@ -215,6 +223,7 @@ package struct ProviderPreset: Sendable, Equatable {
         name: "authgear",
         defaultScopes: ScopeSet(["openid", "offline_access", "https://authgear.com/scopes/full-access"]) ?? .empty,
         clientAuthentication: .clientSecretPost,
+        prefersOwnAuthentication: true,
         languageParameter: "ui_locales",
         emailParameter: "login_hint",
         scopesClientCredentials: true,

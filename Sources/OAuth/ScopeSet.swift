@@ -7,8 +7,8 @@ package struct ScopeSet: Hashable, Sendable, CustomStringConvertible {
 
     package static let empty = ScopeSet(unchecked: [])
 
-    /// The most scopes that are read from a provider's list.
-    private static let longestGrant = 1000
+    /// The most scopes of a client, and of a provider's list that are read.
+    package static let most = 1000
 
     /// Nil when a token is empty or has a character outside `%x21 / %x23-5B / %x5D-7E`.
     package init?(_ tokens: [String]) {
@@ -24,10 +24,10 @@ package struct ScopeSet: Hashable, Sendable, CustomStringConvertible {
     /// does not allow are ignored, and so are those after the first 1000, because refusing the list would lose the
     /// grant.
     package init(granted text: WireText) {
-        let tokens = text.utf8.split(maxSplits: Self.longestGrant) {
+        let tokens = text.utf8.split(maxSplits: Self.most) {
             $0 == UInt8(ascii: " ") || $0 == UInt8(ascii: ",")
         }
-        self.init(unchecked: tokens.prefix(Self.longestGrant).map { String(Substring($0)) }.filter(Self.isToken))
+        self.init(unchecked: tokens.prefix(Self.most).map { String(Substring($0)) }.filter(Self.isToken))
     }
 
     private init(unchecked tokens: [String]) {

@@ -86,7 +86,8 @@ package enum TokenRequest: Sendable {
             if preset.repeatsScopes { pairs += scopes }
             if let uniqueKey { pairs.append(.init("client_unique_key", uniqueKey)) }
         }
-        let authorization = ClientAuthenticator.authenticate(client, by: server.clientAuthentication, into: &pairs)
+        let authorization = ClientAuthenticator.authenticate(
+            client, by: server.clientAuthentication, at: server, into: &pairs)
         return (Self.ordered(pairs, by: preset.parameterOrder), authorization)
     }
 
@@ -106,7 +107,7 @@ package enum ClientAuthenticator {
     /// Returns the value of `Authorization` if the method uses that header. A client without a secret is public: its
     /// identifier is sent in the form, whatever the method.
     package static func authenticate(
-        _ client: ClientConfiguration, by method: ProviderPreset.ClientAuthentication,
+        _ client: ClientConfiguration, by method: ProviderPreset.ClientAuthentication, at server: AuthorizationServer,
         into pairs: inout [FormEncoding.Pair]
     ) -> String? {
         guard let secret = client.clientSecret, method != .none else {
@@ -119,6 +120,7 @@ package enum ClientAuthenticator {
             // them survives.
             let user = FormEncoding.percentEncode(client.clientID.text)
             let password = FormEncoding.percentEncode(secret.revealedText)
+            if server.repeatsClientID { pairs.append(.init("client_id", client.clientID)) }
             return "Basic " + Base64.encode(Array("\(user):\(password)".utf8))
         case .clientSecretPost:
             pairs.append(.init("client_id", client.clientID))

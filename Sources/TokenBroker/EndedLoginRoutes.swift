@@ -32,7 +32,10 @@ struct EndedLoginRoutes {
 
     /// The address of the page for an error that is not the outcome of a login.
     func uri(of login: LoginDescription?, _ error: BrokerError, _ call: Call) -> String {
-        if let login { return uri(of: login) + "?error=\(error.code.rawValue)" }
+        if let login {
+            let cause = error.responseFault.map { "&cause=\($0.rawValue)" } ?? ""
+            return uri(of: login) + "?error=\(error.code.rawValue)\(cause)"
+        }
         let reference = LoginPage.Context(nil, call).reference
         return broker.logins.publicURI(path: "/login/ended/\(error.code.rawValue)?reference=\(reference)")
     }
@@ -53,10 +56,16 @@ struct EndedLoginRoutes {
             let text = query.string("error")
             let code = text.flatMap(Self.ending)
             if text != nil, code == nil { query.note("error", "is not a code that a login can end with") }
+            let cause = query.string("cause")
+            let fault = cause.flatMap { BrokerError.ResponseFault($0) }
+            if cause != nil, fault == nil || code != .invalidRequest {
+                query.note("cause", "is not what can be wrong with a login service's response")
+            }
             try query.finish()
             let (tenant, id) = try call.login()
             let (described, progress) = try await broker.logins.outcome(tenant: tenant, loginID: id)
             login = described
+            if let fault { return LoginPage.failed(BrokerError.response(fault), LoginPage.Context(login, call)) }
             if let code { return LoginPage.failed(Self.told(code), LoginPage.Context(login, call)) }
             switch progress {
             case .completed: return LoginPage.completed(LoginPage.Context(login, call))

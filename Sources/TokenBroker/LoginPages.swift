@@ -35,7 +35,12 @@ enum LoginPage {
     }
 
     static func failed(_ error: BrokerError, _ context: Context) -> Response {
-        var response = failed(error.code, reason(of: error), context)
+        var response =
+            if let fault = error.responseFault {
+                refusedResponse(fault, reporting: error.errorCode, context)
+            } else {
+                failed(error.code, reason(of: error), context)
+            }
         response.fields.set("Retry-After", error.retryAfter.map { String($0) })
         return response
     }
@@ -74,6 +79,26 @@ enum LoginPage {
                 ("The login could not be finished", "The login service's answer was not usable. Please begin again.")
             }
         return page(code.status, context, title: title, text: [text], reason: reason)
+    }
+
+    /// The page of a login service's response that is complete and is not accepted. The login goes on.
+    private static func refusedResponse(
+        _ fault: BrokerError.ResponseFault, reporting errorCode: String?, _ context: Context
+    ) -> Response {
+        let text =
+            switch fault {
+            case .noIssuer:
+                "It does not say which login service it comes from (iss), as this login service has announced that its answers do."
+            case .otherIssuer: "It comes from another login service than the one where this login was begun."
+            case .unexpectedIssuer:
+                "It says which login service it comes from (iss), and none is configured here to compare that with."
+            case .otherCallback: "It came to another address than the one that this login was begun with."
+            }
+        let reason = BrokerError.response(fault, reported: errorCode)
+        return page(
+            .badRequest, context, title: "The login service's answer was not accepted",
+            text: [text, "Please begin again. If this page comes again, tell the operator of this service."],
+            reason: "\(reason.code.rawValue): \(reason.detail)")
     }
 
     // MARK: Questions

@@ -83,6 +83,11 @@ struct OperationRoutes {
                 "journal_entries", "gauge", "New credentials that wait in the journal for the store.",
                 [("", broker.credentials.countInJournal)]
             ),
+            (
+                "journals_awaited", "gauge",
+                "Journals of replicas that do not run, for which refreshes wait because the database has lost commits.",
+                [("", broker.core.journals.awaitedCount)]
+            ),
             ("event_listeners", "gauge", "Open streams of events.", [("", broker.events.listenerCount)]),
             (
                 "public_base_url_differs", "gauge",

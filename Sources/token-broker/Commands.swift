@@ -26,6 +26,8 @@ enum Command: Equatable {
     case examineInstallation
     /// Takes tombstones that were restored from a backup for the newest ones.
     case acceptRestored
+    /// Has replicas wait no longer for the journal of a replica that will not come back.
+    case forgetJournal(id: String)
     case audit(AuditCommand)
 
     /// Nil for unknown arguments.
@@ -62,6 +64,10 @@ enum Command: Equatable {
                 self = .reseal(perSecond: rate)
                 return
             }
+            if arguments.count == 3, arguments.prefix(2) == ["journal", "forget"], !arguments[2].isEmpty {
+                self = .forgetJournal(id: arguments[2])
+                return
+            }
             guard arguments.count == 3, arguments[0] == "keys" else { return nil }
             switch arguments[1] {
             case "generate": self = .generateKey(id: arguments[2])
@@ -89,7 +95,7 @@ enum Command: Equatable {
     /// Whether it needs the operator's key for a service with a database.
     var needsAdminKey: Bool {
         switch self {
-        case .migrate, .audit, .keyStatus, .reseal, .retireKey, .acceptRestored, .pins: false
+        case .migrate, .audit, .keyStatus, .reseal, .retireKey, .acceptRestored, .forgetJournal, .pins: false
         default: true
         }
     }
@@ -131,6 +137,9 @@ enum Command: Equatable {
                               and logouts among them: accept these as they are now, and empty those that cannot be
                               decrypted. Before it, requests that need them are answered 500. With the embedded store,
                               stop the service first
+          journal forget ID   after the database has lost commits: have all replicas wait no longer for the journal with
+                              this identifier, which is in their logs (journal_awaited), because its replica will not
+                              start again. Tokens that only it has are lost
           audit verify [--json]
                               check the hashes, the numbers and the signatures of the audit log, and print every fault; with
                               --json, lines of JSON
@@ -248,6 +257,9 @@ enum Command: Equatable {
           TOKEN_BROKER_GRANT_MEMORY              seconds that credentials which were stored in PostgreSQL are kept in
                                                  memory, to be stored again if it loses its last commits, 0 to 86400;
                                                  0 keeps none; default 900
+          TOKEN_BROKER_JOURNAL_WAIT              seconds that, after PostgreSQL has lost its last commits, no refresh token
+                                                 is used while a replica with a journal has not started again, 0 to
+                                                 3600; 0 does not wait; default 60
           TOKEN_BROKER_CACHE_MEGABYTES           memory of the credentials cache, 1 to 1048576; default 256
           TOKEN_BROKER_CACHE_SECONDS             lifetime of cache entries from PostgreSQL while no notifications of
                                                  changes arrive, 0 to 3600; 0 reads the database each time; default 5

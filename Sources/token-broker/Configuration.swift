@@ -70,6 +70,7 @@ struct Configuration: Sendable {
     var eventLimit: Int
     /// How long stored grants are kept in memory, in case the database loses its last commits; zero keeps none.
     var grantMemory: Duration
+    var journalWait: Duration
     var cacheBytes: Int
     var cacheValidity: Duration
     var shutdownGrace: Duration
@@ -199,6 +200,7 @@ struct Configuration: Sendable {
         eventRetention = .seconds(Int64(reader.integer("EVENT_DAYS", in: 1...365) ?? 7) * 86_400)
         eventLimit = reader.integer("EVENT_LIMIT", in: 1000...1_000_000_000) ?? 1_000_000
         grantMemory = .seconds(Int64(reader.integer("GRANT_MEMORY", in: 0...86_400) ?? 900))
+        journalWait = .seconds(Int64(reader.integer("JOURNAL_WAIT", in: 0...3600) ?? 60))
         cacheBytes = (reader.integer("CACHE_MEGABYTES", in: 1...1_048_576) ?? 256) << 20
         cacheValidity = .seconds(Int64(reader.integer("CACHE_SECONDS", in: 0...3600) ?? 5))
         shutdownGrace = .seconds(Int64(reader.integer("SHUTDOWN_GRACE", in: 1...3600) ?? 25))

@@ -272,6 +272,7 @@ private struct Doctor {
                     "a replica of this store has another public base URL (\(other)): set TOKEN_BROKER_PUBLIC_BASE_URL to the "
                         + "same at all of them")
             }
+            if let database = opened.store.database { try await checkDurability(database) }
             try await checkMasterKeys(opened.store)
             try await checkTenants(opened.store, opened.tombstones)
         } catch {
@@ -283,6 +284,28 @@ private struct Doctor {
             }
         }
         await opened.close()
+    }
+
+    /// What a crash of the server or of its machine would take from the database.
+    private mutating func checkDurability(_ database: PostgresRecordStore) async throws {
+        let flaws = try await database.durabilityFlaws()
+        for flaw in flaws {
+            switch flaw {
+            case .synchronousCommit:
+                add(
+                    .note,
+                    "the database has \(flaw.text) for the service's role: the service sets it on for its own commits")
+            case .fullPageWrites:
+                add(
+                    .warning,
+                    "the database has \(flaw.text): a crash of its machine can damage it, unless its file system writes pages as "
+                        + "a whole")
+            case .fsync: add(.fault, "the database has \(flaw.text): a crash of its machine can destroy it")
+            case .unlogged:
+                add(.fault, "the table \(flaw.text): a crash of the server empties it; use ALTER TABLE … SET LOGGED")
+            }
+        }
+        if flaws.isEmpty { add(.good, "what the database has committed outlives a crash of it") }
     }
 
     private mutating func checkMasterKeys(_ store: BrokerStore) async throws {

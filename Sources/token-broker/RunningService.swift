@@ -67,6 +67,7 @@ struct RunningService {
         settings.eventSpan = .milliseconds(100)
         settings.cacheBytes = configuration.cacheBytes
         settings.core.grantMemory = configuration.grantMemory
+        settings.core.journalWait = configuration.journalWait
         settings.core.audit = configuration.audit
         settings.core.providerBudget.places = configuration.providerConcurrency
         settings.providerTimeout = configuration.providerTimeout

@@ -32,6 +32,7 @@ case .migrate: runMigration()
 case .serve: runService()
 case .examineInstallation: examineInstallation()
 case .acceptRestored: acceptRestored()
+case .forgetJournal(let id): forgetJournal(id)
 case .examineStore(let target): examineStore(repair: target)
 case .audit(let audit): runAudit(audit)
 }

@@ -26,6 +26,7 @@ internal import Testing
         #expect(Base64URL.encode([0xFB, 0xFF]) == "-_8")
         #expect(Base64.decode("-_8=") == nil)
         #expect(Base64URL.decode("+/8") == nil)
+        #expect(Base64URL.decodeLoosely("+/8") == [0xFB, 0xFF])
     }
 
     @Test func `every byte value at every length comes back`() {
@@ -51,6 +52,17 @@ internal import Testing
     @Test(arguments: ["Z", "Zg==", "Zg=", "Zh", "Zm9", "Zm8=", "Zm9vY", "Zm 9v", "Zm9v\n", "Zm+v", "Zm/v", "Zm9é", "é"])
     func `base 64 for URLs has one spelling for a value`(text: String) {
         #expect(Base64URL.decode(text) == nil)
+    }
+
+    @Test(
+        arguments: [
+            ("Zg", "f"), ("Zg=", "f"), ("Zg==", "f"), ("Zh", "f"), ("Zv==", "f"), ("Zm8", "fo"), ("Zm8=", "fo"),
+            ("Zm9=", "fo"), ("Zm9v", "foo"), ("Zm9v=", "foo"), ("", ""), ("Z", nil), ("Z===", nil), ("Zg===", nil),
+            ("Zm9vY", nil), ("Zm 9v", nil), ("Zm9v\n", nil), (" Zg", nil), ("Zg= =", nil), ("Z=g=", nil), ("Zm9é", nil),
+            ("Zm9*", nil), ("Zm9v\u{0}", nil), ("*", nil), ("é", nil),
+        ] as [(String, String?)])
+    func `base 64 for URLs can be read where it is padded, or has leftover bits`(text: String, value: String?) {
+        #expect(Base64URL.decodeLoosely(text) == value.map { Array($0.utf8) })
     }
 
     @Test(arguments: ["6", "666", "6g", "g6", "0x66", "66 ", " 66", "6 6", "66\n", "/0", ":0", "@0", "G0", "`0", "é"])

@@ -283,6 +283,23 @@ import Testing
         #expect(report.requests.count == 2)
     }
 
+    /// The connection that was kept ends when the next request comes, which is lost on it.
+    @Test(arguments: [1, 8])
+    func `a request that must not be repeated goes on a new connection`(most: Int) async throws {
+        let server = try await TLSTestServer([.read, .send(answer("first")), .read, .cut], [.serve(answer("second"))])
+        try await withClient([set(\.maximumConnectionsPerOrigin, most)]) { client in
+            _ = try await client.post(server.url())
+            let url = try #require(URLTarget(server.url()))
+            var request = ClientRequest(method: .post, url: url, body: Array("code=c-1".utf8))
+            request.needsNewConnection = true
+            #expect(try await client.send(request).text == "second")
+            #expect(await client.counters.connectionsOpened == 2)
+            // It is kept in its turn, beside or in place of the first one.
+            #expect(try await client.post(server.url()).text == "second")
+            #expect(await client.counters.connectionsOpened == 2)
+        }
+    }
+
     @Test func `an idle connection is closed after the idle timeout`() async throws {
         let server = try await TLSTestServer([.serve(answer("{}"))])
         try await withClient([set(\.idleTimeout, .milliseconds(50))]) { client in

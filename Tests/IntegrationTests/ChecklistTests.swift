@@ -89,7 +89,7 @@ import Testing
     }
 
     @Test func `looks at tenants and keys of a database while it is in use`() async throws {
-        let server = try await PostgresServer()
+        let server = try await PostgresServer(settings: ["fsync = on", "synchronous_commit = off"])
         let port = try PostgresServer.freePort()
         var variables = careful
         variables["DATA_DIR"] = nil
@@ -133,6 +133,7 @@ import Testing
         #expect(warnings.contains { $0.hasPrefix("warning tenant t2: certificate_pinning is off") })
         #expect(warnings.contains { $0.hasPrefix("warning tenant t3: browser_binding is off") })
         #expect(found.lines.contains { $0.hasPrefix("good    ") && $0.contains("the first master key 'k1'") })
+        #expect(found.lines.contains { $0.hasPrefix("note    the database has synchronous_commit = off") })
         #expect(found.lines.contains { $0.hasPrefix("note    1 of 3 tenants pin no certificate") })
 
         // With a new key in front, the records are still encrypted with the earlier one; without the earlier one, they are lost.

@@ -100,7 +100,7 @@ struct `Glewlwyd server` {
         #expect(try await poll(waiting.deviceCode, at: server).body?["error"]?.string == "slow_down")
 
         let approved = try await startDeviceLogin(at: server)
-        await #expect(throws: GlewlwydFailure.self) { try await server.approveDevice(userCode: "AAAA-AAAA") }
+        await #expect(throws: ServerFailure.self) { try await server.approveDevice(userCode: "AAAA-AAAA") }
         try await server.approveDevice(userCode: approved.userCode)
         let granted = try await poll(approved.deviceCode, at: server)
         #expect(granted.status == 200)
@@ -110,7 +110,7 @@ struct `Glewlwyd server` {
 
     @Test func `an unregistered redirect URI leads nowhere, an unknown scope back with an error`() async throws {
         let server = try await GlewlwydServer.start(.init(redirectURIs: [Self.redirectURI]))
-        await #expect(throws: GlewlwydFailure.self) { try await logIn(at: server, redirectURI: "http://127.0.0.1:9/") }
+        await #expect(throws: ServerFailure.self) { try await logIn(at: server, redirectURI: "http://127.0.0.1:9/") }
         #expect(try await logIn(at: server, scope: "unheard-of")["error"] == "invalid_scope")
         await server.stop()
     }

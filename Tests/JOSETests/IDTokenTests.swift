@@ -83,15 +83,18 @@ import Testing
         #expect(try rejection(["iss": .string(WireText(issuer))]) == .issuer)
     }
 
-    private static let audiences: [(aud: JSONValue, azp: JSONValue?, trusted: Set<WireText>, ClaimsRejection?)] = [
+    private static let audiences: [(aud: JSONValue, azp: JSONValue?, trusted: Set<WireText>?, ClaimsRejection?)] = [
         ("client", nil, [], nil), (.array(["client"]), nil, [], nil), ("client", "client", [], nil),
         ("Client", nil, [], .audience), ("client ", nil, [], .audience), ("", nil, [], .audience),
         (.array(["other"]), "client", [], .audience), ("other", nil, ["other"], .audience),
         (.array(["client", "other"]), "client", [], .untrustedAudience),
         (.array(["client", "other"]), "client", ["other"], nil),
         (.array(["other", "client"]), "client", ["other"], nil),
-        (.array(["client", "other"]), nil, ["other"], .missing(.azp)),
-        (.array(["client", "client"]), nil, [], .missing(.azp)), (.array(["client", "client"]), "client", [], nil),
+        (.array(["client", "other"]), nil, ["other"], nil), (.array(["client", "client"]), nil, [], nil),
+        (.array(["client", "client"]), "client", [], nil), (.array(["client", "client"]), nil, nil, nil),
+        (.array(["client", "other"]), "client", nil, nil), (.array(["other", "client"]), "client", nil, nil),
+        (.array(["client", "other"]), nil, nil, .untrustedAudience), (.array(["other"]), "client", nil, .audience),
+        (.array(["client", "other"]), "other", nil, .authorizedParty), ("client", "other", nil, .authorizedParty),
         (.array(["client", "other", "third"]), "client", ["other"], .untrustedAudience),
         ("client", "other", [], .authorizedParty), ("client", "other", ["other"], .authorizedParty),
         ("client", "", [], .authorizedParty), (.array(["client", "other"]), "other", ["other"], .authorizedParty),
@@ -153,6 +156,20 @@ import Testing
         }
         #expect(found == rejection)
         #expect(try self.rejection(["iat": .integer(0)]) == nil)
+    }
+
+    @Test(
+        arguments: [
+            (60, nil, nil), (61, nil, ClaimsRejection.issuedInFuture), (600, 600, nil), (601, 600, .issuedInFuture),
+            (1, 0, .issuedInFuture),
+        ] as [(Int64, Int?, ClaimsRejection?)])
+    func `may be as far ahead as the expectation permits`(ahead: Int64, lead: Int?, rejection: ClaimsRejection?) throws
+    {
+        let found = try self.rejection(["iat": .integer(Self.now + ahead)]) {
+            $0.leeway = .seconds(60)
+            $0.maximumLead = lead.map { .seconds($0) }
+        }
+        #expect(found == rejection)
     }
 
     private static let nonces: [(IDTokenExpectations.Nonce, JSONValue?, ClaimsRejection?)] = [

@@ -42,7 +42,8 @@ import Testing
         (#"{"kty":"EC","crv":"P-256","x":"<x>"}"#, .missing(.y)),
         (#"{"kty":"EC","crv":"P-256","x":1,"y":"<y>"}"#, .malformed(.x)),
         (#"{"kty":"EC","crv":"P-256","x":"","y":"<y>"}"#, .malformed(.x)),
-        (#"{"kty":"EC","crv":"P-256","x":"<x>=","y":"<y>"}"#, .notBase64URL(.x)),
+        (#"{"kty":"EC","crv":"P-256","x":"<x>=","y":"<y>"}"#, nil),
+        (#"{"kty":"EC","crv":"P-256","x":"<x>===","y":"<y>"}"#, .notBase64URL(.x)),
         (#"{"kty":"EC","crv":"P-256","x":"<x>","y":" <y>"}"#, .notBase64URL(.y)),
         (#"{"kty":"EC","crv":"P-256","x":"AA<x>","y":"<y>"}"#, .notBase64URL(.x)),
         (#"{"kty":"EC","crv":"P-256","x":"<y>","y":"<x>"}"#, .key(.notOnCurve)),
@@ -275,6 +276,20 @@ import Testing
         #expect(throws: JWSError.unknownKey) { try token(.es256, kid: "p256").verified(with: JSONWebKeySet([])) }
     }
 
+    // RFC 9864 §2.2.
+    @Test(arguments: ["EdDSA", "Ed25519"], [nil, "EdDSA", "Ed25519"])
+    func `verifies by Ed25519 under either name, and by no other curve's`(header: String, key: WireText?) throws {
+        var jwk = text(SampleKeys.ed25519)
+        if let key { jwk = String(jwk.dropLast()) + #","alg":"\#(key.text)"}"# }
+        let set = try set([jwk])
+        let policy = JWSPolicy(algorithms: Set(SignatureAlgorithm.allCases))
+        func token(_ name: String) -> WireText {
+            SampleKeys.token(header: #"{"alg":"\#(name)","kid":"ed25519"}"#, .edDSA)
+        }
+        #expect(try CompactJWS(parsing: token(header), policy: policy).verified(with: set).header.algorithm == .edDSA)
+        #expect(throws: JWSError.algorithmNotAllowed) { try CompactJWS(parsing: token("Ed448"), policy: policy) }
+    }
+
     @Test func `gives a token without a kid the only key that fits`() throws {
         let mixed = try set([text(SampleKeys.p384), text(SampleKeys.p256), text(SampleKeys.rsa)])
         #expect(try token(.es256, kid: nil).verified(with: mixed).key.keyID == "p256")
@@ -290,10 +305,14 @@ import Testing
         #expect(try token(.es256, kid: nil).verified(with: forEncryption).key.keyID == "p256")
     }
 
-    @Test func `does not choose among keys of one name, unless only one of them fits`() throws {
-        let second = SampleKeys.make(.elliptic(.p256), "p256")
-        #expect(throws: JWSError.ambiguousKey) {
-            try token(.es256, kid: "p256").verified(with: try set([text(SampleKeys.p256), text(second)]))
+    @Test func `tries all keys of one name that fit`() throws {
+        let (second, third) = (SampleKeys.make(.elliptic(.p256), "p256"), SampleKeys.make(.elliptic(.p256), "p256"))
+        for keys in [[SampleKeys.p256, second], [second, SampleKeys.p256], [second, third, SampleKeys.p256]] {
+            let found = try token(.es256, kid: "p256").verified(with: try set(keys.map { text($0) })).key
+            #expect(found.thumbprint == SampleKeys.p256.publicJWK.thumbprint)
+        }
+        #expect(throws: JWSError.signature) {
+            try token(.es256, kid: "p256").verified(with: try set([text(second), text(third)]))
         }
         let other = PrivateJSONWebKey(SampleKeys.p384.privateKey, keyID: "p256")
         let keys = try set([text(other), text(SampleKeys.p256)])

@@ -30,7 +30,8 @@ import Testing
             let server = Sample.server(.oidc, authentication: method)
             let (form, authorization) = form(Sample.client(uniqueKey: "k"), at: server)
             switch method {
-            case .clientSecretBasic: #expect(form == "scope=a%20b" && authorization?.hasPrefix("Basic ") == true)
+            case .clientSecretBasic:
+                #expect(form == "scope=a%20b&client_id=client-1" && authorization?.hasPrefix("Basic ") == true)
             case .clientSecretPost: #expect(form == "scope=a%20b&client_id=client-1&client_secret=secret-1")
             case .none: #expect(form == "scope=a%20b&client_id=client-1" && authorization == nil)
             }

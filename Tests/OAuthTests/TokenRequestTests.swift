@@ -88,8 +88,11 @@ import Testing
         ] as [(TokenRequest, String)])
     func `oidc has what RFC 6749 has, and the client in the header`(request: TokenRequest, expected: String) {
         let (form, authorization) = form(request, Sample.client(uniqueKey: "k"), at: Sample.oidc)
-        #expect(form == expected)
+        #expect(form == expected + "&client_id=client-1")
         #expect(authorization == "Basic " + Base64.encode(Array("client-1:secret-1".utf8)))
+        var server = Sample.oidc
+        server.repeatsClientID = false
+        #expect(self.form(request, Sample.client(uniqueKey: "k"), at: server).form == expected)
     }
 
     @Test(

@@ -2,7 +2,7 @@ package import CredentialStore
 package import DevelopmentProvider
 internal import ExternalText
 internal import HTTPCodec
-internal import HTTPSClient
+package import HTTPSClient
 internal import HTTPServer
 internal import OAuth
 internal import Reactor
@@ -49,14 +49,17 @@ extension BrokerHarness {
 extension DevelopmentProvider {
     /// Has this provider answer a scripted transport.
     package var step: ScriptedTransport.Step {
-        .forward { (request) async throws(TransportError) in
-            let parts = WireText(request.url.pathAndQuery).split(at: "?", limit: 2)
-            let response = await self.respond(
-                to: Request(
-                    method: request.method, path: parts[0].text, query: parts.count == 2 ? parts[1].text : nil,
-                    fields: request.fields, body: request.body))
-            if response.abortsConnection { throw .connectionLost(requestSent: true) }
-            return ClientResponse(status: response.status, fields: response.fields, body: response.body)
-        }
+        .forward { (request) async throws(TransportError) in try await self.answer(to: request) }
+    }
+
+    /// What this provider answers to a request of the broker's.
+    package func answer(to request: ClientRequest) async throws(TransportError) -> ClientResponse {
+        let parts = WireText(request.url.pathAndQuery).split(at: "?", limit: 2)
+        let response = await respond(
+            to: Request(
+                method: request.method, path: parts[0].text, query: parts.count == 2 ? parts[1].text : nil,
+                fields: request.fields, body: request.body))
+        if response.abortsConnection { throw .connectionLost(requestSent: true) }
+        return ClientResponse(status: response.status, fields: response.fields, body: response.body)
     }
 }

@@ -28,7 +28,7 @@ package import JSON
 /// * The device authorization answer has `verification_uri_complete`; a poll gets `authorization_pending`, `slow_down`
 ///   within the interval, the tokens once, and then `access_denied`; always 400 but for the tokens.
 package final class GlewlwydServer: Sendable {
-    private let process: GlewlwydProcess
+    private let process: ServerProcess
 
     /// `http://127.0.0.1:port`, or https, without a slash at the end.
     package let baseURL: String
@@ -81,11 +81,11 @@ package final class GlewlwydServer: Sendable {
     }
 
     /// Starts and configures a server of its own. To be stopped with `stop()`; a server that is let go of stops, too.
-    /// - Throws: `GlewlwydFailure`, or `SystemError` where the process cannot even be started.
+    /// - Throws: `ServerFailure`, or `SystemError` where the process cannot even be started.
     package static func start(_ options: Options) async throws -> GlewlwydServer {
         let support = #filePath.split(separator: "/", omittingEmptySubsequences: false).dropLast()
         let checkout = support.dropLast(2)
-        let process = try GlewlwydProcess(arguments: [
+        let process = try ServerProcess(arguments: [
             "/usr/bin/python3", support.joined(separator: "/") + "/glewlwyd/glewlwyd.py",
             checkout.joined(separator: "/") + "/.build-tools/glewlwyd",
             String(decoding: options.encoded, as: UTF8.self),
@@ -94,9 +94,9 @@ package final class GlewlwydServer: Sendable {
         return try GlewlwydServer(process, description: await process.readAnswer(within: .seconds(180)))
     }
 
-    private init(_ process: GlewlwydProcess, description: JSONValue) throws {
+    private init(_ process: ServerProcess, description: JSONValue) throws {
         func text(_ member: String) throws -> String {
-            guard let text = description[member]?.text else { throw GlewlwydFailure("no \(member) is told of it") }
+            guard let text = description[member]?.text else { throw ServerFailure("no \(member) is told of it") }
             return text
         }
         self.process = process
@@ -118,13 +118,13 @@ package final class GlewlwydServer: Sendable {
     /// Does what the user's browser does with an authorization URL: opens it, signs in, consents, and follows the
     /// redirects for as long as they stay on the server.
     /// - Returns: the redirect to the client, with `code` and `state` or with `error`; the caller is to follow it.
-    /// - Throws: `GlewlwydFailure` where the server shows an error instead of redirecting.
+    /// - Throws: `ServerFailure` where the server shows an error instead of redirecting.
     package func logIn(authorizeURL: String) async throws -> String {
         try await redirect("log_in", "url", authorizeURL)
     }
 
     /// Enters a user code at the verification URI, signs in and consents.
-    /// - Throws: `GlewlwydFailure` where the code is not accepted.
+    /// - Throws: `ServerFailure` where the code is not accepted.
     package func approveDevice(userCode: String) async throws {
         _ = try await redirect("approve_device", "user_code", userCode)
     }
@@ -139,14 +139,14 @@ package final class GlewlwydServer: Sendable {
     @discardableResult
     package func revokeRefreshTokens() async throws -> Int {
         let answer = try await command("revoke_refresh_tokens") { _ in }
-        guard let count = answer["revoked"]?.integer else { throw GlewlwydFailure("no number in its answer") }
+        guard let count = answer["revoked"]?.integer else { throw ServerFailure("no number in its answer") }
         return Int(count)
     }
 
     /// Signs with a new key from now on, and publishes it in place of the one before.
     package func rotateKey() async throws {
         let answer = try await command("rotate_key") { _ in }
-        guard answer["rotated"]?.bool == true else { throw GlewlwydFailure("no new key") }
+        guard answer["rotated"]?.bool == true else { throw ServerFailure("no new key") }
     }
 
     /// Sends a form to one of the server's endpoints, as a client that is not under test.
@@ -160,14 +160,14 @@ package final class GlewlwydServer: Sendable {
                         uniqueKeysWithValues: form.map { (WireText($0.key), JSONValue.string(WireText($0.value))) })))
         }
         guard let status = answer["status"]?.integer, let body = answer["body"]?.text else {
-            throw GlewlwydFailure("no status or body in its answer")
+            throw ServerFailure("no status or body in its answer")
         }
         return (Int(status), body.isEmpty ? nil : try JSONValue(parsing: Array(body.utf8)))
     }
 
     private func redirect(_ name: String, _ member: String, _ value: String) async throws -> String {
         let answer = try await command(name) { $0.member(member, value) }
-        guard let redirect = answer["redirect"]?.text else { throw GlewlwydFailure("no redirect in its answer") }
+        guard let redirect = answer["redirect"]?.text else { throw ServerFailure("no redirect in its answer") }
         return redirect
     }
 

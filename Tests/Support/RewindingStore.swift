@@ -58,10 +58,18 @@ package final class RewindingStore: ForwardingStore {
     package func note() { state.withLock { $0.noted = $0.current.copy() } }
 
     /// Loses what was committed since `note`, as in a failover.
-    package func goBack() {
+    /// - Parameter lineage: what the store says of itself from then on; nil for the next timeline.
+    package func goBack(to lineage: StoreLineage? = nil) {
         state.withLock { state in
             state.current = state.noted.copy()
-            state.lineage = StoreLineage(system: 1, timeline: state.lineage.timeline + 1, position: 0)
+            state.lineage = lineage ?? Self.next(state.lineage)
         }
+    }
+
+    /// Begins a new timeline, and loses nothing, as in a planned switchover.
+    package func promote() { state.withLock { $0.lineage = Self.next($0.lineage) } }
+
+    private static func next(_ lineage: StoreLineage) -> StoreLineage {
+        StoreLineage(system: lineage.system, timeline: lineage.timeline + 1, position: 0)
     }
 }

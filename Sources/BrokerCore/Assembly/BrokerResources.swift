@@ -106,7 +106,14 @@ package final class BrokerResources: Sendable {
             await vault.close()
             throw .journalKeys(error)
         }
-        return Journal(vault: vault)
+        return Journal(vault: vault, host: hostName)
+    }
+
+    /// The name of this machine, for operators.
+    private static var hostName: String {
+        let bytes = (try? SmallFile.read("/proc/sys/kernel/hostname", limit: 256)) ?? []
+        let name = bytes.filter { $0 > 0x20 && $0 < 0x7F }
+        return name.isEmpty ? "-" : String(decoding: name, as: UTF8.self)
     }
 
     /// Seals a journal under the first key, and retires its other keys. No other process can do so: the journal is this

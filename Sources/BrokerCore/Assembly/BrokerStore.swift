@@ -36,6 +36,8 @@ package struct BrokerStore: Sendable {
     package let vault: Vault
     /// The file store of a directory; nil for other locations.
     package let files: FileRecordStore?
+    /// The store of a database; nil for other locations.
+    package let database: PostgresRecordStore?
     /// What the database has reported; nothing for other locations.
     package let reports: DatabaseReports
 
@@ -55,7 +57,7 @@ package struct BrokerStore: Sendable {
             } catch {
                 throw .files(.random)
             }
-            return BrokerStore(MemoryRecordStore(), keyring, files: nil, reports)
+            return BrokerStore(MemoryRecordStore(), keyring, reports)
         case .directory(let directory, let masterKeys, let keysFile):
             do throws(EmbeddedStore.Failure) {
                 let (store, keyring) = try await EmbeddedStore.open(
@@ -67,7 +69,7 @@ package struct BrokerStore: Sendable {
             }
         case .database(let database, let keyring):
             let store = try await connect(database, on: loop, log: log, time: time, reports)
-            return BrokerStore(store, keyring, files: nil, reports)
+            return BrokerStore(store, keyring, database: store, reports)
         }
     }
 
@@ -80,9 +82,12 @@ package struct BrokerStore: Sendable {
         await (try connect(database, on: loop, log: log, time: time, DatabaseReports(log, time: time))).close()
     }
 
-    private init(_ store: any RecordStore, _ keyring: Keyring, files: FileRecordStore?, _ reports: DatabaseReports) {
+    private init(
+        _ store: any RecordStore, _ keyring: Keyring, files: FileRecordStore? = nil,
+        database: PostgresRecordStore? = nil, _ reports: DatabaseReports
+    ) {
         vault = Vault(store: store, keyring: keyring)
-        self.files = files
+        (self.files, self.database) = (files, database)
         self.reports = reports
     }
 
@@ -104,8 +109,8 @@ package struct BrokerStore: Sendable {
             do throws(StoreError) {
                 return try await PostgresRecordStore.open(
                     database.configuration, on: loop, resolver: resolver, migrates: database.migrates,
-                    listening: database.listening, revalidateAfter: database.cacheValidity
-                ) { reports.note($0) }
+                    listening: database.listening, revalidateAfter: database.cacheValidity,
+                    reportFlaw: { reports.note($0) }, report: { reports.note($0) })
             } catch {
                 log.warning("store_failed", [.store(error)])
                 guard error == .unavailable, time.monotonic < end else {

@@ -41,6 +41,9 @@ package final class CredentialsBroker: Sendable {
         /// For how long this process remembers what it has stored, in case the store loses its last commits; see `GrantMemory`.
         /// Default 900 s; zero remembers nothing.
         package var grantMemory: Duration = .seconds(900)
+        /// For how long, after the store has lost its last commits, the journals of replicas that do not run are waited for; see
+        /// `JournalRegistry`. Default 60 s; zero waits for none.
+        package var journalWait: Duration = .seconds(60)
         /// For how long a caller waits for a renewal while the present token is valid. Nil for as long as the renewal takes;
         /// default 2 s.
         package var renewalPatience: Duration? = .seconds(2)
@@ -104,7 +107,9 @@ package final class CredentialsBroker: Sendable {
     let baseURL: BaseURLWatch
     /// Whether another replica has another public base URL.
     package var hasOtherBaseURL: Bool { baseURL.differs }
+    package let journals: JournalRegistry
     let storeRecovery: StoreRecovery
+    private let recent: RecentRecords
     private let housekeeping: Housekeeping
     /// The vault that the broker uses: it reports failures of the store to the log and the metrics.
     package let vault: Vault
@@ -130,6 +135,7 @@ package final class CredentialsBroker: Sendable {
         audit = AuditTrail(settings.audit, vault: reporting, time: time, log: log)
         // A store with one writer loses no commits while it is open.
         let recent = RecentRecords(span: vault.revalidateAfter == nil ? .zero : settings.grantMemory, time: time)
+        self.recent = recent
         let vault = audit.audited(reporting).telling { recent.note($0) }
         self.vault = vault
         let bus = EventBus(cacheValidity: CacheValidity(lifetime: vault.revalidateAfter))
@@ -174,7 +180,9 @@ package final class CredentialsBroker: Sendable {
         tombstones = Tombstones(vault: vault, bus: bus, instruments: instruments)
         let records = CredentialsRecords(
             vault: vault, tenants: tenants, tombstones: tombstones, bus: bus, memory: memory,
-            options: CredentialsRecords.Options(schedule: schedule, cacheBytes: settings.cacheBytes),
+            options: CredentialsRecords.Options(
+                schedule: schedule, cacheBytes: settings.cacheBytes, journal: journal,
+                journalWait: settings.journalWait),
             instruments: instruments)
         renewer = CredentialsRenewer(
             records: records, providers: providers, journal: journal, quarantine: settings.quarantine,
@@ -216,12 +224,15 @@ package final class CredentialsBroker: Sendable {
         biometrics = BiometricLogins(renewer: renewer, credentials: credentials, intake: intake)
         softwareKeys = SoftwareKeys(vault: vault, log: log)
 
+        journals = records.journals
         storeRecovery = StoreRecovery(
             vault: vault, records: records,
-            others: [
-                LoginRecovery(recent, records: records), sessions,
-                EventRecovery(vault: vault, feed: events, bus: bus, log: log),
-            ], time: time, log: log)
+            others: StoreRecovery.Others(
+                before: [SettingsRecovery(recent, records: records)],
+                after: [
+                    LoginRecovery(recent, records: records), sessions,
+                    EventRecovery(vault: vault, feed: events, bus: bus, log: log),
+                ]), time: time, log: log)
         leaseRecovery = LeaseRecovery(vault: vault, renewer: renewer, time: time, log: log)
         expiryJob = ExpiryJob(
             renewer: renewer, bus: bus, schedule: schedule, budget: settings.providerBudget, instruments: instruments)
@@ -338,6 +349,8 @@ package final class CredentialsBroker: Sendable {
     package func deleteTenant(_ name: TenantName) async throws(BrokerError) -> Bool {
         // The store may have removed everything although its answer was lost.
         defer { bus.announce(removalOf: name) }
-        return try await tenants.delete(name)
+        guard let version = try await tenants.delete(name) else { return false }
+        recent.noteRemoval(of: name, version: version)
+        return true
     }
 }

@@ -86,7 +86,7 @@ enum AuditedChanges {
         case .login, .device: false
         case .keyCheck, .revocation, .trouble, .unpublished, .process, .granted, .lineage, .code, .sessionToken,
             .usedChallenge, .biometricLogin, .softwareKey, .requestCount, .sessionEnding, .endedSession,
-            .keptSession, .outage, .tombstones, .tombstoneMark:
+            .keptSession, .journal, .outage, .tombstones, .tombstoneMark:
             false
         }
     }

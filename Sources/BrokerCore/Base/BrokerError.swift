@@ -87,6 +87,31 @@ package struct BrokerError: Error, Sendable, Equatable {
         }
     }
 
+    /// What is wrong with a login service's response, although its address is complete. The values stand in addresses.
+    package enum ResponseFault: String, Sendable, CaseIterable {
+        /// It has no `iss`, which the provider announces (RFC 9207).
+        case noIssuer = "no_issuer"
+        /// Its `iss` is not the issuer of the login.
+        case otherIssuer = "other_issuer"
+        /// It has an `iss`, and no issuer is configured.
+        case unexpectedIssuer = "unexpected_issuer"
+        /// It came to another callback than that of the login.
+        case otherCallback = "other_callback"
+
+        /// What was found, and what to change.
+        package var detail: String {
+            switch self {
+            case .noIssuer:
+                "The response has no iss, which this provider's metadata announces (RFC 9207): the provider, or what stands in "
+                    + "front of it, must send it."
+            case .otherIssuer: "The response comes from another issuer than the login was begun with."
+            case .unexpectedIssuer:
+                "The response has an iss, and no issuer is configured to compare it with: configure the issuer."
+            case .otherCallback: "The response came to another callback than the login was begun with."
+            }
+        }
+    }
+
     /// One fault of a request's content.
     package struct Fault: Sendable, Equatable {
         /// A JSON pointer into the body, or the name of a query parameter.
@@ -125,6 +150,8 @@ package struct BrokerError: Error, Sendable, Equatable {
     package var storageKey: StorageKey?
     /// For `too_many_requests`: the limit that was exceeded, for the metrics.
     package var quota: Quota?
+    /// For `invalid_request`: what is wrong with the response of a login service, where its page needs other words for it.
+    package var responseFault: ResponseFault?
     /// For `unsupported_media_type`: whether the reason is the coding of the content, and not its type.
     package var isAboutContentCoding = false
 
@@ -152,5 +179,20 @@ package struct BrokerError: Error, Sendable, Equatable {
         return error
     }
 
+    /// The refusal of a login service's response.
+    /// - Parameter reported: the error that the response reports; nil for none.
+    package static func response(_ fault: ResponseFault, reported: String? = nil) -> BrokerError {
+        var error = BrokerError(
+            .invalidRequest, fault.detail.followed(by: reported.map { "It reports the error \($0)." }),
+            errorCode: reported)
+        error.responseFault = fault
+        return error
+    }
+
     package static let noSuchTenant = BrokerError(.notFound, "There is no tenant of that name.")
+}
+
+extension String {
+    /// The sentence, followed by another one where there is one.
+    func followed(by sentence: String?) -> String { sentence.map { "\(self) \($0)" } ?? self }
 }

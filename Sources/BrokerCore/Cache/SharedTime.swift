@@ -13,6 +13,10 @@ internal import Synchronization
 /// A store of one writer has no clock of its own. There the time follows the wall clock, forward only: if it followed a wall
 /// clock that is set back, expired tokens would count as valid. The process uses its monotonic clock until the wall clock has
 /// caught up, or until it is restarted.
+///
+/// A step forward by more than a minute must last for some minutes before the time follows it: sessions, codes and quarantined
+/// credentials are ended and removed by the time, and a clock that was set wrongly for a moment must not do that. The monotonic
+/// clock counts on while a machine is suspended, so only a clock that was set makes such a step.
 package final class SharedTime: Time {
     /// The result of a comparison of the time with its source.
     package enum Adjustment: Sendable, Equatable {
@@ -22,6 +26,8 @@ package final class SharedTime: Time {
         case movedByDatabase(Duration)
         /// The time, with a store of one writer, was set to the wall clock, and changed by so much.
         case movedByWallClock(Duration)
+        /// The wall clock, with a store of one writer, is ahead by so much, and not yet for long enough to be believed.
+        case behindWallClock(Duration)
         /// The wall clock was set back. The time, with a store of one writer, stays ahead of it by so much.
         case aheadOfWallClock(Duration)
     }
@@ -43,6 +49,19 @@ package final class SharedTime: Time {
     private let offset: Atomic<Int64>
     /// The lead over the wall clock that was last logged, in milliseconds.
     private let loggedLead = Atomic<Int64>(0)
+    /// The step of the wall clock that is not believed yet.
+    private let doubt = Mutex<Doubt?>(nil)
+
+    private struct Doubt {
+        /// What the offset would be, in milliseconds.
+        let offset: Int64
+        let since: MonotonicInstant
+        var isLogged = false
+    }
+
+    /// Larger steps forward of the wall clock are believed only once they have lasted.
+    static let largestBelieved: Duration = .seconds(60)
+    static let confirmation: Duration = .seconds(180)
 
     package init(_ base: any Time = SystemTime()) {
         self.base = base
@@ -114,6 +133,12 @@ package final class SharedTime: Time {
             return
         case .movedByWallClock(let change):
             if change > Self.leastLogged { log.warning("wall_clock_set_forward", [.difference(change)]) }
+        case .behindWallClock(let difference):
+            let isLogged = doubt.withLock { doubt in
+                defer { doubt?.isLogged = true }
+                return doubt?.isLogged ?? true
+            }
+            if !isLogged { log.warning("wall_clock_doubted", [.difference(difference)]) }
         case .aheadOfWallClock(let difference): lead = difference
         }
         let logged = Duration.milliseconds(loggedLead.load(ordering: .relaxed))
@@ -156,10 +181,25 @@ package final class SharedTime: Time {
         let wallClock = base.now
         let found = Self.offset(of: wallClock, at: base.monotonic)
         let known = offset.load(ordering: .relaxed)
+        let step = Duration.milliseconds(found - known)
+        if step > Self.largestBelieved, !isConfirmed(found) { return .behindWallClock(step) }
+        doubt.withLock { $0 = nil }
         if found == known { return .unchanged }
         if found < known { return .aheadOfWallClock(.milliseconds(known - found)) }
         offset.store(found, ordering: .relaxed)
-        return .movedByWallClock(.milliseconds(found - known))
+        return .movedByWallClock(step)
+    }
+
+    /// Whether the wall clock has been as far ahead for long enough, each time that it was looked at.
+    private func isConfirmed(_ found: Int64) -> Bool {
+        let now = base.monotonic
+        return doubt.withLock { doubt in
+            if let known = doubt, Duration.milliseconds(found - known.offset).magnitude <= Self.largestBelieved {
+                return known.since.advanced(by: Self.confirmation) <= now
+            }
+            doubt = Doubt(offset: found, since: now)
+            return false
+        }
     }
 
     private static func offset(of time: Timestamp, at instant: MonotonicInstant) -> Int64 {

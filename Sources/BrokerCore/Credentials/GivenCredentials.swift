@@ -37,7 +37,8 @@ package struct GivenCredentials: Sendable {
     }
 
     private static func scopes(_ name: WireText, _ body: inout ObjectReader) -> ScopeSet? {
-        body.strings(name) { ScopeSet([$0]) == nil ? "must be one scope" : nil }.flatMap(ScopeSet.init)
+        body.strings(name, atMost: ScopeSet.most) { ScopeSet([$0]) == nil ? "must be one scope" : nil }.flatMap(
+            ScopeSet.init)
     }
 
     /// - Parameter provider: the provider that has granted the credentials; nil where it is not known.

@@ -79,11 +79,12 @@ extension LoginFlow {
             isBound: mustStartHere)
         let record = login.record(version: 1, stateDigest: SHA256.digest(Array(state.utf8)))
         let reserve = configuration.browserBinding == .confirm ? PendingLogin.confirmationReserve : 0
-        guard record.content.count <= PendingLogin.longest - reserve else {
+        let longest = PendingLogin.longest(for: configuration.client) - reserve
+        guard record.content.count <= longest else {
             throw BrokerError(
                 .illegalArgument,
-                "The login takes more than \(PendingLogin.longest - reserve) bytes. Shorten the redirect_uri, the return_to or the "
-                    + "custom parameters, or in the configuration the scopes, the client_secret or the addresses."
+                "The login takes more than \(longest) bytes. Shorten the redirect_uri, the return_to or the custom parameters, or "
+                    + "in the configuration the client_secret or the addresses."
             )
         }
         if parameters.app == nil {

@@ -92,7 +92,7 @@ package final class LoginFlow: Sendable {
                     login.storageKey, "The API key is not valid for this login's storage key.")
             }
             let secrets = try usableSecrets(of: login)
-            try check(response.issuer, secrets.server)
+            try check(response, secrets.server)
             if login.isBound { throw Self.otherBrowser }
             if secrets.configuration.browserBinding == .confirm { throw Self.needsBrowser }
             if let ended = try await redemption.redeem(login, record, secrets, try Self.grant(in: response)) {
@@ -112,12 +112,9 @@ package final class LoginFlow: Sendable {
         while true {
             let (record, login) = try await find(response)
             if login.expires <= time.now { throw Self.unknown }
-            guard browser.callback.fits(login) else {
-                throw BrokerError(
-                    .invalidRequest, "The response came to another callback than the login was begun with.")
-            }
+            guard browser.callback.fits(login) else { throw BrokerError.response(.otherCallback) }
             let secrets = try usableSecrets(of: login)
-            try check(response.issuer, secrets.server)
+            try check(response, secrets.server)
             try checkBrowser(browser.cookies, login, secrets)
             let grant = try Self.grant(in: response)
             if login.app != nil { strangers.cameBack(WireText(login.id), of: login.tenant) }
@@ -188,7 +185,7 @@ package final class LoginFlow: Sendable {
         var waiting = login
         waiting.secrets?.confirmation = .init(cookie: cookie.value, code: code)
         let kept = waiting.record(replacing: record)
-        guard kept.content.count <= PendingLogin.longest else {
+        guard kept.content.count <= PendingLogin.longest(for: secrets.configuration.client) else {
             throw BrokerError(.invalidRequest, "The response's code is too long to be kept until it is confirmed.")
         }
         do throws(StoreError) {
@@ -228,21 +225,17 @@ package final class LoginFlow: Sendable {
 
     /// RFC 9207 §2.4: the issuer is compared octet by octet. It must not be missing where the provider announces it, and it is
     /// refused where there is no issuer to compare it with.
-    private func check(_ issuer: WireText?, _ server: AuthorizationServer) throws(BrokerError) {
-        guard let expected = server.issuer else {
-            if issuer == nil { return }
-            throw BrokerError(
-                .invalidRequest,
-                "The response has an iss, and no issuer is configured to compare it with: configure the issuer."
-            )
+    private func check(_ response: AuthorizationResponse, _ server: AuthorizationServer) throws(BrokerError) {
+        var fault: BrokerError.ResponseFault?
+        switch (response.issuer, server.issuer) {
+        case (nil, nil): break
+        case (_?, nil): fault = .unexpectedIssuer
+        case (let issuer?, let expected?): if issuer != WireText(expected) { fault = .otherIssuer }
+        case (nil, _?): if server.announcesIssuerInResponses { fault = .noIssuer }
         }
-        if let issuer {
-            if issuer == WireText(expected) { return }
-            throw BrokerError(.invalidRequest, "The response comes from another issuer than the login was begun with.")
-        }
-        if server.announcesIssuerInResponses {
-            throw BrokerError(.invalidRequest, "The response has no iss, which this provider always sends.")
-        }
+        guard let fault else { return }
+        if case .error(let code) = response.outcome { throw .response(fault, reported: code) }
+        throw .response(fault)
     }
 
     private func checkBrowser(

@@ -55,8 +55,13 @@ package struct PendingLogin: Sendable {
     /// 20 s and the waits between them. A login that a crash has interrupted is expired then.
     static let longestRedemption: Duration = .seconds(300)
 
-    /// The longest content of a login's record, in bytes.
-    static let longest = 16_384
+    /// The longest content of a login's record, in bytes, beside the client's scopes.
+    private static let longestBesideScopes = 16_384
+    /// The longest content of the record of a client's login, in bytes. The scopes stand in it as a list, and in the address
+    /// of the login, where a byte takes up to three.
+    static func longest(for client: ClientConfiguration) -> Int {
+        longestBesideScopes + client.scopes.values.reduce(0) { $0 + 4 * $1.utf8.count + 6 }
+    }
     /// The longest code that can wait for a confirmation, in bytes. Providers' codes have tens to hundreds of bytes.
     static let longestKeptCode = 4096
     /// The bytes that a login's record keeps free for a code and the cookie of its browser.

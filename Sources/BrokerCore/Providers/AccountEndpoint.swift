@@ -64,8 +64,9 @@ struct AccountEndpoint: Sendable {
         let cookie = try await session(client, pkce, exchange)
         exchange.secrets.append(cookie)
         let code = try await code(login, address, cookie, exchange)
+        let response: TokenResponse
         do throws(BrokerError) {
-            return try await endpoint.redeem(
+            response = try await endpoint.redeem(
                 .authorizationCode(code: code, redirectURI: rules.redirectURI, codeVerifier: pkce.codeVerifier),
                 for: client, of: tenant, at: server, as: id)
         } catch {
@@ -73,6 +74,15 @@ struct AccountEndpoint: Sendable {
             throw error.code == .unexpectedError
                 ? Self.unknownAccount(answer, at: server.preset) ?? error : error
         }
+        // There is no login page at which the user could log in again.
+        guard response.refreshToken != nil else {
+            log.warning("account_without_refresh_token", exchange.fields)
+            throw BrokerError(
+                .tokenResponseError,
+                "The provider answered without a refresh token, so that the account would be lost when its access token "
+                    + "expires. Nothing was stored.")
+        }
+        return response
     }
 
     /// The cookie goes to the host that has set it only.
@@ -114,6 +124,7 @@ struct AccountEndpoint: Sendable {
     ) async throws(BrokerError) -> SecretBytes {
         var exchange = exchange
         var message = try ClientRequest(provider: exchange.server, .post, address)
+        message.needsNewConnection = true
         message.fields.append("Cookie", "\(exchange.rules.sessionCookie)=" + cookie.revealedText)
         if case .activation(let signature, let source) = login {
             exchange.secrets.append(signature)

@@ -15,6 +15,9 @@ extension AuthorizationServer {
             json.member("announces_issuer", announcesIssuerInResponses)
             json.member("client_authentication", clientAuthentication.rawValue)
             json.member("revocation_authentication", revocationAuthentication.rawValue)
+            json.memberIfPresent("alternative_authentication", alternativeAuthentication?.rawValue)
+            json.memberIfPresent(
+                "alternative_revocation_authentication", alternativeRevocationAuthentication?.rawValue)
         }
     }
 
@@ -33,6 +36,11 @@ extension AuthorizationServer {
             defaultLifetime: configuration.effectiveDefaultLifetime,
             revocationAuthentication: json["revocation_authentication"]?.string.flatMap(
                 ProviderPreset.ClientAuthentication.init))
+        alternativeAuthentication = json["alternative_authentication"]?.string.flatMap(
+            ProviderPreset.ClientAuthentication.init)
+        alternativeRevocationAuthentication = json["alternative_revocation_authentication"]?.string.flatMap(
+            ProviderPreset.ClientAuthentication.init)
+        repeatsClientID = configuration.repeatsClientID ?? configuration.preset.repeatsClientID
         challengeEndpoint = json["challenge"]?.string?.text
         requestHeaders = configuration.requestHeaders
         schedule = configuration.schedule

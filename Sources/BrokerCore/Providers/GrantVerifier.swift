@@ -208,16 +208,29 @@ package struct GrantVerifier: Sendable {
         var expectations = IDTokenExpectations(
             issuer: WireText(issuer), clientID: grant.credentials.obtainedWith.clientID, algorithms: algorithms,
             nonce: grant.nonce)
-        expectations.leeway = verification?.accessToken?.leeway ?? TokenVerification.usualLeeway
+        let leeway = verification?.accessToken?.leeway ?? TokenVerification.usualLeeway
+        expectations.leeway = leeway
+        expectations.trustedAudiences = source.configuration.trustedAudiences.map { Set($0) }
+        expectations.maximumLead = Self.longestFromIssue
+        // The ID token of a refresh may be that of the login.
+        if grant.isLogin { expectations.maximumTokenAge = Self.longestFromIssue - leeway }
         // The hash is optional where a code brought the tokens (OpenID Connect Core §3.1.3.6).
         expectations.accessToken = grant.credentials.accessToken.withRevealed { WireText(validating: $0) }
             .map { .init($0, requiresHash: false) }
         do throws(ClaimsRejection) {
             return try expectations.check(verified, now: source.now)
+        } catch .untrustedAudience {
+            throw Self.refused(
+                .id,
+                ClaimsRejection.untrustedAudience.description
+                    + " If the provider means it so, name that audience in the configured trusted_audiences.")
         } catch {
             throw Self.refused(.id, error.description)
         }
     }
+
+    /// How far the `iat` of an ID token may be from now (OpenID Connect Core §3.1.3.7): a token of long ago is a repeated one.
+    private static let longestFromIssue: Duration = .seconds(600)
 
     /// Compares the user of an ID token with the one that the userinfo endpoint names, where the tenant has one.
     private func compareUser(

@@ -10,8 +10,8 @@ internal import Waiting
 /// The keys that providers sign tokens with. Each set is fetched once for all tenants of its address, and kept.
 ///
 /// Keys are believed for as long as the provider's answer says, which is at most an hour, and are then confirmed or fetched
-/// again. Where the address does not answer, they are used on for a day. A token that none of them fits makes one more
-/// request, at most every 30 seconds for each address.
+/// again. Where the address does not answer, they are used on for a day. A token that none of them verifies makes one more
+/// request, at most every 30 seconds for each address: a provider may have a new key, or have replaced one under its name.
 package final class ProviderKeys: Sendable {
     /// Why a token was not verified.
     package enum Failure: Error, Equatable, Sendable {
@@ -27,6 +27,8 @@ package final class ProviderKeys: Sendable {
         var freshness: KeyFreshness
         /// When the provider said last that these are its keys.
         var confirmed: MonotonicInstant
+        /// The same by the wall clock, with which the time of a token's signature is compared.
+        var confirmedAt: Timestamp
 
         /// When they are to be confirmed or fetched again.
         var end: MonotonicInstant { confirmed.advanced(by: freshness.lifetime) }
@@ -84,7 +86,7 @@ package final class ProviderKeys: Sendable {
             do throws(JWSError) {
                 return try token.verified(with: held.keys)
             } catch {
-                guard Self.mayHaveNewKey(token, error) else { throw .refused(error) }
+                guard error.concernsKey else { throw .refused(error) }
             }
         }
         if let before, now < before.nextRequest { return try Self.verified(token, without: before, now: now) }
@@ -103,7 +105,7 @@ package final class ProviderKeys: Sendable {
             return try token.verified(with: held.keys)
         } catch {
             // Only a set that was asked for after the token had come can say that its key does not exist.
-            if Self.mayHaveNewKey(token, error), !run.isOwn || held.confirmed < now {
+            if error.concernsKey, !run.isOwn || held.confirmed < now {
                 throw .unavailable(Self.later(Self.interval))
             }
             throw .refused(error)
@@ -122,7 +124,7 @@ package final class ProviderKeys: Sendable {
         do throws(JWSError) {
             return try token.verified(with: held.keys)
         } catch {
-            throw Self.mayHaveNewKey(token, error) ? .unavailable(Self.later(.seconds(1))) : .refused(error)
+            throw error.concernsKey ? .unavailable(Self.later(.seconds(1))) : .refused(error)
         }
     }
 
@@ -135,15 +137,18 @@ package final class ProviderKeys: Sendable {
         do throws(JWSError) {
             return try token.verified(with: held.keys)
         } catch {
-            guard mayHaveNewKey(token, error) else { throw .refused(error) }
+            guard error.concernsKey, mayBeNewer(token, than: held, error) else { throw .refused(error) }
             throw .unavailable(known.failure ?? later(rest))
         }
     }
 
-    /// Whether keys that are published now may verify a token that those before did not: it names a key that is not known,
-    /// or it names none, as with a provider that has only one key at a time.
-    private static func mayHaveNewKey(_ token: CompactJWS, _ error: JWSError) -> Bool {
-        error == .unknownKey || (error == .signature && token.header.keyID == nil)
+    /// Whether the key of a token may have been published after the keys that do not verify it. It may where they have no key of
+    /// its name. Where they have one, it may have been replaced, but not before they were fetched: the provider has said then
+    /// that the key of this name is another one than a token of an earlier time is signed with.
+    private static func mayBeNewer(_ token: CompactJWS, than held: Held, _ error: JWSError) -> Bool {
+        guard error != .unknownKey, token.header.keyID != nil else { return true }
+        guard let issued = (try? ClaimsSet(parsing: token.unverifiedPayload))?.issuedAt else { return false }
+        return issued.sinceEpoch > .milliseconds(held.confirmedAt.milliseconds)
     }
 
     private static func later(_ wait: Duration) -> BrokerError {
@@ -186,13 +191,15 @@ package final class ProviderKeys: Sendable {
     private func request(
         _ source: ProviderSource, _ before: Held?, begun: MonotonicInstant, for configuration: TenantConfiguration
     ) async throws(BrokerError) -> Held {
+        let asked = time.now
         var fields: Fields = ["Accept": "application/jwk-set+json, application/json"]
         before?.freshness.addConditions(to: &fields)
         let response = try await ProviderResource.keys.get(
             source.address, fields, for: configuration, over: transport, instruments)
         if response.status == .notModified, let before {
             return Held(
-                keys: before.keys, freshness: before.freshness.confirmed(by: response.fields), confirmed: begun)
+                keys: before.keys, freshness: before.freshness.confirmed(by: response.fields), confirmed: begun,
+                confirmedAt: asked)
         }
         guard response.status == .ok else {
             log.warning("keys_missing", [.provider(configuration.preset), .status(response.status)])
@@ -203,12 +210,29 @@ package final class ProviderKeys: Sendable {
             let keys = try await InputReading.runOnGlobalPool { () throws(JSONWebKeySet.Fault) in
                 try JSONWebKeySet(parsing: response.body)
             }
-            return Held(keys: keys, freshness: KeyFreshness(response.fields), confirmed: begun)
+            report(keys.passedOver, at: source.address, for: configuration)
+            return Held(
+                keys: keys, freshness: KeyFreshness(response.fields), confirmed: begun, confirmedAt: asked)
         } catch {
             log.warning("keys_refused", [.provider(configuration.preset), .reason(Self.reason(error))])
             throw unusable(response, at: source.address, for: configuration)
         }
     }
+
+    /// Names the keys that cannot be used because something is wrong with them. Keys of other kinds are not named: many sets
+    /// have some.
+    private func report(
+        _ passedOver: [JSONWebKeySet.PassedOver], at address: String, for configuration: TenantConfiguration
+    ) {
+        for key in passedOver.prefix(Self.mostReported) where !key.isOfOtherKind {
+            log.warning(
+                "key_passed_over",
+                [.provider(configuration.preset), .endpoint(address), .keyID(key.keyID), .keyFault(key.reason)])
+        }
+    }
+
+    /// The most keys of a set that are named.
+    private static let mostReported = 8
 
     /// An answer without keys counts as none: the token waits for a better one.
     private func unusable(

@@ -332,12 +332,15 @@ package final class ProviderServers: Sendable {
         case notMetadata
         /// The document names this issuer; nil where that is not an address.
         case otherIssuer(String?)
+        /// The document names this template of issuers.
+        case template(String)
         case endpoints
 
         var reason: StaticString {
             switch self {
             case .notMetadata: "not_metadata"
             case .otherIssuer: "other_issuer"
+            case .template: "issuer_template"
             case .endpoints: "endpoints_missing_or_forbidden"
             }
         }
@@ -350,6 +353,9 @@ package final class ProviderServers: Sendable {
                 "The metadata at \(address) is of the issuer \"\(found)\", and the tenant's issuer is \"\(issuer)\": put the tenant "
                     + "with exactly the issuer of the metadata, a slash at its end included, if that is the provider."
             case .otherIssuer(nil): "The metadata at \(address) is of another issuer than the tenant's, \"\(issuer)\"."
+            case .template(let template):
+                "The metadata's issuer is a template, \(template), which is found at \(address): set issuer to "
+                    + "\(ProviderServers.filled(template))."
             case .endpoints:
                 "The metadata at \(address) lacks authorization_endpoint or token_endpoint, or names one that may not be "
                     + "configured either."
@@ -362,7 +368,10 @@ package final class ProviderServers: Sendable {
     ) throws(Unusable) -> ProviderMetadata {
         guard let json = try? JSONValue(parsing: body), let named = json["issuer"]?.string else { throw .notMetadata }
         // RFC 8414 §3.3: identical.
-        guard named == WireText(issuer) else { throw .otherIssuer(Self.presentable(named, to: client)) }
+        guard named == WireText(issuer) else {
+            if let template = Self.template(named, to: client) { throw .template(template) }
+            throw .otherIssuer(Self.presentable(named, to: client))
+        }
         guard let authorization = endpoint(json["authorization_endpoint"]),
             let token = endpoint(json["token_endpoint"])
         else { throw .endpoints }
@@ -380,6 +389,31 @@ package final class ProviderServers: Sendable {
 
     private static func methods(_ value: JSONValue?) -> [ProviderPreset.ClientAuthentication]? {
         value?.array?.compactMap { $0.string.flatMap(ProviderPreset.ClientAuthentication.init) }
+    }
+
+    /// An issuer with a name in braces, as Entra's metadata for all of its tenants have it; nil for another text.
+    private static func template(_ named: WireText, to client: ClientConfiguration) -> String? {
+        let pieces = pieces(of: named)
+        guard pieces.count > 1, pieces.dropFirst().allSatisfy({ $0.count == 2 }) else { return nil }
+        let plain = pieces.joined().reduce("") { $0 + $1.text }
+        return presentable(WireText(plain), to: client) == nil ? nil : named.text
+    }
+
+    /// The name for which the identifier of a directory stands in Entra's template.
+    private static let directory: WireText = "tenantid"
+
+    /// A template with what stands for each of its names.
+    private static func filled(_ template: String) -> String {
+        let pieces = pieces(of: WireText(template))
+        return pieces.dropFirst().reduce(pieces.first?.first?.text ?? "") { text, piece in
+            let name = piece[0] == directory ? "tenant id" : piece[0].text
+            return text + "<\(name)>" + piece.dropFirst().reduce("") { $0 + $1.text }
+        }
+    }
+
+    /// What stands before the first name, and then each name with what stands behind it.
+    private static func pieces(of template: WireText) -> [[WireText]] {
+        template.split(at: "{").map { $0.split(at: "}") }
     }
 
     /// An address from a provider that may be shown to operators: at most 200 characters, without a query and without the

@@ -12,29 +12,34 @@ enum ReceivedAnswer {
     /// - Returns: a clause that continues the sentence after the address: "answered with status 404".
     static func words(_ response: ClientResponse, to client: ClientConfiguration, lacking missing: String) -> String {
         let status = "answered with status \(response.status.code)"
-        if (300..<400).contains(response.status.code) {
-            let target = origin(of: response.fields["Location"], client).map { " to \($0)" } ?? ""
-            return status + ", a redirect\(target), and the broker follows none"
-        }
+        let secrets = SentSecrets([client.clientSecret].compactMap(\.self))
+        if let redirect = redirect(response, answering: secrets) { return redirect }
         guard response.status == .ok else { return status }
-        guard let type = mediaType(response.fields["Content-Type"], client) else {
+        guard let type = mediaType(response.fields["Content-Type"], secrets) else {
             return status + " and without a usable Content-Type, and the content \(missing)"
         }
         let isPage = ["text/html", "application/xhtml+xml"].contains(type)
         return status + (isPage ? " and a page (\(type))" : " and \(type), and the content \(missing)")
     }
 
+    /// The same clause for a redirect; nil for another answer.
+    static func redirect(_ response: ClientResponse, answering sent: SentSecrets) -> String? {
+        guard (300..<400).contains(response.status.code) else { return nil }
+        let target = origin(of: response.fields["Location"], sent).map { " to \($0)" } ?? ""
+        return "answered with status \(response.status.code), a redirect\(target), and the broker follows none"
+    }
+
     /// The origin of a redirection; nil where there is none, where it is on the same host, and where it may not be shown.
-    private static func origin(of location: WireText?, _ client: ClientConfiguration) -> String? {
+    private static func origin(of location: WireText?, _ sent: SentSecrets) -> String? {
         guard let location else { return nil }
         // The text after `#` is not part of the origin.
         guard let target = URLTarget(location.split(at: "#", limit: 2)[0].text) else { return nil }
         let origin = "\(target.scheme.rawValue)://\(target.origin.authority)"
-        return mayBeRepeated(WireText(origin), client) ? origin : nil
+        return mayBeRepeated(WireText(origin), sent) ? origin : nil
     }
 
-    private static func mediaType(_ field: WireText?, _ client: ClientConfiguration) -> String? {
-        guard let type = field?.split(at: ";", limit: 2)[0].trimmed.lowercased, mayBeRepeated(type, client) else {
+    private static func mediaType(_ field: WireText?, _ sent: SentSecrets) -> String? {
+        guard let type = field?.split(at: ";", limit: 2)[0].trimmed.lowercased, mayBeRepeated(type, sent) else {
             return nil
         }
         let parts = type.split(at: "/", limit: 2)
@@ -51,7 +56,7 @@ enum ReceivedAnswer {
         }
     }
 
-    private static func mayBeRepeated(_ text: WireText, _ client: ClientConfiguration) -> Bool {
-        text.count <= longestText && !SentSecrets([client.clientSecret].compactMap(\.self)).areRepeated(in: text)
+    private static func mayBeRepeated(_ text: WireText, _ sent: SentSecrets) -> Bool {
+        text.count <= longestText && !sent.areRepeated(in: text)
     }
 }

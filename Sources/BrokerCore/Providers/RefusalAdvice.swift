@@ -103,8 +103,8 @@ enum RefusalAdvice {
     private static func sentence(ofStatus status: Int, isReadable: Bool, isNamed: Bool) -> String? {
         switch status {
         case 300...399:
-            "The answer leads to another address, as no token endpoint's does: check the configured provider, issuer and "
-                + "endpoints."
+            "The answer is a redirect to another address, and the broker follows none: name in the configured endpoints the "
+                + "address that answers itself."
         case 401: client
         case 403:
             "The provider forbids the request: check the configured client_secret, allow what is asked for at the provider's "
@@ -170,9 +170,4 @@ extension TokenErrorResponse {
         default: false
         }
     }
-}
-
-extension String {
-    /// The sentence, followed by another one where there is one.
-    func followed(by sentence: String?) -> String { sentence.map { "\(self) \($0)" } ?? self }
 }

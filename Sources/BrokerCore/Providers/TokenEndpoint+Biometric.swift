@@ -51,7 +51,7 @@ extension TokenEndpoint {
         // One header cannot have both the client's secret and the user's token.
         var authorization = ClientAuthenticator.authenticate(
             client, by: bearer == nil || client.clientSecret == nil ? server.clientAuthentication : .clientSecretPost,
-            into: &form)
+            at: server, into: &form)
         if let bearer { authorization = "Bearer " + bearer.revealedText }
         let message = try Self.message(.form, to: server.tokenEndpoint, form, authorization, server)
         let fields = Self.fields(of: tenant.name, at: server, as: RefreshID())

@@ -50,16 +50,17 @@ extension TokenEndpoint {
                     status: refusal.status, refusal.answer) == true
             return isUnclear
                 ? .refusedUnclearly(error, RefusedAnswer(status: refusal.status, refusal.answer)) : .refused(error)
-        case .unusable: return .refused(Self.unusable)
+        case .unusable:
+            return .refused(refusal.redirected(from: server.tokenEndpoint, "endpoints.token") ?? Self.unusable)
         }
     }
 
     /// What an answer of 2xx without a grant means where it bears an error, as some providers send it; nil where that decides
     /// nothing.
     func meaning(
-        ofErrorIn response: ClientResponse, to call: Call, at server: AuthorizationServer
+        ofErrorIn response: ClientResponse, to message: ClientRequest, of call: Call, at server: AuthorizationServer
     ) async -> Answer? {
-        let refusal = await refusal(response, to: call.message, at: server, call.fields)
+        let refusal = await refusal(response, to: message, at: server, call.fields)
         guard call.grant == .refreshToken, refusal.answer.error != nil else { return nil }
         let answer = meaning(of: refusal, grant: call.grant, server: server)
         switch answer {
@@ -99,7 +100,22 @@ extension TokenEndpoint {
         let answer: TokenErrorResponse
         /// The answer's `Retry-After`; nil where there is none that can be read.
         let retryAfter: Duration?
+        /// What continues a sentence about an answer that is a redirect; nil for other answers.
+        var redirect: String?
         let fields: [LogField]
+
+        /// The error for a redirect; nil for another answer.
+        /// - Parameters:
+        ///   - endpoint: the address that was called.
+        ///   - member: the member of the configuration that names it.
+        func redirected(from endpoint: String, _ member: String) -> BrokerError? {
+            redirect.map {
+                BrokerError(
+                    .tokenResponseError,
+                    "\(endpoint) \($0): name in \(member) the address that answers itself. What is stored was left as it "
+                        + "is.")
+            }
+        }
 
         /// The error for callers where the answer decides nothing.
         var retryable: BrokerError { TokenEndpoint.retryable(answer.errorCode, after: retryAfter) }

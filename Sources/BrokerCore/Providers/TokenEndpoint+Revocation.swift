@@ -41,18 +41,25 @@ extension TokenEndpoint {
     ) async -> RevocationFailure? {
         if let endpoint = server.logoutEndpoint { return await logOut(held, endpoint, at: server) }
         guard let endpoint = server.revocationEndpoint else { return .unsupported }
-        var form: [FormEncoding.Pair] = [
-            .init("token", (held.refreshToken ?? held.accessToken).revealedText),
-            .init("token_type_hint", held.refreshToken == nil ? "access_token" : "refresh_token"),
-        ]
-        let authorization = ClientAuthenticator.authenticate(client, by: server.revocationAuthentication, into: &form)
-        let message: ClientRequest
+        let request: AuthenticatedRequest
         do throws(BrokerError) {
-            message = try Self.message(.form, to: endpoint, form, authorization, server)
+            request = try authenticated(client, at: server, or: server.alternativeRevocationAuthentication) {
+                server throws(BrokerError) in
+                var form: [FormEncoding.Pair] = [
+                    .init("token", (held.refreshToken ?? held.accessToken).revealedText),
+                    .init("token_type_hint", held.refreshToken == nil ? "access_token" : "refresh_token"),
+                ]
+                let authorization = ClientAuthenticator.authenticate(
+                    client, by: server.revocationAuthentication, at: server, into: &form)
+                return try Self.message(.form, to: endpoint, form, authorization, server)
+            }
         } catch {
             return RevocationFailure(code: error.code)
         }
-        switch await send(message, endpoint: .revocation, server: server) {
+        let (message, result) = await send(request, at: server, isRevocation: true) {
+            await self.send($0, endpoint: .revocation, server: server)
+        }
+        switch result {
         case .failure(let error): return Self.failure(of: error)
         case .success(let response) where response.status == .ok || response.status == .noContent: return nil
         case .success(let response):

@@ -50,7 +50,7 @@ package struct TokenEndpoint: Sendable {
 
     /// A token request that can be sent any number of times.
     struct Call: Sendable {
-        var message: ClientRequest
+        fileprivate let request: AuthenticatedRequest
         let grant: TokenRequest.Grant
         let server: AuthorizationServer
         let id: RefreshID
@@ -84,6 +84,8 @@ package struct TokenEndpoint: Sendable {
     let budget: ProviderBudget
     /// Notes which calls are answered. A renewal asks it before a call. Logins and polls do not ask it: a user waits for them.
     package let circuits: ProviderCircuits
+    /// Which clients are accepted by another method than the first one.
+    let acceptedMethods = AcceptedMethods()
     /// The longest time of one call, unless the provider's preset has a longer one for token requests.
     private let callLimit: Duration
 
@@ -109,11 +111,8 @@ package struct TokenEndpoint: Sendable {
         _ request: TokenRequest, for client: ClientConfiguration, of tenant: TenantName,
         at server: AuthorizationServer, as id: RefreshID
     ) throws(BrokerError) -> Call {
-        let (form, authorization) = request.form(for: client, at: server)
         return Call(
-            message: try Self.message(
-                server.preset.tokenRequestFormat, to: server.tokenEndpoint, form, authorization, server),
-            grant: request.grant,
+            request: try authenticated(request, for: client, at: server), grant: request.grant,
             server: server, id: id, tenant: tenant, client: client, shown: ClientUse(client, request.grant),
             pause: ProviderPauses.Key(client, at: server), circuit: ProviderCircuits.Key(tenant, client, at: server))
     }
@@ -164,8 +163,11 @@ package struct TokenEndpoint: Sendable {
                 .illegalConfiguration,
                 "No device authorization endpoint is known of this provider. Name it in the configured endpoints.")
         }
-        let (form, authorization) = DeviceAuthorizationRequest.form(for: client, at: server)
-        let message = try Self.message(.form, to: address, form, authorization, server)
+        let request = try authenticated(client, at: server, or: server.alternativeAuthentication) {
+            server throws(BrokerError) in
+            let (form, authorization) = DeviceAuthorizationRequest.form(for: client, at: server)
+            return try Self.message(.form, to: address, form, authorization, server)
+        }
         let fields: [LogField] = [
             .tenant(tenant), .refresh(RefreshID()), .provider(server.preset), .endpoint(address),
         ]
@@ -173,7 +175,10 @@ package struct TokenEndpoint: Sendable {
         while true {
             let failure: BrokerError
             var retryAfter: Duration?
-            switch await send(message, endpoint: .deviceAuthorization, server: server) {
+            let (message, result) = await send(request, at: server) {
+                await self.send($0, endpoint: .deviceAuthorization, server: server)
+            }
+            switch result {
             case .success(let response) where (200..<300).contains(response.status.code):
                 let granted = await InputReading.run(bytes: response.body.count) {
                     DeviceAuthorizationResponse(body: response.body)
@@ -186,6 +191,9 @@ package struct TokenEndpoint: Sendable {
                 log.warning("device_authorization_refused", refusal.fields)
                 retryAfter = refusal.retryAfter
                 guard refusal.status >= 500 || refusal.status == 429 else {
+                    if let redirected = refusal.redirected(from: address, "endpoints.device_authorization") {
+                        throw redirected
+                    }
                     throw BrokerError(
                         .unexpectedError,
                         "The provider refused the device login with status \(refusal.status).".followed(
@@ -232,10 +240,9 @@ package struct TokenEndpoint: Sendable {
         at server: AuthorizationServer, within limit: Duration
     ) async throws(BrokerError) -> ClientTrial {
         let call = try prepare(request, for: client, of: tenant, at: server, as: RefreshID())
-        var message = call.message
-        message.timeLimit = limit
         let asked = time.now
-        switch await send(message, through: call.circuit, at: server) {
+        let (message, result) = await send(call.request.limited(to: limit), through: call.circuit, at: server)
+        switch result {
         case .failure(let error): return .unanswered(error)
         case .success(let response):
             let isSuccess = (200..<300).contains(response.status.code)
@@ -255,16 +262,14 @@ package struct TokenEndpoint: Sendable {
         _ deviceCode: SecretBytes, for client: ClientConfiguration, of tenant: TenantName,
         at server: AuthorizationServer, as id: RefreshID
     ) async -> (outcome: DevicePolling.Outcome, response: TokenResponse?) {
-        let (form, authorization) = TokenRequest.deviceCode(deviceCode).form(for: client, at: server)
-        guard
-            let message = try? Self.message(
-                server.preset.tokenRequestFormat, to: server.tokenEndpoint, form, authorization, server)
-        else {
+        guard let request = try? authenticated(.deviceCode(deviceCode), for: client, at: server) else {
             return (.unreachable, nil)
         }
         let asked = time.now
         let fields = Self.fields(of: tenant, at: server, as: id)
-        switch await send(message, through: ProviderCircuits.Key(tenant, client, at: server), at: server) {
+        let (message, result) = await send(
+            request, through: ProviderCircuits.Key(tenant, client, at: server), at: server)
+        switch result {
         case .failure(let error):
             log.warning("device_poll_failed", fields + [.transport(error)])
             return (.unreachable, nil)
@@ -293,12 +298,11 @@ package struct TokenEndpoint: Sendable {
     /// - Parameter limit: for how long to wait for the answer; nil for as long as a token request may take.
     func send(_ call: Call, limit: Duration? = nil) async -> (answer: Answer, trace: Trace, isAnswered: Bool) {
         let (server, grant) = (call.server, call.grant)
-        var message = call.message
-        message.timeLimit = limit
         let response: ClientResponse
         // A lifetime counts from the grant, which comes after this.
         let asked = time.now
-        switch await send(message, through: call.circuit, at: server) {
+        let (message, result) = await send(call.request.limited(to: limit), through: call.circuit, at: server)
+        switch result {
         case .success(let answer): response = answer
         case .failure(let error):
             log.warning("token_request_failed", call.fields + [.transport(error)])
@@ -315,7 +319,9 @@ package struct TokenEndpoint: Sendable {
                 log.warning("token_response_unusable", call.fields + [.status(response.status)])
                 return (.rotated(Self.unusable, refreshToken: successor), .spent, true)
             }
-            if let answer = await meaning(ofErrorIn: response, to: call, at: server) { return (answer, .none, true) }
+            if let answer = await meaning(ofErrorIn: response, to: message, of: call, at: server) {
+                return (answer, .none, true)
+            }
             log.warning("token_response_unusable", call.fields + [.status(response.status)])
             // The refresh token is spent nevertheless. It can be presented again during the provider's grace.
             return (
@@ -377,6 +383,7 @@ package struct TokenEndpoint: Sendable {
                 ? response.fields["Retry-After"].flatMap {
                     RetryAfter.parse($0, status: response.status.code, now: time.now)
                 } : nil,
+            redirect: ReceivedAnswer.redirect(response, answering: sent),
             fields: fields + [.status(response.status)] + [LogField.providerError(answer)].compactMap { $0 })
     }
 
@@ -445,24 +452,6 @@ package struct TokenEndpoint: Sendable {
         metrics.providerAnswered(
             provider: server.preset.name, endpoint: endpoint, code: code, took: start.duration(to: time.monotonic))
         return result
-    }
-
-    static func message(
-        _ format: ProviderPreset.TokenRequestFormat, to endpoint: String, _ form: [FormEncoding.Pair],
-        _ authorization: String?, _ server: AuthorizationServer
-    ) throws(BrokerError) -> ClientRequest {
-        switch format {
-        case .form:
-            var message = try ClientRequest(provider: server, .post, endpoint)
-            message.fields.append("Content-Type", "application/x-www-form-urlencoded")
-            if let authorization { message.fields.append("Authorization", authorization) }
-            message.body = Array(FormEncoding.encode(form).utf8)
-            return message
-        case .query:
-            var message = try ClientRequest(provider: server, .get, endpoint, query: form)
-            if let authorization { message.fields.append("Authorization", authorization) }
-            return message
-        }
     }
 
     /// The `Retry-After` for callers where the provider names none.

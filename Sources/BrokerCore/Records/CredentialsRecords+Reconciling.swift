@@ -229,12 +229,32 @@ extension CredentialsRecords {
         }
     }
 
+    /// For how long no refresh token may be presented because another replica's journal may have a newer one; nil where there is
+    /// no such journal.
+    private func journalHold(_ id: CredentialsID) async throws(BrokerError) -> Duration? {
+        do throws(StoreError) {
+            return try await journals.awaited()?.rest
+        } catch {
+            report(error, id)
+            throw BrokerError(error)
+        }
+    }
+
+    private static let journalMissing = BrokerError(
+        .storageUnavailable,
+        "The database has lost its last commits, and a replica that has not started again yet may have a newer refresh token. "
+            + "Try again.", retryAfter: 5)
+
     /// Waits, after the store has lost commits, until the replicas have had the time to store them again.
-    /// - Parameter version: the version of the record whose refresh token is to be presented. When this returns, the store may
-    ///   have another version.
+    /// - Parameters:
+    ///   - version: the version of the record whose refresh token is to be presented. When this returns, the store may have
+    ///     another version.
+    ///   - heedsJournals: whether journals of replicas that do not run are waited for, too.
     /// - Throws: `retryable_error` where the task is cancelled meanwhile, `storage_unavailable` where the store fails again and
-    ///   again.
-    func waitForOthersAfterRollback(_ id: CredentialsID, _ version: Int64) async throws(BrokerError) {
+    ///   again, or a journal is waited for.
+    func waitForOthersAfterRollback(
+        _ id: CredentialsID, _ version: Int64, heedsJournals: Bool = true
+    ) async throws(BrokerError) {
         let known = memory.version(id)
         let latest = time.monotonic.advanced(by: StoreRollback.longHold)
         while true {
@@ -242,9 +262,14 @@ extension CredentialsRecords {
             let hold = rollback.remainingHold
             // False once another replica has stored a newer version again.
             let isKnownToBeOld = known > version && memory.version(id) == known
-            guard let rest = hold ?? (isKnownToBeOld ? rollback.remainingLongHold : nil) else { return }
-            if latest <= time.monotonic { throw BrokerError(StoreError.unavailable) }
-            let pause = hold == nil ? min(rest, Self.changeInterval) : rest
+            var rest = hold ?? (isKnownToBeOld ? rollback.remainingLongHold : nil)
+            let isForJournal = rest == nil
+            if isForJournal, heedsJournals { rest = try await journalHold(id) }
+            guard let rest else { return }
+            if latest <= time.monotonic {
+                throw isForJournal ? Self.journalMissing : BrokerError(StoreError.unavailable)
+            }
+            let pause = hold ?? min(rest, isForJournal ? Self.lookInterval : Self.changeInterval)
             await changes.wait(for: id, since: ticket) { try? await self.time.sleep(for: pause) }
             if Task.isCancelled {
                 throw BrokerError(.retryableError, "The broker is shutting down.", retryAfter: 1)

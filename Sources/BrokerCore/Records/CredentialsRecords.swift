@@ -14,6 +14,9 @@ final class CredentialsRecords: Sendable {
         let schedule: ExpirySchedule
         /// The memory that the cache may take, in bytes.
         let cacheBytes: Int
+        var journal: Journal?
+        /// For how long journals of other replicas are waited for after the store has lost commits.
+        var journalWait: Duration = .seconds(60)
     }
 
     /// Makes the events of a change once its version is known.
@@ -25,6 +28,8 @@ final class CredentialsRecords: Sendable {
     /// What was stored lately, for a store that loses commits.
     let memory: GrantMemory
     let rollback: StoreRollback
+    let losses: StoreLosses
+    let journals: JournalRegistry
     let bus: EventBus
     let tenants: TenantDirectory
     let tombstones: Tombstones
@@ -64,6 +69,10 @@ final class CredentialsRecords: Sendable {
         self.memory = memory
         let rollback = StoreRollback(span: memory.span, time: time)
         self.rollback = rollback
+        losses = StoreLosses(
+            vault: vault, rollback: rollback, span: memory.span, wait: options.journalWait, time: time)
+        journals = JournalRegistry(
+            losses, memory: memory, vault: vault, journal: options.journal, time: time, log: log)
         cache = .credentials(bytes: options.cacheBytes, invalidatedBy: bus)
         guard memory.isEnabled else { return }
         bus.onRollback {

@@ -202,6 +202,9 @@ final class GrantMemory: Sendable {
         isEnabled ? state.withLock { $0.entries[id]?.version ?? 0 } : 0
     }
 
+    /// Whether this process could store anything again.
+    var hasContent: Bool { state.withLock { $0.entries.values.contains { $0.sealed != nil } } }
+
     /// Whether there is a record that this process could store again.
     func hasContent(_ id: CredentialsID) -> Bool {
         isEnabled && state.withLock { $0.entries[id]?.sealed != nil }

@@ -1,5 +1,8 @@
 internal import Containers
 internal import CredentialStore
+internal import Cryptography
+internal import ExternalText
+internal import JSON
 internal import OAuth
 
 /// What was stored lately, in case the store loses the commits; see `GrantMemory`.
@@ -14,6 +17,35 @@ extension Journal {
             if let present, present >= record.version { return }
             try await self.vault.commit([present.map { .replace(record, version: $0) } ?? .insert(record)])
         }
+    }
+
+    private static var storeID: RecordID { RecordID(.lineage, .broker, key: "store") }
+
+    /// Writes what the shared store looks like now, so that the next process notices where it has gone back.
+    func remember(_ lineage: StoreLineage, at now: Timestamp) async throws(StoreError) {
+        let content = JSONWriter.object { json in
+            json.member("system", lineage.system)
+            json.member("timeline", lineage.timeline)
+            json.member("position", lineage.position)
+            json.member("seen", now.milliseconds)
+        }
+        try await retryingConflicts { () async throws(StoreError) in
+            let present = try await self.vault.version(of: Self.storeID)
+            let record = OpenRecord(id: Self.storeID, version: (present ?? 0) + 1, content: SecretBytes(content))
+            try await self.vault.commit([present.map { .replace(record, version: $0) } ?? .insert(record)])
+        }
+    }
+
+    /// What an earlier process has seen of the shared store last; nil where none has written that.
+    func rememberedStore() async throws(StoreError) -> (lineage: StoreLineage, at: Timestamp)? {
+        guard let record = try await vault.read(Self.storeID),
+            let json = try? JSONValue(parsing: record.content.revealedBytes), let system = json["system"]?.integer,
+            let timeline = json["timeline"]?.integer, let position = json["position"]?.integer,
+            let seen = json["seen"]?.integer
+        else { return nil }
+        return (
+            StoreLineage(system: system, timeline: timeline, position: position), Timestamp(milliseconds: seen)
+        )
     }
 
     /// Removes these grants, each if it still has that version.

@@ -12,10 +12,13 @@ internal import Renewal
 /// process at a time has the directory.
 package final class Journal: Sendable {
     let vault: Vault
+    /// The name of the machine that has its directory, for operators.
+    let host: String
 
     /// - Parameter vault: over a store that only this process uses, with the keys of the broker's store.
-    package init(vault: Vault) {
+    package init(vault: Vault, host: String = "-") {
         self.vault = vault
+        self.host = host
     }
 
     /// Writes an entry, in place of an older one for the same credentials. It is durable when this returns.

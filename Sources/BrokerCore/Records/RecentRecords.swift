@@ -3,41 +3,96 @@ internal import CredentialStore
 internal import OAuth
 internal import Reactor
 
-/// The records of logins and of apps' codes that this process stored lately, in memory, and only where other processes write to
-/// the store. Safe to use from any task.
+/// What this process stored and removed lately beside credentials and sessions, in memory, and only where other processes write
+/// to the store: the records of logins and of apps' codes; tenants, API keys, clients and biometric keys. Safe to use from any
+/// task.
 final class RecentRecords: Sendable {
-    static let kinds: [RecordKind] = [.login, .device, .code]
+    /// What the last commit of this process has made of a record.
+    enum Change: Sendable {
+        case stored(OpenRecord)
+        /// The record had that version, and exists no more.
+        case removed(RecordID, version: Int64)
+
+        var id: RecordID {
+            switch self {
+            case .stored(let record): record.id
+            case .removed(let id, _): id
+            }
+        }
+    }
+
+    /// Records that are gone soon. Their removal need not be remembered.
+    static let loginKinds: [RecordKind] = [.login, .device, .code]
+    /// Records that stay until they are removed.
+    static let settingKinds: [RecordKind] = [.tenant, .apiKey, .client, .biometricKey]
 
     /// Nil where no other process writes to the store.
-    private let entries: ExpiringTable<RecordID, OpenRecord>?
+    private let loginEntries: ExpiringTable<RecordID, OpenRecord>?
+    private let settingEntries: ExpiringTable<RecordID, Change>?
 
     /// - Parameter span: for how long records are kept; zero keeps none.
     init(span: Duration, time: any Time) {
-        entries = span > .zero ? ExpiringTable(validity: span, capacity: 8192, time: time) : nil
+        loginEntries = span > .zero ? ExpiringTable(validity: span, capacity: 8192, time: time) : nil
+        settingEntries = span > .zero ? ExpiringTable(validity: span, capacity: 8192, time: time) : nil
     }
 
     /// This process has committed the changes.
     func note(_ changes: [VaultChange]) {
-        guard let entries else { return }
         for change in changes {
             switch change {
             case .insert(let record), .replace(let record, _, _):
-                if Self.kinds.contains(record.id.kind) { entries.set(record.id, record) }
-            case .remove(let id, _) where Self.kinds.contains(id.kind): entries.remove(id)
+                if Self.loginKinds.contains(record.id.kind) { loginEntries?.set(record.id, record) }
+                if Self.settingKinds.contains(record.id.kind) { settingEntries?.set(record.id, .stored(record)) }
+            case .remove(let id, let version):
+                if Self.loginKinds.contains(id.kind) { loginEntries?.remove(id) }
+                if Self.settingKinds.contains(id.kind) { settingEntries?.set(id, .removed(id, version: version)) }
             default: break
             }
         }
     }
 
-    /// Another process has changed the record.
-    /// - Parameter version: nil where it was removed.
-    func forget(_ id: RecordID, olderThan version: Int64?) {
-        entries?.remove(id) { entry in version.map { $0 > entry.version } ?? true }
+    /// This process has removed the tenant with everything under it.
+    /// - Parameter version: that its record had.
+    func noteRemoval(of tenant: TenantName, version: Int64) {
+        forget(tenant)
+        let id = RecordID(.tenant, tenant)
+        settingEntries?.set(id, .removed(id, version: version))
     }
 
-    func forget(_ tenant: TenantName) { entries?.removeAll { id in id.tenant == tenant } }
+    // MARK: Dropping
 
-    var all: [OpenRecord] { entries?.values ?? [] }
+    /// Another process has changed the record of a login.
+    /// - Parameter version: nil where it was removed.
+    func forgetLogin(_ id: RecordID, olderThan version: Int64?) {
+        loginEntries?.remove(id) { entry in version.map { $0 > entry.version } ?? true }
+    }
+
+    /// Another process has changed the record.
+    /// - Parameter version: nil where it was removed. That this process has removed it is remembered.
+    func forgetSetting(_ id: RecordID, olderThan version: Int64?) {
+        settingEntries?.remove(id) { change in
+            switch change {
+            case .stored(let record): version.map { $0 > record.version } ?? true
+            case .removed(_, let removed): version.map { $0 > removed } ?? false
+            }
+        }
+    }
+
+    /// The tenant was removed. That this process has removed it is remembered.
+    func forget(_ tenant: TenantName) {
+        loginEntries?.removeAll { id in id.tenant == tenant }
+        settingEntries?.removeAll { id in id.tenant == tenant && id.kind != .tenant }
+        settingEntries?.remove(RecordID(.tenant, tenant)) { change in
+            if case .stored = change { return true }
+            return false
+        }
+    }
+
+    // MARK: Looking up
+
+    var logins: [OpenRecord] { loginEntries?.values ?? [] }
+    /// In the order in which they were made.
+    var settings: [Change] { settingEntries?.values ?? [] }
 }
 
 /// Stores the records of logins again that the store has lost with its last commits. Else a login that has ended would be pending
@@ -52,13 +107,12 @@ struct LoginRecovery: RestoredRecords {
     init(_ recent: RecentRecords, records: CredentialsRecords) {
         self.recent = recent
         self.records = records
-        for kind in RecentRecords.kinds {
+        for kind in RecentRecords.loginKinds {
             records.bus.onChange(of: kind) { [rollback = records.rollback] id, version in
                 // After a loss of commits, a record that is not there may be one that was lost.
-                if version != nil || !rollback.isRecent { recent.forget(id, olderThan: version) }
+                if version != nil || !rollback.isRecent { recent.forgetLogin(id, olderThan: version) }
             }
         }
-        records.bus.onRemoval { recent.forget($0) }
     }
 
     func takeUp() async throws(StoreError) -> Bool { false }
@@ -67,13 +121,15 @@ struct LoginRecovery: RestoredRecords {
         guard records.rollback.isRecent else { return }
         let vault = records.vault
         var restored = 0
-        for batch in recent.all.inBatches(of: Self.batch) {
+        for batch in recent.logins.inBatches(of: Self.batch) {
             let versions = try await vault.versions(of: batch.map(\.id))
             let lost = zip(batch, versions).filter { ($1 ?? 0) < $0.version }
             restored += try await CredentialsRecords.count(lost, records.log) {
                 (record, version) async throws(StoreError) in
                 do throws(StoreError) {
-                    try await vault.commit([version.map { .replace(record, version: $0) } ?? .insert(record)])
+                    try await vault.commit(
+                        version.map { [.replace(record, version: $0)] }
+                            ?? [.require(RecordID(.tenant, record.id.tenant)), .insert(record)])
                     return true
                 } catch .conflict {
                     // Another replica was faster, or the tenant is gone.

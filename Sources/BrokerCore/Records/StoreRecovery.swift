@@ -36,12 +36,18 @@ final class StoreRecovery: Sendable {
     private var rollback: StoreRollback { records.rollback }
     private var memory: GrantMemory { records.memory }
 
-    /// In the order in which they are stored again.
-    private let others: [any RestoredRecords]
+    /// What is stored again beside credentials, in this order.
+    struct Others: Sendable {
+        /// What credentials are stored under.
+        let before: [any RestoredRecords]
+        let after: [any RestoredRecords]
 
-    init(
-        vault: Vault, records: CredentialsRecords, others: [any RestoredRecords], time: any Time, log: Log
-    ) {
+        var all: [any RestoredRecords] { before + after }
+    }
+
+    private let others: Others
+
+    init(vault: Vault, records: CredentialsRecords, others: Others, time: any Time, log: Log) {
         self.others = others
         self.vault = vault
         self.records = records
@@ -55,18 +61,20 @@ final class StoreRecovery: Sendable {
     func takeUp() async throws(BrokerError) {
         guard memory.isEnabled else { return }
         do throws(StoreError) {
+            try await records.journals.takeUp()
             try await memory.takeUp()
             var isAny = memory.count > 0
-            for records in others where try await records.takeUp() { isAny = true }
+            for records in others.all where try await records.takeUp() { isAny = true }
             if isAny { rollback.askForSweep() }
         } catch {
             log.error("journal_failed", [.store(error)])
             throw BrokerError(error)
         }
         do throws(StoreError) {
-            try await compareLineage()
+            try await records.losses.compare()
         } catch {
             // Connections report what happens from now on. What happened before the start is checked again later.
+            records.losses.comparisonFailed()
             rollback.askForSweep()
             log.storeFailed(error)
         }
@@ -88,10 +96,9 @@ final class StoreRecovery: Sendable {
     /// Tries once more to store again what the store has lost. To be called after `run` has returned, from a task that is not
     /// cancelled.
     func finish() async {
-        guard rollback.takeSweep() else { return }
         do throws(StoreError) {
-            _ = try await records.reconcileAll()
-            try await restoreOthers(isLastTime: true)
+            if rollback.takeSweep() { _ = try await restoreAll(isLastTime: true) }
+            try await records.journals.leave(isStored: isStored)
         } catch {
             log.storeFailed(error)
         }
@@ -111,6 +118,10 @@ final class StoreRecovery: Sendable {
             let hasLineage = try await lineage() != nil
             for id in rollback.takeRechecks() { _ = try await records.readWithLease(id) }
             if rollback.takeSweep() { try await recover() }
+            // Another replica may have noticed one more loss.
+            if hasLineage, rollback.isUnsettled { try await records.losses.compare() }
+            try await records.journals.register(isStored: isStored)
+            try await records.journals.report()
             return hasLineage ? Self.interval : nil
         } catch {
             // Not all rechecks that were taken may have been made.
@@ -132,11 +143,11 @@ final class StoreRecovery: Sendable {
 
     private func recover() async throws(StoreError) {
         do throws(StoreError) {
-            try await compareLineage()
+            try await records.losses.compare()
             let isHeld = rollback.remainingHold != nil
-            // Credentials first: refresh tokens are presented again once the hold is over.
-            var lost = try await records.reconcileAll()
-            try await restoreOthers(isLastTime: !isHeld)
+            var lost = try await restoreAll(isLastTime: !isHeld)
+            // The others wait for this.
+            try await records.journals.register(isStored: isStored)
             if isHeld {
                 // Another replica may store records again meanwhile that are older than this replica's.
                 while let rest = rollback.remainingHold, rest > Self.holdInterval {
@@ -144,8 +155,7 @@ final class StoreRecovery: Sendable {
                     if Task.isCancelled { throw .unavailable }
                     _ = try await lineage()
                 }
-                lost = try await records.reconcileAll()
-                try await restoreOthers(isLastTime: true)
+                lost = try await restoreAll(isLastTime: true)
             }
             report(lost)
         } catch {
@@ -154,8 +164,16 @@ final class StoreRecovery: Sendable {
         }
     }
 
-    private func restoreOthers(isLastTime: Bool) async throws(StoreError) {
-        for records in others { try await records.restoreLost(isLastTime: isLastTime) }
+    /// Whether nothing waits to be stored that the journal has.
+    private var isStored: Bool { records.countOfUnpublished == 0 }
+
+    /// Credentials as early as possible: refresh tokens are presented again once the hold is over.
+    /// - Returns: see `CredentialsRecords.reconcileAll`.
+    private func restoreAll(isLastTime: Bool) async throws(StoreError) -> Int {
+        for records in others.before { try await records.restoreLost(isLastTime: isLastTime) }
+        let lost = try await records.reconcileAll()
+        for records in others.after { try await records.restoreLost(isLastTime: isLastTime) }
+        return lost
     }
 
     private func report(_ lost: Int) {
@@ -167,72 +185,4 @@ final class StoreRecovery: Sendable {
         ]
         if lost > 0 { log.error("store_went_back", fields) } else { log.warning("store_went_back", fields) }
     }
-
-    // MARK: For processes that start later
-
-    private static let lineageID = RecordID(.lineage, .broker, key: "current")
-
-    /// Compares the store's present lineage with the one that is written in its records, and writes the present one there. So
-    /// a process that has just started learns of a failover that happened before.
-    private func compareLineage() async throws(StoreError) {
-        guard let present = try await vault.lineage() else { return }
-        let record = try await vault.read(Self.lineageID)
-        let noted = record.flatMap { NotedLineage($0.content.revealedBytes) }
-        if let noted, noted.isSame(as: present) {
-            let age = max(.zero, noted.noticed.duration(to: time.now))
-            if noted.follows, age < memory.span { rollback.note(noticed: age) }
-            return
-        }
-        if record != nil {
-            rollback.note()
-            // Before other processes find the present lineage written, and number events.
-            try await vault.resumeLog()
-        }
-        let new = NotedLineage(
-            system: present.system, timeline: present.timeline, noticed: time.now, follows: record != nil)
-        let open = OpenRecord(
-            id: Self.lineageID, version: (record?.version ?? 0) + 1, content: SecretBytes(new.encoded))
-        do throws(StoreError) {
-            try await vault.commit([record.map { .replace(open, version: $0.version) } ?? .insert(open)])
-        } catch .conflict {
-            // Another replica has written it.
-        }
-    }
-}
-
-/// The lineage of a store, as it is written in the store itself.
-private struct NotedLineage {
-    let system: Int64
-    let timeline: Int64
-    /// When a replica first saw it.
-    let noticed: Timestamp
-    /// Whether the store had another lineage before.
-    let follows: Bool
-
-    init(system: Int64, timeline: Int64, noticed: Timestamp, follows: Bool) {
-        self.system = system
-        self.timeline = timeline
-        self.noticed = noticed
-        self.follows = follows
-    }
-
-    init?(_ bytes: [UInt8]) {
-        guard let json = try? JSONValue(parsing: bytes), let system = json["system"]?.integer,
-            let timeline = json["timeline"]?.integer, let noticed = json["noticed"]?.integer,
-            let follows = json["follows"]?.bool
-        else { return nil }
-        self.init(
-            system: system, timeline: timeline, noticed: Timestamp(milliseconds: noticed), follows: follows)
-    }
-
-    var encoded: [UInt8] {
-        JSONWriter.object { json in
-            json.member("system", system)
-            json.member("timeline", timeline)
-            json.member("noticed", noticed.milliseconds)
-            json.member("follows", follows)
-        }
-    }
-
-    func isSame(as lineage: StoreLineage) -> Bool { system == lineage.system && timeline == lineage.timeline }
 }

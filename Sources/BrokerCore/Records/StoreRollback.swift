@@ -29,6 +29,8 @@ final class StoreRollback: Sendable {
         var boundary: Int64 = 0
         /// Every record that a replica has stored again has this version or a higher one.
         var restoredFrom: Int64 = 0
+        /// How many losses this process has noticed by itself, and when the last one, by the time of day.
+        var own: (count: Int, last: Timestamp?) = (0, nil)
         var mustSweep = false
         var counts = Counts()
         var rechecks: Set<CredentialsID> = []
@@ -62,18 +64,20 @@ final class StoreRollback: Sendable {
 
     /// The store has lost commits.
     /// - Parameter earlier: how long ago another process noticed that; nil where this process notices it now.
-    func note(noticed earlier: Duration? = nil) {
-        if span == .zero { return }
-        let now = time.monotonic
+    /// - Returns: whether it counts as one more loss that this process has noticed.
+    @discardableResult
+    func note(noticed earlier: Duration? = nil) -> Bool {
+        if span == .zero { return false }
+        let (now, wall) = (time.monotonic, time.now)
         let noticed = now.advanced(by: .zero - (earlier ?? .zero))
-        let boundary = time.now.advanced(by: .zero - (earlier ?? .zero)).milliseconds * 1000
-        state.withLock { state in
+        let boundary = wall.advanced(by: .zero - (earlier ?? .zero)).milliseconds * 1000
+        let isNew = state.withLock { state in
             // Every connection may report the same loss. Within the second, the store may also have lost commits once more.
             if let last = state.noticed, earlier == nil, noticed < last.advanced(by: .seconds(1)) {
                 state.mustSweep = true
-                return
+                return false
             }
-            if let last = state.noticed, earlier != nil, noticed <= last { return }
+            if let last = state.noticed, earlier != nil, noticed <= last { return false }
             if state.noticed.map({ $0.advanced(by: Self.hold) <= now }) ?? true { state.counts = Counts() }
             // Another replica may have noticed it first, and its clock may be behind this one's.
             if state.noticed.map({ $0.advanced(by: Self.spread) <= now }) ?? true {
@@ -83,10 +87,16 @@ final class StoreRollback: Sendable {
             state.boundary = max(state.boundary, boundary)
             state.holdStart = max(state.holdStart, noticed)
             state.mustSweep = true
+            if earlier == nil { state.own = (state.own.count + 1, wall) }
             holdEnd.store(state.holdStart.advanced(by: Self.hold).nanoseconds, ordering: .releasing)
+            return earlier == nil
         }
         wakeUps.signal(0)
+        return isNew
     }
+
+    /// How many losses this process has noticed by itself, and when the last one.
+    var noticed: (count: Int, last: Timestamp?) { state.withLock { $0.own } }
 
     /// The store has not answered. The hold begins anew, unless it had ended by when the store was asked.
     func storeFailed() {

@@ -126,7 +126,12 @@ final class RenewalRun {
     private func converse(_ first: RenewalAttempt.Step) async throws(BrokerError) -> RenewalAttempt.Step? {
         let (id, tenant, spends) = (request.id, request.tenant, basis.spendsRefreshToken)
         guard let server = try await calls.findServer(basis) else { return nil }
-        if spends { try await renewer.records.waitForOthersAfterRollback(id, basis.snapshot.version) }
+        if spends {
+            try await renewer.records.waitForOthersAfterRollback(
+                id, basis.snapshot.version,
+                // A provider accepts a spent token again only for a short time, and then does not punish its use.
+                heedsJournals: !(attempt.isUncertain && attempt.isWithinGrace(at: elapsed)))
+        }
         do throws(BrokerError) {
             return try await renewer.providers.endpoint.budget.withPlace(
                 for: tenant.configuration.client, at: server, of: tenant.name, request.urgency,

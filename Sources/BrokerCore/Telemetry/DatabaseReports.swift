@@ -1,4 +1,5 @@
 internal import Containers
+package import CredentialStore
 package import Postgres
 internal import Reactor
 internal import Synchronization
@@ -14,6 +15,7 @@ package final class DatabaseReports: Sendable {
     /// Of far more kinds than there are SQLSTATEs that a database gives at a time.
     private let kinds = Mutex(BoundedTable<String, LineBound>(capacity: 100))
     private let last = Mutex<PostgresError?>(nil)
+    private let flaws = Mutex<Set<DurabilityFlaw>>([])
 
     private static let pause: Duration = .seconds(1)
 
@@ -50,6 +52,12 @@ package final class DatabaseReports: Sendable {
         if let count {
             TraceContext.leaving { log.warning("database_failed", [.database(error), .count(count)]) }
         }
+    }
+
+    /// Logs each reason why commits may be gone after a crash of the server once.
+    package func note(_ flaw: DurabilityFlaw) {
+        guard flaws.withLock({ $0.insert(flaw).inserted }) else { return }
+        TraceContext.leaving { log.warning("database_not_durable", [.durability(flaw)]) }
     }
 
     /// The last error of the database, in words for operators; nil where there was none.

@@ -1,7 +1,9 @@
 package import CredentialStore
 internal import Cryptography
+package import ExternalText
 package import HTTPCodec
 package import HTTPSClient
+package import JOSE
 internal import JSON
 package import OAuth
 package import Postgres
@@ -137,6 +139,9 @@ package struct LogField: Sendable {
     package static func database(_ error: PostgresError) -> LogField {
         .init("database_error", String(reflecting: error))
     }
+    static func journal(_ journal: RegisteredJournal) -> LogField { .init("journal", journal.id) }
+    static func host(of journal: RegisteredJournal) -> LogField { .init("host", journal.host) }
+    package static func durability(_ flaw: DurabilityFlaw) -> LogField { .init("setting", flaw.text) }
     package static func databaseLink(_ link: PostgresLink) -> LogField { .init("link", link.description) }
     package static func listenLink(_ link: PostgresLink) -> LogField { .init("listen_link", link.description) }
     package static func fileStore(_ error: FileStoreError) -> LogField { .init("file_store_error", error.description) }
@@ -152,6 +157,13 @@ package struct LogField: Sendable {
     package static func providerError(of error: BrokerError) -> LogField? {
         error.errorCode.map { .init("provider_error", $0) }
     }
+
+    /// The name of a provider's public key, `-` where it has none that can be shown.
+    package static func keyID(_ name: WireText?) -> LogField {
+        .init("key_id", name.flatMap { ErrorText.presentable($0.prefix(64)) } ?? "-")
+    }
+    /// What is wrong with a provider's public key. The text has no part of it.
+    package static func keyFault(_ fault: JSONWebKeyError) -> LogField { .init("fault", fault.description) }
 
     /// - Parameter code: the provider's error code, which `ErrorText` has checked.
     static func providerError(code: String) -> LogField { .init("provider_error", code) }

@@ -18,7 +18,7 @@ extension TenantConfiguration {
         let clientID = reader.requiredString("client_id", limit: 512)
         let secret = reader.string("client_secret", limit: 4096)
         let uniqueKey = reader.string("client_unique_key", limit: 512)
-        let scopes = reader.strings("scopes") {
+        let scopes = reader.strings("scopes", atMost: ScopeSet.most) {
             ScopeSet([$0]) == nil ? "must be one scope: visible ASCII without space, quote or backslash" : nil
         }
         self.init(
@@ -83,6 +83,7 @@ extension TenantConfiguration {
         }
         clientAuthentication = reader.choice(
             "token_endpoint_auth_method", ProviderPreset.ClientAuthentication.self)
+        repeatsClientID = reader.bool("client_id_in_body")
         allowedRedirectURIs = reader.strings("allowed_redirect_uris", check: RedirectURI.fault)?.map(\.text) ?? []
         allowedReturnURIs = reader.strings("allowed_return_uris", check: Self.returnURIFault)?.map(\.text) ?? []
         browserBinding = reader.choice("browser_binding", BrowserBinding.self) ?? .whenStartedHere
@@ -101,6 +102,9 @@ extension TenantConfiguration {
                 accessToken: reader.object("access_token", Self.expectations),
                 refreshToken: reader.object("refresh_token", Self.expectations),
                 jwks: Self.providerURI(&reader, "jwks", rules))
+        }
+        trustedAudiences = reader.strings("trusted_audiences", atMost: 100) {
+            (1...2048).contains($0.count) ? nil : "must have 1 to 2048 bytes"
         }
         if let verification = effectiveTokenVerification, verification.verifiesTokens, configuredKeys == nil,
             configuredServer != nil, !hasUnusableAddresses
@@ -156,9 +160,9 @@ extension TenantConfiguration {
     }
 
     private static func expectations(_ reader: inout ObjectReader) -> TokenVerification.Expectations {
-        let names = SignatureAlgorithm.allCases.map(\.rawValue)
+        let names = SignatureAlgorithm.names
         let algorithms = reader.strings("algorithms", allowsEmpty: false, atMost: names.count) { text in
-            SignatureAlgorithm(text) == nil ? "must be one of " + names.joined(separator: ", ") : nil
+            SignatureAlgorithm(named: text) == nil ? "must be one of " + names.joined(separator: ", ") : nil
         }
         let scope = reader.string("scope")
         let scopes = scope.flatMap { ScopeSet($0.split(at: " ")) }
@@ -168,7 +172,7 @@ extension TenantConfiguration {
         }
         return TokenVerification.Expectations(
             issuer: reader.string("issuer"), audience: reader.string("audience"), scopes: scopes,
-            algorithms: algorithms.map { Set($0.compactMap { SignatureAlgorithm($0) }) },
+            algorithms: algorithms.map { Set($0.compactMap { SignatureAlgorithm(named: $0) }) },
             leeway: reader.integer("leeway", in: TokenVerification.leewaySeconds).map { .seconds($0) })
     }
 
@@ -319,6 +323,8 @@ extension TenantConfiguration {
             }
         }
         json.memberIfPresent("token_endpoint_auth_method", clientAuthentication?.rawValue)
+        if let repeatsClientID { json.member("client_id_in_body", repeatsClientID) }
+        if let trustedAudiences { json.member("trusted_audiences", trustedAudiences.map(\.text)) }
         json.member("allowed_redirect_uris", allowedRedirectURIs)
         json.member("allowed_return_uris", allowedReturnURIs)
         json.member("browser_binding", browserBinding.rawValue)

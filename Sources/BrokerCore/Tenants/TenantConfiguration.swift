@@ -92,6 +92,11 @@ package struct TenantConfiguration: Sendable, Equatable {
     package var requestHeaders = RequestHeaders.none
     /// How signed tokens are verified; its members replace those of the preset. Nil for the preset's.
     package var tokenVerification: TokenVerification?
+    /// Further audiences that an ID token may have. Nil permits any, where the token says that it was issued to the client.
+    package var trustedAudiences: [WireText]?
+    /// Whether the identifier of a client that authenticates by HTTP Basic is in the form of a request, too; nil for the
+    /// preset's.
+    package var repeatsClientID: Bool?
     /// How requests are repeated; its members replace those of the preset.
     package var retry = RetrySettings()
     /// Nil where the broker takes no part in logins between apps.
@@ -208,17 +213,36 @@ package struct TenantConfiguration: Sendable, Equatable {
             server?.deviceAuthorizationEndpoint = metadata.deviceAuthorizationEndpoint
         }
         if clientAuthentication == nil, let supported = metadata.clientAuthenticationMethods {
-            server?.clientAuthentication =
-                supported.contains(preset.clientAuthentication)
-                ? preset.clientAuthentication : supported.first ?? preset.clientAuthentication
+            let method = authentication(among: supported)
+            server?.clientAuthentication = method
+            if client.clientSecret != nil, !preset.prefersOwnAuthentication {
+                server?.alternativeAuthentication = supported.first { $0 != method && $0 != .none }
+            }
         }
         if let method = server?.clientAuthentication {
             // At an endpoint that the tenant names, the client authenticates as at the token endpoint.
             server?.revocationAuthentication =
-                endpoints.revocation == nil ? metadata.revocationAuthentication(besideTokens: method) : method
+                endpoints.revocation == nil
+                ? metadata.revocationAuthentication(besideTokens: method, hasSecret: client.clientSecret != nil)
+                : method
+        }
+        if let alternative = server?.alternativeAuthentication,
+            endpoints.revocation != nil || metadata.revocationAuthenticationMethods?.contains(alternative) != false
+        {
+            server?.alternativeRevocationAuthentication = alternative
         }
         if server?.revocationEndpoint == nil { server?.revocationEndpoint = metadata.revocationEndpoint }
         return server
+    }
+
+    /// How the client authenticates at a provider that announces these methods, where the tenant names none: by the first one
+    /// that fits what the client has.
+    private func authentication(
+        among supported: [ProviderPreset.ClientAuthentication]
+    ) -> ProviderPreset.ClientAuthentication {
+        let own = preset.clientAuthentication
+        if preset.prefersOwnAuthentication, supported.contains(own) { return own }
+        return supported.first { ($0 == .none) == (client.clientSecret == nil) } ?? own
     }
 
     private func server(authorization: String?, token: String?) -> AuthorizationServer? {
@@ -237,6 +261,7 @@ package struct TenantConfiguration: Sendable, Equatable {
         server.logoutEndpoint = endpoints.logout ?? endpoint(preset.paths.logout)
         server.challengeEndpoint = challengeEndpoint(issuer: issuer)
         server.requestHeaders = requestHeaders
+        server.repeatsClientID = repeatsClientID ?? preset.repeatsClientID
         server.schedule = schedule
         return server
     }
@@ -297,11 +322,14 @@ package struct ProviderMetadata: Sendable, Equatable {
     }
 
     /// How a client authenticates at the revocation endpoint (RFC 8414 §2: where no method is named, by HTTP Basic).
-    /// - Parameter method: its method at the token endpoint, which is used wherever the provider supports it.
+    /// - Parameters:
+    ///   - method: its method at the token endpoint, which is used wherever the provider supports it.
+    ///   - hasSecret: whether the client has a secret, which is then used where a method for it is named.
     func revocationAuthentication(
-        besideTokens method: ProviderPreset.ClientAuthentication
+        besideTokens method: ProviderPreset.ClientAuthentication, hasSecret: Bool
     ) -> ProviderPreset.ClientAuthentication {
         guard let methods = revocationAuthenticationMethods else { return .clientSecretBasic }
-        return methods.contains(method) ? method : methods.first ?? method
+        if methods.contains(method) { return method }
+        return methods.first { ($0 != .none) == hasSecret } ?? methods.first ?? method
     }
 }

@@ -169,26 +169,17 @@ package final class TenantDirectory: Sendable {
         }
     }
 
-    /// Removes the tenant with everything under it. Returns whether there was one.
-    package func delete(_ name: TenantName) async throws(BrokerError) -> Bool {
+    /// Removes the tenant with everything under it. Returns the version that its record had, also of one that cannot be opened; nil
+    /// where there was none.
+    package func delete(_ name: TenantName) async throws(BrokerError) -> Int64? {
         // The store may have removed the tenant although its answer was lost.
         defer { cache.remove(name) }
         do throws(StoreError) {
-            let existed = try await exists(name)
+            let version = try await vault.version(of: RecordID(.tenant, name))
             try await vault.commit([.removeAll(name)])
-            return existed
+            return version
         } catch {
             throw BrokerError(error)
-        }
-    }
-
-    /// A record that cannot be opened counts as existing, so that an operator can delete the tenant.
-    private func exists(_ name: TenantName) async throws(StoreError) -> Bool {
-        do throws(StoreError) {
-            return try await vault.read(RecordID(.tenant, name)) != nil
-        } catch {
-            if case .damaged = error { return true }
-            throw error
         }
     }
 

@@ -80,6 +80,11 @@ package final class Tombstones: Sendable {
         return true
     }
 
+    /// Whether the store's tombstones say that the record has ended.
+    func hasEnded(_ record: OpenRecord) async throws(StoreError) -> Bool {
+        record.version <= (try await storedPage(TombstonePage.ID(of: record.id)).lastEnded(record.id))
+    }
+
     /// Up to which version the record has ended, as far as the caches know; 0 where it has no tombstone. Does not suspend while
     /// the caches have what it takes.
     private func lastEnded(_ record: RecordID) async throws(StoreError) -> Int64 {

@@ -331,6 +331,7 @@ extension RecordID {
             "credentials that a provider granted and that are not in the database: the user under storage key \(key) "
                 + "of tenant \(tenant) may have to log in again"
         case .process: "nothing: other replicas wait a few seconds for the leases of the process that died"
+        case .journal: "nothing: its replica registers its journal again"
         case .granted:
             "nothing, unless the database loses the commits of some minutes: then the user under storage key \(key) "
                 + "of tenant \(tenant) may have to log in again"

@@ -12,7 +12,7 @@ enum CommitNotice {
     static let anything = "*"
 
     /// The payload for a commit. Nil when the commit only takes leases, moves due marks, adds to the audit log or writes a
-    /// replica's report, which other replicas do not cache.
+    /// replica's report or registration, which other replicas do not cache.
     static func text(_ changes: [RecordChange]) -> String? {
         var text = ""
         var grown: [TenantName] = []
@@ -26,7 +26,7 @@ enum CommitNotice {
             switch change {
             case .insert(let record), .replace(let record, _, _):
                 let id = record.id
-                if id.kind == .process { continue }
+                if id.kind == .process || id.kind == .journal { continue }
                 line("w", String(record.version), id.kind.rawValue, id.tenant.description, id.key)
             case .release(let id, let version, _, _):
                 line("w", String(version), id.kind.rawValue, id.tenant.description, id.key)

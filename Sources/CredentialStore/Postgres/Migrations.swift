@@ -232,6 +232,6 @@ enum Migrations {
                 Statements.recordMigration, [.integer(migration.version), .integer(migration.compatible)],
                 until: deadline)
         }
-        _ = try await connection.execute(Statements.commit, until: deadline)
+        _ = try await connection.pipeline(StoreDurability.commit, until: deadline)
     }
 }

@@ -11,17 +11,17 @@ internal import Reactor
 /// the flush of the write-ahead log. The server has received the notification when it commits, so it is sent even if
 /// this process dies. When its outcome is unknown, `CommitNotifier` sends a replacement.
 enum PostgresCommit {
-    /// One statement, which is a transaction by itself. It affects one row, or is in conflict.
+    /// One statement, which is a transaction by itself with the one that makes it durable. It affects one row, or is in
+    /// conflict.
     case alone(PostgresCommand)
-    /// A whole transaction, with its COMMIT at `end`. The statement at `decisive` returns or affects one row, or is in
+    /// A whole transaction, with its COMMIT at `end`, behind `makeDurable`. The statement at `decisive` returns or affects one row, or is in
     /// conflict; then the other statements have no effect. With nil no conflict is possible.
     case inOne([PostgresCommand], decisive: Int?, end: Int)
     /// The beginning of a transaction, in which each statement of `decisive` must affect one row or is in conflict; and
-    /// the rest, with the COMMIT at `end`.
+    /// the rest, with the COMMIT at `end`, behind `makeDurable`.
     case inTwo(first: [PostgresCommand], decisive: [Int], last: [PostgresCommand], end: Int)
 
     private static let begin = PostgresCommand(Statements.begin)
-    private static let commit = PostgresCommand(Statements.commit)
 
     /// - Parameters:
     ///   - changes: in lock order.
@@ -33,7 +33,8 @@ enum PostgresCommit {
                 return
             }
             self = .inOne(
-                [Self.begin, statement, Self.commit, Self.notify(notice, of: changes)], decisive: 1, end: 2)
+                [Self.begin, statement] + StoreDurability.commit + [Self.notify(notice, of: changes)], decisive: 1,
+                end: 3)
             return
         }
         var first: [PostgresCommand] = []
@@ -66,9 +67,10 @@ enum PostgresCommit {
         first = [Self.begin] + first
         if decisive.isEmpty {
             self = .inOne(
-                first + rest + [Self.commit] + notices, decisive: nil, end: first.count + rest.count)
+                first + rest + StoreDurability.commit + notices, decisive: nil, end: first.count + rest.count + 1)
         } else {
-            self = .inTwo(first: first, decisive: decisive, last: rest + [Self.commit] + notices, end: rest.count)
+            self = .inTwo(
+                first: first, decisive: decisive, last: rest + StoreDurability.commit + notices, end: rest.count + 1)
         }
     }
 
@@ -80,7 +82,7 @@ enum PostgresCommit {
         }
         switch self {
         case .alone(let command):
-            return .inOne([Self.begin, query, command, Self.commit], decisive: 2, end: 3)
+            return .inOne([Self.begin, query, command] + StoreDurability.commit, decisive: 2, end: 4)
         case .inOne(let commands, let decisive, let end):
             return .inOne(withQuery(commands), decisive: decisive.map { $0 + 1 }, end: end + 1)
         case .inTwo(let first, let decisive, let last, let end):

@@ -7,6 +7,7 @@ struct PostgresCommitter: Sendable {
     let database: StoreDatabase
     let log: PostgresLog
     let lineageWatch: LineageWatch
+    let durability: StoreDurability
     /// Nil when other replicas are not notified.
     let notifier: CommitNotifier?
 
@@ -86,8 +87,11 @@ struct PostgresCommitter: Sendable {
         let known = lineageWatch.known()
         switch commit {
         case .alone(let command):
-            return try await database.pool.execute(command.statement, command.parameters, until: deadline)
-                .affectedRows == 1
+            let results = try await database.pool.withConnection(until: deadline) { connection throws(PostgresError) in
+                try await connection.pipeline([PostgresCommand(Statements.makeDurable), command], until: deadline)
+            }
+            durability.note(results[0])
+            return results[1].affectedRows == 1
         case .inOne(let commands, let decisive, let end):
             let results = try await database.onConnection(until: deadline) { connection throws(PostgresError) in
                 try await conclude(commands, end: end, on: connection, until: deadline)
@@ -113,6 +117,7 @@ struct PostgresCommitter: Sendable {
         _ commands: [PostgresCommand], end: Int, on connection: PostgresConnection, until deadline: MonotonicInstant
     ) async throws(PostgresError) -> [PostgresResult] {
         let (results, failure) = await connection.outcome(of: commands, until: deadline)
+        if results.count >= end { durability.note(results[end - 1]) }
         if let failure {
             guard results.count > end else { throw failure }
             // The commit took place. Only the notification failed.

@@ -64,8 +64,8 @@ struct PostgresLog: Sendable {
             try await database.transaction(
                 [
                     PostgresCommand(Statements.begin), PostgresCommand(Statements.lockLog),
-                    PostgresCommand(Statements.skipSequences, [.integer(end)]), PostgresCommand(Statements.commit),
-                ], until: deadline)
+                    PostgresCommand(Statements.skipSequences, [.integer(end)]),
+                ] + StoreDurability.commit, until: deadline)
         }
     }
 
@@ -79,9 +79,7 @@ struct PostgresLog: Sendable {
             results throws(PostgresError) in
             guard let last = try results[1].first?.integer(0) else { throw Self.noRow }
             if lineageWatch.note(sequence: last, since: known) != nil { return nil }
-            return [
-                PostgresCommand(Statements.number, [.integer(Self.assignedAtOnce)]), PostgresCommand(Statements.commit),
-            ]
+            return [PostgresCommand(Statements.number, [.integer(Self.assignedAtOnce)])] + StoreDurability.commit
         }
         guard let row = results?[0].first, let last = try row.integer(0), let trimmed = try row.integer(1),
             let count = try row.integer(2)
@@ -120,8 +118,8 @@ struct PostgresLog: Sendable {
             guard let trimmed else { return nil }
             return [
                 PostgresCommand(Statements.trim, [.integer(trimmed)]),
-                PostgresCommand(Statements.noteTrimmed, [.integer(trimmed)]), PostgresCommand(Statements.commit),
-            ]
+                PostgresCommand(Statements.noteTrimmed, [.integer(trimmed)]),
+            ] + StoreDurability.commit
         }?.first?.affectedRows ?? 0
     }
 

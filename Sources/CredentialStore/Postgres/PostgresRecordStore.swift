@@ -46,6 +46,7 @@ package struct PostgresRecordStore: RecordStore {
     ///   - listening: how `watch` hears of commits. Default automatic.
     ///   - heartbeat: how soon `watch` notices a connection that has died. Default: every 2 s, with a limit of 3 s.
     ///   - revalidateAfter: how old a cached value may become before it is revalidated. Default 5 s.
+    ///   - reportFlaw: called with each reason why commits may be gone after a crash of the server, also more than once.
     ///   - report: called with each error before it becomes a `StoreError`, which says less. Called on `loop` or on the
     ///     caller's executor. Must not block.
     /// - Throws: `.unavailable` when PostgreSQL cannot be reached or refuses; `.damaged` when this build cannot work
@@ -53,7 +54,9 @@ package struct PostgresRecordStore: RecordStore {
     package static func open(
         _ configuration: PostgresConfiguration, on loop: EventLoop, resolver: NameResolver, migrates: Bool = true,
         listening: Listening = .automatic, heartbeat: PostgresListener.Settings = PostgresListener.Settings(),
-        revalidateAfter: Duration = .seconds(5), report: @escaping @Sendable (PostgresError) -> Void = { _ in }
+        revalidateAfter: Duration = .seconds(5),
+        reportFlaw: @escaping @Sendable (DurabilityFlaw) -> Void = { _ in },
+        report: @escaping @Sendable (PostgresError) -> Void = { _ in }
     ) async throws(StoreError) -> PostgresRecordStore {
         let lineage = LineageWatch(usesPooler: configuration.usesPooler, report: report)
         let sessions = SessionCheck(usesPooler: configuration.usesPooler)
@@ -82,19 +85,25 @@ package struct PostgresRecordStore: RecordStore {
         }
         let store = PostgresRecordStore(
             StoreDatabase(pool: pool, timeout: configuration.statementTimeout, report: report),
-            revalidateAfter: revalidateAfter, feed: feed, lineage: lineage, notifier: notifier)
+            revalidateAfter: revalidateAfter, feed: feed, lineage: lineage,
+            durability: StoreDurability(report: reportFlaw), notifier: notifier)
         do throws(StoreError) {
             try await store.prepareSchema(migrates: migrates)
         } catch {
             await store.close()
             throw error
         }
+        do throws(StoreError) {
+            for flaw in try await store.durabilityFlaws() { reportFlaw(flaw) }
+        } catch {
+            // Reported. A server that does not tell its settings can still be used.
+        }
         return store
     }
 
     private init(
         _ database: StoreDatabase, revalidateAfter: Duration?, feed: CommitFeed, lineage: LineageWatch,
-        notifier: CommitNotifier?
+        durability: StoreDurability, notifier: CommitNotifier?
     ) {
         self.database = database
         self.revalidateAfter = revalidateAfter
@@ -102,7 +111,8 @@ package struct PostgresRecordStore: RecordStore {
         lineageWatch = lineage
         self.notifier = notifier
         log = PostgresLog(database: database, lineageWatch: lineage)
-        committer = PostgresCommitter(database: database, log: log, lineageWatch: lineage, notifier: notifier)
+        committer = PostgresCommitter(
+            database: database, log: log, lineageWatch: lineage, durability: durability, notifier: notifier)
     }
 
     // MARK: Reading
@@ -235,12 +245,12 @@ package struct PostgresRecordStore: RecordStore {
                     [.integer(placed.sequence), .bytes(placed.entry.sealed), .bytes(change.sealed)])
             }
         }
-        let commands = [PostgresCommand(Statements.begin)] + updates + [PostgresCommand(Statements.commit)]
+        let commands = [PostgresCommand(Statements.begin)] + updates + StoreDurability.commit
         let deadline = database.deadline
         let results = try await database.repeating { () async throws(PostgresError) in
             try await database.transaction(commands, until: deadline)
         }
-        return results.dropFirst().dropLast().count { $0.affectedRows == 1 }
+        return results.dropFirst().prefix(updates.count).count { $0.affectedRows == 1 }
     }
 
     package func removeExpired(before now: Timestamp, limit: Int) async throws(StoreError) -> Int {
@@ -306,8 +316,8 @@ package struct PostgresRecordStore: RecordStore {
             try await database.transaction(
                 [
                     PostgresCommand(Statements.begin), PostgresCommand(Statements.permitAuditRemoval),
-                    PostgresCommand(Statements.removeAuditChain, [.text(chain)]), PostgresCommand(Statements.commit),
-                ], until: deadline)
+                    PostgresCommand(Statements.removeAuditChain, [.text(chain)]),
+                ] + StoreDurability.commit, until: deadline)
         }
     }
 
@@ -329,6 +339,11 @@ package struct PostgresRecordStore: RecordStore {
                 try await lineageWatch.ask(connection, until: deadline)
             }
         }
+    }
+
+    /// Why commits may be gone after a crash of the server.
+    package func durabilityFlaws() async throws(StoreError) -> [DurabilityFlaw] {
+        try await StoreDurability.flaws(in: database)
     }
 
     package func resumeLog() async throws(StoreError) {

@@ -432,6 +432,13 @@ enum Statements {
     static let commit = PostgresStatement("COMMIT")
     static let rollback = PostgresStatement("ROLLBACK")
 
+    /// In a transaction, before its COMMIT; see `StoreDurability`. Returns a row where the value was off.
+    static let makeDurable = PostgresStatement(
+        """
+        SELECT set_config('synchronous_commit', 'on', true)
+        WHERE current_setting('synchronous_commit', true) = 'off'
+        """, isPrepared: true)
+
     // MARK: The server and the schema
 
     static let state = PostgresStatement(
@@ -457,6 +464,18 @@ enum Statements {
                 ('token_broker_schema', 'SELECT'), ('token_broker_audit', $1)
         ) AS tables (table_name, privileges)
         ORDER BY table_name
+        """)
+
+    /// Whether the settings are off on which it depends that a commit outlives a crash, and the numbers, from 1, of those of the
+    /// tables $1 that a crash empties.
+    static let durability = PostgresStatement(
+        """
+        SELECT current_setting('synchronous_commit', true) IS NOT DISTINCT FROM 'off',
+            current_setting('fsync', true) IS NOT DISTINCT FROM 'off',
+            current_setting('full_page_writes', true) IS NOT DISTINCT FROM 'off',
+            coalesce((SELECT array_agg(number ORDER BY number)
+                FROM unnest($1::text[]) WITH ORDINALITY AS stored (name, number)
+                JOIN pg_class ON oid = to_regclass(name) WHERE relpersistence = 'u'), '{}')
         """)
 
     /// The system identifier, the timeline in hexadecimal digits, and the flushed end of the write-ahead log, which

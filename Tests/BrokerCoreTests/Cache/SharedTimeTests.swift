@@ -210,7 +210,65 @@ internal import Testing
         #expect(SharedTime(machine).now == machine.now)
     }
 
+    /// A step that is believed at once, and one that is not; then that one's end, or that it lasts.
+    @Test(arguments: [(60_000, 0, 60_000), (60_001, 179_999, 0), (60_001, 180_000, 60_001)])
+    func `follows a large step of the wall clock only once that has lasted`(step: Int, age: Int, lead: Int) async throws
+    {
+        let manual = ManualTime()
+        let machine = MachineTime(manual)
+        let vault = try Self.vault(MemoryRecordStore())
+        let time = SharedTime(machine)
+        machine.setWallClock(by: .milliseconds(step))
+        _ = try await time.adjust(by: vault)
+        manual.advance(by: .milliseconds(age))
+        _ = try await time.adjust(by: vault)
+        #expect(manual.now.duration(to: time.now) == .milliseconds(lead))
+    }
+
+    @Test func `forgets a step of the wall clock that did not last, and begins anew with another one`() async throws {
+        let manual = ManualTime()
+        let machine = MachineTime(manual)
+        let vault = try Self.vault(MemoryRecordStore())
+        let time = SharedTime(machine)
+        func lead() -> Duration { manual.now.duration(to: time.now) }
+        let year = Duration.seconds(365 * 86_400)
+        for _ in 0..<100 {
+            machine.setWallClock(by: year)
+            #expect(try await time.adjust(by: vault) == .behindWallClock(year))
+            manual.advance(by: .seconds(10))
+            machine.setWallClock(by: .zero - year)
+            #expect(try await time.adjust(by: vault) == .unchanged)
+        }
+        // Each step is another one.
+        for count in 1...100 {
+            machine.setWallClock(by: year)
+            #expect(try await time.adjust(by: vault) == .behindWallClock(year * count))
+            manual.advance(by: .seconds(10))
+        }
+        #expect(lead() == .zero)
+        manual.advance(by: .seconds(170))
+        #expect(try await time.adjust(by: vault) == .movedByWallClock(year * 100))
+    }
+
     // MARK: The log
+
+    @Test func `says once that the wall clock of a store of one writer is not believed`() async throws {
+        let machine = MachineTime(ManualTime())
+        let vault = try Self.vault(MemoryRecordStore())
+        let time = SharedTime(machine)
+        let logged = Mutex<[String]>([])
+        let log = Log(threshold: .info, time: machine) { line in
+            logged.withLock { $0.append(String(decoding: line, as: UTF8.self)) }
+        }
+        for _ in 0..<2 {
+            machine.setWallClock(by: .seconds(3600))
+            for _ in 0..<3 { await time.adjust(by: vault, log) }
+            #expect(logged.withLock { $0.count { $0.contains("wall_clock_doubted") } == 1 && $0.count == 1 })
+            machine.setWallClock(by: .seconds(-3600))
+            await time.adjust(by: vault, log)
+            logged.withLock { $0 = [] }
+        }
+    }
 
     @Test(arguments: [(201, 0), (202, 1), (-201, 0), (-202, 1), (90_000, 1)])
     func `says once that the database's clock differs by more than a fifth of a second`(

@@ -5,8 +5,10 @@ internal import ExternalText
 internal import HTTPCodec
 internal import HTTPSClient
 internal import JOSE
+internal import JSON
 internal import OAuth
 internal import Reactor
+internal import Synchronization
 internal import Testing
 
 @Suite(.timeLimit(.minutes(1))) struct `Keys of a provider` {
@@ -31,10 +33,11 @@ internal import Testing
     }
 
     /// A token that is signed with `key`.
-    private static func token(_ key: PrivateJSONWebKey) throws -> CompactJWS {
-        try CompactJWS(
-            parsing: TokenSigner(key, algorithm: .es256).sign(Array("{}".utf8)),
-            policy: JWSPolicy(algorithms: [.es256]))
+    private static func token(_ key: PrivateJSONWebKey, _ claims: String = "{}") throws -> CompactJWS {
+        let algorithm: SignatureAlgorithm = key.publicJWK.misfit(for: .es256) == nil ? .es256 : .rs256
+        return try CompactJWS(
+            parsing: TokenSigner(key, algorithm: algorithm).sign(Array(claims.utf8)),
+            policy: JWSPolicy(algorithms: [algorithm]))
     }
 
     /// An answer with a set of keys.
@@ -52,9 +55,9 @@ internal import Testing
 
     /// What verifying a token that is signed with `key` comes to; nil when it is verified.
     private func failure(
-        _ key: PrivateJSONWebKey, at address: String = address, pins: [String]? = nil
+        _ key: PrivateJSONWebKey, _ claims: String = "{}", at address: String = address, pins: [String]? = nil
     ) async throws -> ProviderKeys.Failure? {
-        let token = try Self.token(key)
+        let token = try Self.token(key, claims)
         do throws(ProviderKeys.Failure) {
             _ = try await keys.verified(token, at: address, for: Self.configuration(pins: pins))
             return nil
@@ -215,12 +218,97 @@ internal import Testing
         #expect(transport.seen.count == 2)
     }
 
-    @Test func `do not verify what another has signed, and are not fetched for it`() async throws {
-        transport.enqueue(Self.set(Self.first))
+    @Test func `do not verify what another has signed, for which they are fetched every 30 s at most`() async throws {
+        transport.always(Self.set(Self.first))
         #expect(try await failure(Self.first) == nil)
-        time.advance(by: .seconds(60))
-        #expect(try await failure(Self.key("first")) == .refused(.signature))
+        for round in 1...2 {
+            time.advance(by: .seconds(30))
+            for _ in 0..<3 { #expect(try await failure(Self.key("first")) == .refused(.signature)) }
+            #expect(transport.seen.count == 1 + round)
+        }
+    }
+
+    @Test(arguments: [Self.key("first"), PrivateJSONWebKey(rsa, keyID: "first")])
+    func `are fetched again once where one has been replaced under its name`(new: PrivateJSONWebKey) async throws {
+        transport.enqueue(Self.set(Self.first), Self.set(new))
+        #expect(try await failure(Self.first) == nil)
+        time.advance(by: .seconds(30))
+        #expect(try await failure(new) == nil)
+        #expect(try await failure(new) == nil)
+        #expect(transport.seen.count == 2)
+    }
+
+    /// RSA keys take long to make.
+    private static let rsa: PrivateKey = {
+        guard let key = try? PrivateKey.generate(.rsa(bits: 2048)) else { fatalError("no key was made") }
+        return key
+    }()
+
+    /// When a token was signed, from when the keys were fetched, and whether a key of its name may have come since.
+    @Test(arguments: [(-1, false), (0, false), (1, true), (20, true)] as [(Int64, Bool)])
+    func `leave a token open that was signed after they were fetched, until they may be fetched again`(
+        seconds: Int64, isOpen: Bool
+    ) async throws {
+        let new = Self.key("first")
+        let claims = #"{"iat": \#(time.now.seconds + seconds)}"#
+        transport.enqueue(Self.set(Self.first), Self.set(new))
+        #expect(try await failure(Self.first) == nil)
+        time.advance(by: .seconds(20))
+        let early = try await failure(new, claims)
+        #expect(isOpen ? retryAfter(early) == 10 : early == .refused(.signature))
         #expect(transport.seen.count == 1)
+        time.advance(by: .seconds(10))
+        #expect(try await failure(new, claims) == nil)
+        #expect(transport.seen.count == 2)
+    }
+
+    @Test func `of one name are all tried`() async throws {
+        let twin = Self.key("first")
+        transport.enqueue(Self.set(Self.first, twin))
+        #expect(try await failure(twin) == nil)
+        #expect(try await failure(Self.first) == nil)
+        #expect(transport.seen.count == 1)
+    }
+
+    @Test func `that cannot be used are named in the log, and those of other kinds are not`() async throws {
+        let lines = Mutex<[String]>([])
+        let keys = ProviderKeys(
+            transport: transport,
+            instruments: Instruments(
+                time: time,
+                log: Log(threshold: .warning, time: time) { line in
+                    lines.withLock { $0.append(String(decoding: line, as: UTF8.self)) }
+                }, metrics: Metrics()))
+        let good = String(decoding: Self.first.publicJWK.json, as: UTF8.self)
+        transport.enqueue(
+            .json(
+                200,
+                #"""
+                {"keys": [\#(good), {"kid": "odd", "kty": "EC", "crv": "P-256", "x": "!", "y": "!"},
+                          {"kid": "other", "kty": "oct", "k": "AQ"}, {"kty": "RSA", "n": "AQ"}]}
+                """#))
+        _ = try await keys.verified(try Self.token(Self.first), at: Self.address, for: Self.configuration())
+        let told = lines.withLock { $0 }
+        #expect(told.count == 2)
+        #expect(told.allSatisfy { $0.contains("key_passed_over") && $0.contains(Self.address) })
+        #expect(told.first?.contains(#""key_id":"odd","fault":"The JWK's x is not base64url.""#) == true)
+        #expect(told.last?.contains(#""key_id":"-","fault":"The JWK has no e.""#) == true)
+    }
+
+    /// How some providers write the numbers of their keys.
+    @Test(
+        arguments: [
+            { $0 + "=" }, { $0.replacing("-", with: "+").replacing("_", with: "/") },
+            { $0.replacing("-", with: "+").replacing("_", with: "/") + "=" },
+        ] as [@Sendable (String) -> String])
+    func `are read that are padded, or written in the alphabet of Base 64`(odd: @Sendable (String) -> String)
+        async throws
+    {
+        guard case .elliptic(_, let x, let y) = Self.first.publicJWK.publicKey.material else { return }
+        let (oddX, oddY) = (odd(Base64URL.encode(x)), odd(Base64URL.encode(y)))
+        transport.enqueue(
+            .json(200, #"{"keys": [{"kty": "EC", "crv": "P-256", "kid": "first", "x": "\#(oddX)", "y": "\#(oddY)"}]}"#))
+        #expect(try await failure(Self.first) == nil)
     }
 
     @Test func `are fetched for a token without a kid, as a provider with one key at a time needs it`() async throws {

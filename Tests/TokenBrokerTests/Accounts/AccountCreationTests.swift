@@ -52,6 +52,29 @@ internal import TokenBroker
         #expect(events.map(\.kind) == [.credentialsUpdated])
     }
 
+    @Test(arguments: [true, false])
+    func `an account without a refresh token is refused, and nothing is stored`(isCreated: Bool) async throws {
+        let (broker, provider) = try await BrokerHarness.accounts()
+        provider.setAccount("alice", to: .active)
+        broker.transport.always(
+            .forward { (request) async throws(TransportError) in
+                let response = try await provider.answer(to: request)
+                guard request.url.description.contains("/token"),
+                    case .object(var members)? = try? JSONValue(parsing: response.body)
+                else { return response }
+                members["refresh_token"] = nil
+                var json = JSONWriter()
+                json.value(.object(members))
+                return ClientResponse(status: response.status, fields: response.fields, body: json.bytes)
+            })
+        let answer = isCreated ? await broker.get(Self.create) : await broker.activate("alice")
+        #expect((answer.status, answer.code) == (502, "token_response_error"))
+        #expect(answer.json["detail"]?.text?.contains("without a refresh token") == true)
+        #expect(await broker.status().isLoggedIn == false)
+        #expect(await broker.get("policy=local").code == "missing_token_container")
+        #expect(try await broker.events().isEmpty)
+    }
+
     // D02 D04 D16
     @Test func `what is stored is given without a call`() async throws {
         let (broker, _) = try await BrokerHarness.accounts()

@@ -81,7 +81,7 @@ internal import TokenBroker
         #expect(
             request.form == [
                 "grant_type": "authorization_code", "code": "c-1", "code_verifier": verifier,
-                "redirect_uri": "https://broker.example/login/callback",
+                "redirect_uri": "https://broker.example/login/callback", "client_id": "c:1",
             ])
     }
 
@@ -255,6 +255,27 @@ internal import TokenBroker
         #expect(answer.code == "token_response_error")
         #expect(broker.transport.seen.count == 1)
         #expect(await broker.progress(id).json["error"]?.string == "token_response_error")
+    }
+
+    @Test(arguments: [
+        ("https://new.example/token?a=b", " to https://new.example"), ("/v2/token", ""),
+        ("https://new.example/\u{1}", ""), (nil, ""),
+    ])
+    func `an endpoint that redirects is told of, with what to set`(location: String?, target: String) async throws {
+        let fields: Fields = location.map { ["Location": $0] } ?? [:]
+        let broker = try await BrokerHarness()
+        await broker.makeTenant()
+        broker.transport.always(.json(307, "", fields: fields))
+        let words =
+            "answered with status 307, a redirect\(target), and the broker follows none: name in endpoints.token"
+        let (answer, _) = await Self.finish(broker)
+        #expect((answer.status, answer.code) == (502, "token_response_error"))
+        #expect(answer.json["detail"]?.text?.contains(words) == true, "\(answer.text)")
+        await broker.set("a1", refresh: "r1")
+        let refresh = await broker.get("policy=local_force_refresh")
+        #expect((refresh.status, refresh.code) == (502, "token_response_error"))
+        #expect(refresh.json["detail"]?.text?.contains(words) == true, "\(refresh.text)")
+        #expect(broker.transport.seen.count == 2)
     }
 
     // H096

@@ -83,6 +83,40 @@ internal import TokenBroker
         #expect(await broker.progress(login.id).json["status"]?.string == "pending")
     }
 
+    /// Responses that are not accepted, and the sentence of the page that says why.
+    private static let untold: [(announces: String, response: String, cause: String, sentence: String)] = [
+        (announcing, "code=c-1", "no_issuer", "It does not say which login service it comes from (iss)"),
+        (announcing, "error=login_required", "no_issuer", "It does not say which login service it comes from (iss)"),
+        (announcing, "error=login_required&iss=x", "other_issuer", "It comes from another login service"),
+        ("", "code=c-1&iss=x", "other_issuer", "It comes from another login service"),
+    ]
+
+    @Test(arguments: untold.indices)
+    func `that is wrong or missing is what the page tells, and the login goes on`(index: Int) async throws {
+        let (announces, response, cause, sentence) = Self.untold[index]
+        let broker = try await Self.broker(announces: announces)
+        let login = await broker.beginLogin()
+        let sent = await broker.callback("\(response)&state=\(login.state)", followsToEnd: false)
+        #expect(sent.status == 303)
+        #expect(
+            sent.fields["Location"]?.text
+                == "https://broker.example/login/ended/t1/\(login.id)?error=invalid_request&cause=\(cause)")
+        let page = await broker.following(sent)
+        #expect(page.status == 400)
+        #expect(page.text.contains("The login service's answer was not accepted") && page.text.contains(sentence))
+        #expect(!page.text.contains("This address is not complete"))
+        // Another reader gets the page at once, and a program the error that the response reports.
+        let direct = await broker.callback("\(response)&state=\(login.state)", accept: nil)
+        #expect(direct.status == 400 && direct.text.contains(sentence))
+        let told = await broker.callback("\(response)&state=\(login.state)", accept: "application/json")
+        #expect((told.status, told.code) == (400, "invalid_request"))
+        let isError = response.hasPrefix("error=")
+        #expect(told.json["error_code"]?.text == (isError ? "login_required" : nil))
+        #expect(told.json["detail"]?.text?.contains("It reports the error login_required.") == isError)
+        #expect(await broker.progress(login.id).json["status"]?.text == "pending")
+        #expect(Self.nothingWasRedeemed(broker))
+    }
+
     @Test(arguments: ["", #", "authorization_response_iss_parameter_supported": false"#])
     func `may be missing elsewhere`(announces: String) async throws {
         let broker = try await Self.broker(announces: announces)

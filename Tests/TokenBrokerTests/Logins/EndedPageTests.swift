@@ -46,7 +46,7 @@ internal import TokenBroker
             ("code=the-code", .failure(.insecureTarget), 424, ""),
             ("code=the-code", .failure(.connectionLost(requestSent: true)), 503, ""),
             ("code=", nil, 400, "?error=invalid_request"),
-            ("code=the-code&iss=x", nil, 400, "?error=invalid_request"),
+            ("code=the-code&iss=x", nil, 400, "?error=invalid_request&cause=unexpected_issuer"),
         ]
         for (response, step, status, query) in cases {
             let login = await broker.beginLogin()
@@ -140,6 +140,9 @@ internal import TokenBroker
         ("/login/ended/t2/LOGIN", 410), ("/login/ended/t1/LOGIN?error=unauthorized", 400),
         ("/login/ended/t1/LOGIN?error=<script>", 400), ("/login/ended/t1/LOGIN?x=1", 400),
         ("/login/ended/t1/LOGIN?error=conflict", 409), ("/login/ended/unauthorized", 404), ("/login/ended/x", 404),
+        ("/login/ended/t1/LOGIN?error=invalid_request&cause=other_callback", 400),
+        ("/login/ended/t1/LOGIN?error=conflict&cause=no_issuer", 400), ("/login/ended/t1/LOGIN?cause=no_issuer", 400),
+        ("/login/ended/t1/LOGIN?error=invalid_request&cause=x", 400),
         ("/login/ended/gone?x=1", 400), ("/login/ended/gone?reference=a-b", 400),
         ("/login/ended/gone?reference=123456789", 400), ("/login/ended/gone?reference=", 400),
         ("/login/ended/gone?reference=12345678", 410), ("/login/ended/provider_untrusted", 502),

@@ -125,6 +125,34 @@ internal import TokenBroker
         #expect(broker.log.contains { $0.contains("metadata_refused") })
     }
 
+    /// Entra's metadata for all of its directories have such an issuer.
+    @Test(arguments: [
+        ("https://login.microsoftonline.com/{tenantid}/v2.0", "https://login.microsoftonline.com/<tenant id>/v2.0"),
+        ("https://{region}.op.example/{realm}", "https://<region>.op.example/<realm>"),
+    ])
+    func `metadata of a template of issuers tell what the issuer is to be`(template: String, issuer: String)
+        async throws
+    {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant("t1", Self.tenant)
+        broker.transport.always(Self.metadata(["issuer": "\"\(template)\""]))
+        let answer = await Self.begin(broker)
+        #expect((answer.status, answer.code) == (424, "illegal_configuration"))
+        let detail = try #require(answer.json["detail"]?.text)
+        #expect(detail.contains("The metadata's issuer is a template, \(template)"))
+        #expect(detail.hasSuffix("set issuer to \(issuer)."))
+        #expect(detail.contains(Self.openID))
+    }
+
+    @Test(arguments: ["https://op.example/{", "https://op.example/}{", "{}", "https://op.example/{a}?b", "{a} <b>"])
+    func `metadata of what is no template of issuers are of another issuer`(issuer: String) async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant("t1", Self.tenant)
+        broker.transport.always(Self.metadata(["issuer": "\"\(issuer)\""]))
+        let detail = await Self.begin(broker).json["detail"]?.text ?? ""
+        #expect(detail.contains("another issuer than the tenant's") && !detail.contains(issuer))
+    }
+
     // H067 H073
     @Test(
         arguments: ["authorization_endpoint", "token_endpoint"],
@@ -392,7 +420,7 @@ internal import TokenBroker
     @Test(arguments: [
         (#"["client_secret_post"]"#, "", "client_secret_post"),
         (#"["private_key_jwt", "client_secret_post"]"#, "", "client_secret_post"),
-        (#"["client_secret_post", "client_secret_basic"]"#, "", "client_secret_basic"),
+        (#"["client_secret_post", "client_secret_basic"]"#, "", "client_secret_post"),
         (#"["private_key_jwt"]"#, "", "client_secret_basic"), ("", "", "client_secret_basic"),
         (#"["client_secret_basic"]"#, "client_secret_post", "client_secret_post"),
     ])

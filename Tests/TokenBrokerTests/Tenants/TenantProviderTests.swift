@@ -151,7 +151,7 @@ internal import TokenBroker
         let request = try #require(broker.transport.seen.first)
         #expect((request.fields["Authorization"] != nil) == (method == "client_secret_basic"))
         #expect((request.form["client_secret"] != nil) == (method == "client_secret_post"))
-        #expect((request.form["client_id"] != nil) == (method != "client_secret_basic"))
+        #expect(request.form["client_id"] == "c1")
     }
 }
 

@@ -37,7 +37,8 @@ internal import TokenBroker
              "endpoints": {"authorization": "https://op.example/a", "token": "https://op.example/t",
                            "device_authorization": "https://op.example/d", "revocation": "https://op.example/r",
                            "jwks": "https://op.example/j"},
-             "token_endpoint_auth_method": "client_secret_basic",
+             "token_endpoint_auth_method": "client_secret_basic", "client_id_in_body": false,
+             "trusted_audiences": ["project"],
              "allowed_redirect_uris": ["https://app.example/cb", "app.example:/cb"],
              "allowed_return_uris": ["https://app.example/done"], "browser_binding": "confirm",
              "callback_uri": "per_tenant", "display_name": "Müller & Söhne"}

@@ -69,7 +69,11 @@ internal import TokenBroker
         ("expired", { nonce, now in provider.idToken(of: "ada", at: now.advanced(by: .seconds(-3660)), nonce: nonce) }),
         (
             "from the future",
-            { nonce, now in provider.idToken(of: "ada", at: now.advanced(by: .seconds(61)), nonce: nonce) }
+            { nonce, now in provider.idToken(of: "ada", at: now.advanced(by: .seconds(601)), nonce: nonce) }
+        ),
+        (
+            "of long ago",
+            { nonce, now in provider.idToken(of: "ada", at: now.advanced(by: .seconds(-601)), nonce: nonce) }
         ),
         ("no subject", { nonce, now in provider.idToken(of: "", at: now, nonce: nonce) }),
         (
@@ -90,6 +94,60 @@ internal import TokenBroker
         #expect(answer.status == 502)
         #expect(try await broker.events().last?.data["error"]?.text == "token_response_error")
         #expect(await broker.get("policy=local").code == "missing_token_container")
+    }
+
+    @Test(arguments: [-600, -599, 0, 61, 599, 600] as [Int64])
+    func `are believed that were issued up to ten minutes back or ahead`(seconds: Int64) async throws {
+        let broker = try await Self.broker()
+        let issued = broker.time.now.advanced(by: .seconds(seconds))
+        #expect(await Self.logIn(broker) { Self.provider.idToken(of: "ada", at: issued, nonce: $0) }.status == 200)
+        #expect(await broker.get().json["user_id"]?.text == "ada")
+    }
+
+    @Test func `of a refresh may be that of the login, from long ago`() async throws {
+        let broker = try await Self.broker()
+        let issued = broker.time.now
+        _ = await Self.logIn(broker) { Self.provider.idToken(of: "ada", at: issued, nonce: $0) }
+        broker.time.advance(by: .seconds(3000))
+        let token = Self.provider.idToken(of: "ada", at: issued)
+        broker.transport.enqueue(.json(200, Self.body("a2", token)))
+        let answer = await broker.get("policy=local_force_refresh")
+        #expect((answer.token, answer.json["user_id"]?.text) == ("a2", "ada"))
+    }
+
+    // MARK: Audiences
+
+    /// Zitadel names its project, and Keycloak the services of a realm, beside the client.
+    private static let audiences: [(aud: String, azp: String?, trusted: String?, isBelieved: Bool)] = [
+        (#"["c1", "project"]"#, "c1", nil, true), (#"["project", "c1"]"#, "c1", nil, true),
+        (#"["c1", "project"]"#, nil, nil, false), (#"["c1", "project"]"#, "project", nil, false),
+        (#"["project"]"#, "c1", nil, false), (#"["c1", "project"]"#, "c1", #"["project"]"#, true),
+        (#"["c1", "project"]"#, nil, #"["project"]"#, true), (#"["c1", "project"]"#, "c1", #"["other"]"#, false),
+        (#"["c1", "project"]"#, "c1", "[]", false), (#"["c1"]"#, nil, "[]", true),
+        (#"["c1", "project"]"#, "project", #"["project"]"#, false), (#"["project"]"#, nil, #"["project"]"#, false),
+    ]
+
+    @Test(arguments: audiences.indices)
+    func `may name further audiences that azp or the tenant vouches for`(index: Int) async throws {
+        let (audience, party, trusted, isBelieved) = Self.audiences[index]
+        let member = trusted.map { #", "trusted_audiences": \#($0)"# } ?? ""
+        let broker = try await Self.broker(
+            #"{"client_id": "c1", "scopes": ["openid"]\#(member), \#(SigningProvider.members)}"#)
+        let stored = await broker.call(.get, "/tenants/t1").json["trusted_audiences"]
+        #expect(stored == (try trusted.map { try JSONValue(parsing: Array($0.utf8)) }))
+        let now = broker.time.now.seconds
+        let azp = party.map { #", "azp": "\#($0)""# } ?? ""
+        let answer = await Self.logIn(broker) { nonce in
+            Self.provider.token(
+                #"""
+                {"iss": "\#(SigningProvider.issuer)", "aud": \#(audience)\#(azp), "sub": "ada", "iat": \#(now),
+                 "exp": \#(now + 3600), "nonce": "\#(nonce ?? "")"}
+                """#)
+        }
+        #expect(answer.status == (isBelieved ? 200 : 502))
+        if isBelieved { #expect(await broker.get().json["user_id"]?.text == "ada") }
+        let isAdvised = broker.log.contains { $0.contains("trusted_audiences") }
+        #expect(isAdvised == (!isBelieved && audience.contains("c1") && party != "project"))
     }
 
     @Test func `that are missing leave the user without a name`() async throws {

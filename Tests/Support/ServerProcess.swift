@@ -1,12 +1,12 @@
 internal import JSON
 internal import Reactor
 
-/// The Python process that runs Glewlwyd and plays its user's browser (`glewlwyd/glewlwyd.py`), spoken to in lines of
-/// JSON.
+/// The Python process that runs an authorization server of another project and plays its user's browser
+/// (`glewlwyd/glewlwyd.py`, `servers/server.py`), spoken to in lines of JSON.
 ///
 /// Its calls block, so it lives on a thread of its own. The process ends when the dialogue does: with `end()`, when
 /// the actor is let go of, and when the test process dies in whatever way.
-actor GlewlwydProcess {
+actor ServerProcess {
     private nonisolated let thread: BlockingThread
     private let dialogue: DialogueProcess
 
@@ -15,7 +15,7 @@ actor GlewlwydProcess {
     /// Starts the process; nothing has been read from it yet.
     init(arguments: [String]) throws {
         dialogue = try DialogueProcess(arguments)
-        thread = try BlockingThread(name: "glewlwyd")
+        thread = try BlockingThread(name: "server")
     }
 
     deinit { thread.shutDown() }
@@ -32,10 +32,10 @@ actor GlewlwydProcess {
     /// The next answer. One that tells of an error is thrown as such.
     func readAnswer(within limit: Duration) throws -> JSONValue {
         guard let line = try dialogue.readLine(within: limit) else {
-            throw GlewlwydFailure("the process ended; see standard error")
+            throw ServerFailure("the process ended; see standard error")
         }
         let answer = try JSONValue(parsing: Array(line.utf8))
-        if let error = answer["error"]?.text { throw GlewlwydFailure(error) }
+        if let error = answer["error"]?.text { throw ServerFailure(error) }
         return answer
     }
 }

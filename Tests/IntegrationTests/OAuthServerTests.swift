@@ -1,0 +1,106 @@
+import BrokerTesting
+import ExternalText
+import HTTPCodec
+import JSON
+import Testing
+
+/// The whole broker, as a program, at authorization servers of other projects.
+@Suite(.timeLimit(.minutes(5)))
+struct `A broker at servers of other projects` {
+    /// What a tenant says of a server beside its issuer and its client, and what is seen of the login there.
+    struct Case: Sendable, CustomTestStringConvertible {
+        let kind: OAuthServer.Kind
+        let scopes: String
+        var members = ""
+        /// The user of the ID token.
+        var userID: String?
+        /// How the exchange of the code shows the client, and with which status.
+        let exchange: [(method: String, status: Int64)]
+        var revocation = "revoked"
+
+        var testDescription: String { kind.rawValue }
+    }
+
+    static let cases = [
+        Case(kind: .django, scopes: #"["openid", "read"]"#, userID: "1", exchange: [("post", 200)]),
+        Case(kind: .authlib, scopes: #"["read"]"#, exchange: [("basic", 200)]),
+        Case(kind: .mcp, scopes: #"["read"]"#, exchange: [("post", 401), ("basic", 200)]),
+        Case(kind: .doorkeeper, scopes: #"["read"]"#, exchange: [("basic", 401), ("post", 200)]),
+        Case(
+            kind: .lemonldap, scopes: #"["openid"]"#,
+            members: #", "session_ending_answers": [{"status": 400, "error": "invalid_request"}]"#, userID: "dwho",
+            exchange: [("post", 200)], revocation: "unsupported"),
+    ]
+
+    @Test(arguments: cases)
+    func `logs a user in, refreshes, hears of the session's end, and revokes`(_ row: Case) async throws {
+        let port = try PostgresServer.freePort()
+        let server = try await OAuthServer.start(row.kind, redirectURI: "http://127.0.0.1:\(port)/login/callback")
+        let directory = StoreFixtureDirectory()
+        let process = try await BrokerProcess.start(
+            port: port,
+            [
+                "DATA_DIR": directory.path, "MASTER_KEYS": BrokerHarness.masterKeys, "ALLOW_INSECURE_PROVIDERS": "true",
+            ])
+        let broker = try BrokerClient(port: port)
+        // The document of django-oauth-toolkit does not name it.
+        let endpoints =
+            row.kind == .django ? #", "endpoints": {"revocation": "\#(server.revocationEndpoint)"}"# : ""
+        let tenant = try await broker.call(
+            .put, "/tenants/t1",
+            body: #"""
+                {"provider": "oidc", "issuer": "\#(server.issuer)", "client_id": "\#(server.clientID)",
+                 "client_secret": "\#(server.clientSecret)", "client_credentials": "off",
+                 "scopes": \#(row.scopes)\#(row.members)\#(endpoints)}
+                """#)
+        #expect(tenant.status == 201, "\(tenant.text)")
+
+        try await Self.logIn("u1", at: server, broker)
+        let first = try await broker.call(.get, "/credentials?storage_key=u1", tenant: "t1")
+        #expect(first.json["level"]?.text == "user", "\(first.text)")
+        #expect(first.json["user_id"]?.text == row.userID)
+        let exchange = try await server.requests()
+        #expect(exchange.map(\.method) == row.exchange.map(\.method))
+        #expect(exchange.map(\.status) == row.exchange.map(\.status))
+
+        let refreshed = try await broker.call(
+            .get, "/credentials?storage_key=u1&policy=local_force_refresh", tenant: "t1")
+        #expect(refreshed.json["level"]?.text == "user", "\(refreshed.text)")
+        #expect(refreshed.json["token"] != first.json["token"])
+        // What was learnt at the login holds.
+        let method = row.exchange.last?.method ?? ""
+        #expect(
+            try await server.requests().dropFirst(row.exchange.count)
+                == [OAuthServer.Request(grant: "refresh_token", method: method, status: 200)])
+
+        try await server.endSessions()
+        _ = try await broker.call(.get, "/credentials?storage_key=u1&policy=local_force_refresh", tenant: "t1")
+        let ended = try await broker.call(.get, "/credentials/status?storage_key=u1", tenant: "t1")
+        #expect(ended.json["refreshable"] == .bool(false), "\(ended.text)")
+        #expect(try await server.requests().last?.status == 400)
+
+        try await Self.logIn("u2", at: server, broker)
+        let logout = try await broker.call(.delete, "/credentials?storage_key=u2&revoke=true", tenant: "t1")
+        #expect(logout.status == 204)
+        #expect(logout.fields["Token-Revocation"]?.text == row.revocation)
+        if row.revocation == "revoked" {
+            #expect(
+                try await server.requests().last
+                    == OAuthServer.Request(grant: "revocation", method: method, status: 200))
+        }
+
+        for line in process.lines { #expect(!line.contains(server.clientSecret), "\(line)") }
+        #expect(await process.terminate() == 0)
+        await broker.close()
+        await server.stop()
+    }
+
+    private static func logIn(_ storageKey: String, at server: OAuthServer, _ broker: BrokerClient) async throws {
+        let begun = try await broker.call(
+            .post, "/login/initialize", tenant: "t1", body: #"{"storage_key": "\#(storageKey)"}"#)
+        #expect(begun.status == 201, "\(begun.text)")
+        let redirect = try await server.logIn(authorizeURL: try #require(begun.json["login_uri"]?.text))
+        let page = try await broker.call(.get, redirect, key: nil)
+        #expect(page.status == 200, "\(page.text)")
+    }
+}

@@ -1,0 +1,183 @@
+internal import BrokerTesting
+internal import CredentialStore
+internal import ExternalText
+internal import HTTPCodec
+internal import JSON
+internal import OAuth
+internal import Reactor
+internal import Testing
+internal import TokenBroker
+
+@testable internal import BrokerCore
+
+/// Two replicas, and a store that loses commits of tenants, API keys and clients.
+@Suite(.timeLimit(.minutes(1))) struct `Settings that a store loses with its last commits` {
+    private struct Setting {
+        let time = ManualTime()
+        let store: RewindingStore
+        let ways: [ReplicaStore]
+        let one: BrokerHarness
+        let two: BrokerHarness
+
+        init() async throws {
+            let group = ReplicaStore.Group()
+            store = RewindingStore(MemoryRecordStore { [time] in time.monotonic })
+            ways = [ReplicaStore(store, in: group), ReplicaStore(store, in: group)]
+            one = try await BrokerHarness(store: ways[0], time: time)
+            two = try await BrokerHarness(store: ways[1], time: time)
+            for way in ways { way.follow() }
+            for broker in [one, two] { try await broker.broker.core.takeUpJournal() }
+            await one.makeTenant()
+            await one.set("a1")
+        }
+
+        /// Loses what was committed since the store was noted. The replicas notice that, the second one first.
+        func goBack() async {
+            time.advance(by: .seconds(2))
+            store.goBack()
+            await look()
+            time.advance(by: .seconds(10))
+        }
+
+        func look() async {
+            for broker in [two, one] { _ = await broker.broker.core.storeRecovery.check() }
+        }
+
+        func key(_ broker: BrokerHarness) async throws -> (id: String, secret: String) {
+            let answer = await broker.call(
+                .post, "/tenants/t1/api-keys", body: #"{"name": "k", "permissions": ["credentials:read"]}"#)
+            return (try #require(answer.json["id"]?.text), try #require(answer.json["api_key"]?.text))
+        }
+
+        func statuses(_ secret: String) async -> [Int] {
+            var statuses: [Int] = []
+            for broker in [one, two] { statuses.append(await broker.call(.get, "/credentials", key: secret).status) }
+            return statuses
+        }
+
+        func clients() async -> [[String]] {
+            var clients: [[String]] = []
+            for broker in [one, two] {
+                let list = await broker.call(.get, "/tenants/t1/clients")
+                clients.append((list.json["clients"]?.array ?? []).compactMap { $0["client_id"]?.text })
+            }
+            return clients
+        }
+    }
+
+    @Test func `have an API key deleted again, which no replica accepts, also where its row is put back`() async throws
+    {
+        let setting = try await Setting()
+        let key = try await setting.key(setting.one)
+        #expect(await setting.statuses(key.secret) == [200, 200])
+        setting.store.note()
+        let row = try #require(try await setting.store.read(.apiKey(key.id, of: TenantName("t1")!)))
+        #expect(await setting.one.call(.delete, "/tenants/t1/api-keys/\(key.id)").status == 204)
+        await setting.goBack()
+        #expect(await setting.statuses(key.secret) == [401, 401])
+        #expect(await setting.two.call(.get, "/tenants/t1/api-keys/\(key.id)").status == 404)
+        #expect(setting.one.log.contains { $0.contains("settings_stored_again") })
+        try await setting.store.commit([.insert(row)])
+        setting.time.advance(by: .seconds(60))
+        #expect(await setting.statuses(key.secret) == [401, 401])
+    }
+
+    @Test(arguments: [0, 3600]) func `have an API key rotated again, with its newest secret`(overlap: Int) async throws
+    {
+        let setting = try await Setting()
+        let key = try await setting.key(setting.one)
+        setting.store.note()
+        let rotated = await setting.one.call(
+            .post, "/tenants/t1/api-keys/\(key.id)/rotate", body: #"{"overlap": \#(overlap)}"#)
+        let secret = try #require(rotated.json["api_key"]?.text)
+        await setting.goBack()
+        #expect(await setting.statuses(secret) == [200, 200])
+        #expect(await setting.statuses(key.secret) == (overlap == 0 ? [401, 401] : [200, 200]))
+        // The key can be rotated on.
+        let next = await setting.two.call(
+            .post, "/tenants/t1/api-keys/\(key.id)/rotate", body: #"{"overlap": 0}"#)
+        #expect(await setting.statuses(try #require(next.json["api_key"]?.text)) == [200, 200])
+        #expect(await setting.statuses(secret) == [401, 401])
+    }
+
+    @Test func `have an API key deleted again that was made and rotated before that`() async throws {
+        let setting = try await Setting()
+        setting.store.note()
+        let key = try await setting.key(setting.one)
+        let rotated = await setting.two.call(
+            .post, "/tenants/t1/api-keys/\(key.id)/rotate", body: #"{"overlap": 3600}"#)
+        let secret = try #require(rotated.json["api_key"]?.text)
+        #expect(await setting.one.call(.delete, "/tenants/t1/api-keys/\(key.id)").status == 204)
+        await setting.goBack()
+        await setting.look()
+        #expect(await setting.statuses(key.secret) == [401, 401])
+        #expect(await setting.statuses(secret) == [401, 401])
+    }
+
+    @Test func `have an API key accepted again that was made`() async throws {
+        let setting = try await Setting()
+        setting.store.note()
+        let key = try await setting.key(setting.one)
+        await setting.goBack()
+        #expect(await setting.statuses(key.secret) == [200, 200])
+        // Deleted after that, it stays deleted, also where the replica that made it looks once more.
+        #expect(await setting.two.call(.delete, "/tenants/t1/api-keys/\(key.id)").status == 204)
+        setting.ways[0].tell(.rolledBack)
+        await setting.look()
+        #expect(await setting.statuses(key.secret) == [401, 401])
+    }
+
+    @Test func `have a client registered again, or removed again with its sessions`() async throws {
+        let setting = try await Setting()
+        await setting.one.makeClient("gone")
+        await setting.two.makeClient("kept")
+        let token = await setting.one.appSession(client: "gone")
+        setting.store.note()
+        #expect(await setting.one.call(.delete, "/tenants/t1/clients/gone").status == 204)
+        await setting.two.makeClient("new")
+        await setting.goBack()
+        #expect(await setting.clients() == [["kept", "new"], ["kept", "new"]])
+        #expect(try await setting.one.count(.sessionEnding) == 1)
+        #expect(await setting.two.refresh(token, client: "gone").status != 200)
+    }
+
+    @Test func `have a tenant configured again, or made again with the users who logged in there`() async throws {
+        let setting = try await Setting()
+        setting.store.note()
+        await setting.one.makeTenant("t1", #"{"client_id": "c2"}"#)
+        await setting.two.makeTenant("t2", #"{"client_id": "c3"}"#)
+        await setting.two.set("b1", tenant: "t2")
+        await setting.goBack()
+        for broker in [setting.one, setting.two] {
+            #expect(await broker.call(.get, "/tenants/t1").json["client_id"]?.text == "c2")
+            #expect(await broker.call(.get, "/tenants/t2").json["client_id"]?.text == "c3")
+            #expect(await broker.get("policy=local", tenant: "t2").token == "b1")
+        }
+    }
+
+    @Test func `have a tenant removed again with everything under it`() async throws {
+        let setting = try await Setting()
+        let key = try await setting.key(setting.two)
+        setting.store.note()
+        #expect(await setting.one.call(.delete, "/tenants/t1").status == 204)
+        await setting.goBack()
+        #expect(await setting.statuses(key.secret) == [401, 401])
+        for broker in [setting.one, setting.two] { #expect(await broker.call(.get, "/tenants/t1").status == 404) }
+        #expect(try await setting.one.count(.credentials) == 0)
+    }
+
+    @Test func `change nothing that was changed or made after the loss`() async throws {
+        let setting = try await Setting()
+        setting.store.note()
+        await setting.one.makeTenant("t1", #"{"client_id": "lost"}"#)
+        await setting.one.makeTenant("t2")
+        #expect(await setting.one.call(.delete, "/tenants/t2").status == 204)
+        setting.time.advance(by: .seconds(2))
+        setting.store.goBack()
+        await setting.two.makeTenant("t1", #"{"client_id": "later"}"#)
+        await setting.two.makeTenant("t2", #"{"client_id": "again"}"#)
+        await setting.look()
+        #expect(await setting.one.call(.get, "/tenants/t1").json["client_id"]?.text == "later")
+        #expect(await setting.one.call(.get, "/tenants/t2").json["client_id"]?.text == "again")
+    }
+}
