@@ -199,5 +199,5 @@ package struct RegisteredJournal: Sendable, Equatable {
         return OpenRecord(id: recordID, version: version, content: SecretBytes(content), expires: expires)
     }
 
-    var logFields: [LogField] { [.journal(self)] + [.host(of: self)] }
+    var logFields: [LogField] { [.journal(id), .host(host)] }
 }

@@ -139,8 +139,10 @@ package struct LogField: Sendable {
     package static func database(_ error: PostgresError) -> LogField {
         .init("database_error", String(reflecting: error))
     }
-    static func journal(_ journal: RegisteredJournal) -> LogField { .init("journal", journal.id) }
-    static func host(of journal: RegisteredJournal) -> LogField { .init("host", journal.host) }
+    /// The identifier that a replica has made for its journal.
+    static func journal(_ id: String) -> LogField { .init("journal", id) }
+    /// The name of a machine that a replica runs on.
+    static func host(_ name: String) -> LogField { .init("host", name) }
     package static func durability(_ flaw: DurabilityFlaw) -> LogField { .init("setting", flaw.text) }
     package static func databaseLink(_ link: PostgresLink) -> LogField { .init("link", link.description) }
     package static func listenLink(_ link: PostgresLink) -> LogField { .init("listen_link", link.description) }
