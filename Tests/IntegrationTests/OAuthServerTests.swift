@@ -24,7 +24,8 @@ struct `A broker at servers of other projects` {
     static let cases = [
         Case(kind: .django, scopes: #"["openid", "read"]"#, userID: "1", exchange: [("post", 200)]),
         Case(kind: .authlib, scopes: #"["read"]"#, exchange: [("basic", 200)]),
-        Case(kind: .mcp, scopes: #"["read"]"#, exchange: [("post", 401), ("basic", 200)]),
+        // It wants the secret in the form of a revocation, from a client that is registered for HTTP Basic, too.
+        Case(kind: .mcp, scopes: #"["read"]"#, exchange: [("post", 401), ("basic", 200)], revocation: "failed"),
         Case(kind: .doorkeeper, scopes: #"["read"]"#, exchange: [("basic", 401), ("post", 200)]),
         Case(
             kind: .lemonldap, scopes: #"["openid"]"#,

@@ -12,7 +12,8 @@ package final class OAuthServer: Sendable {
         /// Authlib 1.6 in Flask. Its metadata (RFC 8414) are the test's.
         case authlib
         /// The MCP SDK 2.3. Its issuer has a slash at its end. It announces both methods, and takes the client by the one only
-        /// that it is registered for, here HTTP Basic; the form must have the `client_id`, too.
+        /// that it is registered for, here HTTP Basic; the form must have the `client_id`, too, and that of a revocation a
+        /// `client_secret`.
         case mcp
         /// Doorkeeper 5.5 with its OpenID Connect extension. HTTP Basic is not decoded as a form.
         case doorkeeper
