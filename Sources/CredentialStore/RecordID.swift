@@ -5,6 +5,8 @@ package import OAuth
 package enum RecordKind: String, Sendable, CaseIterable, Hashable {
     /// The configuration of a tenant; the key is empty.
     case tenant
+    /// That an API key has or had an identity of certificates. Under the tenant `.broker`; the key is the identity's digest.
+    case callerIdentity = "caller-identity"
     /// A secret of an API key of a caller: the newest one, or the one before it while that is still accepted. The record's
     /// key is the identifier of the API key, for the earlier secret with a suffix. The look-up digest is the digest of the
     /// secret.
@@ -55,7 +57,7 @@ package enum RecordKind: String, Sendable, CaseIterable, Hashable {
     case keptSession = "kept-session"
     /// An authorization code for an app, unused or used. The key is the code's digest.
     case code
-    /// Which session an access token was given to last. The key begins with the token's digest.
+    /// Which session an access token was given to last. Written by earlier builds only. The key begins with the token's digest.
     case sessionToken = "session-token"
     /// A challenge for a proof of possession of a key, which was used. Under the tenant `.broker`; the key is its digest.
     case usedChallenge = "used-challenge"

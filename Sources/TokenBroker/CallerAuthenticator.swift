@@ -23,6 +23,8 @@ package struct CallerAuthenticator: Sendable {
         case noKey, unknownKey
         /// No API key has one of the identities of the client's certificate.
         case unknownIdentity
+        /// The API key of a name that counts before the others in the client's certificate is gone.
+        case endedIdentity
         /// No API key has the identity that the workload's token proves.
         case unknownWorkload
         case expiredCertificate
@@ -35,6 +37,11 @@ package struct CallerAuthenticator: Sendable {
                     .unauthorized,
                     "No API key that has not expired has an identity that the client's certificate proves: send one Authorization "
                         + "field with `Bearer` and an API key, or create an API key with that identity.")
+            case .endedIdentity:
+                BrokerError(
+                    .unauthorized,
+                    "The API key of a name in the client's certificate was deleted or has expired, and the certificate stands for "
+                        + "no other key: create an API key with that identity, or use a certificate without that name.")
             case .unknownWorkload:
                 BrokerError(
                     .unauthorized,
@@ -94,18 +101,29 @@ package struct CallerAuthenticator: Sendable {
         return key
     }
 
-    /// The API key of the client with that certificate: the one by which it was found before, while there is that key, else that
-    /// of the first of its identities which has one.
+    /// The API key of the client with that certificate: that of the first of its identities which has or had one. If that key is
+    /// gone, no other identity counts: the deletion of a key shuts out the certificates that it was for, and does not let them in
+    /// as another caller.
     private func key(of peer: PeerIdentity) async throws(BrokerError) -> CallerKey {
         guard Self.isValid(peer, at: time.now) else { throw Refusal.expiredCertificate.error }
-        var found: CallerKey?
-        if let chosen = peer.chosen { found = try await keys.key(digest: SHA256.Words(chosen)) }
-        for index in peer.digests.indices where found == nil {
-            found = try await keys.key(digest: SHA256.Words(peer.digests[index]))
-            if found != nil { peer.choose(index) }
+        if let chosen = peer.chosen {
+            guard let key = try await keys.key(digest: SHA256.Words(chosen)), !key.hasExpired(at: time.now) else {
+                throw peer.digests.count > 1 ? Refusal.endedIdentity.error : Refusal.unknownIdentity.error
+            }
+            return key
         }
-        guard let found, !found.hasExpired(at: time.now) else { throw Refusal.unknownIdentity.error }
-        return found
+        for (index, digest) in peer.digests.enumerated() {
+            guard let key = try await keys.key(digest: SHA256.Words(digest)) else { continue }
+            if try await keys.areKnown(peer.digests.prefix(index).map { SHA256.Words($0) }) {
+                throw Refusal.endedIdentity.error
+            }
+            guard !key.hasExpired(at: time.now) else {
+                throw peer.digests.count > 1 ? Refusal.endedIdentity.error : Refusal.unknownIdentity.error
+            }
+            peer.choose(index)
+            return key
+        }
+        throw Refusal.unknownIdentity.error
     }
 
     /// Whether the client's certificate has not expired since the handshake.

@@ -84,7 +84,8 @@ enum AuditedChanges {
         case .tenant, .apiKey, .credentials, .quarantine, .client, .session, .biometricKey: true
         // Their records change at each poll, and events tell of their ends.
         case .login, .device: false
-        case .keyCheck, .revocation, .trouble, .unpublished, .process, .granted, .lineage, .code, .sessionToken,
+        case .callerIdentity, .keyCheck, .revocation, .trouble, .unpublished, .process, .granted, .lineage, .code,
+            .sessionToken,
             .usedChallenge, .biometricLogin, .softwareKey, .requestCount, .sessionEnding, .endedSession,
             .keptSession, .journal, .outage, .tombstones, .tombstoneMark:
             false

@@ -100,9 +100,9 @@ package final class CallerKeyDirectory: Sendable {
         let digest = identity?.digest ?? SHA256.words((secret ?? "").utf8.span)
         let ticket = cache.ticket(digest, now: time.monotonic)
         do throws(StoreError) {
-            try await vault.commit([
-                .require(RecordID(.tenant, tenant)), .insert(key.record(lookup: digest.bytes)),
-            ])
+            let note = try await note(of: identity)
+            try await vault.commit(
+                [.require(RecordID(.tenant, tenant)), .insert(key.record(lookup: digest.bytes))] + note)
         } catch .conflict {
             if identity != nil, let other = try await self.key(digest: digest) { throw Self.taken(by: other) }
             throw BrokerError(.notFound, "There is no tenant of that name.")
@@ -155,6 +155,31 @@ package final class CallerKeyDirectory: Sendable {
         cache.put(digest, key, ticket)
         bus.announce(recordID, version: key.version)
         return (key, secret)
+    }
+
+    // MARK: Identities
+
+    /// The change that notes that a key has an identity; none where that is noted. The note stays when the key is deleted, since
+    /// a certificate with that name is not to stand for another name's key then.
+    private func note(of identity: CallerIdentity?) async throws(StoreError) -> [VaultChange] {
+        guard let identity else { return [] }
+        let id = Self.noteID(identity.digest)
+        if try await vault.version(of: id) != nil { return [] }
+        return [.insert(OpenRecord(id: id, version: 1, content: SecretBytes([])))]
+    }
+
+    private static func noteID(_ digest: SHA256.Words) -> RecordID {
+        RecordID(.callerIdentity, .broker, key: Base64URL.encode(digest.bytes))
+    }
+
+    /// Whether one of these identities is or was that of an API key.
+    package func areKnown(_ identities: [SHA256.Words]) async throws(BrokerError) -> Bool {
+        if identities.isEmpty { return false }
+        do throws(StoreError) {
+            return try await vault.versions(of: identities.map(Self.noteID)).contains { $0 != nil }
+        } catch {
+            throw BrokerError(error)
+        }
     }
 
     private static func taken(by key: CallerKey) -> BrokerError {
@@ -236,6 +261,10 @@ package final class CallerKeyDirectory: Sendable {
                     }
                 }
                 if changes.isEmpty { return false }
+                // A build that did not note identities may have made the key.
+                if let record = try await self.vault.read(recordID), let key = try? CallerKey(record) {
+                    changes += try await self.note(of: key.identity)
+                }
                 // No key gets the identifier of an earlier one.
                 try await self.tombstones.ending(ids.map { ($0, .max) }) { tombstones throws(StoreError) in
                     try await self.vault.commit(changes + tombstones)

@@ -319,6 +319,8 @@ extension RecordID {
             "the secret that API key \(apiKeyID) of tenant \(tenant) had before its rotation; its service needs the new one"
         case .apiKey: "API key \(key) of tenant \(tenant) is no longer valid; its service needs a new one"
         case .credentials: "the login under storage key \(key) of tenant \(tenant): that user must log in again"
+        case .callerIdentity:
+            "that an API key had an identity; a certificate with that name and another one may stand for another key"
         case .keyCheck: "nothing: a start writes it again, but cannot detect a wrong master key before"
         case .login, .device: "a pending login of tenant \(tenant); it must begin again"
         case .quarantine:
@@ -343,7 +345,7 @@ extension RecordID {
             "nothing, unless the database loses the commits of the last minutes: then the user of an app of tenant \(tenant) "
                 + "may have to log in to the app again"
         case .code: "a login of an app of tenant \(tenant); it must begin again"
-        case .sessionToken: "nothing: an app of tenant \(tenant) must refresh before it sets up a biometric key"
+        case .sessionToken: "nothing: only an earlier version reads it"
         case .usedChallenge: "nothing: challenges are valid for five minutes"
         case .biometricKey:
             "the biometric key of a user of tenant \(tenant), who must log in to the app and set one up again"

@@ -109,10 +109,61 @@ import TokenBroker
             let other = try await Self.makeKey(server.harness, Self.spiffe, permission: "events")
             _ = try await client.connect("a", .spiffeAndDNS)
             #expect(try await client.get("a", "/credentials")?.status == 403)
-            // Without that key it is the caller of the other one, also on the same connection.
+            // Without that key the certificate stands for no key, and not for the other one, also on the same connection.
             #expect(await server.harness.call(.delete, "/tenants/t1/api-keys/\(other)").status == 204)
-            #expect(try await client.get("a", "/credentials")?.status == 200)
+            #expect(try await client.get("a", "/credentials")?.status == 401)
+            _ = try await client.connect("b", .spiffeAndDNS)
+            #expect(try await client.get("b", "/credentials")?.status == 401)
+            // A certificate without that name stands for the other key as before.
+            _ = try await client.connect("c", .dns)
+            #expect(try await client.get("c", "/credentials")?.status == 200)
         }
+    }
+
+    /// How the key of the first name ends.
+    enum End: CaseIterable {
+        case deletion, expiry, itsTenant
+    }
+
+    @Test(arguments: End.allCases)
+    func `with two names is no other tenant's caller after the key of the first name has ended`(_ end: End) async throws
+    {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant("t1")
+        await broker.makeTenant("t2")
+        await broker.set("of-2", tenant: "t2")
+        let digests = try ["dns:a.example", "dns:b.example"].map { try #require(CallerIdentity($0)).digest.vector }
+        func connect() -> PeerIdentity { PeerIdentity(digests, expirySeconds: 4_070_908_800) }
+        let first = try await Self.makeKey(broker, "dns:a.example", #", "expires_in": 60"#)
+        let open = connect()
+        #expect(await broker.call(.get, "/credentials/status", by: open).status == 200)
+        try await Self.makeKey(broker, "dns:b.example", tenant: "t2")
+        // The first name counts, on each connection.
+        #expect(await broker.call(.get, "/credentials", by: connect(), fields: ["X-Tenant": "t2"]).status == 403)
+        switch end {
+        case .deletion: #expect(await broker.call(.delete, "/tenants/t1/api-keys/\(first)").status == 204)
+        case .expiry: broker.time.advance(by: .seconds(60))
+        case .itsTenant: #expect(await broker.call(.delete, "/tenants/t1").status == 204)
+        }
+        for peer in [open, connect()] {
+            let refused = await broker.call(.get, "/credentials", by: peer)
+            #expect((refused.status, refused.code) == (401, "unauthorized"), "\(refused.text)")
+            #expect(refused.text.contains("was deleted or has expired"))
+        }
+        // A key for the name lets the certificate in again, as that key's caller.
+        if end == .expiry { return }
+        try await Self.makeKey(broker, "dns:a.example", tenant: "t2", permission: "events")
+        #expect(await broker.call(.get, "/credentials", by: connect()).status == 403)
+    }
+
+    @Test func `of two names of which the second alone has a key stands for that key`() async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant()
+        await broker.set("of-1")
+        let digests = try ["dns:a.example", "dns:b.example"].map { try #require(CallerIdentity($0)).digest.vector }
+        try await Self.makeKey(broker, "dns:b.example")
+        let peer = PeerIdentity(digests, expirySeconds: 4_070_908_800)
+        #expect(await broker.call(.get, "/credentials", by: peer).json["token"]?.text == "of-1")
     }
 
     // MARK: Sessions
