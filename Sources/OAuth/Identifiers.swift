@@ -1,3 +1,4 @@
+internal import Cryptography
 package import ExternalText
 internal import HTTPCodec
 
@@ -45,6 +46,28 @@ package struct StorageKey: Hashable, Sendable, Comparable, CustomStringConvertib
 
     /// The longest storage key, in bytes.
     package static let longest = 200
+
+    private static let userPrefix = "u-"
+    /// The characters of a SHA-256 in base64url.
+    private static let digestCount = 43
+
+    /// The storage key of a user whom a provider names: one that no caller can choose and that two users never share, whatever
+    /// identifiers they may choose at the provider. `u-` and the base64url of the SHA-256 of the issuer, a line feed and the
+    /// identifier. A back end that knows both can compute it.
+    /// - Parameter issuer: what issues the identifiers: the issuer, or where it is not known the token endpoint. It has no line
+    ///   feed.
+    package init(user identifier: WireText, of issuer: WireText) {
+        let digest = SHA256.digest(Array(issuer.utf8) + [UInt8(ascii: "\n")] + Array(identifier.utf8))
+        self.init(unchecked: Self.userPrefix + Base64URL.encode(digest))
+    }
+
+    /// Whether the storage key has the form of those that the broker makes of users' identifiers. Only a login can store anything
+    /// under it for the first time.
+    package var isOfUser: Bool {
+        let bytes = description.utf8
+        return bytes.count == Self.userPrefix.utf8.count + Self.digestCount && bytes.starts(with: Self.userPrefix.utf8)
+            && !bytes.contains { ".~:@".utf8.contains($0) }
+    }
 
     /// The first index, from `start` on, of a byte that a storage key cannot contain; `bytes.count` when there is none.
     package static func end(_ bytes: Span<UInt8>, from start: Int) -> Int {

@@ -141,7 +141,7 @@ struct CredentialsRoutes {
             )
         }
         let tenant = try await broker.tenant(of: call)
-        try call.authorize(storageKey)
+        try call.authorize(try storageKey.writable())
         try broker.rateLimits.spend(.writes, call.caller)
         let providers = broker.core.providers.servers.acceptedProviders(of: tenant)
         let brought = try given!.held(
@@ -190,7 +190,7 @@ struct CredentialsRoutes {
             )
         }
         let tenant = try await broker.tenant(of: call)
-        try call.authorize(storageKey)
+        try call.authorize(try storageKey.writable())
         try broker.rateLimits.spend(.writes, call.caller)
         let id = CredentialsID(tenant: tenant.name, storageKey: storageKey)
         let activated = try await broker.core.accounts.activate(

@@ -26,7 +26,7 @@ struct DeviceRoutes {
         try call.refuseQuery()
         let storageKey = try await call.body { $0.storageKey() }
         let tenant = try await broker.tenant(of: call)
-        try call.authorize(storageKey)
+        try call.authorize(try storageKey.writable())
         try broker.rateLimits.spend(.deviceLogins, call.caller)
         let begun = try await broker.deviceLogins.begin(storageKey, of: tenant)
         return .json(.created) { json in

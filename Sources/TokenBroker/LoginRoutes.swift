@@ -42,7 +42,7 @@ struct LoginRoutes {
                 authorizationEndpoint: app ?? nil)
         }
         let tenant = try await broker.tenant(of: call)
-        try call.authorize(parameters.storageKey)
+        try call.authorize(try parameters.storageKey.writable())
         try broker.rateLimits.spend(.logins, call.caller)
         let begun = try await broker.logins.begin(parameters, of: tenant)
         return .json(.created) { json in

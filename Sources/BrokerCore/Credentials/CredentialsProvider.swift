@@ -99,6 +99,7 @@ package final class CredentialsProvider: Sendable {
             case .refresh(isEarly: true):
                 renewer.renewBehindAnswer(id, of: tenant, query)
                 return try answer(.serve, snapshot, tenant, outcome)
+            case .createAccount where id.storageKey.isOfUser: throw BrokerError.storageKeyOfUser
             case .refresh, .upgrade, .obtainClientCredentials, .createAccount, .verify, .retire:
                 let mayServeHeld = policy.serves(
                     whileRenewing: snapshot.record.held, version: snapshot.heldVersion, decision: decision,

@@ -93,16 +93,6 @@ package struct AppLogin: Sendable, Equatable {
         return key
     }()
 
-    private static let digestPrefix: WireText = "u-"
-
-    /// The storage key of a user: the identifier itself where its characters allow that, else one made of its digest. So is that of
-    /// an identifier which looks like such a key: another user's would be the same.
-    static func storageKey(of userID: WireText) -> StorageKey? {
-        let looksMade = userID.count == digestPrefix.count + 43 && userID.starts(with: digestPrefix)
-        if !looksMade, userID != WireText(unknownUser.description), let key = StorageKey(userID) { return key }
-        return StorageKey(digestPrefix.text + Base64URL.encode(SHA256.digest(Array(userID.utf8))))
-    }
-
     // MARK: Stored
 
     func encode(to json: inout JSONWriter) {

@@ -144,15 +144,14 @@ final class LoginRedemption: Sendable {
                 to: secrets.configuration, by: secrets.server, now: time.now)
             if let app = login.app, app.storesByUser {
                 spent = .granted(grant.credentials)
-                guard let userID = try await intake.verified(grant).userID,
-                    let storageKey = AppLogin.storageKey(of: userID)
-                else {
+                guard let userID = try await intake.verified(grant).userID else {
                     throw BrokerError(
                         .tokenResponseError,
                         "The provider does not tell who the user is, whom the app's storage key is made of: configure a "
                             + "storage_key for the client, or the scope openid.")
                 }
-                login.storageKey = storageKey
+                let server = secrets.server
+                login.storageKey = StorageKey(user: userID, of: WireText(server.issuer ?? server.tokenEndpoint))
                 spent = .granted(nil)
             }
             let code = try login.app.map { _ throws(BrokerError) in try AppCode.secret() }

@@ -60,6 +60,7 @@ struct AppClientRoutes {
         }
         let tenant = try await broker.tenantNamed(in: call)
         let settings = try await call.json { (json) throws(BrokerError) in try AppClient.Settings(json) }
+        _ = try settings.storageKey?.writable()
         let (client, isNew) = try await clients.put(clientID, of: tenant, settings)
         broker.log.info("client_configured", [.tenant(tenant), .version(client.version)])
         return .json(isNew ? .created : .ok) { Self.encode(client, to: &$0) }

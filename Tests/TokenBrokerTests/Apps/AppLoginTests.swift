@@ -71,7 +71,8 @@ internal import TokenBroker
 
     @Test func `a client with a secret is not asked for, and still bound to its browser`() async throws {
         let broker = try await Self.broker(
-            #"{"redirect_uris": ["https://app.example/cb"], "storage_key": "default", "client_secret": "s"}"#)
+            #"{"redirect_uris": ["https://app.example/cb"], "storage_key": "default", "client_secret": "0123456789abcdef"}"#
+        )
         let (parameters, answer) = await broker.logIn(app: BrokerHarness.authorization(), token: Self.granted)
         #expect(parameters["code"] != nil, "\(answer.text)")
         // Without the cookie that the start has set, the code stays where it is.
@@ -182,25 +183,83 @@ internal import TokenBroker
 
     // MARK: The storage key
 
+    /// A user may choose what a provider calls him: no identifier may be the storage key of a back end or of another user.
     @Test(arguments: [
-        (#""user_id":42"#, "42"), (#""user_id":"ann@example.com""#, "ann@example.com"),
-        (#""user_id":"with space""#, "u-1BMSqUcIXqh9xUsdE31bbUSk-CEnpX8Yf_vBvEh3GUI"),
+        (#""user_id":42"#, "42"), (#""user_id":"billing""#, "billing"), (#""user_id":"with space""#, "with space"),
+        (
+            #""user_id":"u-1BMSqUcIXqh9xUsdE31bbUSk-CEnpX8Yf_vBvEh3GUI""#,
+            "u-1BMSqUcIXqh9xUsdE31bbUSk-CEnpX8Yf_vBvEh3GUI"
+        ),
     ])
-    func `without a storage key the user's identifier is one`(_ member: String, _ key: String) async throws {
+    func `without a storage key it is made of issuer and user`(_ member: String, _ user: WireText) async throws {
         let broker = try await Self.broker(#"{"redirect_uris": ["https://app.example/cb"]}"#)
+        await broker.set("of a back end", storageKey: "billing")
         let token = #"{"access_token":"a","refresh_token":"r","expires_in":3600,"token_type":"Bearer",\#(member)}"#
         let (parameters, answer) = await broker.logIn(app: BrokerHarness.authorization(), token: token)
         #expect(parameters["code"] != nil, "\(answer.text)")
         let sessions = await broker.exchange(parameters["code"] ?? "")
         #expect(sessions.status == 200)
         let stored = await broker.sessions().first?["storage_key"]?.text
-        if key.hasPrefix("u-") {
-            #expect(stored?.hasPrefix("u-") == true)
-            #expect(stored?.count == 45)
-        } else {
-            #expect(stored == key)
-        }
+        // The provider of this tenant has no issuer.
+        #expect(stored == StorageKey(user: user, of: "https://auth.tidal.com/v1/oauth2/token").description)
         #expect(await broker.token(storageKey: stored ?? "") == "a")
+        #expect(await broker.token(storageKey: "billing") == "of a back end")
+        // Back ends read it and log its user out.
+        #expect(await broker.logOut(storageKey: stored ?? "").status == 204)
+    }
+
+    private static let keyOfUser = StorageKey(user: "ada", of: "https://op.example").description
+
+    @Test func `no caller writes under a storage key of a user`() async throws {
+        let broker = try await Self.broker()
+        let key = Self.keyOfUser
+        let narrowed = await broker.makeKey(
+            "t1",
+            #"{"name": "k", "permissions": ["credentials:read", "credentials:write", "login"], "storage_keys": ["\#(key)"]}"#
+        )
+        let calls: [(Method, String, String)] = [
+            (.put, "/credentials", #"{"storage_key": "\#(key)", "credentials": {"client_id": "c1", "token": "x"}}"#),
+            (.post, "/login/initialize", #"{"storage_key": "\#(key)"}"#),
+            (.post, "/device", #"{"storage_key": "\#(key)"}"#),
+            (.post, "/credentials/activate", #"{"storage_key": "\#(key)", "platform_signature": "x"}"#),
+        ]
+        for (method, path, body) in calls {
+            for answer in [
+                await broker.call(method, path, tenant: "t1", body: body),
+                await broker.call(method, path, key: narrowed, body: body),
+            ] {
+                #expect((answer.status, answer.code) == (422, "illegal_argument"), "\(path): \(answer.text)")
+            }
+        }
+        let client = await broker.call(
+            .put, "/tenants/t1/clients/other",
+            body: #"{"redirect_uris": ["https://app.example/cb"], "storage_key": "\#(key)"}"#)
+        #expect((client.status, client.code) == (422, "illegal_argument"))
+        for path in ["/credentials/status?storage_key=\(key)", "/tenants/t1/sessions?storage_key=\(key)"] {
+            #expect(await broker.call(.get, path, tenant: "t1").status == 200)
+        }
+    }
+
+    @Test func `no account is created under a storage key of a user`() async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant("t1", #"{"provider": "duckduckgo", "client_id": "c1"}"#)
+        let answer = await broker.call(
+            .get, "/credentials?policy=create_if_needed&storage_key=\(Self.keyOfUser)", tenant: "t1")
+        #expect((answer.status, answer.code) == (422, "illegal_argument"), "\(answer.text)")
+        #expect(broker.transport.seen.isEmpty)
+    }
+
+    @Test func `a session under a storage key of an earlier build goes on, and the next login makes the new one`()
+        async throws
+    {
+        let broker = try await Self.broker(#"{"redirect_uris": ["https://app.example/cb"], "storage_key": "42"}"#)
+        let session = await broker.appSession()
+        await broker.makeClient("app", of: "t1", #"{"redirect_uris": ["https://app.example/cb"]}"#)
+        let next = await broker.appSession()
+        #expect(await broker.refresh(session).json["access_token"]?.text == "access-1")
+        #expect(await broker.refresh(next).status == 200)
+        let keys = await broker.sessions().compactMap { $0["storage_key"]?.text }
+        #expect(keys.contains("42") && keys.contains { $0.hasPrefix("u-") })
     }
 
     @Test func `a login that does not tell who the user is fails for a client without a storage key`() async throws {
