@@ -14,8 +14,15 @@ extension AppClient.Settings {
     package init(_ json: JSONValue) throws(BrokerError) {
         var reader = ObjectReader(json)
         name = reader.string("name", limit: 100)?.text
-        secretDigest = reader.string("client_secret").map { SHA256.digest(Array($0.utf8)) }
-        redirectURIs = reader.requiredStrings("redirect_uris", check: RedirectURI.fault)?.map(\.text) ?? []
+        let secret = reader.string("client_secret")
+        if let secret, secret.count < AppClient.shortestSecret {
+            reader.note(
+                "client_secret", "must not be shorter than \(AppClient.shortestSecret) bytes: choose it at random")
+        }
+        secretDigest = secret.map { SHA256.digest(Array($0.utf8)) }
+        keepsSecret = secret == nil && !reader.isNull("client_secret")
+        redirectURIs =
+            reader.requiredStrings("redirect_uris", check: RedirectURI.registrationFault)?.map(\.text) ?? []
         storageKey = reader.value("storage_key", rule: StorageKey.inputRule) { StorageKey($0) }
         rotatesRefreshTokens = reader.bool("refresh_token_rotation") ?? true
         sessionDays = reader.integer("session_days", in: Self.days) ?? 365

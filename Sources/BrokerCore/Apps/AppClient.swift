@@ -23,6 +23,8 @@ package final class AppClient: Cacheable, Equatable {
         package var name: String?
         /// SHA-256 of the secret; nil for a public client (RFC 6749 §2.1).
         package var secretDigest: [UInt8]?
+        /// Whether the secret of the registration before stays, because the request has none.
+        package var keepsSecret = false
         /// Compared as they are (RFC 9700 §2.1), but for the port of a loopback address (RFC 8252 §7.3). At least one.
         package var redirectURIs: [String] = []
         /// Where the users' credentials are stored; nil for a storage key for each user, made of the user's identifier.
@@ -46,6 +48,14 @@ package final class AppClient: Cacheable, Equatable {
         /// Application identifiers with their team's prefix.
         package var appleApps: [String] = []
 
+
+        /// The settings as they take the place of those of an earlier registration.
+        func replacing(_ earlier: Settings?) -> Settings {
+            var settings = self
+            if keepsSecret { settings.secretDigest = earlier?.secretDigest }
+            settings.keepsSecret = false
+            return settings
+        }
         package init() {}
     }
 
@@ -96,6 +106,9 @@ package final class AppClient: Cacheable, Equatable {
                     || [UInt8(ascii: "."), UInt8(ascii: "_"), UInt8(ascii: "~"), UInt8(ascii: "-")].contains(byte)
             }
     }
+    /// The fewest bytes of a secret: 128 bits, if it is random (RFC 6749 §10.10).
+    package static let shortestSecret = 16
+
 
     /// Whether the secret is the client's. Takes the same time for every wrong secret.
     package func hasSecret(_ secret: WireText) -> Bool {

@@ -54,7 +54,7 @@ package final class AppClientDirectory: Sendable {
         try await client(clientID).flatMap { $0.tenant == tenant ? $0 : nil }
     }
 
-    /// Replaces the whole registration. Returns the client, and whether it is new.
+    /// Replaces the whole registration, but for a secret that the settings keep. Returns the client, and whether it is new.
     /// - Throws: `conflict` where another tenant has a client of that identifier, `not_found` where there is no such tenant.
     package func put(
         _ clientID: WireText, of tenant: TenantName, _ settings: AppClient.Settings
@@ -72,10 +72,10 @@ package final class AppClientDirectory: Sendable {
                     }
                 }
                 let version = self.records.nextVersion(after: current?.version ?? 0)
+                let earlier = try current.map { record throws(StoreError) in try AppClient(record) }
                 let client = AppClient(
                     tenant: tenant, clientID: clientID.text, version: version,
-                    created: try current.map { record throws(StoreError) in try AppClient(record).created }
-                        ?? self.time.now, settings: settings)
+                    created: earlier?.created ?? self.time.now, settings: settings.replacing(earlier?.settings))
                 let record = OpenRecord(
                     id: id, version: version, content: SecretBytes(client.encoded), lookup: lookup)
                 let ticket = self.cache.ticket(clientID, now: self.time.monotonic)

@@ -207,6 +207,9 @@ package struct ObjectReader: ValueReader {
 
     private func path(_ name: WireText) -> String { pointer + "/" + JSONValue.pointerToken(name) }
 
+    /// Whether the member is there and null.
+    package func isNull(_ name: WireText) -> Bool { if case .null? = members[name] { true } else { false } }
+
     private func isAbsent(_ name: WireText) -> Bool {
         switch members[name] {
         case nil, .null?: true

@@ -10,9 +10,9 @@ extension TenantConfiguration {
     /// Reads the body of `PUT /tenants/{tenant}`.
     /// - Parameters:
     ///   - rules: which addresses the configuration may name.
-    ///   - refusesUnusedIssuer: whether an `issuer` that would never be asked is a fault. False for a configuration that an
-    ///     earlier build has stored.
-    package init(_ json: JSONValue, rules: TargetPolicy, refusesUnusedIssuer: Bool = true) throws(BrokerError) {
+    ///   - isStored: whether an earlier build has stored the configuration. Then an `issuer` that would never be asked is no
+    ///     fault, nor is an address of apps that this build would not take.
+    package init(_ json: JSONValue, rules: TargetPolicy, isStored: Bool = false) throws(BrokerError) {
         var reader = ObjectReader(json)
         let preset = Self.preset(&reader)
         let clientID = reader.requiredString("client_id", limit: 512)
@@ -69,7 +69,7 @@ extension TenantConfiguration {
         let hasUnusableAddresses = reader.faultCount > faultsBefore
         previousIssuers = Self.providerURIs(&reader, "previous_issuers", rules, isBase: true)
         previousTokenEndpoints = Self.providerURIs(&reader, "previous_token_endpoints", rules)
-        if issuer != nil, refusesUnusedIssuer, usesPresetAddresses {
+        if issuer != nil, !isStored, usesPresetAddresses {
             // Otherwise the client secret would be sent to the preset's provider, and not to the issuer.
             reader.note(
                 "issuer",
@@ -84,8 +84,14 @@ extension TenantConfiguration {
         clientAuthentication = reader.choice(
             "token_endpoint_auth_method", ProviderPreset.ClientAuthentication.self)
         repeatsClientID = reader.bool("client_id_in_body")
-        allowedRedirectURIs = reader.strings("allowed_redirect_uris", check: RedirectURI.fault)?.map(\.text) ?? []
-        allowedReturnURIs = reader.strings("allowed_return_uris", check: Self.returnURIFault)?.map(\.text) ?? []
+        allowedRedirectURIs =
+            reader.strings(
+                "allowed_redirect_uris", check: isStored ? RedirectURI.fault : RedirectURI.registrationFault)?
+            .map(\.text) ?? []
+        allowedReturnURIs =
+            reader.strings("allowed_return_uris") {
+                Self.returnURIFault($0) ?? (isStored ? nil : RedirectURI.registrationFault($0))
+            }?.map(\.text) ?? []
         browserBinding = reader.choice("browser_binding", BrowserBinding.self) ?? .whenStartedHere
         callbackURI = reader.choice("callback_uri", CallbackURI.self) ?? .shared
         displayName = Self.displayName(&reader)
@@ -426,7 +432,7 @@ extension TenantConfiguration {
     /// A member or a value that this build does not know makes the record unreadable on purpose: it may protect a login, as
     /// `"browser_binding": "confirm"` does.
     init?(stored json: JSONValue) {
-        guard let configuration = try? TenantConfiguration(json, rules: .everything, refusesUnusedIssuer: false) else {
+        guard let configuration = try? TenantConfiguration(json, rules: .everything, isStored: true) else {
             return nil
         }
         self = configuration

@@ -27,7 +27,7 @@ internal import TokenBroker
             await server.makeTenant("s1")
             await server.makeClient(
                 "app", of: "s1",
-                #"{"redirect_uris": ["https://broker.example/login/callback"], "client_secret": "s", "storage_key": "default", \#(client)}"#
+                #"{"redirect_uris": ["https://broker.example/login/callback"], "client_secret": "0123456789abcdef", "storage_key": "default", \#(client)}"#
             )
             await server.makeClient(
                 "other", of: "s1", #"{"redirect_uris": ["https://other.example/cb"], "storage_key": "default"}"#)
@@ -38,7 +38,7 @@ internal import TokenBroker
 
         static func tenant(_ members: String) -> String {
             #"""
-            {"provider": "authgear", "client_id": "app", "client_secret": "s", "issuer": "\#(issuer)",
+            {"provider": "authgear", "client_id": "app", "client_secret": "0123456789abcdef", "issuer": "\#(issuer)",
              "endpoints": {"authorization": "\#(issuer)/oauth2/authorize", "token": "\#(issuer)/oauth2/token"},
              "app2app": {\#(members), "authorization_endpoints": ["https://a.example/authorize"]}}
             """#

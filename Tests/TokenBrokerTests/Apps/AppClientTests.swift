@@ -30,7 +30,7 @@ internal import Testing
         let replaced = await broker.call(
             .put, path,
             body: #"""
-                {"redirect_uris": ["http://127.0.0.1/cb", "com.example:/x"], "client_secret": "hush", "name": "Player",
+                {"redirect_uris": ["http://127.0.0.1/cb", "com.example:/x"], "client_secret": "hush-hush-hush-hush", "name": "Player",
                  "storage_key": "k:1", "refresh_token_rotation": false, "session_days": 1, "session_idle_days": 3650,
                  "android_apps": [{"package_name": "com.example.player", "sha256_cert_fingerprints": ["\#(Self.fingerprint)"]}],
                  "apple_apps": ["ABCDE12345.com.example.player"]}
@@ -48,7 +48,13 @@ internal import Testing
         let next = await broker.call(.get, "/tenants/t1/clients?cursor=\(list.json["next_cursor"]?.text ?? "")")
         #expect(next.json["clients"]?.array?.map { $0["client_id"]?.text } == ["other"])
         #expect(next.json["next_cursor"] == nil)
-        // What is left out is unset.
+        // What is left out is unset, but for the secret.
+        let kept = await broker.call(.put, path, body: Self.least)
+        #expect(kept.json["client_secret_set"]?.bool == true)
+        #expect(kept.json["name"] == nil)
+        let removed = await broker.call(
+            .put, path, body: #"{"redirect_uris": ["https://app.example/cb"], "client_secret": null}"#)
+        #expect(removed.json["client_secret_set"]?.bool == false)
         #expect(await broker.call(.put, path, body: Self.least).json["client_secret_set"]?.bool == false)
         #expect(await broker.call(.delete, path).status == 204)
         #expect(await broker.call(.delete, path).status == 404)
@@ -94,6 +100,8 @@ internal import Testing
         (#"{"redirect_uris": ["https://a"], "storage_key": "a b"}"#, "/storage_key"),
         (#"{"redirect_uris": ["https://a"], "x_app2app": true}"#, "/x_app2app"),
         (#"{"redirect_uris": ["https://a"], "client_secret": ""}"#, "/client_secret"),
+        (#"{"redirect_uris": ["https://a"], "client_secret": "s"}"#, "/client_secret"),
+        (#"{"redirect_uris": ["https://a"], "client_secret": "15-bytes-are-fe"}"#, "/client_secret"),
         (
             #"{"redirect_uris": ["https://a"], "android_apps": [{"package_name": "player", "sha256_cert_fingerprints": ["1"]}]}"#,
             "/android_apps/0/package_name"
@@ -123,17 +131,68 @@ internal import Testing
     @Test func `a replica learns of another one's change`() async throws {
         let (one, two) = try await BrokerHarness.replicas(cacheValidity: .seconds(60))
         await one.makeTenant()
-        await one.makeClient("app", of: "t1", #"{"redirect_uris": ["https://app.example/cb"], "client_secret": "old"}"#)
+        func put(_ secret: String) async {
+            await one.makeClient(
+                "app", of: "t1", #"{"redirect_uris": ["https://app.example/cb"], "client_secret": "\#(secret)"}"#)
+        }
+        let (old, new) = ("old-0123456789ab", "new-0123456789ab")
+        await put(old)
         func status(_ broker: BrokerHarness, _ secret: String) async -> Int {
             await broker.app(
                 "/oauth2/revoke", [("client_id", "app"), ("client_secret", secret), ("token", "x")]
             ).status
         }
-        #expect(await status(two, "old") == 200)
-        await one.makeClient("app", of: "t1", #"{"redirect_uris": ["https://app.example/cb"], "client_secret": "new"}"#)
-        #expect(await status(one, "old") == 401)
+        #expect(await status(two, old) == 200)
+        await put(new)
+        #expect(await status(one, old) == 401)
         one.time.advance(by: .seconds(61))
-        #expect(await status(two, "old") == 401)
-        #expect(await status(two, "new") == 200)
+        #expect(await status(two, old) == 401)
+        #expect(await status(two, new) == 200)
+    }
+
+    @Test(arguments: [
+        ("https://app.example/cb", true), ("https://app.example:444/cb?x=1", true), ("HTTPS://app.example", true),
+        ("com.example.app:/cb", true), ("com.example.app://cb", true), ("http://127.0.0.1/cb", true),
+        ("http://127.0.0.1:8080/cb", true), ("http://[::1]:1/cb", true), ("http://localhost/cb", true),
+        ("http://LOCALHOST:3000", true), ("http://app.example/cb", false), ("http://127.0.0.2/cb", false),
+        ("http://127.0.0.1.example/cb", false), ("http://127.0.0.1:x/cb", false), ("http://[::1/cb", false),
+        ("http://localhost@evil.example/cb", false), ("http://user@localhost/cb", false),
+        ("https://user:word@app.example/cb", false), ("https://app.example\\\\@evil.example/cb", false),
+        ("https:app.example/cb", false), ("https:///cb", false), ("https://:443/cb", false),
+    ])
+    func `a redirect URI is https, http on the device itself, or of the app's own scheme`(
+        _ uri: String, _ isTaken: Bool
+    ) async throws {
+        let broker = try await Self.broker()
+        let client = await broker.call(
+            .put, "/tenants/t1/clients/app", body: #"{"redirect_uris": ["\#(uri)"]}"#)
+        #expect(client.status == (isTaken ? 201 : 400), "\(client.text)")
+        let tenant = await broker.call(
+            .put, "/tenants/t2", body: #"{"client_id": "c1", "allowed_redirect_uris": ["\#(uri)"]}"#)
+        #expect(tenant.status == (isTaken ? 201 : 400), "\(tenant.text)")
+        if isTaken { return }
+        let returning = await broker.call(
+            .put, "/tenants/t3", body: #"{"client_id": "c1", "allowed_return_uris": ["\#(uri)"]}"#)
+        #expect(returning.status == 400, "\(returning.text)")
+    }
+
+    @Test func `a client keeps its secret until it gets another one or none`() async throws {
+        let broker = try await Self.broker()
+        func put(_ members: String) async { await broker.makeClient("app", of: "t1", "{\(members)}") }
+        func status(_ secret: String?) async -> Int {
+            await broker.app(
+                "/oauth2/revoke",
+                [("client_id", "app"), ("token", "x")] + (secret.map { [("client_secret", $0)] } ?? [])
+            ).status
+        }
+        let uris = #""redirect_uris": ["https://app.example/cb"]"#
+        await put(uris + #", "client_secret": "0123456789abcdef""#)
+        await put(uris + #", "name": "Player""#)
+        #expect(await status(nil) == 401)
+        #expect(await status("0123456789abcdef") == 200)
+        await put(uris + #", "client_secret": "fedcba9876543210""#)
+        #expect(await status("0123456789abcdef") == 401)
+        await put(uris + #", "client_secret": null"#)
+        #expect(await status(nil) == 200)
     }
 }

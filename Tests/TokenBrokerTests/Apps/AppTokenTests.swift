@@ -103,19 +103,19 @@ internal import TokenBroker
     // MARK: Authentication
 
     private static let confidential =
-        #"{"redirect_uris": ["https://app.example/cb"], "storage_key": "default", "client_secret": "p+ss w:rd"}"#
+        #"{"redirect_uris": ["https://app.example/cb"], "storage_key": "default", "client_secret": "p+ss w:rd 012345"}"#
 
     // A12 A13
     @Test(
         arguments: [
-            ("secret in the form", ["client_secret": "p+ss w:rd"], nil, 200),
+            ("secret in the form", ["client_secret": "p+ss w:rd 012345"], nil, 200),
             ("wrong secret in the form", ["client_secret": "wrong"], nil, 401), ("no secret", [:], nil, 401),
-            ("Basic alone", ["client_id": nil], "app:p%2Bss+w%3Ard", 200),
-            ("Basic beside the identifier", [:], "app:p%2Bss+w%3Ard", 200),
+            ("Basic alone", ["client_id": nil], "app:p%2Bss+w%3Ard+012345", 200),
+            ("Basic beside the identifier", [:], "app:p%2Bss+w%3Ard+012345", 200),
             ("wrong Basic", ["client_id": nil], "app:wrong", 401),
-            ("form before Basic", ["client_secret": "p+ss w:rd"], "app:wrong", 200),
-            ("wrong form before Basic", ["client_secret": "wrong"], "app:p%2Bss+w%3Ard", 401),
-            ("Basic of another client", [:], "other:p%2Bss+w%3Ard", 401),
+            ("form before Basic", ["client_secret": "p+ss w:rd 012345"], "app:wrong", 200),
+            ("wrong form before Basic", ["client_secret": "wrong"], "app:p%2Bss+w%3Ard+012345", 401),
+            ("Basic of another client", [:], "other:p%2Bss+w%3Ard+012345", 401),
         ] as [(String, [String: String?], String?, Int)])
     func `a client with a secret authenticates`(
         _ name: String, _ changes: [String: String?], _ basic: String?, _ status: Int
