@@ -177,6 +177,17 @@ internal import TokenBroker
         #expect(answer.status == 400 && answer.pointers == ["/app2app/authorization_endpoint"])
     }
 
+    @Test(arguments: ["false", "false, \"insecure_device_key_binding\": true"])
+    func `no login begins at another app while app2app is not enabled`(_ members: String) async throws {
+        let other = "https://a.example/authorize"
+        let broker = try await Self.broker(#"{"enabled": \#(members), "authorization_endpoints": ["\#(other)"]}"#)
+        let answer = await broker.call(
+            .post, "/login/initialize", tenant: "t1", body: #"{"app2app": {"authorization_endpoint": "\#(other)"}}"#)
+        #expect((answer.status, answer.code) == (422, "illegal_argument"), "\(answer.text)")
+        #expect(answer.text.contains("not enabled"))
+        #expect(try await broker.count(.login) == 0)
+    }
+
     // MARK: The tenant's configuration
 
     @Test(arguments: [
