@@ -21,6 +21,12 @@ package struct GrantingProvider: Sendable, Equatable {
         issuer = server.issuer.map { WireText($0) }
         tokenEndpoint = WireText(server.tokenEndpoint)
     }
+
+    /// Whether the two are known to be the same provider, so that equal identifiers mean the same user.
+    package func isKnownToBe(_ other: GrantingProvider) -> Bool {
+        if let issuer, let theirs = other.issuer { return issuer == theirs }
+        return tokenEndpoint != nil && tokenEndpoint == other.tokenEndpoint
+    }
 }
 
 /// The providers whose refresh tokens may be sent to a tenant's provider: the provider itself, and the addresses that

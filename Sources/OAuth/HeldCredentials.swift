@@ -24,8 +24,9 @@ package struct HeldCredentials: Sendable, Equatable {
     /// The key by which the session lets other apps in; nil for a session that has none.
     package var deviceKey: DeviceKey?
 
-    /// When the first of this user's logins came, since which there was neither a logout nor another user; `unknownLogin`
-    /// for credentials that an earlier build stored. A later login of the same user leaves it.
+    /// When the first of this user's logins came, since which there was neither an end nor a login of a user who is not known to
+    /// be the same; `unknownLogin` for credentials that an earlier build stored. Identifies the login that sessions, codes and
+    /// biometric keys of apps belong to: two logins under a storage key have different times.
     package var loggedInSince = unknownLogin
 
     /// Earlier than every login. Not nil, which would cost each cached user eight bytes more.

@@ -47,11 +47,50 @@ extension HeldCredentials {
         return own == theirs
     }
 
+    /// The credentials of a login with their `loggedInSince`: that of the login before where both are known to be the same user's
+    /// and the one before has not ended; otherwise a time that no earlier login has.
+    /// - Parameter earlier: the credentials that these replace; nil for none.
+    package func loggedIn(after earlier: HeldCredentials?, at now: Timestamp) -> HeldCredentials {
+        guard level == .user else { return self }
+        var login = self
+        guard let earlier, earlier.level == .user else {
+            login.loggedInSince = now
+            return login
+        }
+        if earlier.isLoggedIn(at: now), earlier.isKnownToBeSameUser(as: self), isOfProvider(of: earlier) {
+            login.loggedInSince = earlier.loggedInSince
+        } else {
+            login.loggedInSince = max(now, earlier.loggedInSince.advanced(by: .milliseconds(1)))
+        }
+        return login
+    }
+
+    /// As `loggedIn`, for credentials that were stored before they were verified, with the `loggedInSince` of that time.
+    package func verifiedLogin(after earlier: HeldCredentials?, at now: Timestamp) -> HeldCredentials {
+        let login = loggedIn(after: earlier, at: now)
+        // The time at which it was stored identifies a new login, unless the login before has it.
+        let isNew = level == .user && login.loggedInSince != earlier?.loggedInSince
+        return isNew && loggedInSince != Self.unknownLogin && loggedInSince != earlier?.loggedInSince ? self : login
+    }
+
+    /// The login that a change of the stored credentials ends; nil where it goes on, and where there was none.
+    package static func login(of earlier: HeldCredentials?, endedBy next: HeldCredentials?) -> Timestamp? {
+        guard let earlier, earlier.level == .user else { return nil }
+        let goesOn = next.map { $0.level == .user && $0.loggedInSince == earlier.loggedInSince } ?? false
+        return goesOn ? nil : earlier.loggedInSince
+    }
+
     /// Whether the credentials that a refresh of these brought have a subject that cannot be compared with their user ID,
     /// because the kind of that ID is not known.
     package func learnsSubject(from successor: HeldCredentials) -> Bool {
         guard level == .user, identity.isUnknown, let userID, successor.identity.userID == nil else { return false }
         return successor.identity.subject.map { $0 != userID } ?? false
+    }
+
+    /// Whether both were granted by the same provider. Credentials of an earlier build count as granted by the configured one.
+    private func isOfProvider(of earlier: HeldCredentials) -> Bool {
+        guard let grantedBy, let theirs = earlier.grantedBy else { return true }
+        return grantedBy.isKnownToBe(theirs)
     }
 
     private func differs(from other: UserIdentity, _ otherUserID: WireText?) -> Bool {

@@ -21,7 +21,10 @@ import Testing
                 """#)
         #expect(tenant.status == 201, "\(tenant.text)")
         for (name, members) in [
-            ("player", #", "x_app2app_enabled": true, "x_app2app_biometric_protection_required": true"#), ("radio", ""),
+            (
+                "player",
+                #", "x_app2app_enabled": true, "x_app2app_biometric_protection_required": true, "biometric_enabled": true"#
+            ), ("radio", ""),
         ] {
             let registered = try await broker.call(
                 .put, "/tenants/t1/clients/\(name)",

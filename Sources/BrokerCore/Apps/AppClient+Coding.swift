@@ -30,7 +30,7 @@ extension AppClient.Settings {
         allowsAppToApp = reader.bool("x_app2app_enabled") ?? false
         bindsInsecurely = reader.bool("x_app2app_insecure_device_key_binding_enabled") ?? false
         requiresBiometricProtection = reader.bool("x_app2app_biometric_protection_required") ?? false
-        setsUpByRefreshToken = reader.bool("x_biometric_setup_requires_refresh_token") ?? false
+        allowsBiometrics = reader.bool("biometric_enabled") ?? false
         androidApps = reader.objects("android_apps", atMost: Self.mostApps, Self.androidApp) ?? []
         appleApps =
             reader.strings("apple_apps", atMost: Self.mostApps) {
@@ -98,8 +98,7 @@ extension AppClient.Settings {
         json.member("x_app2app_enabled", allowsAppToApp)
         json.member("x_app2app_insecure_device_key_binding_enabled", bindsInsecurely)
         json.member("x_app2app_biometric_protection_required", requiresBiometricProtection)
-        // Callers that do not know the member are not to meet it.
-        if setsUpByRefreshToken { json.member("x_biometric_setup_requires_refresh_token", true) }
+        json.member("biometric_enabled", allowsBiometrics)
         json.name("android_apps")
         json.array { json in
             for app in androidApps {
@@ -138,7 +137,7 @@ extension AppClient.Settings {
         allowsAppToApp = json["x_app2app_enabled"]?.bool ?? false
         bindsInsecurely = json["x_app2app_insecure_device_key_binding_enabled"]?.bool ?? false
         requiresBiometricProtection = json["x_app2app_biometric_protection_required"]?.bool ?? false
-        setsUpByRefreshToken = json["x_biometric_setup_requires_refresh_token"]?.bool ?? false
+        allowsBiometrics = json["biometric_enabled"]?.bool ?? false
         androidApps = (json["android_apps"]?.array ?? []).compactMap { app in
             guard let name = app["package_name"]?.string?.text else { return nil }
             let fingerprints = app["sha256_cert_fingerprints"]?.array?.compactMap { $0.string?.text } ?? []

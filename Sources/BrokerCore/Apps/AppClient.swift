@@ -41,13 +41,13 @@ package final class AppClient: Cacheable, Equatable {
         package var bindsInsecurely = false
         /// Whether only a biometric key lets other apps in.
         package var requiresBiometricProtection = false
-        /// Whether a biometric key is set up with the refresh token only. Otherwise the access token that the session was given
-        /// last is enough, which the tenant's API keys also read.
-        package var setsUpByRefreshToken = false
+        /// Whether sessions of this client can set up biometric keys. Default false.
+        package var allowsBiometrics = false
         package var androidApps: [AndroidApp] = []
         /// Application identifiers with their team's prefix.
         package var appleApps: [String] = []
 
+        package init() {}
 
         /// The settings as they take the place of those of an earlier registration.
         func replacing(_ earlier: Settings?) -> Settings {
@@ -56,7 +56,6 @@ package final class AppClient: Cacheable, Equatable {
             settings.keepsSecret = false
             return settings
         }
-        package init() {}
     }
 
     package let tenant: TenantName
@@ -106,9 +105,9 @@ package final class AppClient: Cacheable, Equatable {
                     || [UInt8(ascii: "."), UInt8(ascii: "_"), UInt8(ascii: "~"), UInt8(ascii: "-")].contains(byte)
             }
     }
+
     /// The fewest bytes of a secret: 128 bits, if it is random (RFC 6749 §10.10).
     package static let shortestSecret = 16
-
 
     /// Whether the secret is the client's. Takes the same time for every wrong secret.
     package func hasSecret(_ secret: WireText) -> Bool {

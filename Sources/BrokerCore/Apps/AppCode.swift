@@ -20,6 +20,8 @@ package struct AppCode: Sendable, Equatable {
     let codeChallenge: WireText
     let storageKey: StorageKey
     let userID: WireText?
+    /// `HeldCredentials.loggedInSince` of the login that it was issued for; nil in records of earlier builds.
+    let login: Timestamp?
     let issued: Timestamp
     /// The session that let the app in, without which the code is good for nothing; nil for the code of a login.
     let origin: String?
@@ -29,7 +31,7 @@ package struct AppCode: Sendable, Equatable {
     package init(
         for client: (tenant: TenantName, id: String), redirectURI: String, mustNameRedirectURI: Bool,
         codeChallenge: WireText,
-        of id: CredentialsID, userID: WireText?, origin: String? = nil, now: Timestamp
+        of id: CredentialsID, userID: WireText?, login: Timestamp?, origin: String? = nil, now: Timestamp
     ) {
         tenant = client.tenant
         clientID = client.id
@@ -38,11 +40,13 @@ package struct AppCode: Sendable, Equatable {
         self.codeChallenge = codeChallenge
         storageKey = id.storageKey
         self.userID = userID
+        self.login = login
         self.origin = origin
         issued = now
     }
 
     var credentialsID: CredentialsID { CredentialsID(tenant: tenant, storageKey: storageKey) }
+    var owner: AppOwner { AppOwner(userID: userID, login: login, created: issued) }
     var expires: Timestamp { issued.advanced(by: Self.validity) }
 
     /// 256 random bits as text.
@@ -77,6 +81,7 @@ package struct AppCode: Sendable, Equatable {
             json.member("code_challenge", codeChallenge.text)
             json.member("storage_key", storageKey.description)
             json.memberIfPresent("user_id", userID?.text)
+            json.memberIfPresent("login", login?.milliseconds)
             json.member("issued", issued.milliseconds)
             json.memberIfPresent("origin", origin)
             json.memberIfPresent("session", session)
@@ -98,6 +103,7 @@ package struct AppCode: Sendable, Equatable {
         codeChallenge = challenge
         self.storageKey = storageKey
         userID = json["user_id"]?.string
+        login = json["login"]?.integer.map { Timestamp(milliseconds: $0) }
         self.issued = Timestamp(milliseconds: issued)
         origin = json["origin"]?.string?.text
         session = json["session"]?.string?.text

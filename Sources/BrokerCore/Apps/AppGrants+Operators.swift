@@ -53,4 +53,69 @@ extension AppGrants {
             throw BrokerError(error)
         }
     }
+
+    // MARK: Biometric keys
+
+    /// Biometric keys of the tenant, in the order of their records.
+    /// - Parameters:
+    ///   - storageKey: nil for the keys of all storage keys.
+    ///   - clientID: nil for the keys of all clients.
+    ///   - most: how many keys are read at most.
+    /// - Returns: up to `limit` keys, and the record's key behind which to go on; nil where there are no more.
+    package func biometricKeys(
+        of tenant: TenantName, storageKey: StorageKey?, clientID: WireText?, after: String?, limit: Int,
+        reading most: Int
+    ) async throws(BrokerError) -> (found: [BiometricKey], next: String?) {
+        let prefix = storageKey.map(PendingSessionEnding.keyPrefix)
+        var (found, place, read): ([BiometricKey], String?, Int) = ([], after ?? prefix, 0)
+        while read < most {
+            let page: [OpenRecord]
+            do throws(StoreError) {
+                page = try await vault.list(
+                    .biometricKey, tenant: tenant, after: place.map { RecordID(.biometricKey, tenant, key: $0) },
+                    limit: Self.page)
+            } catch {
+                throw BrokerError(error)
+            }
+            for record in page {
+                if let prefix, !WireText(record.id.key).starts(with: WireText(prefix)) { return (found, nil) }
+                guard let key = try? BiometricKey(record) else {
+                    log.error("biometric_key_unreadable", [.tenant(tenant), .version(record.version)])
+                    place = record.id.key
+                    continue
+                }
+                let isWanted = clientID.map { $0 == WireText(key.clientID) } ?? true
+                if isWanted, found.count == limit { return (found, place ?? "") }
+                if isWanted { found.append(key) }
+                place = record.id.key
+            }
+            if page.count < Self.page { return (found, nil) }
+            read += page.count
+        }
+        return (found, place)
+    }
+
+    /// Removes a biometric key, and ends the sessions that were begun with it.
+    /// - Returns: false where the tenant has no such key.
+    package func removeBiometricKey(_ keyID: WireText, of tenant: TenantName) async throws(BrokerError) -> Bool {
+        do throws(StoreError) {
+            guard let record = try await vault.find(.biometricKey, lookup: BiometricKey.lookup(tenant, keyID)),
+                record.id.tenant == tenant
+            else { return false }
+            let key = try BiometricKey(record)
+            try await sessions.remove(record.id)
+            var after: String?
+            repeat {
+                let (page, next) = try await sessions.list(
+                    of: tenant, storageKey: key.storageKey, after: after, limit: Self.page)
+                for session in page where session.begunWith.map({ WireText($0) == keyID }) ?? false {
+                    _ = try await sessions.end(session.recordID, by: .revoked)
+                }
+                after = next
+            } while after != nil
+            return true
+        } catch {
+            throw BrokerError(error)
+        }
+    }
 }

@@ -90,11 +90,9 @@ package final class AppGrants: Sendable {
             case .answered(let answer): return answer
             case .unused(let found, let content): (record, code) = (found, content)
             }
-            let held = try await held(code.credentialsID, of: client, as: code.userID)
+            let held = try await held(code.credentialsID, of: client, as: code.owner)
             // A code of a login that has ended is dead, also after the same user's next login.
-            guard AppSession.isOf(held, userID: code.userID), held.loggedInSince <= code.issued else {
-                throw .invalidCode
-            }
+            guard code.owner.isOf(held) else { throw .invalidCode }
             if deviceKey == nil {
                 try await limits.admit(code.credentialsID)
                 deviceKey = .some(try await binding())
@@ -178,32 +176,37 @@ package final class AppGrants: Sendable {
             let secret = try AppCode.secret()
             let code = AppCode(
                 for: (target.tenant, target.clientID), redirectURI: redirectURI, mustNameRedirectURI: true,
-                codeChallenge: codeChallenge, of: session.credentialsID, userID: session.userID, origin: session.id,
-                now: time.now)
+                codeChallenge: codeChallenge, of: session.credentialsID, userID: session.userID, login: session.login,
+                origin: session.id, now: time.now)
             return (secret, code.insertion(as: secret))
         } catch {
             throw AppError(error)
         }
     }
 
-    /// Whether that user is logged in, as far as this is known without asking the provider.
-    func isLoggedIn(_ id: CredentialsID, as userID: WireText?) async throws(AppError) -> Bool {
+    /// The session with the login that it belongs to, if its user is logged in, as far as this is known without asking the
+    /// provider; nil where the login has ended.
+    func loggedIn(_ session: AppSession) async throws(AppError) -> AppSession? {
         do throws(BrokerError) {
-            if isLoggedIn(try await credentials.lastKnown(id), as: userID) { return true }
+            if let found = loggedIn(session, try await credentials.lastKnown(session.credentialsID)) { return found }
         } catch {
             throw AppError(error)
         }
         do throws(StoreError) {
             // Another replica may have logged the user in just now.
-            return isLoggedIn(try await sessions.records.reread(id), as: userID)
+            return loggedIn(session, try await sessions.records.reread(session.credentialsID))
         } catch {
             throw AppError(BrokerError(error))
         }
     }
 
-    private func isLoggedIn(_ snapshot: CredentialsSnapshot, as userID: WireText?) -> Bool {
-        let held = snapshot.record.held
-        return held.map { $0.isLoggedIn(at: time.now) && AppSession.isOf($0, userID: userID) } ?? false
+    private func loggedIn(_ session: AppSession, _ snapshot: CredentialsSnapshot) -> AppSession? {
+        guard let held = snapshot.record.held, held.isLoggedIn(at: time.now), session.owner.isOf(held) else {
+            return nil
+        }
+        var session = session
+        session.login = session.login ?? held.loggedInSince
+        return session
     }
 
     // MARK: Sessions
@@ -213,7 +216,6 @@ package final class AppGrants: Sendable {
         package let session: AppSession
         /// The body of the answer to the app.
         package let answer: SecretBytes
-        fileprivate let held: HeldCredentials
     }
 
     /// Makes a session, without storing it.
@@ -223,12 +225,12 @@ package final class AppGrants: Sendable {
         do throws(BrokerError) {
             let token = try AppSessionToken(for: id.storageKey, in: vault)
             var session = AppSession(
-                of: id, client: client, userID: beginning.userID, token: token, now: time.now,
-                version: sessions.records.nextVersion(after: 0), deviceKey: beginning.deviceKey,
+                of: id, client: client, userID: beginning.userID, login: held.loggedInSince, token: token,
+                now: time.now, version: sessions.records.nextVersion(after: 0), deviceKey: beginning.deviceKey,
                 begunWith: beginning.begunWith, deviceInfo: beginning.deviceInfo)
             session.givenToken = Self.digest(of: held)
             session.biometricKey = beginning.biometricKey
-            return Begun(session: session, answer: answer(held, token), held: held)
+            return Begun(session: session, answer: answer(held, token))
         } catch {
             throw AppError(error)
         }
@@ -242,7 +244,7 @@ package final class AppGrants: Sendable {
     package func commit(
         _ begun: Begun, _ client: AppClient, _ others: [VaultChange], presented digest: [UInt8]
     ) async throws(AppError) -> Bool {
-        let (session, held) = (begun.session, begun.held)
+        let session = begun.session
         var tries = 0
         while true {
             do throws(StoreError) {
@@ -254,14 +256,15 @@ package final class AppGrants: Sendable {
                 if isStored {
                     await sessions.memory.keepBegun(session)
                 } else {
-                    let record = sessions.tokenRecord(Self.digest(of: held), of: session, expires: held.expires)
-                    try await sessions.begin(session, by: sessions.beginning(session, client) + [record] + others)
+                    try await sessions.begin(session, by: sessions.beginning(session, client) + others)
                 }
                 // A logout that came first has not found the session, and one that comes from now on does. The app does not
                 // know the session yet, so nothing is lost if this process ends here.
-                let granted = try await sessions.records.reread(session.credentialsID).record.granted
-                let isLoggedIn = granted.map { Self.isSameLogin($0, held) } ?? false
-                if !isLoggedIn { _ = try await sessions.end(session.recordID, by: .logout) }
+                let standing = try await sessions.records.reread(session.credentialsID).record.held
+                let isLoggedIn = standing.map(session.owner.isOf) ?? false
+                if !isLoggedIn {
+                    _ = try await sessions.end(session.recordID, by: standing?.level == .user ? .replaced : .logout)
+                }
                 sessions.unanswered.forget(digest)
                 return isLoggedIn
             } catch .conflict {
@@ -273,14 +276,6 @@ package final class AppGrants: Sendable {
                 guard tries <= Self.storeRetries, await pause(tries) else { throw AppError(BrokerError(error)) }
             }
         }
-    }
-
-    /// Whether no logout came between two sets of a user's credentials. A replica of an earlier build does not keep the time.
-    private static func isSameLogin(_ standing: HeldCredentials, _ known: HeldCredentials) -> Bool {
-        guard standing.level == .user else { return false }
-        return standing.loggedInSince == known.loggedInSince
-            || standing.loggedInSince == HeldCredentials.unknownLogin
-            || known.loggedInSince == HeldCredentials.unknownLogin
     }
 
     /// An answer whose access token may have expired, with one that is good now.
@@ -301,10 +296,8 @@ package final class AppGrants: Sendable {
         let digest = Self.digest(of: held)
         var next = session
         next.lastUsed = time.now
+        next.login = session.login ?? held.loggedInSince
         next.givenToken = digest
-        let record =
-            session.givenToken == digest
-            ? [] : [sessions.tokenRecord(digest, of: session, expires: held.expires)]
         guard client.settings.rotatesRefreshTokens else {
             let answer = answer(held, nil)
             if !sessions.isPresent(token, session) {
@@ -313,7 +306,7 @@ package final class AppGrants: Sendable {
                 return answer
             }
             do throws(StoreError) {
-                try await sessions.replace(next, client, alongside: record)
+                try await sessions.replace(next, client)
             } catch .conflict {
                 return nil
             } catch {
@@ -343,7 +336,7 @@ package final class AppGrants: Sendable {
                     }
                     if standing.version != session.version { return nil }
                 }
-                try await sessions.replace(next, client, alongside: record)
+                try await sessions.replace(next, client)
                 sessions.unanswered.forget(token.secretDigest)
                 return answer
             } catch .conflict {
@@ -368,17 +361,18 @@ package final class AppGrants: Sendable {
     // MARK: Access tokens
 
     /// The access token for a session's user.
-    /// - Throws: `invalid_grant` where the user is not logged in any more, or another user is.
+    /// - Throws: `invalid_grant` where the login of the session has ended.
     package func held(
         of session: AppSession, _ client: AppClient
     ) async throws(AppError) -> HeldCredentials {
         let held: HeldCredentials
         do throws(AppError) {
-            held = try await self.held(session.credentialsID, of: client, as: session.userID)
+            held = try await self.held(session.credentialsID, of: client, as: session.owner)
         } catch {
             throw error.code == .invalidGrant && sessions.mayBeOutdated ? AppSessions.lostCommits : error
         }
-        guard session.isOf(held) else {
+        // The credentials that are served, and not those that the store has by now, so that no other login's token is given.
+        guard session.owner.isOf(held) else {
             if sessions.mayBeOutdated { throw AppSessions.lostCommits }
             try await sessions.end(session, by: .replaced)
             throw .invalidRefreshToken
@@ -389,14 +383,13 @@ package final class AppGrants: Sendable {
     /// The user's access token, which lives for a minute at least unless the provider is down.
     ///
     /// What this replica has in memory may be older than what the app has: so the store is asked before the app is told that its
-    /// user is not logged in, or is another one.
-    /// - Parameter userID: the user that is expected; nil where none is known.
+    /// login has ended. The caller compares what is returned with the owner.
     package func held(
-        _ id: CredentialsID, of client: AppClient, as userID: WireText?
+        _ id: CredentialsID, of client: AppClient, as owner: AppOwner
     ) async throws(AppError) -> HeldCredentials {
         do throws(AppError) {
             let known = try await held(id, of: client)
-            if AppSession.isOf(known, userID: userID) { return known }
+            if owner.isOf(known) { return known }
         } catch {
             guard error.code == .invalidGrant else { throw error }
         }

@@ -47,6 +47,9 @@ package struct AppSession: Cacheable, Equatable {
     package let storageKey: StorageKey
     /// The user who had logged in when the session began; nil where the provider told of none.
     package let userID: WireText?
+    /// `HeldCredentials.loggedInSince` of the login that the session belongs to; nil in records of earlier builds until their
+    /// next refresh.
+    package internal(set) var login: Timestamp?
     package let created: Timestamp
     package internal(set) var lastUsed: Timestamp
     /// SHA-256 of the secret part of the refresh token.
@@ -76,18 +79,11 @@ package struct AppSession: Cacheable, Equatable {
     package var recordID: RecordID { RecordID(.session, tenant, key: id) }
     package var credentialsID: CredentialsID { CredentialsID(tenant: tenant, storageKey: storageKey) }
 
-    /// Whether these credentials are those of the session's user, as far as both are known.
-    package func isOf(_ held: HeldCredentials) -> Bool { Self.isOf(held, userID: userID) }
-
-    static func isOf(_ held: HeldCredentials, userID: WireText?) -> Bool {
-        guard let userID else { return true }
-        let known = [held.userID, held.identity.userID, held.identity.subject].compactMap(\.self)
-        return known.isEmpty || known.contains(userID)
-    }
+    var owner: AppOwner { AppOwner(userID: userID, login: login, created: created) }
 
     init(
-        of id: CredentialsID, client: AppClient, userID: WireText?, token: AppSessionToken, now: Timestamp,
-        version: Int64,
+        of id: CredentialsID, client: AppClient, userID: WireText?, login: Timestamp?, token: AppSessionToken,
+        now: Timestamp, version: Int64,
         deviceKey: DeviceKey? = nil, begunWith: String? = nil, deviceInfo: [UInt8]? = nil
     ) {
         tenant = id.tenant
@@ -96,6 +92,7 @@ package struct AppSession: Cacheable, Equatable {
         clientID = client.clientID
         storageKey = id.storageKey
         self.userID = userID
+        self.login = login
         (created, lastUsed) = (now, now)
         (secretDigest, generation) = (token.secretDigest, token.generation)
         self.deviceKey = deviceKey
@@ -123,6 +120,7 @@ extension AppSession {
             json.member("client_id", clientID)
             json.member("storage_key", storageKey.description)
             json.memberIfPresent("user_id", userID?.text)
+            json.memberIfPresent("login", login?.milliseconds)
             json.member("created", created.milliseconds)
             json.member("last_used", lastUsed.milliseconds)
             json.member("secret_digest", Base64URL.encode(secretDigest))
@@ -172,6 +170,7 @@ extension AppSession {
         self.clientID = clientID
         self.storageKey = storageKey
         userID = json["user_id"]?.string
+        login = json["login"]?.integer.map { Timestamp(milliseconds: $0) }
         self.created = Timestamp(milliseconds: created)
         self.lastUsed = Timestamp(milliseconds: lastUsed)
         secretDigest = digest

@@ -1,6 +1,6 @@
 package import CredentialStore
 package import Cryptography
-package import ExternalText
+internal import ExternalText
 internal import JSON
 package import OAuth
 internal import Reactor
@@ -257,36 +257,6 @@ package final class AppSessions: Sendable {
         cache.put(session.recordID, session, ticket)
         await memory.keepBegun(session)
         bus.announce(session.tenant)
-    }
-
-    /// The record by which a session is found that an access token was given to.
-    func tokenRecord(_ digest: [UInt8], of session: AppSession, expires: Timestamp) -> VaultChange {
-        .insert(
-            OpenRecord(
-                id: RecordID(
-                    .sessionToken, session.tenant, key: Base64URL.encode(digest) + "." + RefreshID().text), version: 1,
-                content: SecretBytes(utf8: session.id),
-                expires: min(expires, time.now.advanced(by: .seconds(86_400)))))
-    }
-
-    /// The session of the client that the access token was given to last; nil where there is none.
-    package func session(givenToken token: WireText, of client: AppClient) async throws(StoreError) -> AppSession? {
-        let digest = SHA256.digest(Array(token.utf8))
-        let prefix = Base64URL.encode(digest) + "."
-        var latest: AppSession?
-        let found = try await vault.list(
-            .sessionToken, tenant: client.tenant, after: RecordID(.sessionToken, client.tenant, key: prefix), limit: 100
-        )
-        for record in found {
-            guard WireText(record.id.key).starts(with: WireText(prefix)) else { break }
-            let id = RecordID(.session, client.tenant, key: record.content.revealedText)
-            guard let session = try await reread(id), WireText(session.clientID) == WireText(client.clientID),
-                session.givenToken.map({ ConstantTime.equal($0, digest) }) ?? false,
-                end(of: session, client) > time.now
-            else { continue }
-            if latest.map({ $0.lastUsed < session.lastUsed }) ?? true { latest = session }
-        }
-        return latest
     }
 
     // MARK: Ends

@@ -10,26 +10,23 @@ internal import OAuth
 ///
 /// Safe to use from any task.
 package struct AppToAppGrants: Sendable {
-    /// The parameters of the app2app grant, and those of a biometric login that lets another app in. Nil for one left out.
+    /// The parameters of the app2app grant, and those of a biometric request. Nil for one left out.
     package struct Request: Sendable {
         package var jwt: WireText?
         package var refreshToken: WireText?
         package var redirectURI: WireText?
         package var codeChallenge: WireText?
         package var codeChallengeMethod: WireText?
-        /// The access token of an `Authorization` field.
-        package var bearer: WireText?
 
         package init(
             jwt: WireText?, refreshToken: WireText?, redirectURI: WireText?, codeChallenge: WireText?,
-            codeChallengeMethod: WireText?, bearer: WireText? = nil
+            codeChallengeMethod: WireText?
         ) {
             self.jwt = jwt
             self.refreshToken = refreshToken
             self.redirectURI = redirectURI
             self.codeChallenge = codeChallenge
             self.codeChallengeMethod = codeChallengeMethod
-            self.bearer = bearer
         }
     }
 
@@ -164,8 +161,7 @@ package struct AppToAppGrants: Sendable {
             try await grants.limits.admit(known.credentialsID)
             throw Self.noOriginal
         }
-        let session = try await sessions.find(token, of: client).session
-        guard try await grants.isLoggedIn(session.credentialsID, as: session.userID) else {
+        guard let session = try await grants.loggedIn(try await sessions.find(token, of: client).session) else {
             throw AppError.invalidRefreshToken
         }
         try await grants.limits.admit(session.credentialsID)
@@ -246,7 +242,12 @@ package struct AppToAppGrants: Sendable {
     private func setUp(
         _ request: Request, _ proof: KeyProof, _ client: AppClient
     ) async throws(AppError) {
-        var session = try await sessionToSetUp(request, client)
+        guard client.settings.allowsBiometrics else {
+            throw AppError(.unauthorizedClient, "this client may not set up biometric keys")
+        }
+        guard var session = try await grants.loggedIn(try await sessionToSetUp(request, client)) else {
+            throw Self.unauthenticated
+        }
         try await grants.limits.admit(session.credentialsID)
         guard let key = proof.key, let keyID = key.keyID else { throw Self.credentials }
         guard try await challenges.use(proof.challenge, for: .biometric), proof.isSigned(with: key) else {
@@ -259,11 +260,12 @@ package struct AppToAppGrants: Sendable {
                     .biometricKey, lookup: BiometricKey.lookup(client.tenant, keyID))
                 let stored = try known.map { record throws(StoreError) in try BiometricKey(record) }
                 if let stored {
-                    guard stored.thumbprint == bound.thumbprint, stored.isOf(session) else { throw .conflict }
+                    guard stored.thumbprint == bound.thumbprint, stored.isBeside(session) else { throw .conflict }
                 }
+                // A key that belongs to an earlier login has ended with it.
+                let created = stored.flatMap { $0.owner.login == session.login ? $0.created : nil } ?? time.now
                 let made = BiometricKey(
-                    keyID: keyID, bound, of: session, created: stored?.created ?? time.now, deviceInfo: proof.deviceInfo
-                )
+                    keyID: keyID, bound, of: session, created: created, deviceInfo: proof.deviceInfo)
                 var next = session
                 next.biometricKey = .init(keyID: keyID.text, thumbprint: bound.thumbprint)
                 next.deviceInfo = proof.deviceInfo ?? session.deviceInfo
@@ -305,28 +307,14 @@ package struct AppToAppGrants: Sendable {
         }
     }
 
-    /// The session that gets a biometric key: that of the refresh token, or the one to which the access token was given last.
+    /// The session that gets a biometric key: that of the refresh token. An access token is not enough, since the tenant's API keys
+    /// read the same one.
     private func sessionToSetUp(_ request: Request, _ client: AppClient) async throws(AppError) -> AppSession {
-        if let text = request.refreshToken {
-            guard let token = AppSessionToken(text) else { throw Self.unauthenticated }
-            do throws(AppError) {
-                switch try await sessions.find(token, of: client) {
-                case .present(let session), .repeated(let session, _), .delayed(let session, _): return session
-                }
-            } catch {
-                throw error.code == .invalidGrant ? Self.unauthenticated : error
-            }
-        }
-        guard let bearer = request.bearer, !client.settings.setsUpByRefreshToken else { throw Self.unauthenticated }
-        do throws(StoreError) {
-            guard let session = try await sessions.session(givenToken: bearer, of: client) else {
-                throw .conflict
-            }
-            return session
-        } catch .conflict {
-            throw Self.unauthenticated
+        guard let token = request.refreshToken.flatMap({ AppSessionToken($0) }) else { throw Self.unauthenticated }
+        do throws(AppError) {
+            return try await sessions.find(token, of: client).session
         } catch {
-            throw AppError(BrokerError(error))
+            throw error.code == .invalidGrant ? Self.unauthenticated : error
         }
     }
 
@@ -356,8 +344,8 @@ package struct AppToAppGrants: Sendable {
         }
         try await grants.limits.admit(id)
         guard try await challenges.use(proof.challenge, for: .biometric) else { throw Self.credentials }
-        let held = try await grants.held(id, of: client, as: key.userID)
-        guard AppSession.isOf(held, userID: key.userID) else { throw Self.credentials }
+        let held = try await grants.held(id, of: client, as: key.owner)
+        guard key.owner.isOf(held) else { throw Self.credentials }
         let begun = try grants.begin(
             id, client, held,
             AppGrants.Beginning(

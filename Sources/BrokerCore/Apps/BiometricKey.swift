@@ -1,6 +1,6 @@
 package import CredentialStore
 internal import Cryptography
-internal import ExternalText
+package import ExternalText
 internal import JSON
 package import OAuth
 
@@ -8,15 +8,17 @@ package import OAuth
 /// client ends, or an operator ends the session that has it.
 package struct BiometricKey: Sendable, Equatable {
     /// The identifier within the key, unique in the tenant.
-    let keyID: WireText
+    package let keyID: WireText
     /// The public key as JSON (RFC 7517).
     let jwk: [UInt8]
-    let thumbprint: String
-    let clientID: String
-    let storageKey: StorageKey
-    let userID: WireText?
-    let created: Timestamp
-    let deviceInfo: [UInt8]?
+    package let thumbprint: String
+    package let clientID: String
+    package let storageKey: StorageKey
+    package let userID: WireText?
+    /// `HeldCredentials.loggedInSince` of the login that it belongs to; nil in records of earlier builds.
+    let login: Timestamp?
+    package let created: Timestamp
+    package let deviceInfo: [UInt8]?
 
     static func recordID(_ id: CredentialsID, _ keyID: WireText) -> RecordID {
         RecordID(.biometricKey, id.tenant, key: PendingSessionEnding.keyPrefix(of: id.storageKey) + keyID.text)
@@ -34,9 +36,11 @@ package struct BiometricKey: Sendable, Equatable {
             lookup: Self.lookup(tenant, keyID))
     }
 
-    /// Whether the key is this user's of this client.
-    func isOf(_ session: AppSession) -> Bool {
-        WireText(clientID) == WireText(session.clientID) && storageKey == session.storageKey && userID == session.userID
+    var owner: AppOwner { AppOwner(userID: userID, login: login, created: created) }
+
+    /// Whether the key was set up by this client for the same storage key.
+    func isBeside(_ session: AppSession) -> Bool {
+        WireText(clientID) == WireText(session.clientID) && storageKey == session.storageKey
     }
 
     private var encoded: [UInt8] {
@@ -47,6 +51,7 @@ package struct BiometricKey: Sendable, Equatable {
             json.member("client_id", clientID)
             json.member("storage_key", storageKey.description)
             json.memberIfPresent("user_id", userID?.text)
+            json.memberIfPresent("login", login?.milliseconds)
             json.member("created", created.milliseconds)
             json.memberIfPresent("device_info", deviceInfo.map { String(decoding: $0, as: UTF8.self) })
         }
@@ -60,6 +65,7 @@ package struct BiometricKey: Sendable, Equatable {
         clientID = session.clientID
         storageKey = session.storageKey
         userID = session.userID
+        login = session.login
         self.created = created
         self.deviceInfo = deviceInfo
     }
@@ -78,6 +84,7 @@ package struct BiometricKey: Sendable, Equatable {
         self.clientID = clientID
         self.storageKey = storageKey
         userID = json["user_id"]?.string
+        login = json["login"]?.integer.map { Timestamp(milliseconds: $0) }
         self.created = Timestamp(milliseconds: created)
         deviceInfo = json["device_info"]?.string.map { Array($0.utf8) }
     }

@@ -4,7 +4,7 @@ package import OAuth
 internal import Reactor
 internal import Waiting
 
-/// Ends sessions of apps: those that expire, and those whose user has logged out, was replaced, or whose client was removed.
+/// Ends sessions of apps: those that expire, and those whose login has ended or whose client was removed.
 ///
 /// The commit of such a change has a record with a due mark, so that another process ends the sessions if this one dies.
 /// Ending a session twice does nothing, so several replicas may do the same work.
@@ -62,7 +62,8 @@ package final class SessionEndings: Sendable {
     /// - Parameter removed: when the credentials were removed. Sessions of a later login go on.
     package func endFirst(of id: CredentialsID, by cause: BrokerEvent.SessionEnd, before removed: Timestamp) async {
         do throws(StoreError) {
-            try await end(.of(id.storageKey), of: id.tenant, by: cause, before: removed, pages: Self.firstPages)
+            let ending = PendingSessionEnding(.of(id.storageKey), cause: cause, before: removed)
+            try await carryOut(ending, in: id.tenant, pages: Self.firstPages)
         } catch {
             log.storeFailed(error, LogField.credentials(id))
         }
@@ -91,7 +92,7 @@ package final class SessionEndings: Sendable {
             log.error("session_ending_unreadable", [.tenant(due.id.tenant), .version(due.version)])
             return try await postpone(due, to: time.now.advanced(by: Self.unreadablePause))
         }
-        try await end(pending.sessions, of: due.id.tenant, by: pending.cause, before: pending.before)
+        try await carryOut(pending, in: due.id.tenant)
         if Task.isCancelled { return }
         do throws(StoreError) {
             try await vault.commit([.remove(due.id, version: due.version)])
@@ -101,35 +102,41 @@ package final class SessionEndings: Sendable {
         }
     }
 
-    private func end(
-        _ which: PendingSessionEnding.Sessions, of tenant: TenantName, by cause: BrokerEvent.SessionEnd,
-        before: Timestamp, pages: Int = .max
+    private func carryOut(
+        _ ending: PendingSessionEnding, in tenant: TenantName, pages: Int = .max
     ) async throws(StoreError) {
-        var pages = pages
-        let storageKey: StorageKey? = if case .of(let storageKey) = which { storageKey } else { nil }
+        var (pages, present): (Int, Timestamp?) = (pages, nil)
+        let storageKey: StorageKey? = if case .of(let storageKey) = ending.sessions { storageKey } else { nil }
+        if let storageKey {
+            // Read before the sessions: those of a login that comes now are not found.
+            let id = CredentialsID(tenant: tenant, storageKey: storageKey)
+            let held = try await sessions.records.reread(id, requiringTombstones: false).record.held
+            if let held, held.isLoggedIn(at: time.now) { present = held.loggedInSince }
+        }
         var after: String?
         while !Task.isCancelled {
             let (found, next) = try await sessions.list(
                 of: tenant, storageKey: storageKey, after: after, limit: Self.batch)
-            for session in found where session.created <= before {
-                if case .ofClient(let clientID) = which, WireText(session.clientID) != WireText(clientID) { continue }
-                _ = try await sessions.end(session.recordID, by: cause)
+            for session in found where ending.ends(session.owner, of: session.clientID, whileLoggedInSince: present) {
+                _ = try await sessions.end(session.recordID, by: ending.cause)
             }
             guard let next else { break }
             after = next
             pages -= 1
             if pages == 0 { return }
         }
-        try await removeKeys(which, of: tenant, before: before, pages: pages)
+        try await removeKeys(ending, in: tenant, whileLoggedInSince: present, pages: pages)
     }
 
-    /// Removes the biometric keys whose user or client has ended with the sessions.
+    /// Removes the biometric keys whose login or client has ended with the sessions.
     private func removeKeys(
-        _ which: PendingSessionEnding.Sessions, of tenant: TenantName, before: Timestamp, pages: Int
+        _ ending: PendingSessionEnding, in tenant: TenantName, whileLoggedInSince present: Timestamp?, pages: Int
     ) async throws(StoreError) {
         var pages = pages
         let prefix: String? =
-            if case .of(let storageKey) = which { PendingSessionEnding.keyPrefix(of: storageKey) } else { nil }
+            if case .of(let storageKey) = ending.sessions { PendingSessionEnding.keyPrefix(of: storageKey) } else {
+                nil
+            }
         var after = prefix.map { RecordID(.biometricKey, tenant, key: $0) }
         while !Task.isCancelled {
             let found = try await vault.listSealed(.biometricKey, tenant: tenant, after: after, limit: Self.batch)
@@ -142,8 +149,9 @@ package final class SessionEndings: Sendable {
                     log.error("biometric_key_unreadable", [.tenant(tenant), .version(record.version)])
                     continue
                 }
-                if case .ofClient(let clientID) = which, WireText(key.clientID) != WireText(clientID) { continue }
-                if key.created <= before { try await sessions.remove(record.id) }
+                if ending.ends(key.owner, of: key.clientID, whileLoggedInSince: present) {
+                    try await sessions.remove(record.id)
+                }
             }
             guard found.count == Self.batch, let last = found.last else { return }
             after = last.id
@@ -180,5 +188,17 @@ package final class SessionEndings: Sendable {
         } catch .conflict {
             return
         }
+    }
+}
+
+extension PendingSessionEnding {
+    /// Whether it ends what belongs to that login and client.
+    /// - Parameter present: the login that is there now; nil where there is none, or where it does not matter. What belongs to it
+    ///   goes on.
+    fileprivate func ends(_ owner: AppOwner, of clientID: String, whileLoggedInSince present: Timestamp?) -> Bool {
+        if case .ofClient(let ended) = sessions, WireText(clientID) != WireText(ended) { return false }
+        guard let own = owner.login else { return owner.created <= before }
+        if own == present, own != HeldCredentials.unknownLogin { return false }
+        return own == login || owner.created <= before
     }
 }

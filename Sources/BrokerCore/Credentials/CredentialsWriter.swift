@@ -10,8 +10,9 @@ internal import Waiting
 /// Stores, removes and restores credentials at the request of a user or an operator.
 package final class CredentialsWriter: Sendable {
     /// Makes the changes that are committed together with new credentials, and the events that follow theirs; called for each
-    /// try. Nil when the credentials are not to be stored any more.
-    package typealias Companions = () async throws(StoreError) -> (changes: [VaultChange], events: [BrokerEvent])?
+    /// try, with what is to be stored. Nil when the credentials are not to be stored any more.
+    package typealias Companions =
+        (_ held: HeldCredentials) async throws(StoreError) -> (changes: [VaultChange], events: [BrokerEvent])?
 
     private let records: CredentialsRecords
     private let time: any Time
@@ -24,7 +25,7 @@ package final class CredentialsWriter: Sendable {
     /// Stores credentials in place of any others (TIDAL's Auth design, "Setting credentials").
     package func set(_ id: CredentialsID, to held: HeldCredentials) async throws(BrokerError) -> CredentialsSnapshot {
         do throws(StoreError) {
-            let snapshot = try await overwrite(id, with: held, by: .set) { () throws(StoreError) in ([], []) }
+            let snapshot = try await overwrite(id, with: held, by: .set) { _ throws(StoreError) in ([], []) }
             guard let snapshot else { throw .conflict }
             return snapshot
         } catch .conflict {
@@ -89,9 +90,6 @@ package final class CredentialsWriter: Sendable {
         // The cache entry is enough for the first try: if the store has another version, the try is a conflict.
         var known = records.cache.fresh(id, now: time.monotonic)
         return try await retryingConflicts { () async throws(StoreError) in
-            // Before the companions, which may issue a code of this login.
-            let began = self.time.now
-            guard let (others, events) = try await companions() else { return nil }
             let current: CredentialsSnapshot
             if let snapshot = known {
                 (current, known) = (snapshot, nil)
@@ -99,7 +97,8 @@ package final class CredentialsWriter: Sendable {
                 current = try await self.records.reread(id, requiringTombstones: false)
             }
             let now = self.time.now
-            let held = Self.dated(held, over: current.record, began)
+            let held = held.loggedIn(after: current.record.held, at: now)
+            guard let (others, events) = try await companions(held) else { return nil }
             var record = CredentialRecord(held: held)
             var dropped: HeldCredentials.NotKept?
             if let waiting {
@@ -122,16 +121,15 @@ package final class CredentialsWriter: Sendable {
                 holder = Self.holderOfNone
             }
             let isVerified = waiting == nil
-            // A set that waits may be refused, and then the login before it goes on.
-            let isOther = isVerified && current.record.held?.isOfOtherUser(than: held) ?? false
-            let endings = isOther ? try await self.records.sessionEndings(of: id, by: .replaced, now) : []
             let told = record.granted ?? held
+            // Ends the sessions of the login before, unless the set waits: it may be refused, and then that login goes on.
+            let hasExpired = current.record.held?.isLoggedIn(at: now) == false
             let snapshot = try await self.records.write(
-                record, id, over: current, fencedFor: holder, alongside: others + endings
+                record, id, over: current, fencedFor: holder, alongside: others,
+                endingSessionsBy: hasExpired ? .expired : .replaced
             ) { version in
                 (isVerified ? [.updated(id, to: told, version: version, by: origin, nil, at: now)] : []) + events
             }
-            if !endings.isEmpty { self.records.sessionEndings.signal(0) }
             if let dropped { self.records.noteDropped(dropped, id) }
             return snapshot
         }
@@ -159,17 +157,6 @@ package final class CredentialsWriter: Sendable {
     /// Holds no lease, so that a change which is fenced for it fails while there is any.
     private static let holderOfNone = "login"
 
-    /// The credentials of a login with their `loggedInSince`.
-    private static func dated(
-        _ held: HeldCredentials, over record: CredentialRecord, _ began: Timestamp
-    ) -> HeldCredentials {
-        guard held.level == .user else { return held }
-        let earlier = record.held.flatMap { $0.level == .user && !$0.isOfOtherUser(than: held) ? $0 : nil }
-        var held = held
-        held.loggedInSince = earlier?.loggedInSince ?? began
-        return held
-    }
-
     /// Removes user and client credentials and the quarantined ones (TIDAL's Auth design, "logout"). The compare-and-set of a
     /// renewal in flight then fails, so that it cannot log the user in again.
     /// - Parameter companions: makes the changes that are committed together with the removal of credentials; called for each
@@ -187,18 +174,17 @@ package final class CredentialsWriter: Sendable {
                 // another replica.
                 if removals.isEmpty, current.version == 0 || current.record == nothing { return nil }
                 let (held, now) = (current.record.held ?? current.record.granted, self.time.now)
-                let endings = try await self.records.sessionEndings(of: id, by: .logout, now)
                 // The set that was granted last: with it, the provider revokes the whole grant.
                 let others = current.record.granted.map(companions) ?? []
                 let ended = current.version == 0 ? [] : [(CredentialsRecords.recordID(id), current.version)]
                 _ = try await self.records.tombstones.ending(ended) { tombstones throws(StoreError) in
                     try await self.records.write(
-                        nothing, id, over: current, alongside: removals + others + endings + tombstones
+                        nothing, id, over: current, alongside: removals + others + tombstones,
+                        endingSessionsBy: .logout
                     ) { version in
                         held.map { [.deauthorized(id, from: $0, version: version, by: .logout, nil, at: now)] } ?? []
                     }
                 }
-                if !endings.isEmpty { self.records.sessionEndings.signal(0) }
                 // The set that was granted last: with it, the provider revokes the whole grant.
                 return current.record.granted
             }
@@ -226,7 +212,9 @@ package final class CredentialsWriter: Sendable {
                     if try await self.records.reread(id).version != current.version { throw .conflict }
                     return .failure(BrokerError(.notFound, "No credentials are quarantined under this storage key."))
                 }
-                let (held, now) = (quarantined.content.credentials, self.time.now)
+                let now = self.time.now
+                // A login of its own: the sessions of apps have ended with the one before, and stay ended.
+                let held = quarantined.content.credentials.loggedIn(after: current.record.held, at: now)
                 return .success(
                     try await self.records.write(
                         CredentialRecord(held: held), id, over: current, alongside: [quarantined.removal]

@@ -103,7 +103,7 @@ package struct GrantIntake: Sendable {
         case .refused(let error): throw error
         case .verified(let held, _):
             let stored = try await writer.settle(login: held, by: grant.origin.cause, for: id) {
-                () async throws(StoreError) in
+                held async throws(StoreError) in
                 try await companions(false, held)
             } renewing: {
                 await renewer.awaitRenewal(id)
@@ -116,8 +116,8 @@ package struct GrantIntake: Sendable {
                 WaitingVerification(
                     origin: grant.origin, replacing: earlier, idToken: grant.idToken, nonce: grant.nonce,
                     login: grant.login, granted: grant.granted)
-            } alongside: { () async throws(StoreError) in
-                try await companions(true, grant.credentials)
+            } alongside: { held async throws(StoreError) in
+                try await companions(true, held)
             } stalled: {
                 stalled()
             }

@@ -98,16 +98,26 @@ package struct BrokerEvent: Sendable, Equatable {
 
     /// Why an app's session has ended.
     package enum SessionEnd: String, Sendable, CaseIterable {
-        /// The app or an operator ended it.
+        /// The app, an operator or the provider ended it.
         case revoked
         /// A code or a refresh token was used again that only a thief of it would use again.
         case replay
         case expired
         /// The user has logged out.
         case logout
-        /// Another user has logged in under the storage key.
+        /// Another login has come under the storage key, of a user who is not known to be the same.
         case replaced
         case clientRemoved = "client_removed"
+
+        /// The end of an app's session because the user's login has ended.
+        init(_ end: EndedSession.Cause) {
+            self =
+                switch end {
+                case .logout: .logout
+                case .revoked: .revoked
+                case .expired: .expired
+                }
+        }
     }
 
     /// Why a session has ended although neither the user nor the provider may have wanted that.

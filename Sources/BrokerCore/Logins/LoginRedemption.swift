@@ -248,7 +248,8 @@ final class LoginRedemption: Sendable {
         guard let app = login.app else { return [] }
         let issued = AppCode(
             for: (login.tenant, app.clientID), redirectURI: app.redirectURI, mustNameRedirectURI: app.namedRedirectURI,
-            codeChallenge: app.codeChallenge, of: login.credentialsID, userID: held.userID, now: time.now)
+            codeChallenge: app.codeChallenge, of: login.credentialsID, userID: held.userID,
+            login: held.loggedInSince, now: time.now)
         return [issued.insertion(as: code)]
     }
 

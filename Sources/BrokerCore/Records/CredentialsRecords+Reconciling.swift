@@ -97,9 +97,12 @@ extension CredentialsRecords {
         _ known: Known, _ id: CredentialsID, over stored: CredentialRecord?, _ version: Int64
     ) async throws(StoreError) -> CredentialsSnapshot {
         let now = time.now
-        // The commit of a logout has the user's sessions ended.
+        let end = known.record.session?.cause ?? (known.record.ended == nil ? .logout : .revoked)
+        // The commit of a logout has the user's sessions ended, and so has that of another login.
         let isLogout = known.record.granted == nil && known.record.isAct
-        let endings = isLogout ? try await sessionEndings(of: id, by: .logout, now) : []
+        let cause: BrokerEvent.SessionEnd =
+            isLogout ? .logout : known.record.granted == nil ? BrokerEvent.SessionEnd(end) : .replaced
+        let endings = try await sessionEndings(of: id, from: stored, to: known.record, by: cause)
         var record = known.record
         if record.granted?.level == .user, record.renewed != nil {
             record.exchanged = record.exchanged ?? known.replaced.last
@@ -114,7 +117,6 @@ extension CredentialsRecords {
             if let held = known.record.held {
                 return [.updated(id, to: held, version: version, by: .recovery, nil, at: now)]
             }
-            let end = known.record.session?.cause ?? (known.record.ended == nil ? .logout : .revoked)
             return stored?.held.map { [.deauthorized(id, from: $0, version: version, by: end, nil, at: now)] } ?? []
         }
         // A grant that waits to be stored is newer than this record.

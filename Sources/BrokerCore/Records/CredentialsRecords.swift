@@ -202,17 +202,22 @@ final class CredentialsRecords: Sendable {
     ///     replaced proves that the tenant is still the same.
     ///   - holder: see `prepare`.
     ///   - others: further changes of the same commit.
+    ///   - cause: why the sessions of apps end whose login ends with the record that is replaced.
     func write(
         _ record: CredentialRecord, _ id: CredentialsID, over current: CredentialsSnapshot,
         tenantVersion: Int64? = nil, fencedFor holder: String? = nil, alongside others: [VaultChange] = [],
-        events: Events
+        endingSessionsBy cause: BrokerEvent.SessionEnd = .replaced, events: Events
     ) async throws(StoreError) -> CredentialsSnapshot {
         let digest = record.tokenDigest
-        return try await write(
+        let endings = try await sessionEndings(of: id, from: current.record, to: record, by: cause)
+        let snapshot = try await write(
             prepare(
                 record, id, over: current.version, fencedFor: holder,
-                replacing: current.record.tokenDigest.flatMap { $0 == digest ? nil : [$0] } ?? [], others, events),
+                replacing: current.record.tokenDigest.flatMap { $0 == digest ? nil : [$0] } ?? [], others + endings,
+                events),
             id, tenantVersion: tenantVersion)
+        if !endings.isEmpty { sessionEndings.signal(0) }
+        return snapshot
     }
 
     /// A change with its version, so that it can be tried more than once.

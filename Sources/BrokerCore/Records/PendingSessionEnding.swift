@@ -4,7 +4,7 @@ internal import ExternalText
 internal import JSON
 package import OAuth
 
-/// Sessions of apps that are to be ended, because a logout, another user's login or the removal of a client has ended what they
+/// Sessions of apps that are to be ended, because the end of a login, another login or the removal of a client has ended what they
 /// rest on. The commit of that change writes it, so that a process that dies right after it leaves no session behind.
 package struct PendingSessionEnding: Sendable, Equatable {
     enum Sessions: Sendable, Equatable {
@@ -13,11 +13,14 @@ package struct PendingSessionEnding: Sendable, Equatable {
     }
 
     let sessions: Sessions
+    /// `HeldCredentials.loggedInSince` of the login that has ended; nil for every login, and in records of earlier builds. Its
+    /// sessions end whenever they began: the clock of the replica that began one may be ahead.
+    let login: Timestamp?
     let cause: BrokerEvent.SessionEnd
-    /// Sessions that began later go on.
+    /// Sessions of other logins, and of unknown ones, go on where they began later.
     let before: Timestamp
 
-    /// The change that the commit makes. Work on it is due at once.
+    /// The change that the commit makes. Work on it is due at `before`.
     package func insertion(in tenant: TenantName, version: Int64) -> VaultChange {
         .insert(
             OpenRecord(
@@ -31,6 +34,7 @@ package struct PendingSessionEnding: Sendable, Equatable {
             case .of(let storageKey): json.member("storage_key", storageKey.description)
             case .ofClient(let clientID): json.member("client_id", clientID)
             }
+            json.memberIfPresent("login", login?.milliseconds)
             json.member("cause", cause.rawValue)
             json.member("before", before.milliseconds)
         }
@@ -49,12 +53,14 @@ package struct PendingSessionEnding: Sendable, Equatable {
         } else {
             return nil
         }
+        login = json["login"]?.integer.map { Timestamp(milliseconds: $0) }
         self.cause = cause
         self.before = Timestamp(milliseconds: before)
     }
 
-    init(_ sessions: Sessions, cause: BrokerEvent.SessionEnd, before: Timestamp) {
+    init(_ sessions: Sessions, login: Timestamp? = nil, cause: BrokerEvent.SessionEnd, before: Timestamp) {
         self.sessions = sessions
+        self.login = login
         self.cause = cause
         self.before = before
     }

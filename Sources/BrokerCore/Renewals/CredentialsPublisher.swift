@@ -66,7 +66,9 @@ final class CredentialsPublisher: Sendable {
             }
             let change = try await prepared(&publication, heedsLease: heedsLease)
             do throws(StoreError) {
-                return .stored(try await records.write(change, id, tenantVersion: publication.tenantVersion))
+                let stored = try await records.write(change, id, tenantVersion: publication.tenantVersion)
+                if publication.ends != nil { records.sessionEndings.signal(0) }
+                return .stored(stored)
             } catch .conflict {
                 return try await resolve(&publication)
             }
@@ -93,10 +95,13 @@ final class CredentialsPublisher: Sendable {
         } else if terms.tellsExchange {
             record.exchanged = publication.spent
         }
+        var others = try await records.changes(publication.quarantine, id)
+        if let ends = publication.ends {
+            others += try await records.sessionEndings(of: id, login: ends.login, by: ends.cause, time.now)
+        }
         let change = records.prepare(
             record, id, over: publication.base, fencedFor: heedsLease ? publication.holder : nil,
-            replacing: publication.spent.map { [$0] } ?? [],
-            try await records.changes(publication.quarantine, id), publication.events)
+            replacing: publication.spent.map { [$0] } ?? [], others, publication.events)
         publication.prepared = (change, terms)
         return change
     }
@@ -128,6 +133,7 @@ final class CredentialsPublisher: Sendable {
         publication.base = stored.version
         let newest = granted.refreshToken.map { held.renewing(refreshToken: $0, usableFrom: nil) } ?? held
         publication.quarantine = .keep(newest, for: quarantine)
+        publication.ends = (held.loggedInSince, .revoked)
         publication.events = { version in
             BrokerEvent.subjectChanged(id, from: held, version: version, nil, at: now)
         }

@@ -196,9 +196,16 @@ package final class ExpiryJob: Sendable {
         case (.later, true): try await settle(due, from: mark, next: schedule.laterMark(of: held, now: now))
         case (.later, false): try await notifyBeforeRenewal(id, held, due, from: mark)
         case (_, true): try await settle(due, from: mark, next: nil)
-        case (_, false): try await notify(id, held, due, from: mark)
+        case (_, false): try await notify(id, held, due, from: mark, with: try await endings(of: held, id))
         }
         return nil
+    }
+
+    /// The changes that have sessions of apps ended when a login's token expires that cannot be renewed, also if nothing reads it
+    /// then.
+    private func endings(of held: HeldCredentials, _ id: CredentialsID) async throws(StoreError) -> [VaultChange] {
+        guard held.level == .user, held.refreshToken == nil, let end = held.expiry else { return [] }
+        return try await renewer.records.sessionEndings(of: id, login: held.loggedInSince, by: .expired, end)
     }
 
     /// A set that waits for its verification; nil where its tenant was removed or cannot be read.

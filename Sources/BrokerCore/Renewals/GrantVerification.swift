@@ -89,13 +89,13 @@ final class GrantVerification: Sendable {
                 records.log.info("subject_adopted", LogField.credentials(id))
             }
             let now = time.now
-            let isOther = waiting.earlier?.isOfOtherUser(than: held) ?? false
+            // Only a verified token tells whether the login is of the user who was logged in before.
+            let held = waiting.origin.isRenewal ? held : held.verifiedLogin(after: waiting.earlier, at: now)
             var record = snapshot.record.settled(to: held)
             let dropped =
                 waiting.origin.isRenewal ? nil : records.keepRefreshToken(in: &record, of: waiting.earlier, id)
             let served = record.held ?? held
-            let stored = await store(record, id, over: snapshot, waiting, refusal: nil, isOtherUser: isOther) {
-                version in
+            let stored = await store(record, id, over: snapshot, waiting, refusal: nil) { version in
                 let updated = BrokerEvent.updated(
                     id, to: served, version: version, by: waiting.origin.cause, refresh?.refreshID, at: now)
                 guard let refresh else { return [updated] }
@@ -122,8 +122,7 @@ final class GrantVerification: Sendable {
 
     private func store(
         _ record: CredentialRecord, _ id: CredentialsID, over snapshot: CredentialsSnapshot,
-        _ waiting: WaitingVerification, refusal: BrokerError?, isOtherUser: Bool = false,
-        events: @escaping CredentialsRecords.Events
+        _ waiting: WaitingVerification, refusal: BrokerError?, events: @escaping CredentialsRecords.Events
     ) async -> Result<Renewed, BrokerError> {
         do throws(StoreError) {
             var (record, events) = (record, events)
@@ -139,13 +138,8 @@ final class GrantVerification: Sendable {
                     (record, events, isCancelled) = (Self.record(refusing: snapshot.record), { _ in [] }, true)
                 }
             }
-            let endings =
-                isOtherUser && !isCancelled
-                ? try await records.sessionEndings(of: id, by: .replaced, records.time.now) : []
-            let stored = try await records.write(
-                record, id, over: snapshot, alongside: changes + endings, events: events)
+            let stored = try await records.write(record, id, over: snapshot, alongside: changes, events: events)
             signal?()
-            if !endings.isEmpty { records.sessionEndings.signal(0) }
             if isCancelled { return .success(.overtaken) }
             if refusal == nil {
                 records.log.info("credentials_verified", LogField.credentials(id) + [.version(stored.version)])
@@ -170,7 +164,7 @@ final class GrantVerification: Sendable {
                 held: nil, ended: snapshot.record.granted?.refreshTokenDigest, session: EndedSession(.revoked, at: now))
             _ = try await records.write(
                 empty, id, over: snapshot,
-                alongside: try await records.changes(.keep(earlier, for: quarantine), id)
+                alongside: try await records.changes(.keep(earlier, for: quarantine), id), endingSessionsBy: .revoked
             ) { version in BrokerEvent.subjectChanged(id, from: earlier, version: version, nil, at: now) }
             // Of several replicas that verify one set, the one counts whose commit is carried out.
             metrics.subjectChanged(provider: preset.name)

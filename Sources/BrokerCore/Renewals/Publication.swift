@@ -23,6 +23,9 @@ struct Publication: Sendable {
     var waitingLogin: CredentialRecord?
     /// Whether the record is that of a login which came first, with the refresh token that was granted.
     var isBehindLogin = false
+    /// The user's login that ends with the record, `HeldCredentials.loggedInSince`, and why the sessions of apps end with it; nil
+    /// where it goes on.
+    var ends: (login: Timestamp, cause: BrokerEvent.SessionEnd)?
     /// What becomes of the quarantined credentials in the same commit.
     var quarantine: CredentialsRecords.QuarantineChange = .none
     /// Whether the record's user is known to be the user of the record that it replaces.

@@ -64,6 +64,7 @@ struct RenewalWriter {
         publication.tenantVersion = tenant.version
         publication.holder = basis.snapshot.version > 0 ? holder : nil
         publication.spent = basis.spendsRefreshToken ? basis.held?.refreshTokenDigest : nil
+        publication.ends = HeldCredentials.login(of: basis.held, endedBy: record.held).map { ($0, .expired) }
         let (renewer, id) = (renewer, id)
         let published = await renewer.publisher.publish(&publication, &attempt, step, since: beginning) {
             renewer.answerCallers(id, .failure(.grantNotStored))
@@ -147,7 +148,9 @@ struct RenewalWriter {
         }
         var renewed = HeldCredentials(
             granted: granted.response, level: .user, to: client, by: server, replacing: held, now: now)
-        if granted.grant == .accountCreation { return (CredentialRecord(held: renewed), .login) }
+        if granted.grant == .accountCreation {
+            return (CredentialRecord(held: renewed.loggedIn(after: held, at: now)), .login)
+        }
         let isDelayed = delay > .zero && granted.response.refreshToken.map { $0 != held?.refreshToken } ?? false
         renewed.refreshableFrom = isDelayed ? now.advanced(by: delay) : nil
         if granted.grant == .upgrade { return (CredentialRecord(held: renewed, renewed: now), .upgrade) }
@@ -278,6 +281,7 @@ struct RenewalWriter {
             quarantined = held.renewing(refreshToken: newest, usableFrom: nil)
         }
         publication.quarantine = .keep(quarantined, for: renewer.quarantine)
+        publication.ends = HeldCredentials.login(of: held, endedBy: nil).map { ($0, .revoked) }
         let result = await storeEnd(&publication, endsRenewal: true)
         if reason.endsSession, case .success(.new) = result { return .failure(reason) }
         return result
@@ -299,6 +303,7 @@ struct RenewalWriter {
             id: id, record: CredentialRecord(held: nil, ended: basis.snapshot.record.ended, session: session),
             base: basis.snapshot.version
         ) { version in [.deauthorized(id, from: held, version: version, by: .expired, nil, at: now)] }
+        publication.ends = HeldCredentials.login(of: held, endedBy: nil).map { ($0, .expired) }
         if request.query.refusedByAPI && held.isLoggedIn(at: now) {
             publication.quarantine = .keep(held, for: renewer.quarantine, because: .expired)
         }

@@ -58,8 +58,6 @@ struct AppForm: Sendable {
 struct AppAuthentication: Sendable {
     let clientID: WireText?
     let secret: WireText?
-    /// The token of an `Authorization` field of the scheme `Bearer`.
-    let bearer: WireText?
 
     /// The secret in the form is preferred; the field counts where the form has none, and must name the same client.
     init(_ form: AppForm, _ fields: Fields) throws(AppError) {
@@ -70,8 +68,6 @@ struct AppAuthentication: Sendable {
             guard let pair = Self.basic(values[0]) else { throw AppError.unknownClient }
             basic = pair
         }
-        let isBearer = values.count == 1 && values[0].prefix(7).equalsIgnoringCase("Bearer ")
-        bearer = isBearer ? WireText(values[0].utf8.dropFirst(7)).trimmed : nil
         if let secret = form["client_secret"] {
             (clientID, self.secret) = (named ?? basic?.id, secret)
         } else if let basic {

@@ -43,7 +43,7 @@ struct AppTokenRoutes {
             guard name != nil else { throw AppError(.invalidRequest, "grant_type is required") }
             switch type {
             case .authorizationCode: return .oauth(.ok, try await exchange(form, client).revealedBytes)
-            case .biometric: return try await biometric(form, client, authentication)
+            case .biometric: return try await biometric(form, client)
             case .appToApp, .appToAppRequest, .refreshToken, nil:
                 throw AppError(.unsupportedGrantType, "grant type is not supported")
             }
@@ -64,19 +64,17 @@ struct AppTokenRoutes {
         return .oauth(.ok, JSONWriter.object { $0.member("code", code.revealedText) })
     }
 
-    private func biometric(
-        _ form: AppForm, _ client: AppClient, _ authentication: AppAuthentication
-    ) async throws(AppError) -> Response {
-        switch try await broker.core.appToApp.biometric(request(form, authentication.bearer), for: client) {
+    private func biometric(_ form: AppForm, _ client: AppClient) async throws(AppError) -> Response {
+        switch try await broker.core.appToApp.biometric(request(form), for: client) {
         case .isSetUp: .oauth(.ok, [])
         case .tokens(let body): .oauth(.ok, body.revealedBytes)
         }
     }
 
-    private func request(_ form: AppForm, _ bearer: WireText? = nil) -> AppToAppGrants.Request {
+    private func request(_ form: AppForm) -> AppToAppGrants.Request {
         AppToAppGrants.Request(
             jwt: form["jwt"], refreshToken: form["refresh_token"], redirectURI: form["redirect_uri"],
-            codeChallenge: form["code_challenge"], codeChallengeMethod: form["code_challenge_method"], bearer: bearer)
+            codeChallenge: form["code_challenge"], codeChallengeMethod: form["code_challenge_method"])
     }
 
     private func exchange(_ form: AppForm, _ client: AppClient) async throws(AppError) -> SecretBytes {

@@ -134,7 +134,7 @@ final class User: @unchecked Sendable {
         else { return false }
         var hasArrived = false
         let snapshot = try? await broker.writer.settle(login: held, by: .login, for: id) {
-            () async throws(StoreError) in
+            _ async throws(StoreError) in
             if try await vault.version(of: login) != nil { return ([.remove(login, version: 1)], []) }
             hasArrived = true
             return nil

@@ -26,7 +26,7 @@ internal import Testing
                 == #"{"client_id":"app","client_secret_set":false,"redirect_uris":["https://app.example/cb"],"#
                 + #""refresh_token_rotation":true,"session_days":365,"session_idle_days":30,"x_app2app_enabled":false,"#
                 + #""x_app2app_insecure_device_key_binding_enabled":false,"x_app2app_biometric_protection_required":false,"#
-                + #""android_apps":[],"apple_apps":[]}"#)
+                + #""biometric_enabled":false,"android_apps":[],"apple_apps":[]}"#)
         let replaced = await broker.call(
             .put, path,
             body: #"""

@@ -15,7 +15,8 @@ internal import TokenBroker
 /// What attackers, failures and other users must not do to sessions of apps.
 @Suite struct `Sessions of apps, attacked` {
     private static let tenant = TenantName("t1")!
-    private static let app = #"{"redirect_uris": ["https://app.example/cb"], "storage_key": "default"}"#
+    private static let app =
+        #"{"redirect_uris": ["https://app.example/cb"], "storage_key": "default", "biometric_enabled": true}"#
 
     @Test(arguments: [true, false])
     func `one record that cannot be read keeps no session from ending`(_ isDamaged: Bool) async throws {

@@ -17,7 +17,8 @@ internal import TokenBroker
         await broker.makeTenant()
         await broker.makeClient(
             "app", of: "t1",
-            #"{"redirect_uris": ["https://app.example/cb"], "storage_key": "default", \#(members)}"#)
+            #"{"redirect_uris": ["https://app.example/cb"], "storage_key": "default", "biometric_enabled": true, \#(members)}"#
+        )
         await broker.makeClient("other")
         return broker
     }
@@ -64,26 +65,8 @@ internal import TokenBroker
         #expect(await broker.refresh(second.json["refresh_token"]?.text ?? "").status == 200)
     }
 
-    @Test func `an access token that a session was given last sets a key up, too`() async throws {
+    @Test func `the setup needs the refresh token, since API keys read the access token`() async throws {
         let broker = try await Self.broker()
-        let key = try AppKey()
-        _ = await broker.appSession()
-        let answer = await broker.biometric(try await Self.proof(key, "setup", broker), bearer: "access-1")
-        #expect(answer.status == 200, "\(answer.text)")
-        #expect(await broker.sessions().first?["biometric"]?.text == key.thumbprint)
-        #expect(await broker.biometric(try await Self.proof(key, "authenticate", broker)).status == 200)
-        // Neither another token nor another client's.
-        for (token, client) in [("access-2", "app"), ("access-1", "other")] {
-            let other = try AppKey(keyID: "another-key")
-            let refused = await broker.biometric(
-                try await Self.proof(other, "setup", broker), client: client, bearer: token)
-            #expect(refused.status == 401)
-            #expect(Self.error(refused) == "invalid_grant")
-        }
-    }
-
-    @Test func `a client may want the refresh token for the setup`() async throws {
-        let broker = try await Self.broker(#""x_biometric_setup_requires_refresh_token": true"#)
         let key = try AppKey()
         let session = await broker.appSession()
         let refused = await broker.biometric(try await Self.proof(key, "setup", broker), bearer: "access-1")
@@ -92,6 +75,22 @@ internal import TokenBroker
         let answer = await broker.biometric(
             try await Self.proof(key, "setup", broker), bearer: "access-1", ["refresh_token": session])
         #expect(answer.status == 200, "\(answer.text)")
+    }
+
+    @Test(arguments: ["", #", "biometric_enabled": false"#])
+    func `no key is set up unless the client is enabled for it, and a key that is there goes on`(
+        _ members: String
+    ) async throws {
+        let broker = try await Self.broker()
+        let key = try AppKey()
+        let session = try await Self.setUp(key, broker)
+        await broker.makeClient(
+            "app", of: "t1", #"{"redirect_uris": ["https://app.example/cb"], "storage_key": "default"\#(members)}"#)
+        let refused = await broker.biometric(
+            try await Self.proof(try AppKey(keyID: "another-key"), "setup", broker), ["refresh_token": session])
+        #expect(refused.status == 400)
+        #expect(Self.error(refused) == "unauthorized_client")
+        #expect(await broker.biometric(try await Self.proof(key, "authenticate", broker)).status == 200)
     }
 
     /// RFC 7515 §4.1.9: `typ` is a media type, whose letter case does not count.
@@ -136,7 +135,8 @@ internal import TokenBroker
         #expect(refused.status == 400)
         #expect(Self.error(refused) == "invalid_grant")
         await broker.makeClient(
-            "app2", of: "t1", #"{"redirect_uris": ["https://app.example/cb"], "storage_key": "k2"}"#)
+            "app2", of: "t1",
+            #"{"redirect_uris": ["https://app.example/cb"], "storage_key": "k2", "biometric_enabled": true}"#)
         let other = await broker.appSession(client: "app2")
         let taken = await broker.biometric(
             try await Self.proof(key, "setup", broker), client: "app2", ["refresh_token": other])
@@ -267,7 +267,8 @@ internal import TokenBroker
         #expect(await broker.biometric(try await Self.proof(key, "authenticate", broker)).status == 200)
     }
 
-    @Test func `a login that was ended by the provider is no login by the key, until it is restored`() async throws {
+    @Test func `a login that was ended by the provider is no login by the key, also when it is restored`() async throws
+    {
         let broker = try await Self.broker()
         let key = try AppKey()
         _ = try await Self.setUp(key, broker)
@@ -276,7 +277,62 @@ internal import TokenBroker
         #expect(
             Self.error(await broker.biometric(try await Self.proof(key, "authenticate", broker))) == "invalid_grant")
         #expect(await broker.call(.post, "/credentials/restore", tenant: "t1", body: "{}").status == 200)
-        broker.transport.enqueue(.json(200, BrokerHarness.token("access-2", refresh: "refresh-2")))
-        #expect(await broker.biometric(try await Self.proof(key, "authenticate", broker)).status == 200)
+        #expect(
+            Self.error(await broker.biometric(try await Self.proof(key, "authenticate", broker))) == "invalid_grant")
+        _ = await broker.broker.core.sessionEndings.handleAllDue()
+        #expect(try await broker.count(.biometricKey) == 0)
+    }
+
+    // MARK: Operators
+
+    /// What the list has of keys.
+    private static func keys(_ broker: BrokerHarness, _ query: String = "") async -> [JSONValue] {
+        await broker.call(.get, "/tenants/t1/sessions\(query)").json["biometric_keys"]?.array ?? []
+    }
+
+    @Test func `an operator sees the keys, also those whose session is gone, and removes them`() async throws {
+        let broker = try await Self.broker()
+        let key = try AppKey()
+        let session = try await Self.setUp(key, broker)
+        let listed = try #require(await Self.keys(broker).first)
+        #expect(listed["thumbprint"]?.text == key.thumbprint)
+        #expect(listed["client_id"]?.text == "app")
+        #expect(listed["storage_key"]?.text == "default")
+        #expect(listed["user_id"]?.text == "42")
+        #expect(listed["device_info"]?["model"]?.text == "Phone")
+        #expect(await Self.keys(broker, "?storage_key=default&client_id=app").count == 1)
+        #expect(await Self.keys(broker, "?storage_key=other").isEmpty)
+        #expect(await Self.keys(broker, "?client_id=other").isEmpty)
+        #expect(await broker.app("/oauth2/revoke", [("client_id", "app"), ("token", session)]).status == 200)
+        #expect(await broker.sessions().isEmpty)
+        #expect(await Self.keys(broker).count == 1)
+        let begun = await broker.biometric(try await Self.proof(key, "authenticate", broker))
+        let path = "/tenants/t1/biometric-keys/\(listed["key_id"]?.text ?? "")"
+        #expect(await broker.call(.delete, path).status == 204)
+        #expect(await broker.call(.delete, path).status == 404)
+        #expect(await Self.keys(broker).isEmpty)
+        // The sessions that the key began have ended with it.
+        #expect(Self.error(await broker.refresh(begun.json["refresh_token"]?.text ?? "")) == "invalid_grant")
+        #expect(
+            Self.error(await broker.biometric(try await Self.proof(key, "authenticate", broker))) == "invalid_grant")
+    }
+
+    @Test(arguments: [1, 2, 3, 4, 5])
+    func `pages have all sessions and then all keys`(_ limit: Int) async throws {
+        let broker = try await Self.broker()
+        for name in ["key-00000001", "key-00000002"] {
+            _ = try await Self.setUp(try AppKey(keyID: WireText(name)), broker)
+        }
+        var (sessions, keys, query): ([String], [String], String) = ([], [], "?limit=\(limit)")
+        for _ in 0..<8 {
+            let page = await broker.call(.get, "/tenants/t1/sessions\(query)")
+            #expect(page.status == 200, "\(page.text)")
+            sessions += page.json["sessions"]?.array?.compactMap { $0["session_id"]?.text } ?? []
+            keys += page.json["biometric_keys"]?.array?.compactMap { $0["key_id"]?.text } ?? []
+            guard let next = page.json["next_cursor"]?.text else { break }
+            query = "?limit=\(limit)&cursor=\(next)"
+        }
+        #expect(sessions.count == 2 && Set(sessions).count == 2)
+        #expect(keys.sorted() == ["key-00000001", "key-00000002"])
     }
 }

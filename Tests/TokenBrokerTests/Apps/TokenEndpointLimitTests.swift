@@ -25,7 +25,9 @@ internal import TokenBroker
     ) async throws -> BrokerHarness {
         let broker = try await BrokerHarness(store: store, time: time, adjust)
         await broker.makeTenant()
-        await broker.makeClient()
+        await broker.makeClient(
+            "app", of: "t1",
+            #"{"redirect_uris": ["https://app.example/cb"], "storage_key": "default", "biometric_enabled": true}"#)
         return broker
     }
 

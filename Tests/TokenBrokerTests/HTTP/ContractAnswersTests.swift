@@ -49,7 +49,7 @@ internal import TokenBroker
                 .replacing("{login_id}", with: String(repeating: "A", count: 22))
                 .replacing("{device_code}", with: String(repeating: "A", count: 43))
                 .replacing("{client_id}", with: "app")
-                .replacing("{session_id}", with: ContractApps.unknownSession)
+                .replacing("{session_id}", with: ContractApps.unknownSession).replacing("{key_id}", with: "unknown")
                 .replacing("{id}", with: String(repeating: "0", count: 24)).replacing("{code}", with: "gone")
             var sample = Sample(method: Method(operation.method), target: target)
             switch "\(operation.method) \(operation.path)" {

@@ -4,6 +4,7 @@ internal import CredentialStore
 internal import ExternalText
 internal import HTTPCodec
 internal import JSON
+internal import OAuth
 internal import Testing
 internal import TokenBroker
 
@@ -31,10 +32,10 @@ struct ContractApps {
         await recorder.call(
             broker, .put, path,
             body: #"""
-                {"name": "Player", "client_secret": "s", "redirect_uris": ["https://app.example/cb", "com.example:/cb"],
+                {"name": "Player", "client_secret": "0123456789abcdef", "redirect_uris": ["https://app.example/cb", "com.example:/cb"],
                  "storage_key": "k", "refresh_token_rotation": false, "session_days": 3650, "session_idle_days": 1,
                  "x_app2app_enabled": true, "x_app2app_insecure_device_key_binding_enabled": true,
-                 "x_app2app_biometric_protection_required": true,
+                 "x_app2app_biometric_protection_required": true, "biometric_enabled": true,
                  "android_apps": [{"package_name": "com.example.app", "sha256_cert_fingerprints": ["\#(fingerprint)"]}],
                  "apple_apps": ["ABCDE12345.com.example.app"]}
                 """#)
@@ -44,7 +45,7 @@ struct ContractApps {
                 {"name": null, "client_secret": null, "redirect_uris": ["https://app.example/cb"], "storage_key": null,
                  "refresh_token_rotation": null, "session_days": null, "session_idle_days": null,
                  "x_app2app_enabled": null, "x_app2app_insecure_device_key_binding_enabled": null,
-                 "x_app2app_biometric_protection_required": null, "android_apps": null, "apple_apps": null}
+                 "x_app2app_biometric_protection_required": null, "biometric_enabled": null, "android_apps": null, "apple_apps": null}
                 """#)
         await recorder.call(broker, .put, "/tenants/t2/clients/app", body: #"{"redirect_uris": ["https://a.example"]}"#)
         await recorder.call(broker, .put, path, body: #"{"redirect_uris": []}"#)
@@ -54,6 +55,13 @@ struct ContractApps {
         let cursor = try #require(page.json["next_cursor"]?.text)
         await recorder.call(broker, .get, "/tenants/t1/clients?cursor=\(cursor)")
         await recorder.call(broker, .get, "/tenants/t1/clients/unknown")
+        let ofUser = StorageKey(user: "ada", of: "https://op.example").description
+        await recorder.call(
+            broker, .put, path, body: #"{"redirect_uris": ["https://app.example/cb"], "storage_key": "\#(ofUser)"}"#)
+        await recorder.call(broker, .post, "/device", tenant: "t1", body: #"{"storage_key": "\#(ofUser)"}"#)
+        await recorder.call(
+            broker, .post, "/credentials/activate", tenant: "t1",
+            body: #"{"storage_key": "\#(ofUser)", "platform_signature": "s"}"#)
         await recorder.call(broker, .delete, path)
         await recorder.call(broker, .delete, path)
     }
@@ -78,7 +86,19 @@ struct ContractApps {
             await post(broker, path, "token=x", authorization: "Basic dW5rbm93bjp4")
             await post(broker, path, "client_id=unknown&token=x")
         }
+        let key = try AppKey()
+        await broker.makeClient(
+            "app", of: "t1",
+            #"{"redirect_uris": ["https://app.example/cb"], "storage_key": "default", "biometric_enabled": true}"#)
+        let proof = try key.proof(
+            await broker.challenge("biometric_request"), now: broker.time.now, type: "vnd.authgear.biometric-request",
+            action: "setup")
+        #expect(await broker.biometric(proof, ["refresh_token": token]).status == 200)
         await recorder.call(broker, .get, "/tenants/t1/sessions?storage_key=default&client_id=app")
+        let keys = await broker.call(.get, "/tenants/t1/sessions").json["biometric_keys"]?.array ?? []
+        for keyID in [keys.first?["key_id"]?.text ?? "", "unknown"] {
+            await recorder.call(broker, .delete, "/tenants/t1/biometric-keys/\(keyID)")
+        }
         await recorder.call(broker, .get, "/tenants/t1/sessions?limit=1")
         let id = await broker.sessions().first?["session_id"]?.text ?? ""
         await recorder.call(broker, .delete, "/tenants/t1/sessions/\(id)")
