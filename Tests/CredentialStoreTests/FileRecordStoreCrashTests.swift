@@ -357,6 +357,7 @@ internal import Testing
         #expect(try await !succeeds(store, [.insert(login)]))
         #expect(try await !succeeds(store, [Self.entry("x")]))
         #expect(try await store.read(second.id)?.version == 2)
+        await #expect(throws: StoreError.unavailable) { try await store.check() }
         disk.state.withLock { $0.isFull = false }
         #expect(try await succeeds(store, [.insert(login)]))
         // It is whole again.

@@ -217,10 +217,11 @@ final class FileRecords {
         }
     }
 
-    /// Checks that files can be written, by writing one and removing it.
+    /// Checks that files can be written, by writing one and removing it, and that the reserve is whole.
     func check() throws(FileStoreError) {
         try recoverIfNeeded()
         _ = try StoreFormat.read(files)
+        try files.onDisk { () throws(SystemError) in try reserve.fill() }
         let draft = writer.newDraft()
         do throws(FileStoreError) {
             try files.onDisk { () throws(SystemError) in
