@@ -438,9 +438,11 @@ enum Statements {
         SELECT set_config('synchronous_commit', 'on', true)
         WHERE current_setting('synchronous_commit', true) = 'off'
         """, isPrepared: true)
+}
 
-    // MARK: The server and the schema
+// MARK: The server and the schema
 
+extension Statements {
     static let state = PostgresStatement(
         "SELECT pg_is_in_recovery(), current_setting('transaction_read_only')")
 
