@@ -259,8 +259,8 @@ extension AuthClient: CredentialsProvider {
 
     public func isUserLoggedIn() async throws(AuthError) -> Bool {
         try await run { opened, tenant throws(BrokerError) in
-            let held = try await opened.broker.credentials.lastKnown(self.id(of: tenant)).record.held
-            return held?.isLoggedIn(at: opened.broker.time.now) ?? false
+            let record = try await opened.broker.credentials.lastKnown(self.id(of: tenant)).record
+            return !record.isOver && record.held?.isLoggedIn(at: opened.broker.time.now) ?? false
         }
     }
 

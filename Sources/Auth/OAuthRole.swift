@@ -27,7 +27,8 @@ struct OAuthRole: OAuthClient {
                 let before = try await opened.broker.credentials.lastKnown(id)
                 do throws(BrokerError) {
                     let answer = try await opened.broker.credentials.credentials(id, of: tenant, query, patience: nil)
-                    return .success(answer.snapshot.record.held)
+                    let record = answer.snapshot.record
+                    return record.isOver ? .failure(Self.reason(before.record, record)) : .success(record.held)
                 } catch {
                     guard [.levelNotAvailable, .missingTokenContainer].contains(error.code) else { throw error }
                     let now = try await opened.broker.credentials.lastKnown(id)
@@ -45,7 +46,7 @@ struct OAuthRole: OAuthClient {
     /// Why there are no tokens. The caller of the refresh that has ended a session learns that; later callers find that
     /// nothing is stored.
     private static func reason(_ before: CredentialRecord, _ now: CredentialRecord) -> OAuthClientError {
-        guard before.held?.level == .user, now.held?.level != .user, let session = now.session else {
+        guard before.held?.level == .user, now.held?.level != .user || now.isOver, let session = now.session else {
             return .missingTokenContainer
         }
         switch session.cause {

@@ -52,6 +52,9 @@ package struct ProviderConfiguration: Sendable {
     package var rotation: RefreshTokenRotation
     /// Whether the grace period of a rotated refresh token ends when a successor is presented.
     package var successorEndsGrace = true
+    /// Whether a refresh ends the access tokens that the same login was granted before. Applies to the rfc and tidal
+    /// profiles.
+    package var refreshEndsAccessTokens = false
     /// Applies to the rfc and tidal profiles. The duckduckgo profile signs all access and refresh tokens.
     package var accessTokenFormat = AccessTokenFormat.opaque
     /// The algorithm of all signatures. A change takes effect for keys that are made later.

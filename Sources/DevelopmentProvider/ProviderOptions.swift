@@ -80,6 +80,8 @@ package struct ProviderOptions: Sendable {
           --dead-refresh-token-status 400|401
                                            status of invalid_grant for a refresh token, with the
                                            tidal profile (400)
+          --refresh-ends-access-tokens     a refresh ends the access tokens of its login, with the
+                                           profiles tidal and rfc
           --no-refresh-tokens              logins issue no refresh token
           --no-issuer-announcement         the metadata does not announce iss in authorization responses
           --capacity TOKENS                the most tokens of each kind in memory; a quarter of this
@@ -113,7 +115,8 @@ package struct ProviderOptions: Sendable {
     }
 
     private static let switches: Set<String> = [
-        "--no-refresh-tokens", "--no-issuer-announcement", "--https", "--no-rate-limits",
+        "--refresh-ends-access-tokens", "--no-refresh-tokens", "--no-issuer-announcement", "--https",
+        "--no-rate-limits",
     ]
     private static let repeatable: Set<String> = [
         "--client", "--redirect-uri", "--client-redirect-uri", "--x-app2app-enabled",
@@ -214,6 +217,7 @@ package struct ProviderOptions: Sendable {
                 configuration.androidApps.append(AndroidApp(packageName: name, fingerprints: [fingerprint]))
             }
         }
+        configuration.refreshEndsAccessTokens = given["--refresh-ends-access-tokens"] != nil
         configuration.issuesRefreshTokens = given["--no-refresh-tokens"] == nil
         configuration.announcesResponseIssuer = given["--no-issuer-announcement"] == nil
         self.configuration = configuration

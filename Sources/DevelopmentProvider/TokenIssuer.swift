@@ -217,6 +217,8 @@ struct TokenIssuer: Sendable {
             refreshTokens[digest]?.supersededAt = entry.supersededAt ?? now
         }
         if let predecessor = entry.predecessorDigest { refreshTokens[predecessor]?.isConfirmed = true }
+        for token in families[family.id]?.endingAccessTokens ?? [] { accessTokens[token] = nil }
+        families[family.id]?.endingAccessTokens = []
         let issuesRefreshToken = outcome != .kept || movesClient
         let grant = issue(
             client: client, scope: scope, user: family.user, family: family.id, refreshScope: entry.scope,
@@ -322,6 +324,9 @@ struct TokenIssuer: Sendable {
             configuration)
         accessTokens[Secrets.digest(token)] = AccessTokenRecord(
             clientID: client.id, user: user, scope: scope, family: family, issuedAt: now, expiresAt: expiresAt)
+        if configuration.refreshEndsAccessTokens, let family {
+            families[family]?.endingAccessTokens.append(Secrets.digest(token))
+        }
         events.tokensIssued += 1
         return token
     }

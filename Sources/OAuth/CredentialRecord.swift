@@ -8,7 +8,7 @@ package struct CredentialRecord: Sendable, Equatable {
     /// replica that has exchanged this token meanwhile learns from it that the session continues.
     package var ended: [UInt8]?
     /// The user's session that has ended. Nil while a session exists, when there was none, after a logout, and when an
-    /// earlier build ended the session.
+    /// earlier build ended the session. Beside it, `held` is the client's, or what is left of the session (`isOver`).
     package var session: EndedSession?
     /// When a renewal granted `held`; nil when a login granted it or an earlier build wrote the record.
     package var renewed: Timestamp?
@@ -29,6 +29,9 @@ package struct CredentialRecord: Sendable, Equatable {
         guard let waiting else { return granted }
         return waiting.earlier
     }
+
+    /// Whether the user's session has ended while its access token lives: `held` has that token, without a refresh token.
+    package var isOver: Bool { session != nil && held?.level == .user }
 
     /// A record of a set that may be served.
     package init(

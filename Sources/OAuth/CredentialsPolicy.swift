@@ -105,6 +105,8 @@ package struct CredentialsPolicy: Sendable {
         package var leadTime: Duration
         /// How long a token must live when the query does not say: 60 seconds, or less.
         package var minimumLifetime: Duration
+        /// Whether a user's token is renewed as late as possible, because a refresh ends the token that callers have.
+        package var renewsLate: Bool
         /// The providers whose refresh tokens may be sent to the configured provider.
         package var providers: AcceptedProviders
 
@@ -112,8 +114,9 @@ package struct CredentialsPolicy: Sendable {
         package init(
             client: ClientFingerprint, canObtainClientCredentials: Bool, canUpgrade: Bool,
             canCreateAccounts: Bool = false, hasLowerLevels: Bool = true, leadTime: Duration?,
-            providers: AcceptedProviders
+            renewsLate: Bool = false, providers: AcceptedProviders
         ) {
+            self.renewsLate = renewsLate
             self.client = client
             self.providers = providers
             self.canObtainClientCredentials = canObtainClientCredentials
@@ -126,13 +129,18 @@ package struct CredentialsPolicy: Sendable {
         }
     }
 
+    /// How long before its end a token is renewed at the earliest that ends at its refresh.
+    package static let latestRenewal: Duration = .seconds(10)
+
     package init() {}
 
     /// - Parameter version: the version under which the set that may be served was stored, 0 without a record.
     package func decide(
         _ record: CredentialRecord, version: Int64, terms: Terms, query: CredentialsQuery, now: Timestamp
     ) -> CredentialsDecision {
-        let decision = decide(record.held, version: version, terms: terms, query: query, now: now)
+        let decision = decide(
+            record.held, isOver: record.isOver, renewed: record.waiting == nil ? record.renewed : nil,
+            version: version, terms: terms, query: query, now: now)
         guard record.waiting != nil, query.policy != .local else { return decision }
         // While a set waits for its verification, no other grant is asked for.
         return decision == .serve || decision == .refresh(isEarly: true) ? .serve : .verify
@@ -140,9 +148,12 @@ package struct CredentialsPolicy: Sendable {
 
     /// - Parameters:
     ///   - held: the stored credentials; nil after a logout or before a login.
+    ///   - isOver: whether their session has ended.
+    ///   - renewed: when a renewal granted them; nil when a login did, or where that is not known.
     ///   - version: the version of the stored record, 0 without a record.
     package func decide(
-        _ held: HeldCredentials?, version: Int64, terms: Terms, query: CredentialsQuery, now: Timestamp
+        _ held: HeldCredentials?, isOver: Bool = false, renewed: Timestamp? = nil, version: Int64, terms: Terms,
+        query: CredentialsQuery, now: Timestamp
     ) -> CredentialsDecision {
         guard let held else {
             if query.policy == .local || query.policy == .localForceRefresh { return .missing }
@@ -153,14 +164,18 @@ package struct CredentialsPolicy: Sendable {
         if query.policy == .local { return .serve }
 
         let isAnotherRegistration = held.obtainedWith != terms.client
-        let isSatisfied = isSatisfied(query, by: held, version: version, terms: terms, now: now)
+        let isSatisfied = isSatisfied(query, by: held, renewed: renewed, version: version, terms: terms, now: now)
         // A caller that requires more lifetime than is left gets the held token rather than losing the session, unless
         // the API refused the token.
         var relaxedQuery = query
         relaxedQuery.minimumLifetime = query.minimumLifetime.map { min($0, CredentialsQuery.defaultMinimumLifetime) }
         let servesWithoutRenewal =
-            isSatisfied || isValid(held, for: relaxedQuery, terms: terms, now: now) && !query.refusedByAPI
+            isSatisfied
+            || isValid(held, renewed: renewed, for: relaxedQuery, terms: terms, now: now) && !query.refusedByAPI
         switch held.level {
+        case .user where isOver:
+            // What is left of the session is the token, until its end.
+            return held.expires > now && !(query.refusedByAPI && query.requestsRenewal(of: version)) ? .serve : .retire
         case .user:
             // A refresh cannot be forced without a refresh token.
             if held.refreshToken == nil, query.policy == .localForceRefresh, query.requestsRenewal(of: version) {
@@ -179,6 +194,7 @@ package struct CredentialsPolicy: Sendable {
             // stays logged in.
             if held.refreshToken != nil {
                 if !isSatisfied { return .refresh(isEarly: false) }
+                if terms.renewsLate { return .serve }
                 return now.advanced(by: terms.leadTime) >= held.expires ? .refresh(isEarly: true) : .serve
             }
         case .client, .basic:
@@ -194,9 +210,10 @@ package struct CredentialsPolicy: Sendable {
     /// Whether the held credentials satisfy the query without a renewal: their level is high enough, they live long
     /// enough, and the query does not ask to replace them.
     private func isSatisfied(
-        _ query: CredentialsQuery, by held: HeldCredentials, version: Int64, terms: Terms, now: Timestamp
+        _ query: CredentialsQuery, by held: HeldCredentials, renewed: Timestamp? = nil, version: Int64, terms: Terms,
+        now: Timestamp
     ) -> Bool {
-        query.lowestLevel <= held.level && isValid(held, for: query, terms: terms, now: now)
+        query.lowestLevel <= held.level && isValid(held, renewed: renewed, for: query, terms: terms, now: now)
             && !query.requestsRenewal(of: version)
     }
 
@@ -225,6 +242,17 @@ package struct CredentialsPolicy: Sendable {
         }
     }
 
+    /// Whether a caller that has demanded another token, and does not wait for it any longer, gets the held one.
+    package func serves(
+        impatient held: HeldCredentials?, decision: CredentialsDecision, query: CredentialsQuery, now: Timestamp
+    ) -> Bool {
+        guard let held, held.expires > now, query.lowestLevel <= held.level, !query.refusedByAPI else { return false }
+        switch decision {
+        case .refresh, .obtainClientCredentials(isUpgrade: false): return true
+        default: return false
+        }
+    }
+
     /// Whether credentials that were read some time ago may be served while the store cannot be read. True only for a
     /// user's token that satisfies the query in every respect: in place of other credentials, a user's session may have
     /// been stored by now.
@@ -241,9 +269,17 @@ package struct CredentialsPolicy: Sendable {
 
     /// A token is expired at the instant of its expiry, even for a query with a minimum lifetime of zero.
     private func isValid(
-        _ held: HeldCredentials, for query: CredentialsQuery, terms: Terms, now: Timestamp
+        _ held: HeldCredentials, renewed: Timestamp?, for query: CredentialsQuery, terms: Terms, now: Timestamp
     ) -> Bool {
-        held.expires > now && held.expires >= now.advanced(by: query.minimumLifetime ?? terms.minimumLifetime)
+        guard held.expires > now else { return false }
+        var minimum = query.minimumLifetime ?? terms.minimumLifetime
+        if terms.renewsLate, held.refreshToken != nil { minimum = min(minimum, Self.latestRenewal) }
+        if held.expires >= now.advanced(by: minimum) { return true }
+        // The provider's tokens live shorter than the caller wants. Another renewal before the token's half is over would bring
+        // hardly more.
+        guard let renewed else { return false }
+        let life = renewed.duration(to: held.expires)
+        return life <= minimum && now < renewed.advanced(by: life / 2)
     }
 
     private func nextLevelBelowUser(_ terms: Terms, _ query: CredentialsQuery) -> CredentialsDecision {

@@ -83,6 +83,10 @@ package struct DevicePolling: Sendable, Equatable {
             retries = 0
             intervalSeconds = Self.bounded(intervalSeconds + Self.slowDownSeconds)
             return wait(interval, remaining)
+        case .answered(408, _, let retryAfter), .answered(425, _, let retryAfter):
+            return waitForRecovery(retryAfter, remaining)
+        case .answered(400...499, let answer, let retryAfter) where answer.isPassing:
+            return waitForRecovery(retryAfter, remaining)
         case .answered(400...499, let answer, _) where answer.error == "expired_token":
             return .expired(after: .zero)
         case .answered(400...499, let answer, _) where answer.error == "access_denied":

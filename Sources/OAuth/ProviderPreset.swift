@@ -87,6 +87,13 @@ package struct ProviderPreset: Sendable, Equatable {
     /// For how long after its first use the provider accepts a refresh token again and grants tokens for it; nil when
     /// that is not known.
     package let reuseGrace: Duration?
+    /// Whether the end of a session ends its access token, too. Otherwise callers have that token until its own end, unless
+    /// an API has refused it.
+    package let endsTokenWithSession: Bool
+    /// What becomes of a refresh token that was used.
+    package let rotation: TokenRotation
+    /// What becomes of an access token when a refresh has brought another one.
+    package let accessTokenAfterRefresh: AccessTokenAfterRefresh
     /// How signed access tokens and refresh tokens are verified; nil when they are taken as opaque.
     package let tokenVerification: TokenVerification?
     /// How an app lets another app of the same device in; nil when the provider has no such grant.
@@ -108,6 +115,8 @@ package struct ProviderPreset: Sendable, Equatable {
         sessionEndingAnswers: [RefusalPattern] = deadGrants, sessionEndingErrors: [String] = ["invalid_grant"],
         namedRefusals: [WireText: NamedRefusal] = [:], refusalDetails: [Int64: String] = [:],
         configurationErrors: [String] = faultsOfClients, refreshLeadTime: Duration? = nil, reuseGrace: Duration? = nil,
+        endsTokenWithSession: Bool = false, rotation: TokenRotation = .sometimes,
+        accessTokenAfterRefresh: AccessTokenAfterRefresh = .lives,
         tokenVerification: TokenVerification? = nil, appToApp: AppToAppRules? = nil,
         unknownTokenAnswers: [RefusalPattern] = unknownTokens, retry: RetrySettings = RetrySettings()
     ) {
@@ -144,6 +153,9 @@ package struct ProviderPreset: Sendable, Equatable {
         self.refreshLeadTime = refreshLeadTime
         self.unknownTokenAnswers = unknownTokenAnswers
         self.reuseGrace = reuseGrace
+        self.endsTokenWithSession = endsTokenWithSession
+        self.rotation = rotation
+        self.accessTokenAfterRefresh = accessTokenAfterRefresh
         self.tokenVerification = tokenVerification
         self.appToApp = appToApp
         self.retry = retry
@@ -190,7 +202,7 @@ package struct ProviderPreset: Sendable, Equatable {
             (401, "invalid_client"), (401, "invalid_grant"),
         ]),
         sessionEndingErrors: [],
-        configurationErrors: [])
+        configurationErrors: [], endsTokenWithSession: true, rotation: .never)
 
     package static let oidc = ProviderPreset(
         name: "oidc",
@@ -272,7 +284,7 @@ package struct ProviderPreset: Sendable, Equatable {
         refusalDetails: [0: "invalid", 1: "expired", 2: "reused", 3: "logged_out", 4: "fraud_detected"],
         refreshLeadTime: .seconds(45),
         // The server accepts a used refresh token for an hour.
-        reuseGrace: .seconds(3600),
+        reuseGrace: .seconds(3600), endsTokenWithSession: true, rotation: .always,
         tokenVerification: TokenVerification(
             accessToken: .init(audience: "PrivacyPro", scopes: ScopeSet(["privacypro"]), algorithms: [.es256]),
             refreshToken: .init(audience: "Auth", scopes: ScopeSet(["refresh"]), algorithms: [.es256]),

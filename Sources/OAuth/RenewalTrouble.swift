@@ -135,7 +135,7 @@ extension CredentialRecord {
         after trouble: RenewalTrouble? = nil, of version: Int64 = 0, configuration: Int64 = 0,
         isQuarantined: Bool = false
     ) -> CredentialsState? {
-        if held?.level == .user {
+        if held?.level == .user, !isOver {
             guard let trouble, trouble.version == version else { return .active }
             return trouble.isRefusedWithoutCause || trouble.failedUpgrade == configuration ? .degraded : .active
         }

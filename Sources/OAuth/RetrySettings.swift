@@ -22,6 +22,9 @@ package struct RetrySettings: Sendable, Equatable {
 
     package init() {}
 
+    /// Whether they say how often a request is sent, or when.
+    package var namesWaits: Bool { tries != nil || firstPause != nil || factor != nil || longestPause != nil }
+
     /// These settings with the members of `other` that are not nil.
     package func replaced(by other: RetrySettings?) -> RetrySettings {
         guard let other else { return self }

@@ -6,7 +6,8 @@ package enum TokenFailure: Sendable, Equatable {
     case endsSession
     /// The provider decided nothing, and the same request may succeed later. It is retried by the schedule.
     case retryable
-    /// The provider limits the rate of requests. A refresh is then not retried automatically.
+    /// The provider limits the rate of requests, or says that its refusal will pass. A refresh is then not retried
+    /// automatically.
     case rateLimited
     /// The client's registration does not permit the request. Only a change of the configuration helps.
     case illegalConfiguration
@@ -43,20 +44,50 @@ package enum TokenFailure: Sendable, Equatable {
         case (.upgrade, _): self = .retryable
         case (_, 500...): self = .retryable
         case (_, 429): self = .rateLimited
+        // RFC 9110 §15.5.9, RFC 8470 §5.2. A code is not presented twice.
+        case (.refreshToken, 408), (.refreshToken, 425), (.clientCredentials, 408), (.clientCredentials, 425):
+            self = .rateLimited
         case (.refreshToken, 200...299), (.refreshToken, 400...499):
             if isNamed(in: sessionEndingErrors)
                 || sessionEndingAnswers.contains(where: { $0.matches(status: status, answer) })
             {
                 self = .endsSession
+            } else if status >= 400, answer.isPassing {
+                self = .rateLimited
             } else if isNamed(in: configurationErrors) {
                 self = .illegalConfiguration
             } else {
                 self = status < 300 ? .unusable : .unexpected
             }
+        case (.clientCredentials, 400...499) where answer.isPassing: self = .rateLimited
         case (.authorizationCode, 400...499), (.deviceCode, 400...499), (.accountCreation, 400...499):
             self = .unexpected
         case (.clientCredentials, 400...499): self = .illegalConfiguration
         default: self = .unusable
+        }
+    }
+}
+
+extension TokenFailure {
+    /// Whether an answer decides nothing, so that the same request may succeed later.
+    package static func isPassing(status: Int, _ answer: TokenErrorResponse) -> Bool {
+        switch status {
+        case 408, 425, 429, 500...: true
+        case 400...499: answer.isPassing
+        default: false
+        }
+    }
+}
+
+extension TokenErrorResponse {
+    package static let serverError = "server_error"
+
+    /// Whether the error code says that the same request may succeed later, whatever 4xx status bears it (RFC 6749
+    /// §4.1.2.1, RFC 8628 §3.5).
+    package var isPassing: Bool {
+        switch error {
+        case "temporarily_unavailable", Self.serverError, "slow_down": true
+        default: false
         }
     }
 }

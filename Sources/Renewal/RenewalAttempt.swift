@@ -417,7 +417,7 @@ package struct RenewalAttempt: Sendable, Hashable {
             // The provider has said that an earlier call would be refused.
             return .pause(duration)
         }
-        if isUncertain, let firstUse {
+        if isUncertain, !rules.keepsWaits, let firstUse {
             // The last call must be made within the grace if possible.
             let age = now - firstUse
             let left = rules.grace - rules.transit - age

@@ -18,9 +18,13 @@ package struct RenewalRules: Sendable, Hashable {
     package var patience: Duration
     /// The waits between the calls of one renewal. It makes one call more than there are waits.
     package var waits: [Duration]
+    /// Whether the waits are as long as `waits` says even if the grace ends meanwhile.
+    package var keepsWaits = false
 
     /// The grace that is assumed for a provider whose grace is not known: 10 s.
     package static let usualGrace: Duration = .seconds(10)
+    /// The grace of a provider at which a refresh token is never spent: a day.
+    package static let endlessGrace: Duration = .seconds(86_400)
     package static let usualTransit: Duration = .seconds(1)
     package static let usualTurn: Duration = .seconds(5)
     package static let usualPatience: Duration = .seconds(30)

@@ -24,6 +24,7 @@ struct BrowserLoginRoutes {
             Route(.post, "/login/callback/{tenant}", .open, varying(formPost)),
             Route(.get, "/login/start/{tenant}/{login_id}", .open, allowsHead: false, start),
             Route(.post, "/login/start/{tenant}/{login_id}", .open, takeOver),
+            Route(.get, "/login/reconnect/{tenant}/{link}", .open, allowsHead: false, reconnect),
             Route(.get, "/login/confirm/{tenant}/{login_id}", .open, confirmPage),
             Route(.post, "/login/confirm/{tenant}/{login_id}", .open, varying(confirm)),
         ]
@@ -52,6 +53,23 @@ struct BrowserLoginRoutes {
                 }
                 return LoginPage.confirmStart(
                     login, action: broker.logins.publicURI(path: call.request.path), LoginPage.Context(login, call))
+            }
+        } catch {
+            return failed(error, call)
+        }
+    }
+
+    /// The user of an ended session logs in again.
+    private func reconnect(_ call: Call) async throws(BrokerError) -> Response {
+        do throws(BrokerError) {
+            try call.refuseQuery()
+            try call.refusePrefetch()
+            guard let name = TenantName(call.parameters["tenant"] ?? ""), let link = call.parameters["link"],
+                let tenant = try await broker.core.tenants.currentTenant(name)
+            else { throw BrokerError.unknownLogin }
+            switch try await broker.logins.reconnect(link, of: tenant, cookies: call.cookies) {
+            case .goOn(let loginURI, let cookie): return setting(cookie, LoginPage.redirect(to: loginURI))
+            case .mustConfirm: throw BrokerError(.internalError, "A login that has just begun asks for confirmation.")
             }
         } catch {
             return failed(error, call)

@@ -75,21 +75,27 @@ struct CredentialsRoutes {
         do throws(BrokerError) {
             answer = try await broker.credentials.credentials(id, of: tenant, query, patience: patience)
         } catch {
+            var error = error
+            error.reconnectURI = error.session.flatMap { broker.logins.reconnectURI(of: id, tenant, after: $0) }
             let isRefusal = error.code == .levelNotAvailable || error.code == .missingTokenContainer
             broker.metrics.tokenRead(provider: provider, isRefusal ? .refused : .failed)
             throw error
         }
         reading.version = answer.snapshot.isStored ? answer.snapshot.heldVersion : nil
         let tag = Self.tag(answer)
-        if let tag, EntityTags.contain(tag.utf8.span, fields.lines.span, fields.bytes.span) {
+        let record = answer.snapshot.record
+        // Who has the token learns that its session has ended.
+        if let tag, !record.isOver, EntityTags.contain(tag.utf8.span, fields.lines.span, fields.bytes.span) {
             broker.metrics.tokenRead(provider: provider, .notModified)
             return Response(.notModified, fields: CredentialsSnapshot.fieldsOfNotModified(tag: tag))
         }
         broker.metrics.tokenRead(provider: provider, answer.outcome)
+        let reconnectURI = record.session.flatMap { broker.logins.reconnectURI(of: id, answer.tenant, after: $0) }
         let body =
             answer.level == .basic
-            ? Self.basic(answer.tenant, after: answer.snapshot.record.session)
-            : answer.snapshot.body(at: broker.time.now, answer.degradation) ?? Self.basic(answer.tenant, after: nil)
+            ? Self.basic(answer.tenant, after: record.session, reconnectURI)
+            : answer.snapshot.body(at: broker.time.now, answer.degradation, reconnectURI: reconnectURI)
+                ?? Self.basic(answer.tenant, after: nil, nil)
         return Response(.ok, fields: CredentialsSnapshot.fields(tag: tag), body: body)
     }
 
@@ -102,7 +108,9 @@ struct CredentialsRoutes {
             : CredentialsSnapshot.tag(answer.snapshot.heldVersion)
     }
 
-    private static func basic(_ tenant: Tenant, after session: EndedSession?) -> [UInt8] {
+    private static func basic(
+        _ tenant: Tenant, after session: EndedSession?, _ reconnectURI: String?
+    ) -> [UInt8] {
         let client = tenant.configuration.client
         return JSONWriter.object { json in
             json.member("level", CredentialsLevel.basic.rawValue)
@@ -111,7 +119,7 @@ struct CredentialsRoutes {
             json.memberOrNull("client_unique_key", client.clientUniqueKey?.text)
             json.member("granted_scopes", [])
             for name in ["user_id", "expires", "expires_in", "token_type", "token"] { json.memberOrNull(name, nil) }
-            session?.encode(to: &json)
+            session?.encode(to: &json, reconnectURI: reconnectURI)
         }
     }
 
@@ -230,10 +238,11 @@ struct CredentialsRoutes {
     private func status(_ call: Call) async throws(BrokerError) -> Response {
         let (id, tenant) = try await subject(of: call)
         let snapshot = try await broker.credentials.lastKnown(id)
-        let (held, state) = (snapshot.record.held, await broker.credentials.state(of: snapshot, id, tenant))
+        let record = snapshot.record
+        let (held, state) = (record.held, await broker.credentials.state(of: snapshot, id, tenant))
         let differences = held.map { broker.core.providers.servers.differences(of: $0, from: tenant) } ?? []
         return .json(.ok) { json in
-            json.member("logged_in", held?.isLoggedIn(at: broker.time.now) ?? false)
+            json.member("logged_in", !record.isOver && held?.isLoggedIn(at: broker.time.now) ?? false)
             json.member("level", (held?.level ?? .basic).rawValue)
             json.memberOrNull("expires", held?.expiry?.description)
             json.member("refreshable", held?.refreshToken != nil)

@@ -16,7 +16,7 @@ extension BrokerError {
             json.member("code", code.rawValue)
             json.memberIfPresent("error_code", errorCode)
             json.memberIfPresent("retry_after", retryAfter.map(Int64.init))
-            session?.encode(to: &json)
+            session?.encode(to: &json, reconnectURI: reconnectURI)
             if !faults.isEmpty {
                 json.name("errors")
                 json.array { json in

@@ -25,7 +25,7 @@ import Testing
             "--client", "b:s:t", "--redirect-uri", "https://c.test/cb", "--rotation", "rotate", "--grace", "30",
             "--access-token-lifetime", "1", "--refresh-token-lifetime", "2", "--code-lifetime", "3",
             "--device-code-lifetime", "4", "--device-interval", "5", "--dead-refresh-token-status", "401",
-            "--no-refresh-tokens", "--no-issuer-announcement", "--capacity", "1000",
+            "--no-refresh-tokens", "--no-issuer-announcement", "--capacity", "1000", "--refresh-ends-access-tokens",
         ])
         #expect(options.listen.description == "[::1]:0")
         #expect(options.publicBaseURL?.description == "https://id.test/x")
@@ -45,6 +45,7 @@ import Testing
         #expect(configuration.deadRefreshTokenStatus == 401)
         #expect(configuration.capacity == 1000)
         #expect(!configuration.issuesRefreshTokens)
+        #expect(configuration.refreshEndsAccessTokens)
         #expect(!configuration.announcesResponseIssuer)
     }
 

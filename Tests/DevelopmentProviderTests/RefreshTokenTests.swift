@@ -179,6 +179,16 @@ import Testing
         #expect(whole.json?["scope"]?.string == "a b")
     }
 
+    @Test(arguments: [false, true])
+    func `a refresh ends the access tokens of its login only where that is configured`(ends: Bool) async throws {
+        let fixture = ProviderFixture(.rfc) { $0.refreshEndsAccessTokens = ends }
+        let (session, other) = (await fixture.driver.session(), await fixture.driver.session(user: "bob"))
+        let access = try [session, other].map { try #require($0?["access_token"]?.text) }
+        let renewed = await fixture.driver.refresh(try #require(session?["refresh_token"]?.text))
+        #expect(fixture.isActive(renewed))
+        #expect(access.map { fixture.provider.introspect(accessToken: $0) != nil } == [!ends, true])
+    }
+
     @Test func `third-party clients get no refresh token`() async throws {
         let fixture = ProviderFixture { $0.issuesRefreshTokens = false }
         let session = try #require(await fixture.driver.session())

@@ -7,7 +7,9 @@ extension `Credentials policy` {
     // MARK: Every combination
 
     @Test func `the laws hold for every combination`() {
-        let lifetimes: [Duration] = [.seconds(61), .seconds(60), .milliseconds(59_999), .zero, .seconds(-1)]
+        let lifetimes: [Duration] = [
+            .seconds(61), .seconds(60), .milliseconds(59_999), .seconds(10), .milliseconds(9999), .zero, .seconds(-1),
+        ]
         var all: [HeldCredentials?] = [nil]
         for left in lifetimes {
             all += [user(left: left), user(left: left, refreshToken: nil), client(left: left)]
@@ -19,8 +21,12 @@ extension `Credentials policy` {
             for canUpgrade in [false, true] {
                 for leadTime in [nil, Duration.zero, .seconds(61)] {
                     for client in [Sample.client(), Sample.client(scopes: ["a"]), Sample.client(id: "client-2")] {
-                        everyTerms.append(
-                            terms(secret: secret, canUpgrade: canUpgrade, leadTime: leadTime, client: client))
+                        for renewsLate in [false, true] {
+                            var terms = terms(
+                                secret: secret, canUpgrade: canUpgrade, leadTime: leadTime, client: client)
+                            terms.renewsLate = renewsLate
+                            everyTerms.append(terms)
+                        }
                     }
                 }
             }
@@ -34,7 +40,7 @@ extension `Credentials policy` {
                 }
             }
         }
-        #expect(count == 89_856)
+        #expect(count == 248_832)
     }
 
     static let everyQuery: [CredentialsQuery] = Policy.allCases.flatMap { policy in
@@ -63,9 +69,9 @@ extension `Credentials policy` {
         _ query: CredentialsQuery
     ) -> Bool {
         let secret = terms.canObtainClientCredentials
-        let isValid =
-            held.map { $0.expires > Sample.now && $0.expires >= Sample.now.advanced(by: terms.minimumLifetime) }
-            ?? false
+        let isLate = terms.renewsLate && held?.refreshToken != nil
+        let minimum = isLate ? min(terms.minimumLifetime, .seconds(10)) : terms.minimumLifetime
+        let isValid = held.map { $0.expires > Sample.now && $0.expires >= Sample.now.advanced(by: minimum) } ?? false
         let isChanged = held.map { $0.obtainedWith != terms.client } ?? false
         let isOurs = held?.obtainedWith.clientID == terms.client.clientID
         let isPlain = !query.refusedByAPI && query.policy != .localForceRefresh
@@ -89,7 +95,7 @@ extension `Credentials policy` {
         case .serveBasic: return (held == nil || isKept) && !secret && query.lowestLevel == .basic
         case .refresh(let isEarly):
             return held?.refreshToken != nil && held?.level == .user && isOurs && !(isChanged && terms.canUpgrade)
-                && (!isEarly || isValid && terms.leadTime > .zero) && !isElsewhere
+                && (!isEarly || isValid && terms.leadTime > .zero && !isLate) && !isElsewhere
         case .upgrade:
             return held?.refreshToken != nil && held?.level == .user && isChanged && terms.canUpgrade && !isElsewhere
         case .kept:

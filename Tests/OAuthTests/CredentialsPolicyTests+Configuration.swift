@@ -328,4 +328,63 @@ extension `Credentials policy` {
         #expect(isEarly(user(), .init(lowestLevel: .user)) == true)
         #expect(isEarly(client(), .init(lowestLevel: .user)) == nil)
     }
+
+    // MARK: A provider that ends the token at its refresh
+
+    /// The time that is left, the query's `min_ttl`, the lead time, and whether the token is renewed.
+    static let lateRenewals: [(Duration, Duration?, Duration?, Bool)] = [
+        (.seconds(3600), .seconds(86_400), nil, false), (.seconds(60), nil, .seconds(86_400), false),
+        (.milliseconds(10_001), .seconds(3600), .seconds(600), false), (.seconds(10), nil, nil, false),
+        (.milliseconds(9999), nil, nil, true), (.milliseconds(9999), .seconds(3600), .seconds(600), true),
+        (.milliseconds(9999), .seconds(10), nil, true), (.seconds(9), .seconds(9), nil, false),
+        (.milliseconds(1), .zero, nil, false), (.zero, .zero, nil, true),
+    ]
+
+    @Test(arguments: lateRenewals)
+    func `a token that ends at its refresh is renewed ten seconds before its end, whatever a caller wants`(
+        left: Duration, minimum: Duration?, lead: Duration?, isRenewed: Bool
+    ) {
+        var terms = terms(leadTime: lead)
+        terms.renewsLate = true
+        let query = CredentialsQuery(minimumLifetime: minimum)
+        #expect(decide(user(left: left), terms, query) == (isRenewed ? .refresh(isEarly: false) : .serve))
+        // An API that has refused it is a reason at any time.
+        #expect(
+            decide(user(left: left), terms, CredentialsQuery(minimumLifetime: minimum, refusedByAPI: true))
+                == .refresh(isEarly: false))
+    }
+
+    @Test func `a client's token is renewed as ever where a user's ends at its refresh`() {
+        var terms = terms(secret: true)
+        terms.renewsLate = true
+        #expect(decide(client(left: .seconds(59)), terms) == .obtainClientCredentials(isUpgrade: false))
+        let query = CredentialsQuery(minimumLifetime: .seconds(3601))
+        #expect(decide(client(), terms, query) == .obtainClientCredentials(isUpgrade: false))
+    }
+
+    // MARK: A token that lives shorter than a caller wants
+
+    /// When the token was renewed, seconds ago; what is left of it; the query's `min_ttl`; and whether it is renewed.
+    static let shortLives: [(Int64, Int64, Int64, Bool)] = [
+        (0, 3600, 7200, false), (1799, 1801, 7200, false), (1800, 1800, 7200, true), (1801, 1799, 7200, true),
+        (1, 3599, 3600, false), (1, 3599, 3599, false), (2, 3598, 3599, true), (14, 16, 60, false),
+        (15, 15, 60, true), (1, 0, 60, true),
+    ]
+
+    @Test(arguments: shortLives)
+    func `a token that lives shorter than a caller wants is not renewed before half of its life is over`(
+        age: Int64, left: Int64, minimum: Int64, isRenewed: Bool
+    ) {
+        let (held, query) = (user(left: .seconds(left)), CredentialsQuery(minimumLifetime: .seconds(minimum)))
+        let renewed = CredentialRecord(held: held, renewed: Sample.now.advanced(by: .seconds(-age)))
+        func decide(_ record: CredentialRecord, _ query: CredentialsQuery) -> CredentialsDecision {
+            CredentialsPolicy().decide(record, version: 7, terms: terms(), query: query, now: Sample.now)
+        }
+        #expect(decide(renewed, query) == (isRenewed ? .refresh(isEarly: false) : .serve))
+        // The life of a token that a login brought is not known.
+        if left < minimum { #expect(decide(CredentialRecord(held: held), query) == .refresh(isEarly: false)) }
+        var refused = query
+        refused.refusedByAPI = true
+        #expect(decide(renewed, refused) == .refresh(isEarly: false))
+    }
 }

@@ -81,7 +81,10 @@ import Testing
             (400, "unsupported_grant_type", nil, .failed(.tokenResponseError)),
             (400, "AUTHORIZATION_PENDING", nil, .failed(.tokenResponseError)),
             (400, "made_up", nil, .failed(.tokenResponseError)), (400, nil, nil, .failed(.tokenResponseError)),
-            (404, nil, nil, .failed(.tokenResponseError)), (408, nil, nil, .failed(.tokenResponseError)),
+            (404, nil, nil, .failed(.tokenResponseError)), (407, nil, nil, .failed(.tokenResponseError)),
+            (408, nil, nil, .wait(.milliseconds(500))), (425, nil, nil, .wait(.milliseconds(500))),
+            (400, "temporarily_unavailable", nil, .wait(.milliseconds(500))),
+            (400, "server_error", nil, .wait(.milliseconds(500))),
             (428, nil, nil, .failed(.tokenResponseError)), (430, nil, nil, .failed(.tokenResponseError)),
             (499, nil, nil, .failed(.tokenResponseError)),
         ] as [(Int, String?, String?, Step)])

@@ -18,6 +18,11 @@ import Testing
             sessionEndingErrors: preset.sessionEndingErrors, configurationErrors: preset.configurationErrors)
     }
 
+    /// Whether a refusal of a refresh or of client credentials will pass, unless it is listed as the end of a session.
+    private static func isPassing(_ status: Int, _ error: String?) -> Bool {
+        [408, 425, 429].contains(status) || ["server_error", "temporarily_unavailable", "slow_down"].contains(error)
+    }
+
     /// Every pattern that may end a session.
     static let everyPattern: [RefusalPattern] = (100...999).flatMap { status in
         errors.compactMap { RefusalPattern(status: status, error: $0) }
@@ -31,13 +36,14 @@ import Testing
     ]
 
     // T33 T34 H080
-    @Test(arguments: [400, 401, 402, 403, 404, 405, 408, 409, 410, 418, 422, 451, 499])
+    @Test(arguments: [400, 401, 402, 403, 404, 405, 408, 409, 410, 418, 422, 424, 425, 426, 451, 499])
     func `only the listed refusals of a refresh end the session`(status: Int) {
         for error in Self.errors {
             let isListed = Self.endings.contains("\(status) \(error ?? "")")
             #expect(
                 failure(.refreshToken, status, error)
-                    == (isListed ? .endsSession : .unexpected), "\(status) \(error ?? "nil")")
+                    == (isListed ? .endsSession : Self.isPassing(status, error) ? .rateLimited : .unexpected),
+                "\(status) \(error ?? "nil")")
         }
     }
 
@@ -50,8 +56,8 @@ import Testing
         let faults = ["invalid_client", "unauthorized_client", "unsupported_grant_type"]
         for error in Self.errors {
             let expected: TokenFailure =
-                if [408, 425].contains(status) {
-                    .unexpected
+                if status >= 400, Self.isPassing(status, error) {
+                    .rateLimited
                 } else if error == "invalid_grant" {
                     .endsSession
                 } else if let error, faults.contains(error) {
@@ -72,7 +78,9 @@ import Testing
             let ends = status == 400 && ["invalid_token_request", "unknown_account"].contains(error)
             let expected: TokenFailure =
                 ends
-                ? .endsSession : status != 408 && faults.contains(error ?? "") ? .illegalConfiguration : .unexpected
+                ? .endsSession
+                : Self.isPassing(status, error)
+                    ? .rateLimited : faults.contains(error ?? "") ? .illegalConfiguration : .unexpected
             #expect(failure(.refreshToken, status, error, of: .duckduckgo) == expected, "\(status) \(error ?? "nil")")
         }
     }
@@ -92,7 +100,9 @@ import Testing
             #expect(failure(.authorizationCode, status, error) == .unexpected)
             #expect(failure(.deviceCode, status, error) == .unexpected)
             #expect(failure(.accountCreation, status, error) == .unexpected)
-            #expect(failure(.clientCredentials, status, error) == .illegalConfiguration)
+            #expect(
+                failure(.clientCredentials, status, error)
+                    == (Self.isPassing(status, error) ? .rateLimited : .illegalConfiguration))
         }
     }
 
@@ -139,10 +149,15 @@ import Testing
             (400, nil, true), (401, nil, false), (403, "session_revoked", true), (400, "session_revoked", false),
             (403, nil, false), (403, "invalid_grant", false), (400, "invalid_grant", true), (400, "slow_down", false),
         ] as [(Int, String?, Bool)] {
-            #expect(failure(.refreshToken, status, error, patterns) == (ends ? .endsSession : .unexpected))
+            let isPassing = Self.isPassing(status, error)
+            #expect(
+                failure(.refreshToken, status, error, patterns)
+                    == (ends ? .endsSession : isPassing ? .rateLimited : .unexpected))
             #expect(failure(.authorizationCode, status, error, patterns) == .unexpected)
             #expect(failure(.deviceCode, status, error, patterns) == .unexpected)
-            #expect(failure(.clientCredentials, status, error, patterns) == .illegalConfiguration)
+            #expect(
+                failure(.clientCredentials, status, error, patterns)
+                    == (isPassing ? .rateLimited : .illegalConfiguration))
         }
     }
 

@@ -20,15 +20,19 @@ package struct EndToEnd: Sendable {
     ///   - secret: the client's; nil makes a public client.
     ///   - pins: the pins of a tenant at a provider over HTTPS, which has the test certificate `good`, and none where the
     ///     list is empty; nil for a provider over HTTP.
+    ///   - members: further members of the tenant, each with a comma after it.
+    ///   - endsAccessTokens: whether a refresh ends the access tokens of before at the provider.
     ///   - delays: what the delays of the provider's faults are measured by.
     package static func run(
         _ profile: ProviderProfile, secret: String? = "the secret:%", rotation: RefreshTokenRotation = .none,
-        pins: [String]? = nil, delays: any Clock<Duration> = ContinuousClock(),
+        pins: [String]? = nil, delays: any Clock<Duration> = ContinuousClock(), members: String = "",
+        endsAccessTokens: Bool = false,
         _ body: (EndToEnd) async throws -> Void
     ) async throws {
         var configuration = ProviderConfiguration(
             profile: profile, clients: [ProviderClient("the app", secret: secret, scopes: ["r_usr", "w_usr"])])
         configuration.rotation = rotation
+        configuration.refreshEndsAccessTokens = endsAccessTokens
         let certificates = TLSTestCertificates.shared
         let tls = try pins.map { _ in
             try TLSServerContext(certificateFile: certificates.chain(.good), keyFile: certificates.key(.good))
@@ -43,7 +47,7 @@ package struct EndToEnd: Sendable {
             broker: broker, time: time, directory: directory, provider: provider, profile: profile)
         let result: Result<Void, any Error>
         do {
-            try await all.register(secret: secret, pins: pins)
+            try await all.register(secret: secret, pins: pins, members)
             result = .success(try await body(all))
         } catch {
             result = .failure(error)
@@ -56,7 +60,7 @@ package struct EndToEnd: Sendable {
     package var controls: DevelopmentProvider { provider.provider }
 
     /// TIDAL by its base URIs, the other by its issuer alone.
-    private func register(secret: String?, pins: [String]?) async throws {
+    private func register(secret: String?, pins: [String]?, _ members: String) async throws {
         let places =
             switch profile {
             case .tidal:
@@ -71,7 +75,7 @@ package struct EndToEnd: Sendable {
         let answer = try await broker.call(
             .put, "/tenants/t1",
             body: #"""
-                {"client_id": "the app", \#(secret)\#(pinned)"scopes": ["w_usr", "r_usr"], \#(places),
+                {"client_id": "the app", \#(secret)\#(pinned)\#(members)"scopes": ["w_usr", "r_usr"], \#(places),
                  "allowed_return_uris": ["https://app.example/done"],
                  "allowed_redirect_uris": ["https://app.example/cb"]}
                 """#)

@@ -140,6 +140,8 @@ package struct BrokerError: Error, Sendable, Equatable {
     package var isAboutMetadata = false
     /// The user's ended session, where that is the reason.
     package var session: EndedSession?
+    /// Where the user of that session logs in again; nil for no such address.
+    package var reconnectURI: String?
     /// For `level_not_available`: whether the user's session is kept for another configuration of the tenant.
     package var isSessionKept = false
     /// Since when the provider does not accept the tenant's client, where that is the reason; nil for other reasons.

@@ -122,6 +122,13 @@ package final class CredentialsProvider: Sendable {
                 guard let run else {
                     let stillRenewing = BrokerError(
                         .retryableError, "The credentials are still being renewed. Ask again.", retryAfter: 1)
+                    if policy.serves(
+                        impatient: snapshot.record.held, decision: decision, query: query, now: time.now)
+                    {
+                        let degradation = degradations.note(
+                            stillRenewing, id, snapshot.version, of: tenant, at: time.clocks)
+                        return try answer(.serve, snapshot, tenant, .degraded, degradation)
+                    }
                     guard mayServeHeld else { throw stillRenewing.after(snapshot.record) }
                     obstacle = stillRenewing
                     continue
@@ -136,6 +143,8 @@ package final class CredentialsProvider: Sendable {
                     obstacle = error
                 case .success(.new(let renewed, let life)):
                     outcome = run.isOwn ? .renewed : .joined
+                    // Another caller's renewal has left the token that an API has refused to this one.
+                    if renewed.record.isOver, query.refusedByAPI { continue }
                     // The renewal that this call has joined may have used an earlier configuration.
                     if let held = renewed.record.held, !held.isRenewed(by: tenant.terms) { continue }
                     // The token lived long enough when it was granted and does not any more, since the call has waited for the
@@ -278,7 +287,7 @@ package final class CredentialsProvider: Sendable {
         of snapshot: CredentialsSnapshot, _ id: CredentialsID, _ tenant: Tenant
     ) async -> CredentialsState? {
         let record = snapshot.record
-        guard record.held?.level == .user else { return record.state() }
+        guard record.held?.level == .user, !record.isOver else { return record.state() }
         if record.held?.refreshToken != nil, let fault = await renewer.clientFaults.current(of: tenant) {
             if !fault.isRefuted(by: record) { return .degraded }
             await renewer.clientFaults.lift(fault, of: tenant)
@@ -307,7 +316,7 @@ extension CredentialsQuery {
 extension BrokerError {
     /// The same error, with the end of the user's session where that has ended.
     fileprivate func after(_ record: CredentialRecord) -> BrokerError {
-        guard record.held?.level != .user, let session = record.session else { return self }
+        guard record.held?.level != .user || record.isOver, let session = record.session else { return self }
         var error = self
         error.session = session
         return error

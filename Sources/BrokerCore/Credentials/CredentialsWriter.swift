@@ -201,7 +201,7 @@ package final class CredentialsWriter: Sendable {
         do throws(StoreError) {
             outcome = try await retryingConflicts { () async throws(StoreError) in
                 let current = try await self.records.reread(id)
-                if current.record.granted?.level == .user {
+                if current.record.granted?.level == .user, !current.record.isOver {
                     return .failure(
                         BrokerError(.conflict, "User credentials are stored under this storage key already."))
                 }

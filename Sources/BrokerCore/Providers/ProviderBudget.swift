@@ -62,7 +62,7 @@ package final class ProviderBudget: Sendable {
     private struct Line {
         /// The waiters of one tenant, with the pause that each heeds, and the tenant's place in `turns`.
         struct TenantLine {
-            var waiters = WaitList<ProviderPauses.Key?, Outcome>()
+            var waiters = WaitList<ProviderPauses.User?, Outcome>()
             var turn: Int
         }
 
@@ -70,7 +70,7 @@ package final class ProviderBudget: Sendable {
         var turns = LinkedList<TenantName>()
         var count = 0
 
-        mutating func enter(_ pause: ProviderPauses.Key?, of tenant: TenantName) -> Waiter<Outcome> {
+        mutating func enter(_ pause: ProviderPauses.User?, of tenant: TenantName) -> Waiter<Outcome> {
             count += 1
             if let waiter = tenants[tenant]?.waiters.enter(pause) { return waiter }
             var line = TenantLine(turn: turns.append(tenant))
@@ -79,7 +79,7 @@ package final class ProviderBudget: Sendable {
             return waiter
         }
 
-        mutating func next() -> (pause: ProviderPauses.Key?, waiter: Waiter<Outcome>)? {
+        mutating func next() -> (pause: ProviderPauses.User?, waiter: Waiter<Outcome>)? {
             guard let tenant = turns.popFirst(), let next = tenants[tenant]?.waiters.popFirst() else { return nil }
             count -= 1
             if tenants[tenant]?.waiters.isEmpty == true {
@@ -140,7 +140,7 @@ package final class ProviderBudget: Sendable {
         /// Who is next to have a place, if there is room.
         mutating func next(
             _ limits: Limits
-        ) -> (pause: ProviderPauses.Key?, waiter: Waiter<Outcome>, urgency: Urgency)? {
+        ) -> (pause: ProviderPauses.User?, waiter: Waiter<Outcome>, urgency: Urgency)? {
             let isBackgroundsTurn = callers.count == 0 || callersInARow >= ProviderBudget.mostCallersInARow
             if isBackgroundsTurn, hasRoom(for: .background, limits), let next = background.next() {
                 return (next.pause, next.waiter, .background)
@@ -176,20 +176,22 @@ package final class ProviderBudget: Sendable {
 
     /// Runs `body` while it holds a place at the provider; does not suspend before where there is one. `body` may not
     /// ask for another: it might wait for its own.
-    /// - Parameter mayWait: whether it waits for a place where there is none; default true.
+    /// - Parameters:
+    ///   - user: whose pauses count beside those of the client; nil for a call that belongs to no stored credentials.
+    ///   - mayWait: whether it waits for a place where there is none; default true.
     /// - Throws: what `body` does; `retryable_error` where the provider has asked this client to be left alone, before
     ///   the call or while it waited, where too many wait already, and where the task is cancelled while it waits. Then
     ///   `body` has not begun.
     package func withPlace<R>(
         for client: ClientConfiguration, at server: AuthorizationServer, of tenant: TenantName,
-        _ urgency: Urgency = .caller, mayWait: Bool = true, heedsPause: Bool = true,
+        _ urgency: Urgency = .caller, by user: CredentialsID? = nil, mayWait: Bool = true, heedsPause: Bool = true,
         _ body: () async throws(BrokerError) -> R
     ) async throws(BrokerError) -> R {
         let origin = server.origin
-        let pause = heedsPause ? ProviderPauses.Key(client, at: server) : nil
+        let pause = heedsPause ? ProviderPauses.User(user, of: ProviderPauses.Key(client, at: server)) : nil
         switch await take(urgency, at: origin, pause, tenant, mayWait: mayWait) {
         case .taken: break
-        case .paused(let remaining): throw TokenEndpoint.retryable(nil, after: remaining)
+        case .paused(let remaining): throw TokenEndpoint.paused(for: remaining, at: time.now)
         case .full:
             throw BrokerError(
                 .retryableError, "Too many renewals wait for this provider. What is stored was left as it is.",
@@ -209,7 +211,7 @@ package final class ProviderBudget: Sendable {
     }
 
     private func take(
-        _ urgency: Urgency, at origin: String, _ pause: ProviderPauses.Key?, _ tenant: TenantName, mayWait: Bool
+        _ urgency: Urgency, at origin: String, _ pause: ProviderPauses.User?, _ tenant: TenantName, mayWait: Bool
     ) async -> Outcome {
         if let pause, let remaining = pauses.remaining(pause, now: time.monotonic) { return .paused(remaining) }
         let admission = providers.withLock { providers -> Admission in

@@ -97,6 +97,11 @@ package final class ProviderCircuits: Sendable {
         return state.withLock { $0.entries[key]?.circuit.refusal(at: now) }.map { BrokerError(sparing: $0) }
     }
 
+    /// What callers get whose call has failed while the circuit is open; nil while it is closed.
+    func outage(_ key: Key) -> BrokerError? {
+        state.withLock { $0.entries[key]?.circuit }.flatMap { $0.isOpen ? BrokerError(sparing: $0.failure) : nil }
+    }
+
     func admit(_ key: Key) -> Admission {
         let now = time.monotonic
         let jitter: Duration = .milliseconds(Int64.random(in: 0...ProviderCircuit.jitter.milliseconds))

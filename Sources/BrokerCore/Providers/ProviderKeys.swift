@@ -1,4 +1,5 @@
 internal import Containers
+internal import ExternalText
 internal import HTTPCodec
 internal import HTTPSClient
 package import JOSE
@@ -42,11 +43,15 @@ package final class ProviderKeys: Sendable {
         var nextRequest: MonotonicInstant
         /// Why the last request brought nothing; nil when it brought keys.
         var failure: BrokerError?
+        /// The keys, by identifier, that a token named which came before the last request, and that the answer did not have.
+        var absent: Set<WireText?> = []
     }
 
     /// How long keys are used that the address does not confirm. Providers publish new keys a day before they sign with
     /// them, so that older ones would verify little.
     private static let longestUse: Duration = .seconds(86_400)
+    /// The most keys of one address that are remembered as absent.
+    private static let mostAbsent = 16
     /// The shortest time between two requests of one address.
     private static let interval: Duration = .seconds(30)
     /// The same where no keys are known, so that each token waits for them.
@@ -108,7 +113,18 @@ package final class ProviderKeys: Sendable {
             if error.concernsKey, !run.isOwn || held.confirmed < now {
                 throw .unavailable(Self.later(Self.interval))
             }
+            if error.concernsKey { noteAbsent(token, source) }
             throw .refused(error)
+        }
+    }
+
+    /// The provider signs with a key that it does not publish. Until its keys may be asked for again, `verifiedAtOnce` refuses
+    /// further tokens of that key; a login's token waits.
+    private func noteAbsent(_ token: CompactJWS, _ source: ProviderSource) {
+        known.withLock { known in
+            guard var entry = known[source], entry.absent.count < Self.mostAbsent else { return }
+            entry.absent.insert(token.header.keyID)
+            known[source] = entry
         }
     }
 
@@ -118,13 +134,15 @@ package final class ProviderKeys: Sendable {
         _ token: CompactJWS, at address: String, for configuration: TenantConfiguration
     ) throws(Failure) -> VerifiedJWS {
         let source = ProviderSource(address, for: configuration)
-        guard let held = known.withLock({ $0[source]?.held }), time.monotonic < held.end else {
+        let now = time.monotonic
+        guard let entry = known.withLock({ $0[source] }), let held = entry.held, now < held.end else {
             throw .unavailable(Self.later(.seconds(1)))
         }
         do throws(JWSError) {
             return try token.verified(with: held.keys)
         } catch {
-            throw error.concernsKey ? .unavailable(Self.later(.seconds(1))) : .refused(error)
+            let isAbsent = now < entry.nextRequest && entry.absent.contains(token.header.keyID)
+            throw error.concernsKey && !isAbsent ? .unavailable(Self.later(.seconds(1))) : .refused(error)
         }
     }
 

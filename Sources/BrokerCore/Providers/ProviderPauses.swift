@@ -6,6 +6,11 @@ package import Reactor
 internal import Synchronization
 
 /// The pauses that providers have asked for (RFC 6585 §4).
+///
+/// Many providers count the requests of each user, others those of the client, and the answer does not say which. So the first
+/// answer of this kind pauses its own user for as long as it says, and all others for `longestForOthers` at most. If another
+/// user's call is answered likewise while the first pause lasts, the provider counts the client's requests, and all are paused
+/// for as long as it says.
 package final class ProviderPauses: Sendable {
     package struct Key: Hashable {
         private let tokenEndpoint: WireText
@@ -23,26 +28,85 @@ package final class ProviderPauses: Sendable {
         }
     }
 
-    /// Of the newest 16,384: clients that are never asked for again leave their pauses behind.
-    private let pauses = Mutex(BoundedTable<Key, MonotonicInstant>(capacity: 16_384))
+    /// One user of a client.
+    package struct User: Hashable {
+        let client: Key
+        /// Nil for a call that belongs to no stored credentials, such as the exchange of a code. Two of these count as calls of
+        /// two users.
+        let id: CredentialsID?
 
-    package func pause(_ key: Key, for duration: Duration, now: MonotonicInstant) {
-        let end = now.advanced(by: duration)
-        pauses.withLock { pauses in
-            _ = pauses.setNewest(max(end, pauses[key] ?? end), forKey: key)
+        package init(_ id: CredentialsID?, of client: Key) {
+            self.client = client
+            self.id = id
         }
     }
 
-    /// Ends the pause, if there is one.
-    func lift(_ key: Key) { pauses.withLock { $0[key] = nil } }
+    private struct ClientPause {
+        /// Until when no user's call is made.
+        var end: MonotonicInstant
+        /// The user whose call was answered last, and until when that user's pause lasts.
+        var user: CredentialsID?
+        var userEnd: MonotonicInstant
+    }
 
-    /// For how long the pause still lasts; nil where there is none. Removes a pause that has ended.
-    func remaining(_ key: Key, now: MonotonicInstant) -> Duration? {
-        pauses.withLock { pauses in
-            guard let end = pauses[key] else { return nil }
-            if end > now { return now.duration(to: end) }
-            pauses[key] = nil
-            return nil
+    private struct State {
+        /// Of the newest 16,384: clients that are never asked for again leave their pauses behind.
+        var clients = BoundedTable<Key, ClientPause>(capacity: 16_384)
+        /// Likewise.
+        var users = BoundedTable<User, MonotonicInstant>(capacity: 16_384)
+    }
+
+    /// For how long one user's answer pauses the other users of the client.
+    package static let longestForOthers: Duration = .seconds(5)
+
+    private let state = Mutex(State())
+
+    package init() {}
+
+    /// A call of that user was answered that way.
+    package func pause(_ user: User, for duration: Duration, now: MonotonicInstant) {
+        let end = now.advanced(by: duration)
+        state.withLock { state in
+            let known = state.clients[user.client]
+            var isClients = false
+            if let known, known.userEnd > now { isClients = user.id == nil || known.user != user.id }
+            let others = isClients ? end : now.advanced(by: min(duration, Self.longestForOthers))
+            let pause = ClientPause(
+                end: max(others, known?.end ?? others), user: user.id, userEnd: max(end, known?.userEnd ?? end))
+            state.clients.setNewest(pause, forKey: user.client)
+            if user.id != nil { state.users.setNewest(max(end, state.users[user] ?? end), forKey: user) }
+        }
+    }
+
+    /// The provider did not answer a call of that user and has named a time.
+    func pauseAlone(_ user: User, for duration: Duration, now: MonotonicInstant) {
+        if user.id == nil { return }
+        let end = now.advanced(by: duration)
+        state.withLock { state in
+            _ = state.users.setNewest(max(end, state.users[user] ?? end), forKey: user)
+        }
+    }
+
+    /// Ends the pauses of that client and of its users, if there are any.
+    package func lift(_ client: Key) {
+        state.withLock { state in
+            state.clients[client] = nil
+            for (user, _) in state.users.all where user.client == client { state.users[user] = nil }
+        }
+    }
+
+    /// Ends the pause of that user, if there is one.
+    func lift(_ user: User) { state.withLock { $0.users[user] = nil } }
+
+    /// For how long the pause of that user still lasts; nil where there is none. Removes a pause that has ended.
+    package func remaining(_ user: User, now: MonotonicInstant) -> Duration? {
+        state.withLock { state in
+            if let pause = state.clients[user.client], max(pause.end, pause.userEnd) <= now {
+                state.clients[user.client] = nil
+            }
+            if let end = state.users[user], end <= now { state.users[user] = nil }
+            let end = [state.clients[user.client]?.end, state.users[user]].compactMap(\.self).max()
+            return end.flatMap { $0 > now ? now.duration(to: $0) : nil }
         }
     }
 }

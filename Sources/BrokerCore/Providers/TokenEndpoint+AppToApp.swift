@@ -155,12 +155,13 @@ extension TokenEndpoint {
     func requireDecision(
         _ refusal: Refusal, for client: ClientConfiguration, at server: AuthorizationServer
     ) throws(BrokerError) {
-        if refusal.status == 429 {
+        let isPassing = TokenFailure.isPassing(status: refusal.status, refusal.answer)
+        if isPassing, refusal.status < 500 {
             budget.pauses.pause(
-                ProviderPauses.Key(client, at: server),
+                ProviderPauses.User(nil, of: ProviderPauses.Key(client, at: server)),
                 for: refusal.retryAfter ?? .seconds(Self.defaultRetryAfterSeconds), now: time.monotonic)
         }
-        guard (400...499).contains(refusal.status), refusal.status != 429 else { throw refusal.retryable }
+        guard (400...499).contains(refusal.status), !isPassing else { throw refusal.retryable }
     }
 
     /// A text of an answer; nil where it has none of a usable form.

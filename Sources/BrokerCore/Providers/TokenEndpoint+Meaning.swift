@@ -18,7 +18,7 @@ extension TokenEndpoint {
             if grant == .authorizationCode, server.schedule.rateLimitRetries == nil {
                 return .again(refusal.retryable, retryAfter: refusal.retryAfter)
             }
-            return Self.rateLimited(for: refusal.retryAfter, refusal.answer.errorCode)
+            return Self.rateLimited(for: refusal.retryAfter, at: time.now, refusal.answer.errorCode)
         // The same refusal as for a refresh.
         case .illegalConfiguration
         where refusal.answer.isInvalidClient
@@ -92,6 +92,16 @@ extension TokenEndpoint {
             "The provider does not accept the client. Check the configured client_id, client_secret and "
                 + "token_endpoint_auth_method. Users stay logged in meanwhile.",
             errorCode: errorCode)
+    }
+
+    /// What callers get until a pause has ended that the provider has asked for.
+    static func paused(for duration: Duration, at now: Timestamp, _ errorCode: String? = nil) -> BrokerError {
+        let error = retryable(errorCode, after: duration)
+        return BrokerError(
+            error.code,
+            "The provider limits how often it is asked, or cannot answer at present: it is not asked again before "
+                + "\(now.advanced(by: duration)). What is stored was left as it is.",
+            errorCode: errorCode, retryAfter: error.retryAfter)
     }
 
     /// An answer without a token.

@@ -136,7 +136,10 @@ package struct TokenEndpoint: Sendable {
                 var isAllowed = true
                 if case .rateLimited(_, let wait) = answer { isAllowed = limits.allow(wait) }
                 guard isAllowed, let wait = server.schedule.wait(before: retry, retryAfter: retryAfter) else {
-                    if let retryAfter { budget.pauses.pause(call.pause, for: retryAfter, now: time.monotonic) }
+                    if let retryAfter {
+                        budget.pauses.pause(
+                            ProviderPauses.User(nil, of: call.pause), for: retryAfter, now: time.monotonic)
+                    }
                     throw error
                 }
                 // A code expires soon, so it does not wait for a pause that the provider has asked other calls for.
@@ -215,7 +218,7 @@ package struct TokenEndpoint: Sendable {
             }
             retry += 1
             guard let wait = server.schedule.wait(before: retry, retryAfter: retryAfter) else { throw failure }
-            try await waitBeforeRetry(wait, ProviderPauses.Key(client, at: server))
+            try await waitBeforeRetry(wait, ProviderPauses.User(nil, of: ProviderPauses.Key(client, at: server)))
         }
     }
 
@@ -331,13 +334,15 @@ package struct TokenEndpoint: Sendable {
         }
         let refusal = await refusal(response, to: message, at: server, call.fields)
         log.warning("token_request_refused", refusal.fields)
-        return (meaning(of: refusal, grant: grant, server: server), refusal.status >= 500 ? .spent : .none, true)
+        // Who answers with an error of the server may have gone as far as that.
+        let mayBeSpent = refusal.status >= 500 || refusal.answer.error == TokenErrorResponse.serverError
+        return (meaning(of: refusal, grant: grant, server: server), mayBeSpent ? .spent : .none, true)
     }
 
     /// - Parameter duration: the pause that the provider asks for; nil where it names none.
-    static func rateLimited(for duration: Duration?, _ errorCode: String? = nil) -> Answer {
-        .rateLimited(
-            retryable(errorCode, after: duration), retryAfter: duration ?? .seconds(Self.defaultRetryAfterSeconds))
+    static func rateLimited(for duration: Duration?, at now: Timestamp, _ errorCode: String? = nil) -> Answer {
+        let pause = duration ?? .seconds(Self.defaultRetryAfterSeconds)
+        return .rateLimited(paused(for: pause, at: now, errorCode), retryAfter: pause)
     }
 
     /// The grant in an answer; nil where there is none.
@@ -391,16 +396,16 @@ package struct TokenEndpoint: Sendable {
     /// provider has asked for meanwhile, in the answer to another call of the same client.
     /// - Throws: `retryable_error`, with the rest of the pause, where the pause lasts longer than `longest`.
     func wait(
-        _ scheduled: Duration, heeding pause: ProviderPauses.Key, atMost longest: Duration
+        _ scheduled: Duration, heeding pause: ProviderPauses.User, atMost longest: Duration
     ) throws(BrokerError) -> Duration {
         guard let remaining = budget.pauses.remaining(pause, now: time.monotonic) else { return scheduled }
-        if remaining > longest { throw Self.retryable(nil, after: remaining) }
+        if remaining > longest { throw Self.paused(for: remaining, at: time.now) }
         return max(scheduled, remaining)
     }
 
     /// Waits before a request is repeated.
     /// - Parameter pause: the key of the pauses that count, for `BackoffSchedule.longestWait` in all; nil for none.
-    func waitBeforeRetry(_ duration: Duration, _ pause: ProviderPauses.Key?) async throws(BrokerError) {
+    func waitBeforeRetry(_ duration: Duration, _ pause: ProviderPauses.User?) async throws(BrokerError) {
         let latest = time.monotonic.advanced(by: max(duration, BackoffSchedule.longestWait))
         var wait = duration
         while true {

@@ -89,7 +89,7 @@ extension CredentialsRecords {
         guard version > known.version, mayBeRestored, let stored else { return false }
         if let digest = stored.tokenDigest, known.replaced.contains(digest) { return true }
         // The store lost a login or a logout, and then took the result of a renewal that had begun before it.
-        let spent = stored.granted?.level == .user ? stored.exchanged : stored.ended
+        let spent = stored.granted?.level == .user && !stored.isOver ? stored.exchanged : stored.ended
         return known.record.isAct && spent.map(known.replaced.contains) ?? false
     }
 
@@ -114,7 +114,7 @@ extension CredentialsRecords {
         ) { version in
             // A set that waits for its verification is told of once it is verified.
             if known.record.waiting != nil { return [] }
-            if let held = known.record.held {
+            if let held = known.record.held, !known.record.isOver {
                 return [.updated(id, to: held, version: version, by: .recovery, nil, at: now)]
             }
             return stored?.held.map { [.deauthorized(id, from: $0, version: version, by: end, nil, at: now)] } ?? []

@@ -246,9 +246,12 @@ final class CredentialsRecords: Sendable {
         if record.waiting?.earlier != nil, record.heldSince == nil { record.heldSince = version }
         let open = OpenRecord(
             id: Self.recordID(id), version: version, content: SecretBytes(record.encoded),
-            due: record.waiting != nil
-                ? time.now.advanced(by: ExpirySchedule.verificationInterval)
-                : record.held.flatMap { schedule.firstMark(of: $0, lead: proactiveLead(id), now: time.now) })
+            // Listeners know that a session has ended whose token is left.
+            due: record.isOver
+                ? nil
+                : record.waiting != nil
+                    ? time.now.advanced(by: ExpirySchedule.verificationInterval)
+                    : record.held.flatMap { schedule.firstMark(of: $0, lead: proactiveLead(id), now: time.now) })
         var changes = others
         if isNew {
             changes += [.require(RecordID(.tenant, id.tenant)), .insert(open)]
@@ -265,7 +268,8 @@ final class CredentialsRecords: Sendable {
     /// From the tenant's configuration in the cache, valid or not. Where it is not cached, `ExpiryJob` reads the configuration
     /// when the notice of expiry falls due.
     private func proactiveLead(_ id: CredentialsID) -> Duration? {
-        tenants.inMemory(id.tenant)?.configuration.proactiveRefresh
+        // A token that ends at its refresh is renewed when it has ended.
+        tenants.inMemory(id.tenant).flatMap { $0.terms.renewsLate ? nil : $0.configuration.proactiveRefresh }
     }
 
     /// - Parameter endsPublication: whether the record takes the place of a grant that waits to be stored.

@@ -33,9 +33,7 @@ package final class CredentialsSnapshot: Sendable {
     package convenience init(_ record: CredentialRecord, of id: CredentialsID, version: Int64) {
         self.init(
             record, version: version,
-            record.held.map {
-                EncodedCredentials($0, after: record.session, of: id, version: record.heldSince ?? version)
-            })
+            record.held.map { EncodedCredentials($0, of: id, version: record.heldSince ?? version) })
     }
 
     /// A snapshot that could not be stored yet in place of the version `base`. Its version is `base` + 1, which is not used
@@ -44,8 +42,7 @@ package final class CredentialsSnapshot: Sendable {
         let version = base + 1
         self.init(
             record, version: version,
-            record.held.map { EncodedCredentials($0, after: record.session, of: id, version: version) }, isStored: false
-        )
+            record.held.map { EncodedCredentials($0, of: id, version: version) }, isStored: false)
     }
 
     private init(
@@ -64,8 +61,12 @@ package final class CredentialsSnapshot: Sendable {
     }
 
     /// The body of the answer at `now`; nil where nothing is stored.
-    /// - Parameter degradation: why the token has a shorter lifetime than the caller asked for; nil where it does not.
-    package func body(at now: Timestamp, _ degradation: Degradation? = nil) -> [UInt8]? {
+    /// - Parameters:
+    ///   - degradation: why the token has a shorter lifetime than the caller asked for; nil where it does not.
+    ///   - reconnectURI: where the user whose session has ended logs in again; nil for no such address.
+    package func body(
+        at now: Timestamp, _ degradation: Degradation? = nil, reconnectURI: String? = nil
+    ) -> [UInt8]? {
         guard let held = record.held else { return nil }
         var body: [UInt8] = []
         bytes.withRevealed { bytes in
@@ -87,6 +88,11 @@ package final class CredentialsSnapshot: Sendable {
             body.removeLast()
             body.append(UInt8(ascii: ","))
             body += JSONWriter.object { degradation.encode(to: &$0) }.dropFirst()
+        }
+        if let session = record.session {
+            body.removeLast()
+            body.append(UInt8(ascii: ","))
+            body += JSONWriter.object { session.encode(to: &$0, reconnectURI: reconnectURI) }.dropFirst()
         }
         return body
     }
@@ -127,8 +133,10 @@ extension CredentialsSnapshot {
 }
 
 extension CredentialsSnapshot: Cacheable {
-    /// Empty where the answer cannot be sent as it is.
-    package var hint: CachedAnswer { isPlain && isStored ? CachedAnswer(of: bytes) : CachedAnswer() }
+    /// Empty where the answer cannot be sent as it is. Beside an ended session, it has an address that is made for each answer.
+    package var hint: CachedAnswer {
+        isPlain && isStored && record.session == nil ? CachedAnswer(of: bytes) : CachedAnswer()
+    }
 }
 
 /// The encoded answer of `GET /credentials` for a set of credentials: its field lines and its body.
@@ -140,8 +148,7 @@ private struct EncodedCredentials {
     /// In the same memory, where it is plain.
     let token: SecretBytes
 
-    /// - Parameter session: the user's ended session, which is named beside credentials of a lower level; nil for none.
-    init(_ held: HeldCredentials, after session: EndedSession?, of id: CredentialsID, version: Int64) {
+    init(_ held: HeldCredentials, of id: CredentialsID, version: Int64) {
         let client = held.obtainedWith
         isPlain = held.accessToken.withRevealed { bytes in
             bytes.indices.allSatisfy { index in
@@ -156,7 +163,6 @@ private struct EncodedCredentials {
             json.memberOrNull("client_unique_key", client.clientUniqueKey?.text)
             json.member("granted_scopes", held.grantedScopes.values)
             json.memberOrNull("user_id", held.userID?.text)
-            if held.level < .user { session?.encode(to: &json) }
             json.memberOrNull("expires", held.expiry?.description)
         }
         head.removeLast()

@@ -21,13 +21,14 @@ package struct Degradation: Sendable, Equatable {
 }
 
 extension EndedSession {
-    /// Writes the member `session`. It has no address at which the user logs in again: an address belongs to a login that has
-    /// begun, and a read begins none.
-    package func encode(to json: inout JSONWriter) {
+    /// Writes the member `session`.
+    /// - Parameter reconnectURI: where the user logs in again; nil for no such address.
+    package func encode(to json: inout JSONWriter, reconnectURI: String?) {
         json.name("session")
         json.object { json in
             json.member("ended", time.description)
             json.member("cause", cause.rawValue)
+            json.memberIfPresent("reconnect_uri", reconnectURI)
         }
     }
 }

@@ -189,7 +189,9 @@ final class CredentialsPublisher: Sendable {
     private static func isRefuted(
         _ stored: CredentialRecord, by granted: CredentialRecord, inExchangeFor spent: [UInt8]?
     ) -> Bool {
-        guard granted.granted?.level == .user, stored.granted?.level != .user, let spent else { return false }
+        guard granted.granted?.level == .user, stored.granted?.level != .user || stored.isOver, let spent else {
+            return false
+        }
         return stored.ended == spent
     }
 

@@ -176,11 +176,15 @@ package final class CredentialsRenewer: Sendable {
         }
         // For the call that follows a refused upgrade; see `RenewalCalls.call`.
         if grant == .upgrade { waits.append(.zero) }
-        let grace = tenant.configuration.reuseGrace ?? tenant.configuration.preset.reuseGrace
+        let configuration = tenant.configuration
+        var grace = configuration.reuseGrace ?? configuration.preset.reuseGrace
+        if configuration.effectiveRotation == .never { grace = RenewalRules.endlessGrace }
         var rules = RenewalRules(
             grace: grace ?? RenewalRules.usualGrace, callLimit: callLimit, waits: waits,
             patience: RenewalRules.usualPatience)
         rules.isGraceKnown = grace != nil
+        // What is configured holds, and not what is assumed.
+        rules.keepsWaits = grace == nil && configuration.preset.retry.replaced(by: configuration.retry).namesWaits
         return rules
     }
 
@@ -197,7 +201,9 @@ package final class CredentialsRenewer: Sendable {
     func recovery(
         of current: CredentialsSnapshot, _ lease: Lease, _ tenant: Tenant, _ id: CredentialsID
     ) -> CredentialsDecision? {
-        guard current.record.granted?.refreshToken != nil else { return nil }
+        guard current.record.granted?.refreshToken != nil, tenant.configuration.effectiveRotation != .never else {
+            return nil
+        }
         // After the grace, nothing is gained by trying before a caller asks.
         if lease.wasGivenUp, !rules(for: .refreshToken, of: tenant).isWithinGrace(lease.sinceFirstUse) { return nil }
         let forced = CredentialsQuery(policy: .localForceRefresh, minimumLifetime: .zero)
@@ -213,7 +219,9 @@ package final class CredentialsRenewer: Sendable {
         let isKept =
             providers.servers.acceptedProviders(of: tenant).difference(from: held?.grantedBy) != nil
             || held?.obtainedWith.clientID != tenant.terms.client.clientID
-        let mayBeSpent = held?.refreshToken != nil && (lease.wasGivenUp || isKept)
+        let mayBeSpent =
+            held?.refreshToken != nil && tenant.configuration.effectiveRotation != .never
+            && (lease.wasGivenUp || isKept)
         do throws(StoreError) {
             try await records.commit([
                 .release(

@@ -242,7 +242,8 @@ package final class ExpiryJob: Sendable {
     private enum Prospect {
         /// It has no refresh token, its tenant does not want renewals, or the tenant was removed.
         case never
-        /// Once the tenant can be read and has the client and the provider that the token belongs to.
+        /// Once the tenant can be read and has the client and the provider that the token belongs to, and once a token that
+        /// ends at its refresh is about to end anyway.
         case later
         case now(Tenant)
     }
@@ -256,6 +257,9 @@ package final class ExpiryJob: Sendable {
         case .unreadable: return .later
         }
         guard tenant.configuration.proactiveRefresh != nil else { return .never }
+        if tenant.terms.renewsLate, held.expires > time.now.advanced(by: CredentialsPolicy.latestRenewal) {
+            return .later
+        }
         let isOfTenant =
             held.obtainedWith.clientID == tenant.terms.client.clientID
             && renewer.providers.servers.acceptedProviders(of: tenant).difference(from: held.grantedBy) == nil

@@ -147,7 +147,12 @@ final class RenewalCalls {
             return outcome
         }
         if isAnswered { report.lastAnswer = .other }
-        return await outcome(of: answer, to: call, trace: call.grant.spendsRefreshToken ? trace : .none, basis)
+        return await outcome(of: answer, to: call, trace: mayBeSpent(by: call) ? trace : .none, basis)
+    }
+
+    /// Whether a call whose answer is lost may have spent the refresh token.
+    private func mayBeSpent(by call: TokenEndpoint.Call) -> Bool {
+        call.grant.spendsRefreshToken && tenant.configuration.effectiveRotation != .never
     }
 
     /// Creates an account by several calls, each of which is made once.
@@ -213,6 +218,7 @@ final class RenewalCalls {
         case .granted(let response):
             accepted = call.shown
             granted = (response, call.grant)
+            endpoint.budget.pauses.lift(user(of: call))
             return .granted
         case .rotated(_, let refreshToken):
             accepted = call.shown
@@ -242,12 +248,18 @@ final class RenewalCalls {
             return trace == .none ? .denied : trace == .spent ? .unknown(.never) : .unanswered(.never)
         case .rateLimited(_, let wait):
             guard isUpgrade || limits.allow(wait) else {
-                pauseOthers(call, for: wait)
-                return .denied
+                pause(call, for: wait)
+                return trace == .none ? .denied : .unknown(.never)
             }
             retry = self.retry(after: wait, call)
-            if !isUpgrade { pauseOthers(call, for: wait) }
-        case .again(_, let wait): retry = wait.map { self.retry(after: $0, call) } ?? .scheduled
+            if !isUpgrade { pause(call, for: wait) }
+        case .again(_, let wait):
+            retry = wait.map { self.retry(after: $0, call) } ?? .scheduled
+            if let outage = circuits.outage(call.circuit) {
+                // The call was the circuit's trial, or has opened it. No caller waits for a provider that answers no calls. A
+                // token that may be spent is presented again in the background (`LeaseRecovery`), while the grace lasts.
+                (report.failure, report.isSparing, retry) = (outage, true, .never)
+            }
         }
         return switch trace {
         case .none: .notAsked(retry)
@@ -259,16 +271,20 @@ final class RenewalCalls {
     private func retry(after wait: Duration, _ call: TokenEndpoint.Call) -> RenewalAttempt.Retry {
         if wait <= BackoffSchedule.longestWait {
             isAskedToWait = true
+            // For the user's later renewals, if this one ends before.
+            endpoint.budget.pauses.pauseAlone(user(of: call), for: wait, now: renewer.time.monotonic)
             return .notBefore(wait)
         }
-        pauseOthers(call, for: wait)
+        pause(call, for: wait)
         return .never
     }
 
-    /// Has all renewals leave the provider alone for as long as it has asked for.
-    private func pauseOthers(_ call: TokenEndpoint.Call, for wait: Duration) {
-        endpoint.budget.pauses.pause(call.pause, for: wait, now: renewer.time.monotonic)
+    /// Has renewals leave the provider alone that has asked for it.
+    private func pause(_ call: TokenEndpoint.Call, for wait: Duration) {
+        endpoint.budget.pauses.pause(user(of: call), for: wait, now: renewer.time.monotonic)
     }
+
+    private func user(of call: TokenEndpoint.Call) -> ProviderPauses.User { ProviderPauses.User(id, of: call.pause) }
 
     /// Whether the provider's answer ends the session. If an earlier call whose answer was lost may have spent the refresh
     /// token, the refusal need not be the provider's or the user's will; events and metrics tell that apart.
@@ -316,7 +332,7 @@ final class RenewalCalls {
             case .aboutNothing:
                 report.logProvesNothing(refused, at: call.server)
                 return .refused(RefusalAdvice.provesNothing(refused, retryAfter: ClientTrials.validity))
-            case .later(let wait): return TokenEndpoint.rateLimited(for: wait)
+            case .later(let wait): return TokenEndpoint.rateLimited(for: wait, at: renewer.time.now)
             case .unanswered: return .again(TokenEndpoint.retryable(nil, after: nil), retryAfter: nil)
             }
         case .refusedUnclearly(let error, let refused):
@@ -358,7 +374,8 @@ final class RenewalCalls {
                 while true {
                     if !attempt.isUncertain, let prepared = self.prepared {
                         wait = try self.endpoint.wait(
-                            wait, heeding: prepared.pause, atMost: self.renewer.time.monotonic.duration(to: latest))
+                            wait, heeding: ProviderPauses.User(self.id, of: prepared.pause),
+                            atMost: self.renewer.time.monotonic.duration(to: latest))
                     }
                     if await self.isStopped(after: wait) { return .stopped }
                     if wait <= .zero { return .waited }

@@ -85,8 +85,10 @@ final class RenewalReport {
     }
 
     private func outage(_ basis: RenewalBasis) -> BrokerError? {
-        // A cache entry does not show whether the refresh token may be spent.
-        guard !basis.isAssumed, basis.lease?.isSettled ?? true, basis.grant != .accountCreation,
+        // A cache entry does not show whether the refresh token may be spent. Where it may be, it is presented again in the
+        // background.
+        let isBackgrounds = request.urgency == .caller && basis.lease?.hasRunOut == true
+        guard !basis.isAssumed, isBackgrounds || basis.lease?.isSettled ?? true, basis.grant != .accountCreation,
             !renewer.records.rollback.isDoubtful(basis.snapshot.version)
         else { return nil }
         let (tenant, providers) = (request.tenant, renewer.providers)
@@ -237,7 +239,7 @@ final class RenewalReport {
         case .success(.overtaken): outcome = .overtaken
         case .success(.new(let snapshot, _)):
             outcome = basis.decision == .retire ? .retired : .succeeded
-            if basis.spendsRefreshToken, snapshot.record.held == nil {
+            if basis.spendsRefreshToken, snapshot.record.held == nil || snapshot.record.isOver {
                 outcome = isDoubtful ? .sessionLost : .sessionEnded
             }
             fields.append(.version(snapshot.version))

@@ -43,7 +43,7 @@ final class RenewalRun {
     /// Whether a refusal need not be the provider's or the user's will: a call whose answer was lost may have spent the refresh
     /// token, or the store may have lost the commit that replaced it.
     private var isDoubtful: Bool {
-        attempt.isUncertain || renewer.records.rollback.isDoubtful(basis.snapshot.version)
+        mayBeSpent || renewer.records.rollback.isDoubtful(basis.snapshot.version)
     }
 
     func run() async -> Result<Renewed, BrokerError> {
@@ -103,11 +103,17 @@ final class RenewalRun {
         }
     }
 
+    /// Whether a call whose answer was lost may have spent the refresh token.
+    private var mayBeSpent: Bool {
+        attempt.isUncertain && request.tenant.configuration.effectiveRotation != .never
+    }
+
     /// Whether the next call may wait until the provider answers again. A refresh token that may be spent does not wait: the
-    /// provider accepts it again only for a short time.
+    /// provider accepts it again only for a short time. But no caller waits for an earlier renewal's token to be presented
+    /// again: `LeaseRecovery` does so in the background.
     private var mayBeHeldBack: Bool {
-        let grace = attempt.isWithinGrace(at: elapsed) || !attempt.rules.isGraceKnown
-        return !(basis.spendsRefreshToken && isDoubtful && grace)
+        guard basis.spendsRefreshToken, isDoubtful, attempt.isWithinGrace(at: elapsed) else { return true }
+        return mayBeSpent && attempt.calls == 0 && request.urgency == .caller
     }
 
     private var writer: RenewalWriter { RenewalWriter(renewer, request, basis, holder: lease.holder, report) }
@@ -135,9 +141,9 @@ final class RenewalRun {
         do throws(BrokerError) {
             return try await renewer.providers.endpoint.budget.withPlace(
                 for: tenant.configuration.client, at: server, of: tenant.name, request.urgency,
-                mayWait: !basis.isAssumed,
+                by: id, mayWait: !basis.isAssumed,
                 // A provider accepts a spent token again only for a short time.
-                heedsPause: !(spends && attempt.isUncertain && attempt.isWithinGrace(at: elapsed))
+                heedsPause: !(spends && mayBeSpent && attempt.isWithinGrace(at: elapsed))
             ) { () async throws(BrokerError) in
                 if mayBeHeldBack, let error = calls.enterCircuit(basis) { throw error }
                 defer { calls.leaveCircuit() }

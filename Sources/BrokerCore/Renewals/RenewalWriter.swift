@@ -245,7 +245,18 @@ struct RenewalWriter {
         case otherUser(newest: SecretBytes?)
     }
 
-    /// Stores an empty record for a session that the provider ended, and quarantines its credentials. A conflict means that the
+    /// What is left of a session that the provider has ended: its access token, where that lives, no API has refused it, and
+    /// the provider does not end it with the session. Nil for nothing.
+    private func rest(of held: HeldCredentials, after ending: Ending) -> HeldCredentials? {
+        guard case .refused = ending, held.level == .user, held.expires > renewer.time.now, !request.query.refusedByAPI,
+            !tenant.configuration.preset.endsTokenWithSession
+        else { return nil }
+        var rest = held
+        (rest.refreshToken, rest.refreshableFrom) = (nil, nil)
+        return rest
+    }
+
+    /// Stores that the provider ended a session, and quarantines its credentials. A conflict means that the
     /// session goes on: another replica has refreshed meanwhile, or the user has logged in again.
     /// - Parameter isDoubtful: whether the refusal need not be the provider's or the user's will.
     func publishEnd(_ ending: Ending?, isDoubtful: Bool) async -> Result<Renewed, BrokerError> {
@@ -258,12 +269,13 @@ struct RenewalWriter {
             case .refused(let answer): .sessionEnded(by: answer, at: tenant.configuration.preset)
             case .otherUser: .subjectChanged
             }
-        var publication = Publication(
-            id: id,
-            record: CredentialRecord(
-                held: nil, ended: held.refreshTokenDigest, session: EndedSession(.revoked, at: now)),
-            base: basis.snapshot.version
-        ) { version in
+        var record = CredentialRecord(
+            held: rest(of: held, after: ending), ended: held.refreshTokenDigest,
+            session: EndedSession(.revoked, at: now), renewed: basis.snapshot.record.renewed)
+        // Callers know the token under that version.
+        record.heldSince = record.held == nil ? nil : basis.snapshot.heldVersion
+        if record.held == nil { record.renewed = nil }
+        var publication = Publication(id: id, record: record, base: basis.snapshot.version) { version in
             let ended: [BrokerEvent] =
                 switch ending {
                 case .refused:
@@ -298,6 +310,13 @@ struct RenewalWriter {
             return .failure(error)
         }
         let (id, now) = (id, renewer.time.now)
+        if basis.snapshot.record.isOver {
+            // Listeners know of the session's end, and its credentials are quarantined.
+            var record = basis.snapshot.record
+            (record.granted, record.heldSince, record.renewed) = (nil, nil, nil)
+            var publication = Publication(id: id, record: record, base: basis.snapshot.version) { _ in [] }
+            return await storeEnd(&publication, endsRenewal: false)
+        }
         let session = held.level == .user ? EndedSession(.expired, at: now) : basis.snapshot.record.session
         var publication = Publication(
             id: id, record: CredentialRecord(held: nil, ended: basis.snapshot.record.ended, session: session),

@@ -99,6 +99,8 @@ extension TenantConfiguration {
         refreshLeadTime = reader.integer("refresh_lead_time", in: 0...86_400).map { .seconds($0) }
         defaultLifetime = Self.lifetime(&reader)
         reuseGrace = reader.integer("reuse_grace", in: 0...86_400).map { .seconds($0) }
+        rotation = reader.choice("rotation", TokenRotation.self)
+        accessTokenAfterRefresh = reader.choice("access_token_after_refresh", AccessTokenAfterRefresh.self)
         proactiveRefresh = reader.integer("proactive_refresh", in: 60...86_400).map { .seconds($0) }
         clientCredentials = reader.choice("client_credentials", ClientCredentials.self) ?? .on
         requestHeaders = Self.requestHeaders(&reader)
@@ -357,6 +359,8 @@ extension TenantConfiguration {
         case nil: break
         }
         if let reuseGrace { json.member("reuse_grace", reuseGrace.components.seconds) }
+        json.memberIfPresent("rotation", rotation?.rawValue)
+        json.memberIfPresent("access_token_after_refresh", accessTokenAfterRefresh?.rawValue)
         if let proactiveRefresh { json.member("proactive_refresh", proactiveRefresh.components.seconds) }
         if let tokenVerification {
             json.name("token_verification")

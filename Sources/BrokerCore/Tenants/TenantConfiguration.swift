@@ -85,6 +85,10 @@ package struct TenantConfiguration: Sendable, Equatable {
     package var defaultLifetime: TokenLifetime?
     /// For how long after its first use the provider accepts a refresh token again, 0 to 86,400 s; nil for the preset's.
     package var reuseGrace: Duration?
+    /// What becomes of a refresh token that was used; nil for `effectiveRotation` to say.
+    package var rotation: TokenRotation?
+    /// What becomes of an access token when a refresh has brought another one; nil for the preset's.
+    package var accessTokenAfterRefresh: AccessTokenAfterRefresh?
     /// How long before its expiry a user's token is renewed without a caller's request, 60 s to a day; nil for never.
     package var proactiveRefresh: Duration?
     package var clientCredentials = ClientCredentials.on
@@ -158,6 +162,15 @@ package struct TenantConfiguration: Sendable, Equatable {
 
     /// Nil if neither the tenant nor the preset names one: then the caller's `min_ttl` decides alone.
     package var effectiveRefreshLeadTime: Duration? { refreshLeadTime ?? preset.refreshLeadTime }
+
+    package var effectiveAccessTokenAfterRefresh: AccessTokenAfterRefresh {
+        accessTokenAfterRefresh ?? preset.accessTokenAfterRefresh
+    }
+
+    /// A tenant that says for how long a used refresh token is accepted says that it is spent, unless it says otherwise.
+    package var effectiveRotation: TokenRotation {
+        rotation ?? (reuseGrace != nil && preset.rotation == .never ? .sometimes : preset.rotation)
+    }
 
     /// The provider's title on pages: the preset's, else the host of its issuer or of its login page.
     func providerTitle(at server: AuthorizationServer) -> String {

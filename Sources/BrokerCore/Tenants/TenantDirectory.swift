@@ -31,6 +31,7 @@ package final class Tenant: Cacheable, Equatable {
             canCreateAccounts: configuration.preset.accounts != nil,
             hasLowerLevels: configuration.preset.levels.contains(.basic),
             leadTime: configuration.effectiveRefreshLeadTime,
+            renewsLate: configuration.effectiveAccessTokenAfterRefresh == .ends,
             providers: configuration.acceptedProviders)
     }
 

@@ -209,7 +209,8 @@ internal import Testing
         let users = Users()
         let client = Users.client("c1")
         users.budget.pauses.pause(
-            .init(client, at: Users.server("id.example")), for: .milliseconds(1500), now: users.time.monotonic)
+            .init(nil, of: .init(client, at: Users.server("id.example"))), for: .milliseconds(1500),
+            now: users.time.monotonic)
         let refused = await users.ask("a-1").value
         #expect((refused?.code, refused?.retryAfter) == (.retryableError, 2))
         // It was this client that asked too often.
@@ -229,13 +230,13 @@ internal import Testing
         let other = await users.ask("b", client: "c2")
         let third = await users.ask("a-3")
         users.budget.pauses.pause(
-            .init(Users.client("c1"), at: Users.server("id.example")), for: .seconds(30),
+            .init(nil, of: .init(Users.client("c1"), at: Users.server("id.example"))), for: .seconds(4),
             now: users.time.monotonic)
         await users.end("a-1")
-        #expect(await second.value?.retryAfter == 30)
+        #expect(await second.value?.retryAfter == 4)
         await users.end("b")
         #expect(await (first.value, other.value) == (nil, nil))
-        #expect(await third.value?.retryAfter == 30)
+        #expect(await third.value?.retryAfter == 4)
         #expect(users.begun == ["a-1", "b"])
         #expect(users.budget.usage == .init(inUse: 0, waiting: 0))
     }

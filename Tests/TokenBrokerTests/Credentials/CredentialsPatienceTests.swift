@@ -34,6 +34,32 @@ internal import TokenBroker
         #expect(broker.transport.seen.count == 1)
     }
 
+    /// What the caller asks for, and what it gets when it stops waiting.
+    @Test(arguments: [
+        ("policy=local_force_refresh", 200), ("min_ttl=7200", 200), ("api_error_sub_status=11003", 503),
+    ])
+    func `a caller that stops waiting gets the live token, unless an API has refused it`(
+        query: String, status: Int
+    ) async throws {
+        let broker = try await BrokerHarness()
+        broker.time.holdSleeps()
+        await broker.makeTenant()
+        await broker.set("a1", refresh: "r1")
+        let gate = Gate()
+        broker.transport.enqueue(.after(gate, .json(200, BrokerHarness.token("a2"))))
+        async let impatient = broker.get(query, fields: ["Prefer": "wait=5"])
+        await gate.arrivals()
+        await broker.time.sleepers(of: .seconds(5))
+        broker.time.advance(by: .seconds(5))
+        let answer = await impatient
+        #expect((answer.status, answer.token) == (status, status == 200 ? "a1" : nil))
+        #expect(answer.json["degraded"]?["code"]?.text == (status == 200 ? "retryable_error" : nil))
+        gate.open()
+        await broker.broker.core.renewer.finish()
+        #expect(await broker.get().token == "a2")
+        #expect(broker.transport.seen.count == 1)
+    }
+
     @Test func `a patience of nought starts the renewal and does not wait for it`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant()

@@ -50,6 +50,7 @@ internal import TokenBroker
                 .replacing("{device_code}", with: String(repeating: "A", count: 43))
                 .replacing("{client_id}", with: "app")
                 .replacing("{session_id}", with: ContractApps.unknownSession).replacing("{key_id}", with: "unknown")
+                .replacing("{link}", with: "AAAA")
                 .replacing("{id}", with: String(repeating: "0", count: 24)).replacing("{code}", with: "gone")
             var sample = Sample(method: Method(operation.method), target: target)
             switch "\(operation.method) \(operation.path)" {
@@ -110,9 +111,11 @@ internal import TokenBroker
         }
         await recorder.call(broker, .put, "/tenants/%FF", body: #"{"client_id": "c1"}"#)
         await recorder.call(broker, .put, "/tenants/No", body: #"{"client_id": "c1"}"#)
-        for path in ["start/%FF/x", "confirm/%FF/x", "ended/%FF/x", "ended/%FF", "callback/%FF"] {
+        for path in ["start/%FF/x", "confirm/%FF/x", "ended/%FF/x", "ended/%FF", "callback/%FF", "reconnect/%FF/x"] {
             await recorder.call(broker, .get, "/login/\(path)", key: nil)
-            if !path.hasPrefix("ended") { await recorder.call(broker, .post, "/login/\(path)", key: nil) }
+            if !path.hasPrefix("ended"), !path.hasPrefix("reconnect") {
+                await recorder.call(broker, .post, "/login/\(path)", key: nil)
+            }
         }
         await recorder.call(broker, .put, "/credentials", tenant: "t1", body: #"{"a": 1, "a": 2}"#)
         await recorder.call(broker, .put, "/credentials", tenant: "t1", body: "[")
@@ -162,6 +165,7 @@ internal import TokenBroker
         await recorder.call(broker, .get, "/login/initialize")
         await recorder.call(broker, .head, "/login/callback", key: nil)
         await recorder.call(broker, .head, "/login/start/t1/x", key: nil)
+        await recorder.call(broker, .head, "/login/reconnect/t1/x", key: nil)
     }
 
     private func operation() async throws {
@@ -172,6 +176,7 @@ internal import TokenBroker
         }
         await recorder.call(broker, .get, "/", key: nil, fields: ["Accept": "application/json"])
         await recorder.call(broker, .get, "/login/start/t1/x?utm=1", key: nil)
+        await recorder.call(broker, .get, "/login/reconnect/t1/x?utm=1", key: nil)
         broker.broker.health.beginDraining()
         await recorder.call(broker, .get, "/readyz", key: nil)
     }

@@ -19,6 +19,7 @@ struct ContractLogins {
         try await endingUnusableLogins()
         try await boundLogins()
         try await confirmedLogins()
+        try await loginsAfterTheEndOfASession()
         try await pagesOfEnds()
         try await progress()
     }
@@ -236,6 +237,26 @@ struct ContractLogins {
             at: BrokerHarness.path(of: BrokerHarness.parameters(of: used.uri)["redirect_uri"] ?? ""))
         await recorder.call(
             broker, .post, "/login/start/t1/\(used.id)", key: nil, body: "decision=continue", fields: Self.button)
+    }
+
+    private func loginsAfterTheEndOfASession() async throws {
+        for publicBaseURL in ["https://broker.example", "http://127.0.0.1:8080"] {
+            let broker = try await BrokerHarness(publicBaseURL: publicBaseURL)
+            await broker.makeTenant()
+            await broker.set("a1", refresh: "r1", lifetime: .zero)
+            broker.transport.enqueue(.json(400, #"{"error": "invalid_grant"}"#))
+            let ended = await recorder.call(broker, .get, "/credentials", tenant: "t1")
+            let path = BrokerHarness.path(of: ended.json["session"]?["reconnect_uri"]?.text ?? "")
+            #expect(await recorder.call(broker, .get, path, key: nil).status == 303)
+            for accept in ["text/html", "application/json"] {
+                let fields: Fields = ["Accept": .init(accept)]
+                await recorder.call(broker, .get, path + "A", key: nil, fields: fields)
+                await recorder.call(broker, .get, path + "?a=b", key: nil, fields: fields)
+            }
+            await recorder.call(broker, .get, path, key: nil, fields: ["Sec-Purpose": "prefetch"])
+            await broker.makeTenant("t1", #"{"provider": "duckduckgo", "client_id": "c1"}"#)
+            #expect(await recorder.call(broker, .get, path, key: nil).status == 424)
+        }
     }
 
     /// Logins that their users confirm.

@@ -279,7 +279,7 @@ internal import TokenBroker
     @Test func `what is put back belongs to the address that it had`() async throws {
         let broker = try await Self.loggedIn(Self.endpoint.before)
         broker.transport.enqueue(.json(400, #"{"error": "invalid_grant"}"#))
-        #expect(await broker.get("policy=local_force_refresh").level == "basic")
+        #expect(await broker.get("policy=local_force_refresh").json["session"]?["cause"]?.text == "revoked")
         await Self.configure(broker, Self.endpoint.after)
         #expect(await broker.restore().status == 200)
         #expect(await broker.status().differences == ["token_endpoint"])
@@ -551,7 +551,7 @@ internal import TokenBroker
 
         await Self.configure(one, Self.endpoint.before)
         one.transport.enqueue(.json(400, #"{"error": "invalid_grant"}"#))
-        #expect(await one.get("policy=local_force_refresh").level == "basic")
+        #expect(await one.get("policy=local_force_refresh").json["session"]?["cause"]?.text == "revoked")
         #expect(one.log.contains { $0.contains("session_lost") })
         #expect(Self.receivers(of: "refresh-1", one) == ["https://old.example/t"])
     }

@@ -224,6 +224,27 @@ internal import TokenBroker
         #expect(await first.token == "one")
     }
 
+    /// By an answer that may have spent the refresh token, or by none.
+    @Test(arguments: [ScriptedTransport.Step.json(503, ""), lost, unreachable])
+    func `is tried by one call, whose caller waits for no other`(step: ScriptedTransport.Step) async throws {
+        let time = ManualTime(skipsSleeps: false)
+        let broker = try await Self.make(store: MemoryRecordStore { time.monotonic }, time: time)
+        await Self.leave(20, broker)
+        time.advance(by: .seconds(1))
+        broker.transport.always(step)
+        let calls = broker.transport.seen.count
+        for round in 1...3 {
+            // The trial of the same user, whose token may be spent by now, and one who is no trial.
+            #expect(await Self.get(broker, "user1").status == 503)
+            let other = await Self.get(broker, "user2")
+            #expect((other.status, other.retryAfter) == (503, 1))
+            #expect(await Self.get(broker, "user1").status == 503)
+            #expect(broker.transport.seen.count == calls + round)
+            #expect(time.slept.isEmpty)
+            time.advance(by: .milliseconds(1500))
+        }
+    }
+
     // MARK: What is not held back
 
     @Test(

@@ -189,15 +189,22 @@ internal import TokenBroker
     private static func pausedUnderRetry(
         _ failure: ScriptedTransport.Step = .json(503, ""), retryAfter: String
     ) async throws -> (broker: BrokerHarness, first: Task<BrokerHarness.Answer, Never>) {
-        let broker = try await BrokerHarness.expired()
-        await broker.set("b1", refresh: "r2", lifetime: .zero, storageKey: "other")
+        let broker = try await BrokerHarness.expired(#"{"client_id": "c1", "rotation": "always"}"#)
+        for user in ["other", "third"] { await broker.set("b1", refresh: "r2", lifetime: .zero, storageKey: user) }
         broker.time.holdSleeps()
         broker.transport.enqueue(failure)
         let first = Task { await broker.get() }
         while !broker.time.slept.contains(.milliseconds(500)) { await Task.yield() }
-        broker.transport.enqueue(.json(429, "", fields: ["Retry-After": retryAfter]))
+        // Two users, so that all are paused.
+        let (gate, limited) = (Gate(), ScriptedTransport.Step.json(429, "", fields: ["Retry-After": .init(retryAfter)]))
+        broker.transport.enqueue(.after(gate, limited))
+        async let third = broker.get("storage_key=third")
+        await gate.arrivals()
+        broker.transport.enqueue(limited)
         #expect(await broker.get("storage_key=other").code == "retryable_error")
-        #expect(broker.transport.seen.count == 2)
+        gate.open()
+        #expect(await third.code == "retryable_error")
+        #expect(broker.transport.seen.count == 3)
         return (broker, first)
     }
 
@@ -207,10 +214,10 @@ internal import TokenBroker
         broker.time.advance(by: .milliseconds(500))
         // What is left of the pause.
         while !broker.time.slept.contains(.milliseconds(9500)) { await Task.yield() }
-        #expect(broker.transport.seen.count == 2)
+        #expect(broker.transport.seen.count == 3)
         broker.time.advance(by: .milliseconds(9500))
         #expect(await first.value.token == "a2")
-        #expect(broker.transport.seen.count == 3)
+        #expect(broker.transport.seen.count == 4)
     }
 
     @Test(arguments: ["10", "31"])
@@ -221,7 +228,7 @@ internal import TokenBroker
         broker.transport.enqueue(.json(200, BrokerHarness.token("a2")))
         broker.time.advance(by: .milliseconds(500))
         #expect(await first.value.token == "a2")
-        #expect(broker.transport.seen.count == 3)
+        #expect(broker.transport.seen.count == 4)
     }
 
     @Test func `a retry is given up for a pause that lasts longer than a call waits`() async throws {
@@ -229,7 +236,7 @@ internal import TokenBroker
         broker.time.advance(by: .milliseconds(500))
         let answer = await first.value
         #expect((answer.status, answer.code, answer.retryAfter) == (503, "retryable_error", 31))
-        #expect(broker.transport.seen.count == 2)
+        #expect(broker.transport.seen.count == 3)
     }
 
     @Test func `client credentials that get 429 are retryable_error`() async throws {
@@ -240,5 +247,59 @@ internal import TokenBroker
         #expect((answer.status, answer.code, answer.retryAfter) == (503, "retryable_error", 7))
         #expect(await broker.get().code == "retryable_error")
         #expect(broker.transport.seen.count == 1)
+    }
+
+    // MARK: Whom it concerns
+
+    @Test func `is one user's, and after five seconds no other's, until another user's call is answered likewise`()
+        async throws
+    {
+        let broker = try await BrokerHarness(time: ManualTime(skipsSleeps: false))
+        await broker.makeTenant("t1", Self.tenant)
+        for user in ["one", "two", "three"] { await broker.set("a-\(user)", refresh: "r-\(user)", storageKey: user) }
+        func force(_ user: String) async -> BrokerHarness.Answer {
+            await broker.get("policy=local_force_refresh&storage_key=\(user)")
+        }
+        broker.transport.enqueue(.json(429, "", fields: ["Retry-After": "3600"]))
+        #expect(await force("one").retryAfter == 3600)
+        let paused = await force("two")
+        #expect((paused.status, paused.code, paused.retryAfter) == (503, "retryable_error", 5))
+        #expect(paused.json["detail"]?.text?.contains("2026-11-21T09:00:05Z") == true)
+        #expect(broker.transport.seen.count == 1)
+        broker.time.advance(by: .seconds(5))
+        broker.transport.enqueue(.json(200, BrokerHarness.token("b-two", refresh: "s-two")))
+        #expect(await force("two").token == "b-two")
+        let own = await force("one")
+        #expect((own.status, own.retryAfter) == (503, 3595))
+        #expect(own.json["detail"]?.text?.contains("2026-11-21T10:00:00Z") == true)
+        broker.transport.enqueue(.json(429, "", fields: ["Retry-After": "60"]))
+        #expect(await force("three").retryAfter == 60)
+        #expect(await force("two").retryAfter == 60)
+        #expect(broker.transport.seen.count == 3)
+    }
+
+    /// Answers that decide nothing, and when the provider is asked again.
+    @Test(
+        arguments: [
+            (408, "", nil, 5), (425, "", nil, 5), (429, "", nil, 5), (425, "", "7", 7),
+            (400, #"{"error": "temporarily_unavailable"}"#, nil, 5), (400, #"{"error": "server_error"}"#, "9", 9),
+            (400, #"{"error": "slow_down"}"#, nil, 5), (403, #"{"error": "temporarily_unavailable"}"#, "1", 1),
+        ] as [(Int, String, String?, Int)])
+    func `is made of every refusal that will pass, which ends no session`(
+        status: Int, body: String, retryAfter: String?, seconds: Int
+    ) async throws {
+        let broker = try await BrokerHarness(time: ManualTime(skipsSleeps: false))
+        await broker.makeTenant("t1", Self.tenant)
+        await broker.set("a1", refresh: "r1", lifetime: .zero)
+        let fields: Fields = retryAfter.map { ["Retry-After": .init($0)] } ?? [:]
+        broker.transport.enqueue(.json(status, body, fields: fields))
+        for _ in 0..<2 {
+            let answer = await broker.get()
+            #expect((answer.status, answer.code, answer.retryAfter) == (503, "retryable_error", seconds))
+        }
+        #expect(broker.transport.seen.count == 1)
+        broker.time.advance(by: .seconds(seconds))
+        broker.transport.enqueue(.json(200, BrokerHarness.token("a2")))
+        #expect(await broker.get().token == "a2")
     }
 }

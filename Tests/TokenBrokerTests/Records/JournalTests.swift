@@ -171,7 +171,8 @@ internal import TokenBroker
     /// nothing.
     @Test(
         arguments: [
-            (#", "reuse_grace": 0"#, 0...1, 0), (#", "reuse_grace": 5"#, 4...5, 0), ("", 9...10, 0),
+            (#", "reuse_grace": 0"#, 0...1, 0), (#", "reuse_grace": 5"#, 4...5, 0),
+            (#", "rotation": "always""#, 9...10, 0),
             (#", "reuse_grace": 60"#, 20...21, 0), (#", "reuse_grace": 60"#, 0...1, 59),
         ] as [(String, ClosedRange<Int64>, Int64)])
     func `the next process waits for another replica's lease by the tenant's grace`(

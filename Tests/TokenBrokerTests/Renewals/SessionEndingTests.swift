@@ -268,10 +268,9 @@ internal import TokenBroker
         let broker = try await Self.expired(tenant("s1"))
         await broker.makeTenant("t1", tenant("s2"))
         broker.transport.enqueue(
-            .json(200, BrokerHarness.token("a2")), .json(401, #"{"error": "session_over"}"#),
-            .json(200, BrokerHarness.token("client-1")))
+            .json(200, BrokerHarness.token("a2")), .json(401, #"{"error": "session_over"}"#))
         #expect(await broker.get().token == "a2")
-        #expect(await broker.get("policy=local_force_refresh").level == "client")
+        #expect(await broker.get("policy=local_force_refresh").json["session"]?["cause"]?.text == "revoked")
     }
 
     // MARK: The tenant's own

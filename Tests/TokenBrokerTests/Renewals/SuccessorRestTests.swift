@@ -12,10 +12,12 @@ internal import TokenBroker
 @Suite struct `A refresh token whose predecessor may still be on its way to the provider` {
     private static let row = RecordID(.credentials, TenantName("t1")!, key: "default")
 
+    private static let tenant = #"{"client_id": "c1", "rotation": "always"}"#
+
     /// A tenant whose user's token has to be refreshed.
     private static func expired() async throws -> BrokerHarness {
         let broker = try await BrokerHarness()
-        await broker.makeTenant("t1")
+        await broker.makeTenant("t1", Self.tenant)
         await broker.set("a1", refresh: "r1", lifetime: .seconds(1))
         return broker
     }
@@ -64,7 +66,7 @@ internal import TokenBroker
 
     @Test func `rests at every replica`() async throws {
         let (one, two) = try await BrokerHarness.replicas(cacheValidity: .seconds(5))
-        await one.makeTenant("t1")
+        await one.makeTenant("t1", Self.tenant)
         await one.set("a1", refresh: "r1", lifetime: .seconds(1))
         one.transport.enqueue(
             .failure(.connectionLost(requestSent: true)), .json(200, BrokerHarness.token("a2", refresh: "r2")))
@@ -77,7 +79,7 @@ internal import TokenBroker
         broker.transport.enqueue(
             .failure(.connectionLost(requestSent: true)), .json(200, BrokerHarness.token("a2", refresh: "r2")))
         #expect(await broker.get().token == "a2")
-        await broker.makeTenant("t1", #"{"client_id": "c1", "scopes": ["more"]}"#)
+        await broker.makeTenant("t1", #"{"client_id": "c1", "rotation": "always", "scopes": ["more"]}"#)
         #expect(await Self.wait(broker, "") == .seconds(10))
     }
 

@@ -14,9 +14,6 @@ internal import TokenBroker
     private static let first =
         #"{"client_id": "c1", "client_secret": "s1", "client_unique_key": "u1", "scopes": ["a"]}"#
     private static let backoff: [Duration] = [.milliseconds(500), .seconds(1), .seconds(2), .seconds(4), .seconds(8)]
-    /// Where the refresh token may be spent, the last call comes within the grace that is assumed of a provider.
-    private static let backoffWithinGrace =
-        Array(backoff.prefix(3)) + [.seconds(1), .milliseconds(833), .seconds(1), .milliseconds(222)]
 
     private static let moreScopes =
         #"{"client_id": "c1", "client_secret": "s1", "client_unique_key": "u1", "scopes": ["b", "a"]}"#
@@ -239,7 +236,7 @@ internal import TokenBroker
         if case .json(429, _, _) = step {
             #expect(broker.time.slept.count == 5)
         } else {
-            #expect(broker.time.slept == (step.maySpend ? Self.backoffWithinGrace : Self.backoff))
+            #expect(broker.time.slept == Self.backoff)
         }
         let after = await broker.get("policy=local")
         #expect((after.tag, after.token) == (before.tag, "a1"))
@@ -468,16 +465,5 @@ internal import TokenBroker
         #expect(await broker.get().token == "a3")
         #expect(broker.transport.seen.map(\.form["client_id"]) == ["c2", "c3"])
         #expect(broker.transport.seen.map(\.form["refresh_token"]) == ["r1", "r2"])
-    }
-}
-
-extension ScriptedTransport.Step {
-    /// Whether the provider may have exchanged the refresh token although it answered so.
-    fileprivate var maySpend: Bool {
-        switch self {
-        case .json(let status, _, _): status == 200 || status >= 500
-        case .failure(let error): error.requestMayHaveBeenProcessed
-        default: false
-        }
     }
 }

@@ -105,3 +105,60 @@ internal import TokenBroker
         }
     }
 }
+
+/// A provider that signs with a key which it does not publish.
+@Suite struct `A key that is never published` {
+    private static let tenant = #"""
+        {"client_id": "c1", \#(SigningProvider.members), "token_verification": {"access_token": {"audience": "api"}}}
+        """#
+
+    @Test func `costs each forced refresh one grant and one error, and the session goes on`() async throws {
+        let broker = try await BrokerHarness(time: ManualTime(skipsSleeps: false))
+        let (published, own) = (SigningProvider(), SigningProvider(keys: ["k1", "k2"]))
+        broker.transport.standing(at: SigningProvider.keysAddress, .json(200, published.keySet))
+        await broker.makeTenant("t1", Self.tenant)
+        func token(_ name: String, _ provider: SigningProvider, key: Int) -> String {
+            BrokerHarness.token(
+                provider.signed("read", audience: "api", at: broker.time.now, name: name, key: key),
+                refresh: "r-\(name)")
+        }
+        await broker.logIn(token: token("1", published, key: 0))
+        let stored = await broker.get("policy=local").token
+        broker.time.advance(by: .seconds(30))
+        for (round, wait) in [0, 1, 27, 2, 30, 3].enumerated() {
+            broker.time.advance(by: .seconds(wait))
+            broker.transport.enqueue(.json(200, token("\(round + 2)", own, key: 1)))
+            let answer = await broker.get("policy=local_force_refresh")
+            #expect((answer.status, answer.code) == (502, "token_response_error"), "\(round)")
+            #expect(
+                broker.transport.seen.last { $0.form["grant_type"] == "refresh_token" }?.form["refresh_token"]
+                    == "r-\(round + 1)")
+        }
+        // The token of before lives, and the keys were asked for no more often than every 30 seconds.
+        #expect(await broker.get("min_ttl=0").token == stored)
+        let asked = broker.transport.standingSeen.count { $0.url == SigningProvider.keysAddress }
+        #expect(asked <= 4, "\(asked)")
+    }
+
+    @Test func `is waited for by no second grant`() async throws {
+        let broker = try await BrokerHarness(time: ManualTime(skipsSleeps: false))
+        let (published, own) = (SigningProvider(), SigningProvider(keys: ["k1", "k2"]))
+        broker.transport.standing(at: SigningProvider.keysAddress, .json(200, published.keySet))
+        await broker.makeTenant("t1", Self.tenant)
+        await broker.logIn(
+            token: BrokerHarness.token(
+                published.signed("read", audience: "api", at: broker.time.now), refresh: "r-1"))
+        // Its keys were asked for a moment ago.
+        broker.transport.enqueue(
+            .json(
+                200,
+                BrokerHarness.token(
+                    own.signed("read", audience: "api", at: broker.time.now, name: "2", key: 1), refresh: "r-2")))
+        let grants = { broker.transport.seen.count { $0.form["grant_type"] == "refresh_token" } }
+        for _ in 0..<3 { #expect(await broker.get("policy=local_force_refresh").status == 503) }
+        #expect(grants() == 1)
+        broker.time.advance(by: .seconds(30))
+        #expect(await broker.get("policy=local_force_refresh").status == 502)
+        #expect(grants() == 1)
+    }
+}
