@@ -94,6 +94,12 @@ extension TokenEndpoint {
             errorCode: errorCode)
     }
 
+    /// - Parameter duration: the pause that the provider asks for; nil where it names none.
+    static func rateLimited(for duration: Duration?, at now: Timestamp, _ errorCode: String? = nil) -> Answer {
+        let pause = duration ?? .seconds(Self.defaultRetryAfterSeconds)
+        return .rateLimited(paused(for: pause, at: now, errorCode), retryAfter: pause)
+    }
+
     /// What callers get until a pause has ended that the provider has asked for.
     static func paused(for duration: Duration, at now: Timestamp, _ errorCode: String? = nil) -> BrokerError {
         let error = retryable(errorCode, after: duration)

@@ -339,12 +339,6 @@ package struct TokenEndpoint: Sendable {
         return (meaning(of: refusal, grant: grant, server: server), mayBeSpent ? .spent : .none, true)
     }
 
-    /// - Parameter duration: the pause that the provider asks for; nil where it names none.
-    static func rateLimited(for duration: Duration?, at now: Timestamp, _ errorCode: String? = nil) -> Answer {
-        let pause = duration ?? .seconds(Self.defaultRetryAfterSeconds)
-        return .rateLimited(paused(for: pause, at: now, errorCode), retryAfter: pause)
-    }
-
     /// The grant in an answer; nil where there is none.
     func readGrant(
         _ response: ClientResponse, of server: AuthorizationServer, askedAt asked: Timestamp, _ fields: [LogField]
