@@ -122,8 +122,9 @@ package final class CredentialsProvider: Sendable {
                 guard let run else {
                     let stillRenewing = BrokerError(
                         .retryableError, "The credentials are still being renewed. Ask again.", retryAfter: 1)
-                    if policy.serves(
-                        impatient: snapshot.record.held, decision: decision, query: query, now: time.now)
+                    if !mayServeHeld,
+                        policy.serves(
+                            impatient: snapshot.record.held, decision: decision, query: query, now: time.now)
                     {
                         let degradation = degradations.note(
                             stillRenewing, id, snapshot.version, of: tenant, at: time.clocks)
