@@ -131,15 +131,17 @@ final class StoreLosses: Sendable {
 
     private func adopt(_ noted: NotedLineage, _ count: Int) {
         let age = max(.zero, noted.noticed.duration(to: time.now))
-        if noted.follows, age < span { rollback.note(noticed: age) }
         let now = time.monotonic
-        state.withLock { state in
+        let isNew = state.withLock { state in
             state.remembered = nil
             state.compared = count
-            if state.noted?.noticed == noted.noticed { return }
+            if state.noted?.noticed == noted.noticed { return false }
             state.noted = noted
             state.end = now.advanced(by: noted.follows ? wait - age : .zero)
+            return true
         }
+        // Once: the time since then comes out a little different each time, and would look like another loss.
+        if isNew, noted.follows, age < span { rollback.note(noticed: age) }
     }
 }
 
