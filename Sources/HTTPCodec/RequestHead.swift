@@ -69,6 +69,31 @@ package struct RequestHead: ~Copyable {
             && ByteRun.hasExactly(path, bytes, at: self.path.lowerBound)
     }
 
+    /// The path of a request whose head is incomplete or malformed, for the answer to it. The query and what follows the first
+    /// `longestPath` bytes are left out.
+    /// - Parameter bytes: what has arrived of the head.
+    /// - Returns: nil where no path in origin form can be read.
+    package static func path(beginning bytes: Span<UInt8>) -> String? {
+        var index = 0
+        while index < bytes.count, bytes[index] != UInt8(ascii: " ") {
+            if index == longestMethod { return nil }
+            index += 1
+        }
+        index += 1
+        guard index < bytes.count, bytes[index] == UInt8(ascii: "/") else { return nil }
+        var path: [UInt8] = []
+        while index < bytes.count, path.count < longestPath, (0x21...0x7e).contains(bytes[index]),
+            bytes[index] != UInt8(ascii: "?")
+        {
+            path.append(bytes[index])
+            index += 1
+        }
+        return String(decoding: path, as: UTF8.self)
+    }
+
+    private static let longestMethod = 40
+    private static let longestPath = 256
+
     /// A copy of the head that does not depend on the bytes.
     /// - Parameter bytes: what the head was read from.
     package func copied(from bytes: Span<UInt8>) -> ReceivedHead {

@@ -94,7 +94,8 @@ final class Connection {
         case content(ReceivedHead)
         /// A request with its content, and what was admitted before that arrived.
         case request(ReceivedHead, body: [UInt8], AdmittedRequest?)
-        case fault(RequestFault)
+        /// - Parameter path: of the request, as far as it can be read; nil where it cannot.
+        case fault(RequestFault, path: String?)
     }
 
     /// A head that has arrived in part. It is a class so that the many connections without one do not hold its memory.
@@ -210,6 +211,13 @@ final class Connection {
 
     /// Whether a request was begun and not completed.
     var isInsideRequest: Bool { partialHead != nil || partialContent != nil || unreadBytes > 0 }
+
+    /// The path of the request that is arriving, as far as it can be read; nil where it cannot.
+    var pathInProgress: String? {
+        if let partialContent { return partialContent.head.path }
+        let input = input
+        return RequestHead.path(beginning: input.span.extracting(inputStart...))
+    }
 
     /// Whether the connection may be closed to make room for another one: it is idle, its head or its content comes from a
     /// client that is not known yet, its last answer is sent, or its client does not read.

@@ -35,9 +35,16 @@ extension ConnectionServer {
     }
 
     /// Answers a malformed, too large or too slow request, and ends the connection behind the answer.
-    func fail(_ connection: Connection, _ status: Status, _ detail: String) {
+    /// - Parameter path: of the request; nil for the one that is arriving.
+    func fail(_ connection: Connection, _ status: Status, _ detail: String, path: String? = nil) {
         counters.countFault(status)
-        end(connection, with: handler.response(toFault: status, detail: detail))
+        let response =
+            if let path = path ?? connection.pathInProgress {
+                handler.response(toFault: status, detail: detail, path: path)
+            } else {
+                handler.response(toFault: status, detail: detail)
+            }
+        end(connection, with: response)
     }
 
     /// Queues this answer, and ends the connection behind it.

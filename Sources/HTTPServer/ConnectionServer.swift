@@ -304,7 +304,7 @@ final class ConnectionServer {
     private func take(
         _ bytes: Span<UInt8>, _ connection: Connection, _ slice: inout TimeSlice
     ) -> (Found, end: Int) {
-        var (index, answers) = (0, 0)
+        var (index, answers, headStart) = (0, 0, 0)
         do throws(RequestFault) {
             while true {
                 if connection.isInsideContent {
@@ -313,6 +313,7 @@ final class ConnectionServer {
                     return (event == nil ? .needsMore : .event, end)
                 }
                 if index == bytes.count { return (.needsMore, index) }
+                headStart = index
                 let rest = bytes.extracting(index..<bytes.count)
                 guard let head = try connection.readHead(rest, &parser.value) else { return (.needsMore, index) }
                 connection.section = head.section.position
@@ -347,7 +348,10 @@ final class ConnectionServer {
                 }
             }
         } catch {
-            foundEvent = .fault(error)
+            let path =
+                connection.isInsideContent
+                ? connection.pathInProgress : RequestHead.path(beginning: bytes.extracting(headStart...))
+            foundEvent = .fault(error, path: path)
             return (.event, bytes.count)
         }
     }
@@ -407,12 +411,12 @@ final class ConnectionServer {
         case .request(let head, let body, let admitted):
             slice.requests += 1
             if !body.isEmpty, !exchanges.makeRoom(forContentBytes: body.count, of: connection) {
-                exchanges.refuseContent(connection)
+                exchanges.refuseContent(connection, path: head.path)
             } else {
                 exchanges.start(head, body, admitted, connection)
             }
         case .content(let head): exchanges.admit(head, connection)
-        case .fault(let fault): fail(connection, fault.status, fault.detail)
+        case .fault(let fault, let path): fail(connection, fault.status, fault.detail, path: path)
         }
     }
 

@@ -34,7 +34,7 @@ final class Exchanges {
         if server.isRefusing, !handler.isEssential(head.path) {
             counters.requests.add(1, ordering: .relaxed)
             refusals.note(.overload)
-            return server.end(connection, with: refusals.answer(to: .overload))
+            return server.end(connection, with: refusals.answer(to: .overload, path: head.path))
         }
         let request = beginExchange(head, connection)
         connection.phase = .admitting
@@ -73,7 +73,7 @@ final class Exchanges {
                     overheadLimit: configuration.limits.chunkOverheadBytes, isOpen: isOpen, at: server.loop.now)
                 connection.begin(content, hasMore: connection.unreadBytes > 0)
             } catch {
-                server.fail(connection, error.status, error.detail)
+                server.fail(connection, error.status, error.detail, path: head.path)
             }
             askForContent(connection)
             server.serve(connection)
@@ -115,9 +115,10 @@ final class Exchanges {
         return true
     }
 
-    func refuseContent(_ connection: Connection) {
+    /// - Parameter path: of the request; nil for the one whose content is arriving.
+    func refuseContent(_ connection: Connection, path: String? = nil) {
         refusals.note(.contents)
-        server.end(connection, with: refusals.answer(to: .contents))
+        server.end(connection, with: refusals.answer(to: .contents, path: path ?? connection.pathInProgress))
     }
 
     /// Updates the sum of the content that this loop's connections hold.
@@ -136,9 +137,18 @@ final class Exchanges {
     func start(_ head: ReceivedHead, _ body: [UInt8], _ admitted: AdmittedRequest?, _ connection: Connection) {
         counters.requests.add(1, ordering: .relaxed)
         if server.isRefusing, !handler.isEssential(head.path) { return shed(head, connection) }
+        // Such a request may have waited here while its client went on elsewhere. A client that has only finished sending looks
+        // the same, and is told.
+        if handler.mayChange(head.method, head.path), hasLeft(connection) {
+            return server.fail(
+                connection, .badRequest,
+                "The connection was closed before the request was begun, so nothing was done. Keep the connection open until "
+                    + "the answer has come.", path: head.path)
+        }
         var request = admitted?.request ?? beginExchange(head, connection)
         if let admitted { connection.exchange = Connection.Exchange(head, number: admitted.number) }
         request.body = body
+        request.arrival = server.loop.arrivalBeforeStandstill() ?? server.loop.now
         connection.isQuick = false
         connection.endWait()
         // The phase changes first: when the handler does not suspend, it has answered before `respond` returns.
@@ -153,6 +163,11 @@ final class Exchanges {
         case .closed: task?.cancel()
         case .receiving, .admitting, .closing, .lingering: break
         }
+    }
+
+    /// Whether the client has closed the connection, or has finished sending.
+    private func hasLeft(_ connection: Connection) -> Bool {
+        connection.peerFinished || Kernel.hasPeerFinished(connection.descriptor)
     }
 
     private func beginExchange(_ head: ReceivedHead, _ connection: Connection) -> Request {
@@ -177,7 +192,7 @@ final class Exchanges {
         connection.endWait()
         let closes = !head.keepsAlive || server.isDraining
         let isWritten = sender.enqueue(
-            refusals.answer(to: .overload), to: connection, exchange,
+            refusals.answer(to: .overload, path: head.path), to: connection, exchange,
             persistence: server.persistence(isHTTP10: head.isHTTP10, closes: closes))
         finish(exchange, on: connection, closes: closes || !isWritten, mustLinger: !isWritten)
     }

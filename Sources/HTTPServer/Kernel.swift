@@ -66,6 +66,14 @@ enum Kernel {
         return unsafe recv(descriptor, &byte, 1, CInt(MSG_PEEK) | CInt(MSG_DONTWAIT)) > 0
     }
 
+    /// Whether the peer has closed the connection, or has finished sending, which looks the same from here.
+    static func hasPeerFinished(_ descriptor: CInt) -> Bool {
+        // POLLRDHUP has the number of EPOLLRDHUP.
+        let finished = Int16(truncatingIfNeeded: CLINUX_RDHUP) | Int16(POLLHUP) | Int16(POLLERR)
+        var request = pollfd(fd: descriptor, events: finished, revents: 0)
+        return unsafe poll(&request, 1, 0) > 0 && request.revents & finished != 0
+    }
+
     /// Reads into `buffer`, from `start` on up to its capacity, and `most` bytes at most.
     static func receive(
         _ descriptor: CInt, into buffer: InputBuffer, from start: Int = 0, most: Int = .max

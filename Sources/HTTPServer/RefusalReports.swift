@@ -40,11 +40,18 @@ final class RefusalReports {
         }
     }
 
-    func answer(to refusal: Refusal) -> Response {
+    /// - Parameter path: of the request; nil for a connection.
+    func answer(to refusal: Refusal, path: String? = nil) -> Response {
+        if let path, let answer = handler.response(to: refusal, path: path) { return completed(answer) }
         if let answer = answers[refusal.rawValue] { return answer }
-        var answer = handler.response(to: refusal)
-        if answer.fields["Retry-After"] == nil { answer.fields.append("Retry-After", String(retryAfterSeconds)) }
+        let answer = completed(handler.response(to: refusal))
         answers[refusal.rawValue] = answer
+        return answer
+    }
+
+    private func completed(_ answer: Response) -> Response {
+        var answer = answer
+        if answer.fields["Retry-After"] == nil { answer.fields.append("Retry-After", String(retryAfterSeconds)) }
         return answer
     }
 }

@@ -21,6 +21,9 @@ package struct Request: Sendable {
     /// Who the client of the connection is by the certificate that it has shown in the handshake of TLS, which was verified; nil
     /// without one.
     package var peer: PeerIdentity?
+    /// When the request came. Where the process stood still before it was read, this is when that began, since the request may
+    /// have waited ever since. Nil for a request that did not arrive over a connection.
+    package var arrival: MonotonicInstant?
     /// The value that `RequestHandler.admit` returned as `found`; nil for a request without content.
     package var admission: (any Sendable)?
 

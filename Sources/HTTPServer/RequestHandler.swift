@@ -37,9 +37,20 @@ package protocol RequestHandler: AnyObject, Sendable {
     /// connection after the answer. Must return at once.
     func response(toFault status: Status, detail: String) -> Response
 
+    /// The same, where the path of the request is known.
+    func response(toFault status: Status, detail: String, path: String) -> Response
+
     /// The answer, with status 503, to a refused connection or request. The server calls this once for each kind of
     /// refusal and caches the answer, because refusing must cost little. Must return at once.
     func response(to refusal: Refusal) -> Response
+
+    /// The answer to a refused request for this path, where it is not the one of `response(to:)`; nil where it is. Must return at
+    /// once.
+    func response(to refusal: Refusal, path: String) -> Response?
+
+    /// Whether such a request may change something, so that it is not begun any more once its client has closed the connection:
+    /// the client has given it up, and may have asked another process since. Must return at once.
+    func mayChange(_ method: Method, _ path: String) -> Bool
 
     /// Reports how many connections or requests were refused since the last call. Called at most once a second for each
     /// loop and kind. Must return at once.
@@ -83,6 +94,16 @@ extension RequestHandler {
 
     package func response(to refusal: Refusal) -> Response {
         response(toFault: .serviceUnavailable, detail: refusal.detail)
+    }
+
+    package func response(toFault status: Status, detail: String, path: String) -> Response {
+        response(toFault: status, detail: detail)
+    }
+
+    package func response(to refusal: Refusal, path: String) -> Response? { nil }
+
+    package func mayChange(_ method: Method, _ path: String) -> Bool {
+        method != .get && method != .head && method != .options
     }
 
     package func refused(_ refusal: Refusal, count: Int) {}

@@ -75,6 +75,7 @@ package struct ScheduledAction: Hashable, Sendable {
         var slots = SlotTable()
         var turnTime: MonotonicInstant
         var busySince: MonotonicInstant
+        var standstill = Standstill()
         var isTurnRequested = false
         var observer: (any TurnObserver)?
         /// Items that were taken out of the mailbox. The items from `firstTaken` on have not run yet.
@@ -101,6 +102,8 @@ package struct ScheduledAction: Hashable, Sendable {
     private var deadlines = DeadlineHeap()
 
     private static let wakeUpTag = UInt64.max
+    /// A loop with an observer begins a turn at least this often, in milliseconds, so that it knows how long it has stood still.
+    private static let heartbeat: CInt = 1000
     /// The shortest wait that counts as a pause, in nanoseconds.
     private static let shortestPause: Int64 = 50_000
     /// When at least this many descriptors are ready after a pause, the pause may not have been idle time: the kernel
@@ -226,6 +229,14 @@ package struct ScheduledAction: Hashable, Sendable {
     /// the clock.
     package var turnTime: MonotonicInstant { state.value.turnTime }
 
+    /// Since when what is read now may have waited, because the process stood still meanwhile: stopped by a signal, or with its
+    /// virtual machine. Nil where it has come just now.
+    ///
+    /// Known of a loop that has an observer.
+    package func arrivalBeforeStandstill() -> MonotonicInstant? {
+        state.value.standstill.arrival(at: now, turnBegan: state.value.turnTime)
+    }
+
     /// Makes the loop begin its next turn without waiting, and makes that turn call `readinessHandled` even if no
     /// descriptor is ready.
     package func requestTurn() {
@@ -250,7 +261,8 @@ package struct ScheduledAction: Hashable, Sendable {
             let end = now
             let hasWork = hasMore || state.value.isTurnRequested
             state.value.isTurnRequested = false
-            let timeout = hasWork ? 0 : millisecondsToEarliestDeadline(end)
+            let timeout = hasWork ? 0 : millisecondsToNextTurn(end)
+            state.value.standstill.note(from: state.value.turnTime, to: end)
             var count = unsafe clinux_epoll_wait(epoll.rawValue, events, CInt(capacity), timeout)
             while count < 0 {
                 let number = errno
@@ -260,6 +272,7 @@ package struct ScheduledAction: Hashable, Sendable {
                 count = unsafe clinux_epoll_wait(epoll.rawValue, events, CInt(capacity), 0)
             }
             let start = now
+            state.value.standstill.note(from: end, to: start)
             state.value.turnTime = start
             // epoll_wait returns at once when a descriptor is already ready, so a long call was a pause.
             let wasPaused = start.nanoseconds &- end.nanoseconds > Self.shortestPause
@@ -374,13 +387,15 @@ package struct ScheduledAction: Hashable, Sendable {
         _ = unsafe write(wakeUp.rawValue, &one, 8)
     }
 
-    private func millisecondsToEarliestDeadline(_ now: MonotonicInstant) -> CInt {
-        guard let earliest = deadlines.earliest else { return -1 }
+    private func millisecondsToNextTurn(_ now: MonotonicInstant) -> CInt {
+        let most = clock == nil && state.value.observer != nil ? Self.heartbeat : -1
+        guard let earliest = deadlines.earliest else { return most }
         let remaining = earliest.nanoseconds &- now.nanoseconds
         if remaining <= 0 { return 0 }
         if clock != nil { return -1 }
         // Rounded up: waking up early would spin through empty turns.
-        return CInt(clamping: (remaining - 1) / 1_000_000 + 1)
+        let milliseconds = CInt(clamping: (remaining - 1) / 1_000_000 + 1)
+        return most < 0 ? milliseconds : min(milliseconds, most)
     }
 
     func register(
