@@ -156,7 +156,7 @@ struct CredentialsRoutes {
             refreshToken: refreshToken, for: tenant, of: providers.present, now: broker.time.now)
         let held = try await broker.core.providers.adopt(brought, of: tenant)
         let id = CredentialsID(tenant: tenant.name, storageKey: storageKey)
-        let snapshot = try await broker.core.writer.set(id, to: held)
+        let snapshot = try await broker.core.writer.set(id, to: held, arrival: call.request.arrival)
         broker.log.info("credentials_set", LogField.credentials(id) + [.level(held.level), .version(snapshot.version)])
         return Self.summary(storageKey, held, snapshot)
     }
@@ -175,9 +175,10 @@ struct CredentialsRoutes {
         // The credentials are removed first, so that the logout is in effect even if the revocation fails.
         var outcome: ProviderAccess.Revocation?
         if revokes {
-            outcome = try await broker.core.revocations.logOut(id, of: tenant, by: broker.core.writer)
+            outcome = try await broker.core.revocations.logOut(
+                id, of: tenant, by: broker.core.writer, arrival: call.request.arrival)
         } else {
-            _ = try await broker.core.writer.purge(id)
+            _ = try await broker.core.writer.purge(id, arrival: call.request.arrival)
             removed = broker.time.now
         }
         await broker.core.sessionEndings.endFirst(of: id, by: .logout, before: removed)

@@ -112,7 +112,7 @@ struct Route: Sendable {
     /// The path as openapi.yaml writes it, such as `/tenants/{tenant}`.
     let path: StaticString
     let access: Access
-    /// Whether HEAD is answered like GET. False if the GET has side effects.
+    /// Whether HEAD is answered like GET. False if the GET has side effects: see `isChangedByGet`.
     let allowsHead: Bool
     /// The content that the route reads; nil if it reads none, or checks it itself.
     private let contentType: ContentType?
@@ -146,6 +146,14 @@ struct Route: Sendable {
 
     /// Whether errors at this path have the form of RFC 6749.
     static func isForApps(_ path: String) -> Bool { WireText(path).starts(with: "/oauth2/") }
+
+    /// Whether a GET at this path changes something.
+    static func isChangedByGet(_ path: String) -> Bool {
+        let path = WireText(path)
+        return (["/login/callback", "/login/start/", "/login/reconnect/", "/oauth2/authorize"] as [WireText]).contains {
+            path.starts(with: $0)
+        }
+    }
 
     var methods: [Method] { method == .get && allowsHead ? [.get, .head] : [method] }
 

@@ -21,7 +21,7 @@ struct Routes {
             + AppToAppRoutes(broker).all
             + CredentialsRoutes(broker).all + EventRoutes(broker).all + AppClientRoutes(broker).all
             + AppSessionRoutes(broker).all + AppAuthorizationRoutes(broker).all + AppTokenRoutes(broker).all
-            + AppChallengeRoutes(broker).all + AppLinkRoutes(broker).all
+            + AppMetadataRoutes(broker).all + AppChallengeRoutes(broker).all + AppLinkRoutes(broker).all
             + OperationRoutes(broker, isForOperators: isForOperators).all
     }
 }

@@ -76,16 +76,14 @@ package final class Service: RequestHandler {
             await tell(of: problem, request, reception)
             let response = self.response(to: problem, request)
             report(request, reception, response, problem, took: reception.took)
-            return .refused(response)
+            return .refused(opened(response, request.path))
         }
         let isOpen = reception.match?.route.access == .open
         return .admitted(contentBytes: reception.match?.route.contentLimit, isOpen: isOpen, found: reception)
     }
 
     private func response(to problem: BrokerError, _ request: Request) -> Response {
-        // What is not there is no endpoint for apps.
-        let isForApp = Route.isForApps(request.path) && problem.code != .notFound
-        var response = isForApp ? AppError(problem).response : problem.response
+        var response = Route.isForApps(request.path) ? AppError(problem).response : problem.response
         // The client shows its new certificate on its next connection only.
         if problem.code == .unauthorized, let peer = request.peer,
             !CallerAuthenticator.isValid(peer, at: broker.time.now)
@@ -120,6 +118,12 @@ package final class Service: RequestHandler {
         let took =
             start.duration(to: broker.time.monotonic) + (request.admission == nil ? .zero : reception.took)
         report(request, reception, response, problem, took: took)
+        return opened(response, request.path)
+    }
+
+    private func opened(_ response: Response, _ path: String) -> Response {
+        var response = response
+        CrossOrigin.open(&response, to: path)
         return response
     }
 
@@ -243,8 +247,39 @@ package final class Service: RequestHandler {
         BrokerError(.retryableError, refusal.detail).response
     }
 
+    package func response(to refusal: Refusal, path: String) -> Response? {
+        guard Route.isForApps(path) else { return nil }
+        return opened(AppError(BrokerError(.retryableError, refusal.detail)).response, path)
+    }
+
+    package func mayChange(_ method: Method, _ path: String) -> Bool {
+        switch method {
+        case .head, .options: false
+        // A browser comes back from the provider, or begins a login, by a GET.
+        case .get: Route.isChangedByGet(path)
+        default: true
+        }
+    }
+
     package func refused(_ refusal: Refusal, count: Int) {
         broker.log.warning("requests_refused", [.reason(refusal.name), .count(count)])
+    }
+
+    package func response(toFault status: Status, detail: String, path: String) -> Response {
+        guard Route.isForApps(path) else { return response(toFault: status, detail: detail) }
+        noteFault(status)
+        // An error of RFC 6749 says little; the status says what HTTP has a status for.
+        let code: AppError.Code =
+            status == .serviceUnavailable
+            ? .temporarilyUnavailable : status == .internalServerError ? .serverError : .invalidRequest
+        var response = AppError(code, AppError.plain(detail), status: status).response
+        response.closesConnection = true
+        return opened(response, path)
+    }
+
+    private func noteFault(_ status: Status) {
+        broker.metrics.requestAnswered(route: "malformed", method: "OTHER", status: status.code, took: .zero)
+        broker.log.info("request_refused", [.status(status)])
     }
 
     package func response(toFault status: Status, detail: String) -> Response {
@@ -260,8 +295,7 @@ package final class Service: RequestHandler {
         var response = BrokerError(code, detail).response
         if status != response.status { response = Self.problem(status, code, detail) }
         response.closesConnection = true
-        broker.metrics.requestAnswered(route: "malformed", method: "OTHER", status: status.code, took: .zero)
-        broker.log.info("request_refused", [.status(status)])
+        noteFault(status)
         return response
     }
 

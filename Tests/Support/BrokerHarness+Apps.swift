@@ -26,13 +26,13 @@ extension BrokerHarness {
     /// An app's POST of a form.
     package func app(
         _ path: String, _ pairs: [(String, String)], authorization: String? = nil,
-        source: NetworkSource = .unknown
+        source: NetworkSource = .unknown, waited: Duration = .zero
     ) async -> Answer {
         var fields: Fields = ["Content-Type": "application/x-www-form-urlencoded"]
         if let authorization { fields.append("Authorization", authorization) }
         return await call(
             .post, path, key: nil, body: FormEncoding.encode(pairs.map { .init($0.0, $0.1) }), fields: fields,
-            source: source)
+            source: source, waited: waited)
     }
 
     /// The query of an authorization request.
@@ -96,20 +96,22 @@ extension BrokerHarness {
 
     /// Exchanges a code.
     package func exchange(
-        _ code: String, client: String = "app", _ changes: [String: String?] = [:]
+        _ code: String, client: String = "app", _ changes: [String: String?] = [:], waited: Duration = .zero
     ) async -> Answer {
         var parameters: [String: String?] = [
             "grant_type": "authorization_code", "client_id": client, "code": code, "redirect_uri": Self.appRedirect,
             "code_verifier": Self.appVerifier,
         ]
         for (name, value) in changes { parameters.updateValue(value, forKey: name) }
-        return await app("/oauth2/token", parameters.compactMap { name, value in value.map { (name, $0) } })
+        return await app(
+            "/oauth2/token", parameters.compactMap { name, value in value.map { (name, $0) } }, waited: waited)
     }
 
     /// Refreshes.
-    package func refresh(_ token: String, client: String = "app") async -> Answer {
+    package func refresh(_ token: String, client: String = "app", waited: Duration = .zero) async -> Answer {
         await app(
-            "/oauth2/token", [("grant_type", "refresh_token"), ("client_id", client), ("refresh_token", token)])
+            "/oauth2/token", [("grant_type", "refresh_token"), ("client_id", client), ("refresh_token", token)],
+            waited: waited)
     }
 
     /// The refresh token of a whole login of an app.

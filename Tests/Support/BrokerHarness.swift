@@ -57,7 +57,7 @@ package final class BrokerHarness: Sendable {
     package init(
         store: (any RecordStore)? = nil, transport: ScriptedTransport = ScriptedTransport(),
         time: ManualTime = ManualTime(), brokerTime: (any Time)? = nil,
-        publicBaseURL: String = "https://broker.example", journal: Journal? = nil,
+        publicBaseURL: String = "https://broker.example", journal: Journal? = nil, masterKeys: String = masterKeys,
         _ adjust: (inout Broker.Settings) -> Void = { _ in }
     ) async throws {
         let store = store ?? MemoryRecordStore { time.monotonic }
@@ -66,7 +66,7 @@ package final class BrokerHarness: Sendable {
         self.time = time
         let collector = LineCollector()
         lines = collector
-        vault = Vault(store: store, keyring: try Keyring(parsing: Self.masterKeys))
+        vault = Vault(store: store, keyring: try Keyring(parsing: masterKeys))
         try await vault.unlock()
         var settings = Broker.Settings(
             publicBaseURL: publicBaseURL, adminKeys: try AdminKeys(parsing: SecretBytes(utf8: Self.adminKey)))
@@ -88,21 +88,23 @@ package final class BrokerHarness: Sendable {
     // MARK: Calling
 
     /// Sends a request with the given key (nil: none).
-    /// - Parameter source: where it comes from, for what is counted by that.
+    /// - Parameters:
+    ///   - source: where it comes from, for what is counted by that.
+    ///   - waited: for how long it has waited in a process that stood still.
     package func call(
         _ method: Method, _ target: String, key: String? = adminKey, tenant: String? = nil, body: String? = nil,
-        fields: Fields = [:], source: NetworkSource = .unknown
+        fields: Fields = [:], source: NetworkSource = .unknown, waited: Duration = .zero
     ) async -> Answer {
         var fields = fields
         if let key { fields.append("Authorization", "Bearer \(key)") }
         if let tenant { fields.append("X-Tenant", tenant) }
         if body != nil, fields["Content-Type"] == nil { fields.append("Content-Type", "application/json") }
         let parts = target.split(separator: "?", maxSplits: 1, omittingEmptySubsequences: false)
-        return Answer(
-            await service.respond(
-                to: Request(
-                    method: method, path: String(parts[0]), query: parts.count > 1 ? String(parts[1]) : nil,
-                    fields: fields, body: Array((body ?? "").utf8), source: source)))
+        var request = Request(
+            method: method, path: String(parts[0]), query: parts.count > 1 ? String(parts[1]) : nil,
+            fields: fields, body: Array((body ?? "").utf8), source: source)
+        if waited > .zero { request.arrival = time.monotonic.advanced(by: .zero - waited) }
+        return Answer(await service.respond(to: request))
     }
 
     /// Sends a request without a key, of a client that has shown a certificate with that identity.

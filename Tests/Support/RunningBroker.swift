@@ -44,6 +44,14 @@ package final class RunningBroker: Sendable {
         func response(toFault status: Status, detail: String) -> Response {
             service.withLock { $0 }?.response(toFault: status, detail: detail) ?? Response(status)
         }
+
+        func response(toFault status: Status, detail: String, path: String) -> Response {
+            service.withLock { $0 }?.response(toFault: status, detail: detail, path: path) ?? Response(status)
+        }
+
+        func mayChange(_ method: Method, _ path: String) -> Bool {
+            service.withLock { $0 }?.mayChange(method, path) ?? true
+        }
     }
 
     /// - Parameters:

@@ -79,7 +79,7 @@ package struct AppError: Error, Sendable, Equatable {
     }
 
     /// RFC 6749 §5.2: printable ASCII without quotation mark and backslash.
-    static func plain(_ text: String) -> String {
+    package static func plain(_ text: String) -> String {
         String(
             decoding: text.utf8.map { byte in
                 byte < 0x20 || byte > 0x7e || byte == UInt8(ascii: "\"") || byte == UInt8(ascii: "\\")

@@ -12,6 +12,14 @@ extension AppGrants {
         case answered(SecretBytes)
     }
 
+    /// Whether a request came long before the session began that was made of its code, and was read only now. That is no second use.
+    private func isEarlier(_ exchange: Exchange, than session: RecordID) async throws(StoreError) -> Bool {
+        guard let arrival = exchange.arrival.map({ time.timeOfDay(at: $0) }),
+            let session = try await sessions.reread(session)
+        else { return false }
+        return arrival.advanced(by: Self.longestUsualWait) < session.created
+    }
+
     func find(
         _ id: RecordID, _ digest: [UInt8], _ exchange: Exchange, _ client: AppClient
     ) async throws(AppError) -> FoundCode {
@@ -37,7 +45,7 @@ extension AppGrants {
                     (try? code.verify(exchange)) != nil, try await sessions.reread(session) != nil
                 {
                     unanswered = answer
-                } else {
+                } else if try await !isEarlier(exchange, than: session) {
                     log.warning("code_replayed", LogField.credentials(code.credentialsID))
                     _ = try await sessions.end(session, by: .replay)
                 }

@@ -4,7 +4,7 @@ package import ExternalText
 internal import HTTPCodec
 internal import JSON
 package import OAuth
-internal import Reactor
+package import Reactor
 
 /// The token endpoint of apps: exchanges codes and refresh tokens for access tokens, and begins and ends sessions (RFC 6749 §4.1
 /// and §6, RFC 7009).
@@ -16,8 +16,13 @@ package final class AppGrants: Sendable {
         package let code: WireText
         package let redirectURI: WireText?
         package let codeVerifier: WireText?
+        /// When the request came; nil for now.
+        package let arrival: MonotonicInstant?
 
-        package init(code: WireText, redirectURI: WireText?, codeVerifier: WireText?) {
+        package init(
+            code: WireText, redirectURI: WireText?, codeVerifier: WireText?, arrival: MonotonicInstant? = nil
+        ) {
+            self.arrival = arrival
             self.code = code
             self.redirectURI = redirectURI
             self.codeVerifier = codeVerifier
@@ -47,15 +52,12 @@ package final class AppGrants: Sendable {
     package let clients: AppClientDirectory
     package let sessions: AppSessions
     package let limits: TokenEndpointLimits
-    private let tenants: TenantDirectory
-    private let credentials: CredentialsProvider
+    let tenants: TenantDirectory
+    let credentials: CredentialsProvider
     let vault: Vault
     let time: any Time
     let log: Log
     let audit: AuditTrail
-
-    /// The shortest life of an access token that is given while the provider answers.
-    private static let shortestLife: Duration = .seconds(60)
 
     init(
         clients: AppClientDirectory, sessions: AppSessions, credentials: CredentialsProvider,
@@ -111,12 +113,14 @@ package final class AppGrants: Sendable {
     /// Gives an access token to the session of a refresh token, and with rotation a new refresh token.
     ///
     /// Where this cannot be done now, or takes long, the app is not late that presents the token again.
-    /// - Parameter client: finds the client, and throws where the request is not of one.
+    /// - Parameters:
+    ///   - arrival: when the request came; nil for now.
+    ///   - client: finds the client, and throws where the request is not of one.
     /// - Returns: the answer's body.
     package func refresh(
-        _ token: AppSessionToken, for client: () async throws(AppError) -> AppClient
+        _ token: AppSessionToken, arrival: MonotonicInstant? = nil, for client: () async throws(AppError) -> AppClient
     ) async throws(AppError) -> SecretBytes {
-        let arrival = sessions.deferred.begin(token.secretDigest)
+        let arrival = sessions.deferred.begin(token.secretDigest, arrival: arrival.map { time.timeOfDay(at: $0) })
         var outcome = DeferredTokens.Outcome.refused
         defer { sessions.deferred.end(token.secretDigest, arrival: arrival, outcome) }
         do throws(AppError) {
@@ -130,7 +134,7 @@ package final class AppGrants: Sendable {
     }
 
     /// The longest time that an app waits for an answer when the store and the provider answer as usual.
-    private static let longestUsualWait: Duration = .seconds(1)
+    static let longestUsualWait: Duration = .seconds(1)
 
     private func refresh(
         _ token: AppSessionToken, for client: AppClient, arrival: Timestamp
@@ -148,8 +152,8 @@ package final class AppGrants: Sendable {
                 return answer
             case .delayed(let session, let answer): return try await renewed(answer, for: session, client)
             case .present(let session):
-                let held = try await held(of: session, client)
-                if let answer = try await goOn(session, token, client, held) { return answer }
+                let given = try await refreshed(session, client)
+                if let answer = try await goOn(session, token, client, given) { return answer }
             }
         }
         throw Self.busy
@@ -162,7 +166,7 @@ package final class AppGrants: Sendable {
             _ = try await sessions.end(
                 RecordID(.session, client.tenant, key: token.sessionID), by: .revoked,
                 isKnown: token.isAuthentic(in: vault),
-                if: { WireText($0.clientID) == WireText(client.clientID) })
+                if: { WireText($0.clientID) == WireText(client.clientID) && $0.hasIssued(token, by: vault) })
         } catch {
             throw AppError(BrokerError(error))
         }
@@ -282,7 +286,7 @@ package final class AppGrants: Sendable {
     private func renewed(
         _ answer: SecretBytes, for session: AppSession, _ client: AppClient
     ) async throws(AppError) -> SecretBytes {
-        let held = try await held(of: session, client)
+        let held = try await refreshed(session, client).held
         guard let text = (try? JSONValue(parsing: answer.revealedBytes))?["refresh_token"]?.string,
             let token = AppSessionToken(text)
         else { return answer }
@@ -291,16 +295,19 @@ package final class AppGrants: Sendable {
 
     /// The answer to a refresh of this session; nil where it was changed meanwhile.
     private func goOn(
-        _ session: AppSession, _ token: AppSessionToken, _ client: AppClient, _ held: HeldCredentials
+        _ session: AppSession, _ token: AppSessionToken, _ client: AppClient, _ given: Given
     ) async throws(AppError) -> SecretBytes? {
+        let held = given.held
         let digest = Self.digest(of: held)
         var next = session
         next.lastUsed = time.now
         next.login = session.login ?? held.loggedInSince
         next.givenToken = digest
-        guard client.settings.rotatesRefreshTokens else {
+        // A client that counts a short token as over comes again with each of its calls: it need not store a new refresh token
+        // each time.
+        guard client.settings.rotatesRefreshTokens, given.isRenewed || !isShort(held) else {
             let answer = answer(held, nil)
-            if !sessions.isPresent(token, session) {
+            if !session.has(token) {
                 (next.secretDigest, next.generation) = (token.secretDigest, token.generation)
             } else if !sessions.isDue(session, givenToken: digest) {
                 return answer
@@ -358,65 +365,7 @@ package final class AppGrants: Sendable {
         (try? await time.sleep(for: CredentialsRecords.pause(beforeTry: tries))) != nil
     }
 
-    // MARK: Access tokens
-
-    /// The access token for a session's user.
-    /// - Throws: `invalid_grant` where the login of the session has ended.
-    package func held(
-        of session: AppSession, _ client: AppClient
-    ) async throws(AppError) -> HeldCredentials {
-        let held: HeldCredentials
-        do throws(AppError) {
-            held = try await self.held(session.credentialsID, of: client, as: session.owner)
-        } catch {
-            throw error.code == .invalidGrant && sessions.mayBeOutdated ? AppSessions.lostCommits : error
-        }
-        // The credentials that are served, and not those that the store has by now, so that no other login's token is given.
-        guard session.owner.isOf(held) else {
-            if sessions.mayBeOutdated { throw AppSessions.lostCommits }
-            try await sessions.end(session, by: .replaced)
-            throw .invalidRefreshToken
-        }
-        return held
-    }
-
-    /// The user's access token, which lives for a minute at least unless the provider is down.
-    ///
-    /// What this replica has in memory may be older than what the app has: so the store is asked before the app is told that its
-    /// login has ended. The caller compares what is returned with the owner.
-    package func held(
-        _ id: CredentialsID, of client: AppClient, as owner: AppOwner
-    ) async throws(AppError) -> HeldCredentials {
-        do throws(AppError) {
-            let known = try await held(id, of: client)
-            if owner.isOf(known) { return known }
-        } catch {
-            guard error.code == .invalidGrant else { throw error }
-        }
-        do throws(StoreError) {
-            _ = try await sessions.records.reread(id)
-        } catch {
-            throw AppError(BrokerError(error))
-        }
-        return try await held(id, of: client)
-    }
-
-    private func held(
-        _ id: CredentialsID, of client: AppClient
-    ) async throws(AppError) -> HeldCredentials {
-        do throws(BrokerError) {
-            guard let tenant = try await tenants.tenant(client.tenant) else { throw BrokerError.noSuchTenant }
-            let query = CredentialsQuery(minimumLifetime: Self.shortestLife, lowestLevel: .user)
-            let answer = try await credentials.credentials(id, of: tenant, query, patience: nil)
-            try await audit.tell(of: id, version: answer.snapshot.heldVersion, to: client)
-            guard let held = answer.snapshot.record.held, held.level == .user else {
-                throw BrokerError(.levelNotAvailable, "")
-            }
-            return held
-        } catch {
-            throw AppError(error)
-        }
-    }
+    // MARK: Answers
 
     private static func digest(of held: HeldCredentials) -> [UInt8] {
         held.accessToken.withRevealed { SHA256.digest($0) }

@@ -68,6 +68,20 @@ package struct AppSession: Cacheable, Equatable {
     /// What the app said of its device, as JSON; nil for nothing.
     package var deviceInfo: [UInt8]?
 
+    /// Whether this is its refresh token.
+    func has(_ token: AppSessionToken) -> Bool { ConstantTime.equal(secretDigest, token.secretDigest) }
+
+    /// Where the token is in `replaced`; nil where it is not.
+    func place(ofReplaced token: AppSessionToken) -> Int? {
+        replaced.firstIndex { ConstantTime.equal($0.secretDigest, token.secretDigest) }
+    }
+
+    /// Whether the broker has issued the token for this session. A token that is known by its handle only may be garbled, and
+    /// proves nothing. Earlier builds issued tokens without an authentication code, of which only those count that the session has.
+    func hasIssued(_ token: AppSessionToken, by vault: Vault) -> Bool {
+        has(token) || place(ofReplaced: token) != nil || token.isAuthentic(in: vault)
+    }
+
     /// Notes that the present refresh token is replaced.
     mutating func replace(_ token: AppSessionToken, by next: AppSessionToken, answer: SecretBytes, at now: Timestamp) {
         let recent = replaced.filter { $0.replaced.duration(to: now) <= Replaced.memory }
@@ -216,9 +230,9 @@ extension AppSession.Replaced {
 
 /// The refresh token of an app: a handle, which stays for as long as the session, and a secret, which each rotation replaces.
 ///
-/// The handle is as secret as the rest. So a request with the right handle and a wrong secret has another token of this session,
-/// and cannot be a guess. The secret has the token's generation, and the broker's authentication code: so a token that a store
-/// has lost, which is later than the one that it has, is told from an earlier one.
+/// The handle is as secret as the rest. The secret has the token's generation, and the broker's authentication code: so an earlier
+/// token of the session, which only a thief or its app can have, is told from one that was garbled on its way, and a token that a
+/// store has lost, which is later than the one that it has, from an earlier one.
 package struct AppSessionToken: Sendable {
     /// The token as the app has it.
     let text: SecretBytes

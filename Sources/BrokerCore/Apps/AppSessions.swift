@@ -113,7 +113,8 @@ package final class AppSessions: Sendable {
         }
     }
 
-    /// The session of a refresh token. A token that was replaced before ends its session (RFC 9700 §4.14.2).
+    /// The session of a refresh token. A token that was replaced before ends its session (RFC 9700 §4.14.2), and one that was never
+    /// issued changes nothing.
     /// - Parameter arrival: when the request came; nil for now.
     /// - Throws: `invalid_grant` where there is no such session of this client, or it has ended.
     package func find(
@@ -124,12 +125,13 @@ package final class AppSessions: Sendable {
         do throws(StoreError) {
             session = try await self.session(id)
             // The cache may not have heard of the latest rotation yet.
-            if let known = session, !isPresent(token, known) { session = try await reread(id) }
+            if let known = session, !known.has(token) { session = try await reread(id) }
         } catch {
             throw AppError(BrokerError(error))
         }
         if session == nil { try await refuseIfLost(token, id) }
-        guard let session, WireText(session.clientID) == WireText(client.clientID), session.created >= client.created
+        guard let session, WireText(session.clientID) == WireText(client.clientID), session.created >= client.created,
+            session.hasIssued(token, by: vault)
         else { throw AppError.invalidRefreshToken }
         let now = time.now
         guard end(of: session, client) > now else {
@@ -137,10 +139,9 @@ package final class AppSessions: Sendable {
             try await end(session, by: .expired)
             throw AppError.invalidRefreshToken
         }
-        if isPresent(token, session) { return .present(session) }
+        if session.has(token) { return .present(session) }
         // Also a token before the last one: the app's next refresh may have come while this request was on its way.
-        let place = session.replaced.firstIndex { ConstantTime.equal($0.secretDigest, token.secretDigest) }
-        if let place {
+        if let place = session.place(ofReplaced: token) {
             let earlier = session.replaced[place]
             if earlier.replaced.duration(to: now) <= Self.repetition {
                 return .repeated(session, answer: earlier.answer)
@@ -173,10 +174,6 @@ package final class AppSessions: Sendable {
         log.warning("session_replayed", LogField.credentials(session.credentialsID))
         try await end(session, by: .replay)
         throw AppError.invalidRefreshToken
-    }
-
-    func isPresent(_ token: AppSessionToken, _ session: AppSession) -> Bool {
-        ConstantTime.equal(session.secretDigest, token.secretDigest)
     }
 
     /// When the session ends unless it is used.

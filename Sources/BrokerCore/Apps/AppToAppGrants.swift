@@ -4,6 +4,7 @@ package import ExternalText
 internal import HTTPCodec
 internal import JOSE
 internal import OAuth
+package import Reactor
 
 /// The grants by which one app of a device lets another one in, and by which a biometric key logs its user in (Authgear's
 /// design of app-to-app authentication).
@@ -17,11 +18,14 @@ package struct AppToAppGrants: Sendable {
         package var redirectURI: WireText?
         package var codeChallenge: WireText?
         package var codeChallengeMethod: WireText?
+        /// When the request came; nil for now.
+        package var arrival: MonotonicInstant?
 
         package init(
             jwt: WireText?, refreshToken: WireText?, redirectURI: WireText?, codeChallenge: WireText?,
-            codeChallengeMethod: WireText?
+            codeChallengeMethod: WireText?, arrival: MonotonicInstant? = nil
         ) {
+            self.arrival = arrival
             self.jwt = jwt
             self.refreshToken = refreshToken
             self.redirectURI = redirectURI
@@ -60,7 +64,8 @@ package struct AppToAppGrants: Sendable {
         }
         guard request.redirectURI != nil else { throw AppError(.invalidRequest, "redirect uri is required") }
         let destination = try Self.destination(request, target)
-        let (session, original) = try await liveSession(refreshToken, of: target.tenant)
+        let (session, original) = try await liveSession(
+            refreshToken, of: target.tenant, arrival(of: request))
         do throws(AppError) {
             guard original.settings.allowsAppToApp else { throw Self.notAllowed }
             if original.settings.requiresBiometricProtection {
@@ -151,7 +156,7 @@ package struct AppToAppGrants: Sendable {
     /// The session of a refresh token, of whichever client of the tenant, with that client, while its user is logged in. Counts a
     /// request of the user.
     private func liveSession(
-        _ text: WireText, of tenant: TenantName
+        _ text: WireText, of tenant: TenantName, _ arrival: Timestamp?
     ) async throws(AppError) -> (AppSession, AppClient) {
         guard let token = AppSessionToken(text) else { throw .invalidRefreshToken }
         guard let known = try await sessions.known(token, of: tenant) else {
@@ -161,12 +166,15 @@ package struct AppToAppGrants: Sendable {
             try await grants.limits.admit(known.credentialsID)
             throw Self.noOriginal
         }
-        guard let session = try await grants.loggedIn(try await sessions.find(token, of: client).session) else {
+        let found = try await sessions.find(token, of: client, arrival: arrival).session
+        guard let session = try await grants.loggedIn(found) else {
             throw AppError.invalidRefreshToken
         }
         try await grants.limits.admit(session.credentialsID)
         return (session, client)
     }
+
+    private func arrival(of request: Request) -> Timestamp? { request.arrival.map { time.timeOfDay(at: $0) } }
 
     /// The client of a session; nil where it is not configured any more.
     private func original(of session: AppSession) async throws(AppError) -> AppClient? {
@@ -312,7 +320,7 @@ package struct AppToAppGrants: Sendable {
     private func sessionToSetUp(_ request: Request, _ client: AppClient) async throws(AppError) -> AppSession {
         guard let token = request.refreshToken.flatMap({ AppSessionToken($0) }) else { throw Self.unauthenticated }
         do throws(AppError) {
-            return try await sessions.find(token, of: client).session
+            return try await sessions.find(token, of: client, arrival: arrival(of: request)).session
         } catch {
             throw error.code == .invalidGrant ? Self.unauthenticated : error
         }

@@ -35,6 +35,8 @@ package final class DeferralReports: Sendable {
     private let version = Mutex<Int64?>(0)
     /// Until when the reports of other replicas may be missing because the store was away: it is away while this is nil.
     private let settled = Mutex<MonotonicInstant?>(MonotonicInstant(nanoseconds: .min))
+    /// When this process stood still last, and until when it tells so.
+    private let standstill = Mutex<(since: Timestamp, until: MonotonicInstant)?>(nil)
 
     init(of deferred: DeferredTokens, records: CredentialsRecords) {
         self.deferred = deferred
@@ -47,9 +49,25 @@ package final class DeferralReports: Sendable {
     package func run() async {
         guard isShared else { return }
         while !Task.isCancelled {
+            let began = time.clocks
             await report()
             try? await time.sleep(for: Self.interval)
+            if began.monotonic.duration(to: time.monotonic) > Self.silence { noteStandstill(since: began.now) }
         }
+    }
+
+    /// This process stood still. Tokens that were presented to it meanwhile may be unread, or their apps may have given up.
+    func noteStandstill(since began: Timestamp) {
+        let end = time.monotonic.advanced(by: AppSessions.repetition + DeferredTokens.validity)
+        standstill.withLock { known in
+            let isOver = known.map { $0.until <= time.monotonic } ?? true
+            known = (isOver ? began : min(known?.since ?? began, began), end)
+        }
+    }
+
+    /// Since when tokens may have been presented that no report has; nil for no such time.
+    private var unknownSince: Timestamp? {
+        standstill.withLock { known in known.flatMap { $0.until > time.monotonic ? $0.since : nil } }
     }
 
     /// Writes the last report, so that the others do not wait for another one. To be called after the last request has its answer.
@@ -62,7 +80,7 @@ package final class DeferralReports: Sendable {
     func report(isLast: Bool = false) async {
         // A request that comes after this moment may be missing in the report.
         let through = time.now
-        let report = DeferralReport(of: deferred.all, through: through, isLast: isLast)
+        let report = DeferralReport(of: deferred.all, through: through, isLast: isLast, restSince: unknownSince)
         do throws(StoreError) {
             let known = version.withLock { version in
                 // Until the store has answered, it may have the one version or the other.
@@ -165,12 +183,14 @@ struct DeferralReport: Equatable, Sendable {
     /// When the first of the requests came that are not in it; nil for none.
     private(set) var restSince: Timestamp?
 
-    init(of deferrals: [Deferral], through: Timestamp, isLast: Bool) {
+    /// - Parameter restSince: since when further requests may have come; nil for none.
+    init(of deferrals: [Deferral], through: Timestamp, isLast: Bool, restSince: Timestamp? = nil) {
         (self.through, self.isLast) = (through, isLast)
         self.deferrals = deferrals.suffix(Self.most).map {
             Deferral(digest: Array($0.digest.prefix(Self.digestLength)), arrival: $0.arrival)
         }
-        restSince = deferrals.dropLast(Self.most).map(\.arrival).min()
+        let left = deferrals.dropLast(Self.most).map(\.arrival).min()
+        self.restSince = [left, restSince].compactMap(\.self).min()
     }
 
     /// What it tells of a token that is known if it was presented until `end`.

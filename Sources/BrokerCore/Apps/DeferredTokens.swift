@@ -37,15 +37,17 @@ final class DeferredTokens: Sendable {
     }
 
     /// A request that presents the token has come. To be followed by `end`.
-    /// - Parameter digest: of the token's secret.
+    /// - Parameters:
+    ///   - digest: of the token's secret.
+    ///   - arrival: when it came; nil for now.
     /// - Returns: when it came. `all` has each request that came before it was called.
-    func begin(_ digest: [UInt8]) -> Timestamp {
+    func begin(_ digest: [UInt8], arrival: Timestamp? = nil) -> Timestamp {
         presented.withLock { presented in
-            let arrival = time.now
-            if presented[digest] == nil {
-                presented[digest] = Presented(arrival: arrival)
+            let arrival = arrival ?? time.now
+            if let others = presented[digest] {
+                presented[digest] = Presented(arrival: min(others.arrival, arrival), requests: others.requests + 1)
             } else {
-                presented[digest]?.requests += 1
+                presented[digest] = Presented(arrival: arrival)
             }
             return arrival
         }

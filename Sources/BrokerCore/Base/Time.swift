@@ -25,6 +25,14 @@ extension Time {
 }
 
 extension Time {
+    /// The time of day at an instant that has passed.
+    package func timeOfDay(at instant: MonotonicInstant) -> Timestamp {
+        let (now, monotonic) = clocks
+        return now.advanced(by: .zero - max(.zero, instant.duration(to: monotonic)))
+    }
+}
+
+extension Time {
     package var clocks: (now: Timestamp, monotonic: MonotonicInstant) { (now, monotonic) }
 }
 

@@ -10,6 +10,9 @@ internal import Synchronization
 final class VersionSource: Sendable {
     private let last = Mutex<Int64>(0)
 
+    /// When a version was made, but for the differences of clocks. Versions of earlier builds are far in the past.
+    static func time(of version: Int64) -> Timestamp { Timestamp(milliseconds: version / 1000) }
+
     /// The version of a record that does not exist yet.
     func first(at now: Timestamp) -> Int64 {
         let candidate = now.milliseconds * 1000 + Int64.random(in: 0..<1000)

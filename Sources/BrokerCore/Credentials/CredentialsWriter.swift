@@ -2,7 +2,7 @@ package import CredentialStore
 internal import Cryptography
 internal import ExternalText
 package import OAuth
-internal import Reactor
+package import Reactor
 internal import Renewal
 internal import Synchronization
 internal import Waiting
@@ -23,17 +23,43 @@ package final class CredentialsWriter: Sendable {
     }
 
     /// Stores credentials in place of any others (TIDAL's Auth design, "Setting credentials").
-    package func set(_ id: CredentialsID, to held: HeldCredentials) async throws(BrokerError) -> CredentialsSnapshot {
+    /// - Parameter arrival: when the request came; nil for now.
+    /// - Throws: `conflict` where the request has waited for long, and the credentials were changed since it came.
+    package func set(
+        _ id: CredentialsID, to held: HeldCredentials, arrival: MonotonicInstant? = nil
+    ) async throws(BrokerError) -> CredentialsSnapshot {
+        var isLate = false
         do throws(StoreError) {
-            let snapshot = try await overwrite(id, with: held, by: .set) { _ throws(StoreError) in ([], []) }
+            let snapshot = try await overwrite(
+                id, with: held, by: .set, nil, { _ throws(StoreError) in ([], []) },
+                unless: { current in
+                    isLate = self.isLate(arrival, for: current)
+                    return isLate
+                })
             guard let snapshot else { throw .conflict }
             return snapshot
         } catch .conflict {
+            if isLate { throw Self.late }
             throw BrokerError(.notFound, "The tenant was deleted meanwhile.")
         } catch {
             records.report(error, id)
             throw BrokerError(error)
         }
+    }
+
+    /// After this time, a request may have been given up, and its caller may have gone on at another replica. So it changes only what
+    /// has not been changed since it came.
+    private static let punctuality: Duration = .seconds(10)
+    private static let late = BrokerError(
+        .conflict,
+        "The credentials were changed while this request was waiting. Look at them, and ask again if that is still wanted."
+    )
+
+    private func isLate(_ arrival: MonotonicInstant?, for current: CredentialsSnapshot) -> Bool {
+        guard let arrival, current.version > 0, arrival.duration(to: time.monotonic) > Self.punctuality else {
+            return false
+        }
+        return VersionSource.time(of: current.version) > time.timeOfDay(at: arrival)
     }
 
     /// Stores the credentials of a login in place of any others. A code can be redeemed once, so a store that does not take
@@ -85,6 +111,7 @@ package final class CredentialsWriter: Sendable {
     private func overwrite(
         _ id: CredentialsID, with held: HeldCredentials, by origin: BrokerEvent.Origin,
         _ waiting: ((_ earlier: HeldCredentials?) -> WaitingVerification)? = nil, _ companions: Companions,
+        unless isRefused: (_ current: CredentialsSnapshot) -> Bool = { _ in false },
         renewing: () async -> Void = {}, until latest: MonotonicInstant? = nil
     ) async throws(StoreError) -> CredentialsSnapshot? {
         // The cache entry is enough for the first try: if the store has another version, the try is a conflict.
@@ -96,6 +123,7 @@ package final class CredentialsWriter: Sendable {
             } else {
                 current = try await self.records.reread(id, requiringTombstones: false)
             }
+            if isRefused(current) { return nil }
             let now = self.time.now
             let held = held.loggedIn(after: current.record.held, at: now)
             guard let (others, events) = try await companions(held) else { return nil }
@@ -159,20 +187,26 @@ package final class CredentialsWriter: Sendable {
 
     /// Removes user and client credentials and the quarantined ones (TIDAL's Auth design, "logout"). The compare-and-set of a
     /// renewal in flight then fails, so that it cannot log the user in again.
-    /// - Parameter companions: makes the changes that are committed together with the removal of credentials; called for each
-    ///   try.
+    /// - Parameters:
+    ///   - arrival: when the request came; nil for now.
+    ///   - companions: makes the changes that are committed together with the removal of credentials; called for each try.
     /// - Returns: the credentials that were removed; nil where there were none.
+    /// - Throws: `conflict` where the request has waited for long, and the credentials were changed since it came.
     package func purge(
-        _ id: CredentialsID, alongside companions: (HeldCredentials) -> [VaultChange] = { _ in [] }
+        _ id: CredentialsID, arrival: MonotonicInstant? = nil,
+        alongside companions: (HeldCredentials) -> [VaultChange] = { _ in [] }
     ) async throws(BrokerError) -> HeldCredentials? {
+        var isLate = false
         do throws(StoreError) {
-            return try await retryingConflicts { () async throws(StoreError) in
+            let removed = try await retryingConflicts { () async throws(StoreError) -> HeldCredentials? in
                 let current = try await self.records.reread(id, requiringTombstones: false)
                 let removals = try await self.records.changes(.drop, id)
                 let nothing = CredentialRecord(held: nil)
                 // Also replaces an empty record: because of its digest, a renewal in flight could take the logout for a mistake of
                 // another replica.
                 if removals.isEmpty, current.version == 0 || current.record == nothing { return nil }
+                isLate = self.isLate(arrival, for: current)
+                if isLate { return nil }
                 let (held, now) = (current.record.held ?? current.record.granted, self.time.now)
                 // The set that was granted last: with it, the provider revokes the whole grant.
                 let others = current.record.granted.map(companions) ?? []
@@ -188,10 +222,12 @@ package final class CredentialsWriter: Sendable {
                 // The set that was granted last: with it, the provider revokes the whole grant.
                 return current.record.granted
             }
+            if !isLate { return removed }
         } catch {
             records.report(error, id)
             throw BrokerError(error)
         }
+        throw Self.late
     }
 
     /// Stores quarantined credentials again.

@@ -1,7 +1,7 @@
 internal import CredentialStore
 internal import Cryptography
 package import OAuth
-internal import Reactor
+package import Reactor
 internal import Waiting
 
 /// Ends the sessions of users who have logged out at their providers: at once, and again for a day where that fails.
@@ -87,12 +87,13 @@ package final class RevocationJob: Sendable {
     /// Logs a user out: removes the credentials, then makes the first try to end the session at the provider. A try that fails
     /// is repeated in the background.
     /// - Returns: the outcome of the revocation; nil where there were no credentials to remove.
-    /// - Throws: `storage_unavailable` where the store does not answer; then nothing was revoked.
+    /// - Throws: `storage_unavailable` where the store does not answer, and `conflict` as `CredentialsWriter.purge` does; then
+    ///   nothing was revoked.
     package func logOut(
-        _ id: CredentialsID, of tenant: Tenant, by writer: CredentialsWriter
+        _ id: CredentialsID, of tenant: Tenant, by writer: CredentialsWriter, arrival: MonotonicInstant? = nil
     ) async throws(BrokerError) -> ProviderAccess.Revocation? {
         var logout: Logout?
-        let purged = try await writer.purge(id) { held in
+        let purged = try await writer.purge(id, arrival: arrival) { held in
             logout = self.logout(of: held, id, of: tenant)
             return logout.map { [.insert($0.record)] } ?? []
         }

@@ -16,7 +16,7 @@ struct AppChallengeRoutes {
     var all: [Route] {
         [
             Route(.post, "/oauth2/challenge", .open, checksContent: false, challenge),
-            Route(.options, "/oauth2/challenge", .open, preflight),
+            CrossOrigin.preflight(.post, "/oauth2/challenge", fields: "Content-Type"),
         ]
     }
 
@@ -30,18 +30,17 @@ struct AppChallengeRoutes {
             } catch {
                 throw AppError(error)
             }
-            return Self.open(
-                .oauth(
-                    .ok,
-                    JSONWriter.object { json in
-                        json.name("result")
-                        json.object { json in
-                            json.member("token", issued.token)
-                            json.member("expire_at", issued.expires.description)
-                        }
-                    }))
+            return .oauth(
+                .ok,
+                JSONWriter.object { json in
+                    json.name("result")
+                    json.object { json in
+                        json.member("token", issued.token)
+                        json.member("expire_at", issued.expires.description)
+                    }
+                })
         } catch {
-            return Self.open(error.response)
+            return error.response
         }
     }
 
@@ -62,20 +61,5 @@ struct AppChallengeRoutes {
             throw AppError(.invalidRequest, "unknown challenge purpose")
         }
         return purpose
-    }
-
-    /// Fetch, "CORS protocol": the answer has nothing that depends on the browser's credentials.
-    private static func open(_ response: Response) -> Response {
-        var response = response
-        response.fields.append("Access-Control-Allow-Origin", "*")
-        return response
-    }
-
-    private func preflight(_ call: Call) async throws(BrokerError) -> Response {
-        var response = Self.open(.empty(.noContent))
-        response.fields.append("Access-Control-Allow-Methods", "POST")
-        response.fields.append("Access-Control-Allow-Headers", "Content-Type")
-        response.fields.append("Access-Control-Max-Age", "7200")
-        return response
     }
 }

@@ -6,8 +6,7 @@ internal import HTTPServer
 internal import JSON
 internal import OAuth
 
-/// `/oauth2/token`, `/oauth2/revoke` and the metadata document, for apps: they are OAuth clients of the broker, and need no API
-/// key.
+/// `/oauth2/token` and `/oauth2/revoke`, for apps: they are OAuth clients of the broker, and need no API key.
 struct AppTokenRoutes {
     private let broker: Broker
     private var apps: AppGrants { broker.core.apps }
@@ -20,11 +19,12 @@ struct AppTokenRoutes {
         [
             Route(.post, "/oauth2/token", .open, token),
             Route(.post, "/oauth2/revoke", .open, revoke),
-            Route(.get, "/.well-known/oauth-authorization-server", .open, metadata),
+            CrossOrigin.preflight(.post, "/oauth2/token"),
+            CrossOrigin.preflight(.post, "/oauth2/revoke"),
         ]
     }
 
-    private enum GrantType: String, CaseIterable {
+    enum GrantType: String, CaseIterable {
         case authorizationCode = "authorization_code"
         case refreshToken = "refresh_token"
         /// The name in Authgear's design, and the one that its server and its SDKs use.
@@ -37,13 +37,13 @@ struct AppTokenRoutes {
         await answer(call, for: .token) { form, authentication throws(AppError) in
             let name = form["grant_type"]
             let type = name.flatMap { GrantType($0) }
-            if type == .appToApp || type == .appToAppRequest { return try await approve(form) }
-            if type == .refreshToken { return .oauth(.ok, try await refresh(form, authentication).revealedBytes) }
+            if type == .appToApp || type == .appToAppRequest { return try await approve(form, call) }
+            if type == .refreshToken { return .oauth(.ok, try await refresh(form, authentication, call).revealedBytes) }
             let client = try await authentication.client(in: apps.clients)
             guard name != nil else { throw AppError(.invalidRequest, "grant_type is required") }
             switch type {
-            case .authorizationCode: return .oauth(.ok, try await exchange(form, client).revealedBytes)
-            case .biometric: return try await biometric(form, client)
+            case .authorizationCode: return .oauth(.ok, try await exchange(form, client, call).revealedBytes)
+            case .biometric: return try await biometric(form, client, call)
             case .appToApp, .appToAppRequest, .refreshToken, nil:
                 throw AppError(.unsupportedGrantType, "grant type is not supported")
             }
@@ -52,7 +52,7 @@ struct AppTokenRoutes {
 
     /// The app that holds the session asks for another app, whose secret it does not have: the other app proves itself when it
     /// exchanges the code.
-    private func approve(_ form: AppForm) async throws(AppError) -> Response {
+    private func approve(_ form: AppForm, _ call: Call) async throws(AppError) -> Response {
         let target: AppClient?
         do throws(BrokerError) {
             target = if let clientID = form["client_id"] { try await apps.clients.client(clientID) } else { nil }
@@ -60,34 +60,39 @@ struct AppTokenRoutes {
             throw AppError(error)
         }
         guard let target else { throw AppError.unknownTarget }
-        let code = try await broker.core.appToApp.approve(request(form), for: target)
+        let code = try await broker.core.appToApp.approve(request(form, call), for: target)
         return .oauth(.ok, JSONWriter.object { $0.member("code", code.revealedText) })
     }
 
-    private func biometric(_ form: AppForm, _ client: AppClient) async throws(AppError) -> Response {
-        switch try await broker.core.appToApp.biometric(request(form), for: client) {
+    private func biometric(_ form: AppForm, _ client: AppClient, _ call: Call) async throws(AppError) -> Response {
+        switch try await broker.core.appToApp.biometric(request(form, call), for: client) {
         case .isSetUp: .oauth(.ok, [])
         case .tokens(let body): .oauth(.ok, body.revealedBytes)
         }
     }
 
-    private func request(_ form: AppForm) -> AppToAppGrants.Request {
+    private func request(_ form: AppForm, _ call: Call) -> AppToAppGrants.Request {
         AppToAppGrants.Request(
             jwt: form["jwt"], refreshToken: form["refresh_token"], redirectURI: form["redirect_uri"],
-            codeChallenge: form["code_challenge"], codeChallengeMethod: form["code_challenge_method"])
+            codeChallenge: form["code_challenge"], codeChallengeMethod: form["code_challenge_method"],
+            arrival: call.request.arrival)
     }
 
-    private func exchange(_ form: AppForm, _ client: AppClient) async throws(AppError) -> SecretBytes {
+    private func exchange(
+        _ form: AppForm, _ client: AppClient, _ call: Call
+    ) async throws(AppError) -> SecretBytes {
         guard let code = form["code"] else { throw AppError(.invalidRequest, "code is required") }
         return try await apps.exchange(
-            .init(code: code, redirectURI: form["redirect_uri"], codeVerifier: form["code_verifier"]), for: client
+            .init(
+                code: code, redirectURI: form["redirect_uri"], codeVerifier: form["code_verifier"],
+                arrival: call.request.arrival), for: client
         ) { () async throws(AppError) in
             try await broker.core.appToApp.binding(form["x_app2app_device_key_jwt"], of: client)
         }
     }
 
     private func refresh(
-        _ form: AppForm, _ authentication: AppAuthentication
+        _ form: AppForm, _ authentication: AppAuthentication, _ call: Call
     ) async throws(AppError) -> SecretBytes {
         let text = form["refresh_token"]
         guard let token = text.flatMap({ AppSessionToken($0) }) else {
@@ -95,7 +100,7 @@ struct AppTokenRoutes {
             throw text == nil
                 ? AppError(.invalidRequest, "refresh token is required") : AppError.invalidRefreshToken
         }
-        return try await apps.refresh(token) { () async throws(AppError) in
+        return try await apps.refresh(token, arrival: call.request.arrival) { () async throws(AppError) in
             try await authentication.client(in: apps.clients)
         }
     }
@@ -135,26 +140,6 @@ struct AppTokenRoutes {
     private func known(_ clientID: WireText?) async -> [LogField] {
         guard let clientID, let client = try? await apps.clients.client(clientID) else { return [] }
         return LogField.client(client)
-    }
-
-    /// RFC 8414 §2.
-    private func metadata(_ call: Call) async throws(BrokerError) -> Response {
-        try call.refuseQuery()
-        let base = broker.logins.publicBaseURL
-        return .json(.ok) { json in
-            json.member("issuer", base)
-            json.member("authorization_endpoint", base + "/oauth2/authorize")
-            json.member("token_endpoint", base + "/oauth2/token")
-            json.member("revocation_endpoint", base + "/oauth2/revoke")
-            json.member("response_types_supported", ["code"])
-            json.member("response_modes_supported", ["query"])
-            json.member("grant_types_supported", GrantType.allCases.map(\.rawValue))
-            let methods = ["none", "client_secret_basic", "client_secret_post"]
-            json.member("token_endpoint_auth_methods_supported", methods)
-            json.member("revocation_endpoint_auth_methods_supported", methods)
-            json.member("code_challenge_methods_supported", ["S256"])
-            json.member("authorization_response_iss_parameter_supported", true)
-        }
     }
 }
 

@@ -18,17 +18,19 @@ package final class ExchangeRecorder: Sendable {
     @discardableResult
     package func call(
         _ broker: BrokerHarness, _ method: Method, _ target: String, key: String? = BrokerHarness.adminKey,
-        tenant: String? = nil, body: String? = nil, fields: Fields = [:], source: NetworkSource = .unknown
+        tenant: String? = nil, body: String? = nil, fields: Fields = [:], source: NetworkSource = .unknown,
+        waited: Duration = .zero
     ) async -> BrokerHarness.Answer {
         let answer = await broker.call(
-            method, target, key: key, tenant: tenant, body: body, fields: fields, source: source)
+            method, target, key: key, tenant: tenant, body: body, fields: fields, source: source, waited: waited)
         record(method, target, body ?? "", answer, isRefused: false)
         return answer
     }
 
     /// What the server is told to answer to a request that it does not take.
     package func refuse(_ broker: BrokerHarness, _ method: Method, _ target: String, _ status: Status) {
-        let response = broker.service.response(toFault: status, detail: "The server does not take this.")
+        let path = String(target.prefix { $0 != "?" })
+        let response = broker.service.response(toFault: status, detail: "The server does not take this.", path: path)
         record(method, target, "", BrokerHarness.Answer(response), isRefused: true)
     }
 

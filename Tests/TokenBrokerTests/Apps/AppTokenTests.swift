@@ -448,7 +448,7 @@ internal import TokenBroker
         let get = await broker.call(.get, "/oauth2/token", key: nil)
         #expect(get.status == 405)
         #expect(Self.error(get) == "invalid_request")
-        #expect(get.fields["Allow"] == "POST")
+        #expect(get.fields["Allow"] == "POST, OPTIONS")
         let json = await broker.call(.post, "/oauth2/token", key: nil, body: "{}")
         #expect(json.status == 415)
         #expect(Self.error(json) == "invalid_request")

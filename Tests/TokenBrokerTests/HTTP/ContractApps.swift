@@ -104,8 +104,14 @@ struct ContractApps {
         await recorder.call(broker, .delete, "/tenants/t1/sessions/\(id)")
         await recorder.call(broker, .delete, "/tenants/t1/sessions/\(Self.unknownSession)")
         await post(broker, "/oauth2/revoke", "client_id=app&token=\(token)")
-        await recorder.call(broker, .get, "/.well-known/oauth-authorization-server", key: nil)
-        await recorder.call(broker, .get, "/.well-known/oauth-authorization-server?x=1", key: nil)
+        let metadata = ["/.well-known/oauth-authorization-server", "/.well-known/openid-configuration"]
+        for path in metadata {
+            await recorder.call(broker, .get, path, key: nil)
+            await recorder.call(broker, .get, path + "?x=1", key: nil)
+        }
+        for path in metadata + ["/oauth2/token", "/oauth2/revoke"] {
+            await recorder.call(broker, .options, path, key: nil)
+        }
     }
 
     private func linkFiles() async throws {

@@ -196,6 +196,15 @@ struct ContractCredentials {
         let again = await recorder.call(
             broker, .delete, "/credentials?storage_key=default&revoke=true", tenant: "t1")
         #expect(again.fields["Token-Revocation"] == nil)
+
+        await broker.set("t", refresh: "r")
+        broker.time.advance(by: .seconds(1))
+        let body = #"{"refresh_token": "r", "credentials": {"client_id": "c1", "token": "t"}}"#
+        for (method, body) in [(Method.put, body), (.delete, nil)] {
+            let late = await recorder.call(
+                broker, method, "/credentials", tenant: "t1", body: body, waited: .seconds(20))
+            #expect(late.status == 409)
+        }
     }
 
     private func restoringCredentials() async throws {

@@ -29,6 +29,12 @@ private final class CountingHandler: RequestHandler {
         service.response(toFault: status, detail: detail)
     }
 
+    func response(toFault status: Status, detail: String, path: String) -> Response {
+        service.response(toFault: status, detail: detail, path: path)
+    }
+
+    func mayChange(_ method: Method, _ path: String) -> Bool { service.mayChange(method, path) }
+
     func identities(of certificate: PeerCertificate) -> [SIMD4<UInt64>] { service.identities(of: certificate) }
 
     func answerNow(
