@@ -253,6 +253,8 @@ struct RenewalWriter {
         else { return nil }
         var rest = held
         (rest.refreshToken, rest.refreshableFrom) = (nil, nil)
+        // A login to which no session, code or key of an app belongs: those have ended with the session.
+        rest.loggedInSince = held.loggedInSince.advanced(by: .milliseconds(1))
         return rest
     }
 

@@ -233,6 +233,28 @@ internal import TokenBroker
         #expect(causes == (logsInAgain ? [] : ["expired"]))
     }
 
+    @Test func `a session ends when the provider ends its login, although the token at hand is served to its end`()
+        async throws
+    {
+        let broker = try await Self.broker()
+        await broker.makeTenant(
+            "t1",
+            #"""
+            {"provider": "oidc", "client_id": "c1", "endpoints": {"authorization": "https://op.example/a",
+             "token": "https://op.example/t"}}
+            """#)
+        let session = try await Self.session(broker, 1, 42)
+        broker.transport.enqueue(.json(400, #"{"error": "invalid_grant"}"#))
+        let served = await broker.get("policy=local_force_refresh")
+        #expect(served.json["token"]?.text == "access-1", "\(served.text)")
+        #expect(Self.error(await broker.refresh(session)) == "invalid_grant")
+        _ = await broker.broker.core.sessionEndings.handleAllDue()
+        #expect(await broker.sessions().isEmpty)
+        #expect(try await broker.events(named: "session.ended", of: TenantName("t1")!).count == 1)
+        await broker.logIn(token: Self.token(2, 42))
+        #expect(Self.error(await broker.refresh(session)) == "invalid_grant")
+    }
+
     @Test func `a login over a token that has expired unread does not revive the session`() async throws {
         let broker = try await Self.broker()
         let code = await broker.appCode(token: Self.token(1, 42, refreshes: false))
