@@ -16,6 +16,10 @@ final class Faults: @unchecked Sendable {
         case providerDown = "provider-down"
         case configuration
         case journalFull = "journal-full"
+        /// The database refuses commits for a reason of its operator's, such as a missing privilege.
+        case commitsRefused = "commits-refused"
+        /// All processes are killed, and started one after the other.
+        case staggeredStart = "staggered-start"
         case goBack = "go-back"
     }
 
@@ -75,6 +79,7 @@ final class Faults: @unchecked Sendable {
         isProviderDown = false
         world.database.setPaused(false)
         world.database.setDown(false)
+        world.database.refusal = nil
         for replica in world.replicas {
             replica.goOn()
             replica.cut(to: false, from: false)
@@ -154,7 +159,30 @@ final class Faults: @unchecked Sendable {
         case .journalFull:
             replica.isJournalFull = true
             mend(.seconds(2), .seconds(20)) { replica.isJournalFull = false }
-        case .goBack: world.goBack(by: chance.span(.milliseconds(50), .seconds(2)))
+        case .commitsRefused:
+            if world.database.refusal != nil { return }
+            let refusal = chance.pick(SimulatedDatabase.Refusal.allCases)
+            world.note { "the database refuses \(refusal.rawValue)" }
+            world.database.refusal = refusal
+            world.updateAbility()
+            mend(.milliseconds(500), .seconds(20)) { [self] in
+                world.note { "the database refuses nothing" }
+                world.database.refusal = nil
+                world.updateAbility()
+            }
+        case .staggeredStart: startAnew()
+        case .goBack: goBack()
+        }
+    }
+
+    private func goBack() { world.goBack(by: chance.span(.milliseconds(50), .seconds(2))) }
+
+    /// Kills all processes; where the database may go back, it does so in half of the cases before any of them starts.
+    private func startAnew() {
+        for replica in world.replicas where !replica.process.isDead { replica.crash() }
+        if kinds.contains(.goBack), chance.happens(0.5) { goBack() }
+        for replica in world.replicas {
+            mend(.milliseconds(200), .seconds(15)) { if replica.process.isDead { replica.start() } }
         }
     }
 }

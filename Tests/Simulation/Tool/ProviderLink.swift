@@ -23,10 +23,11 @@ final class ProviderLink: ProviderTransport, @unchecked Sendable {
         case truncated = "is done, and its answer cut off"
         case malformed = "is done, and its answer not HTTP"
         case unreadable = "is done, and answered with a page"
+        case unservable = "is done, and answered with a refresh token only"
 
         static let undone: [Fate] = [.notConnected, .requestLost, .slow, .unavailable, .rateLimited]
         static let done: [Fate] = [
-            .connectionLost, .answerLost, .answerLate, .failed, .truncated, .malformed, .unreadable,
+            .connectionLost, .answerLost, .answerLate, .failed, .truncated, .malformed, .unreadable, .unservable,
         ]
 
         /// How much of the grace it takes until the caller knows that there is nothing to come.
@@ -140,8 +141,9 @@ final class ProviderLink: ProviderTransport, @unchecked Sendable {
             case .granted(let refresh, let access):
                 granted = refresh
                 world.note(user) { "the provider grants \(session).\(refresh) for \(session).\(token)" }
+                let token = fate == .unservable ? "null" : #""\#(access)""#
                 body =
-                    #"{"access_token":"\#(access)","token_type":"Bearer","expires_in":\#(provider.lifetimeSeconds),"#
+                    #"{"access_token":\#(token),"token_type":"Bearer","expires_in":\#(provider.lifetimeSeconds),"#
                     + #""refresh_token":"\#(SimulatedProvider.refreshToken(session, refresh))","#
                     + #""scope":"r_usr","user_id":\#(user)}"#
             }

@@ -178,7 +178,9 @@ final class Replica: @unchecked Sendable {
     private var reaches: Bool { !process.isDead && !process.isPaused && link?.isUp == true && vault != nil }
 
     /// Whether it could renew something now, as far as the world lets it.
-    private var isAble: Bool { isServing && reaches && !isCutFromProvider && !world.faults.isProviderDown }
+    private var isAble: Bool {
+        isServing && reaches && world.database.refusal == nil && !isCutFromProvider && !world.faults.isProviderDown
+    }
 
     /// What decides it has changed.
     func update() {

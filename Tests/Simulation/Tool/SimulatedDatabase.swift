@@ -7,6 +7,12 @@ internal import Reactor
 ///
 /// Unchecked: everything of a world runs on one thread.
 final class SimulatedDatabase: @unchecked Sendable {
+    /// What it refuses to take, as it does while a role lacks a privilege.
+    enum Refusal: String, CaseIterable {
+        case events = "the events of commits"
+        case commits = "all commits"
+    }
+
     private let executor: Executor
     private let judge: Judge
     private(set) var records: MemoryRecordStore
@@ -16,6 +22,7 @@ final class SimulatedDatabase: @unchecked Sendable {
     private(set) var isPaused = false
     /// Whether it refuses connections.
     private(set) var isDown = false
+    var refusal: Refusal?
     private var waiting: [() -> Void] = []
     /// What changed the records, for a world in which the database goes back; nil in another.
     private var history: [(time: Int64, step: Step)]?
@@ -82,12 +89,21 @@ final class SimulatedDatabase: @unchecked Sendable {
     func commit(
         _ changes: [RecordChange], asked: [RecordChange], by sender: DatabaseLink
     ) async throws(StoreError) {
+        if refuses(changes) { throw .unavailable }
         let records = records
         try await records.commit(changes)
         // The database went back meanwhile, and the connection is gone.
         guard records === self.records else { throw .unavailable }
         history?.append((executor.now, .commit(changes)))
         judge.committed(asked, by: sender.process)
+    }
+
+    private func refuses(_ changes: [RecordChange]) -> Bool {
+        switch refusal {
+        case nil: false
+        case .commits: true
+        case .events: changes.contains { if case .append = $0 { true } else { false } }
+        }
     }
 
     /// Lets go of the records of a world that is over.

@@ -4,6 +4,29 @@ internal import Cryptography
 internal import ExternalText
 internal import OAuth
 
+/// What a caller has sent to a process that may stand still.
+///
+/// Unchecked: everything of a world runs on one thread.
+final class SentRequest: @unchecked Sendable {
+    private var hasBegun = false
+    private var isGivenUp = false
+
+    /// Closes the connection after a while, where the process has not begun with the request by then.
+    func giveUp(in world: World, then goOn: @escaping () -> Void) {
+        world.executor.after(world.faults.chance.span(.seconds(1), .seconds(12))) { [self] in
+            if hasBegun { return }
+            isGivenUp = true
+            goOn()
+        }
+    }
+
+    /// Whether the process carries the request out: it does not where the connection that sent it is closed.
+    func begins() -> Bool {
+        hasBegun = !isGivenUp
+        return hasBegun
+    }
+}
+
 /// A person who logs in and out, and the services that use that person's token.
 ///
 /// Unchecked: everything of a world runs on one thread.
@@ -32,6 +55,9 @@ final class User: @unchecked Sendable {
     private var isLoggingIn = true
     /// Which session a login is about that is under way.
     private var pending: Int?
+    /// The session that the user logs in to once more, whose answer has no refresh token.
+    private var repeated: Int?
+    private var logins = 0
 
     init(_ world: World, _ index: Int, _ id: CredentialsID, observers count: Int) {
         self.world = world
@@ -71,16 +97,17 @@ final class User: @unchecked Sendable {
         guard busy == nil else { return }
         let pause = world.users(leaveAfter: index)
         switch standing {
-        case .loggedIn(_, let since):
+        case .loggedIn(let session, let since):
             if world.isQuiet || world.executor.now - since < pause { return actLater(1_000_000_000) }
-            isLoggingIn = false
+            isLoggingIn = world.faults.chance.happens(0.3)
+            repeated = isLoggingIn ? session : nil
         case .loggedOut(let since, _):
             if world.isQuiet || world.executor.now - since < 5_000_000_000 { return actLater(1_000_000_000) }
-            isLoggingIn = true
+            (isLoggingIn, repeated) = (true, nil)
         case .lost(let since):
             // Until the replicas have seen what the provider did.
             if world.executor.now - since < 20_000_000_000 { return actLater(1_000_000_000) }
-            isLoggingIn = true
+            (isLoggingIn, repeated) = (true, nil)
         case .unknown: break
         }
         guard let replica = world.anyServing(), let broker = replica.broker, let vault = replica.vault else {
@@ -90,12 +117,28 @@ final class User: @unchecked Sendable {
         busy = replica.process
         let process = replica.process
         let isLogin = isLoggingIn
-        let session = isLogin ? world.provider.open(for: index, holder: process) : -1
+        // Where a login fails, the next one is a new session's.
+        let again = repeated.flatMap { world.provider.sessions[$0].isEnded ? nil : $0 }
+        repeated = nil
+        let session = isLogin ? again ?? world.provider.open(for: index, holder: process) : -1
         pending = isLogin ? session : nil
-        world.note(index) { isLogin ? "the user logs in at \(process.name)" : "the user logs out at \(process.name)" }
+        world.note(index) {
+            isLogin
+                ? "the user logs in\(again == nil ? "" : " once more, without a refresh token,") at \(process.name)"
+                : "the user logs out at \(process.name)"
+        }
+        let request = SentRequest()
+        request.giveUp(in: world) { [self] in
+            if busy !== process { return }
+            world.note(index) { "the user gives up at \(process.name)" }
+            (busy, pending) = (nil, nil)
+            actLater(0)
+        }
         world.executor.run(as: process) {
             Task { [self] in
-                let isDone = isLogin ? await logIn(session, broker, vault) : await logOut(broker)
+                guard request.begins() else { return }
+                let isDone =
+                    isLogin ? await logIn(session, isRepeated: again != nil, broker, vault) : await logOut(broker)
                 world.executor.after(0) { [self] in
                     guard busy === process else { return }
                     (busy, pending) = (nil, nil)
@@ -116,20 +159,21 @@ final class User: @unchecked Sendable {
         }
     }
 
-    private func logIn(_ session: Int, _ broker: CredentialsBroker, _ vault: Vault) async -> Bool {
+    private func logIn(_ session: Int, isRepeated: Bool, _ broker: CredentialsBroker, _ vault: Vault) async -> Bool {
         guard let tenant = try? await broker.tenants.tenant(id.tenant),
             let server = tenant.configuration.configuredServer
         else { return false }
         let held = HeldCredentials(
             level: .user, accessToken: SecretBytes(utf8: world.provider.accessToken(of: session)),
-            refreshToken: SecretBytes(utf8: SimulatedProvider.refreshToken(session, 0)),
+            refreshToken: isRepeated ? nil : SecretBytes(utf8: SimulatedProvider.refreshToken(session, 0)),
             expires: broker.time.now.advanced(by: .seconds(world.provider.lifetimeSeconds)),
             grantedScopes: tenant.configuration.client.scopes, userID: WireText(String(index)),
             obtainedWith: tenant.configuration.client.fingerprint, grantedBy: GrantingProvider(server))
         // As a login does it: its record shows a repeated try that an earlier one has arrived, in place of which the
         // credentials may have been renewed since.
         let timesBack = world.timesBack.count
-        let login = RecordID(.login, id.tenant, key: "s\(session)")
+        logins += 1
+        let login = RecordID(.login, id.tenant, key: "s\(session).\(logins)")
         guard (try? await vault.commit([.insert(OpenRecord(id: login, version: 1, content: SecretBytes([])))])) != nil
         else { return false }
         var hasArrived = false
@@ -196,8 +240,15 @@ final class Observer: @unchecked Sendable {
         }
         let patience: Duration? = world.faults.chance.happens(0.2) ? .seconds(2) : nil
         let (asked, start) = (query, world.executor.now)
+        let request = SentRequest()
+        request.giveUp(in: world) { [self] in
+            if busy !== process { return }
+            busy = nil
+            callLater()
+        }
         world.executor.run(as: process) {
             Task { [self] in
+                guard request.begins() else { return }
                 let result: Result<CredentialsProvider.Answer, BrokerError>
                 do throws(BrokerError) {
                     guard let tenant = try await broker.tenants.tenant(user.id.tenant) else {
