@@ -1,8 +1,10 @@
 internal import BrokerTesting
 internal import CredentialStore
+internal import Cryptography
 internal import JSON
 internal import OAuth
 internal import Testing
+internal import TokenBroker
 
 @testable internal import BrokerCore
 

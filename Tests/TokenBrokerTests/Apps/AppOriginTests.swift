@@ -1,3 +1,4 @@
+internal import BrokerCore
 internal import BrokerTesting
 internal import ExternalText
 internal import HTTPCodec
@@ -122,7 +123,7 @@ internal import TokenBroker
             #expect(answer.fields["Cache-Control"] == "no-store")
             #expect(answer.fields["Pragma"] == "no-cache")
             #expect(answer.json["error"]?.text != nil && answer.json["error_description"]?.text != nil)
-            #expect(answer.json["error_description"]?.text.contains("\"") == false)
+            #expect(answer.json["error_description"]?.text?.contains("\"") == false)
             #expect((answer.fields["Retry-After"] != nil) == (status == 503))
         }
     }

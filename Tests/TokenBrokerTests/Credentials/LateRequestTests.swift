@@ -1,4 +1,5 @@
 internal import BrokerTesting
+internal import HTTPCodec
 internal import Testing
 
 /// Requests that waited in the sockets of a process which stood still, and whose callers may have gone on at another replica.
