@@ -33,8 +33,8 @@ internal import Testing
         _ configuration: PostgresConfiguration, migrates: Bool = true, _ reports: Reports = Reports()
     ) async throws -> PostgresRecordStore {
         try await PostgresRecordStore.open(
-            configuration, on: PostgresServer.loop, resolver: PostgresServer.resolver, migrates: migrates
-        ) { reports.note($0) }
+            configuration, on: PostgresServer.loop, resolver: PostgresServer.resolver, migrates: migrates,
+            report: { reports.note($0) })
     }
 
     /// A database with the tables, and a role that may use them.

@@ -48,7 +48,7 @@ internal import TokenBroker
             for broker in [one, two] { _ = await broker.broker.core.storeRecovery.check() }
         }
 
-        func kinds() async throws -> [BrokerEvent.Kind] { try await two.events().map(\.kind) }
+        func kinds() async throws -> [BrokerEvent.Kind] { try await two.events().map { $0.kind } }
     }
 
     @Test func `are appended again, once, where a listener of one replica has got them`() async throws {
