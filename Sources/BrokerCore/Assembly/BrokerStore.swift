@@ -110,7 +110,7 @@ package struct BrokerStore: Sendable {
                 return try await PostgresRecordStore.open(
                     database.configuration, on: loop, resolver: resolver, migrates: database.migrates,
                     listening: database.listening, revalidateAfter: database.cacheValidity,
-                    reportFlaw: { reports.note($0) }, report: { reports.note($0) })
+                    report: { reports.note($0) }, reportFlaw: { reports.note($0) })
             } catch {
                 log.warning("store_failed", [.store(error)])
                 guard error == .unavailable, time.monotonic < end else {

@@ -46,17 +46,17 @@ package struct PostgresRecordStore: RecordStore {
     ///   - listening: how `watch` hears of commits. Default automatic.
     ///   - heartbeat: how soon `watch` notices a connection that has died. Default: every 2 s, with a limit of 3 s.
     ///   - revalidateAfter: how old a cached value may become before it is revalidated. Default 5 s.
-    ///   - reportFlaw: called with each reason why commits may be gone after a crash of the server, also more than once.
     ///   - report: called with each error before it becomes a `StoreError`, which says less. Called on `loop` or on the
     ///     caller's executor. Must not block.
+    ///   - reportFlaw: called with each reason why commits may be gone after a crash of the server, also more than once.
     /// - Throws: `.unavailable` when PostgreSQL cannot be reached or refuses; `.damaged` when this build cannot work
     ///   with the schema.
     package static func open(
         _ configuration: PostgresConfiguration, on loop: EventLoop, resolver: NameResolver, migrates: Bool = true,
         listening: Listening = .automatic, heartbeat: PostgresListener.Settings = PostgresListener.Settings(),
         revalidateAfter: Duration = .seconds(5),
-        reportFlaw: @escaping @Sendable (DurabilityFlaw) -> Void = { _ in },
-        report: @escaping @Sendable (PostgresError) -> Void = { _ in }
+        report: @escaping @Sendable (PostgresError) -> Void = { _ in },
+        reportFlaw: @escaping @Sendable (DurabilityFlaw) -> Void = { _ in }
     ) async throws(StoreError) -> PostgresRecordStore {
         let lineage = LineageWatch(usesPooler: configuration.usesPooler, report: report)
         let sessions = SessionCheck(usesPooler: configuration.usesPooler)
