@@ -308,9 +308,9 @@ final class ClientTrials: Sendable {
 extension ClientTrials.Result {
     fileprivate var name: StaticString {
         switch self {
-        case .aboutGrant: "grant_refused"
-        case .aboutClient: "client_refused"
-        case .aboutNothing: "proves_nothing"
+        case .aboutGrant: "about_grant"
+        case .aboutClient: "about_client"
+        case .aboutNothing: "about_nothing"
         case .later: "later"
         case .unanswered: "unanswered"
         }
