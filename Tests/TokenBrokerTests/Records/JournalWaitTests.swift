@@ -93,6 +93,8 @@ internal import TokenBroker
         #expect(early.broker.core.journals.awaitedCount == 1)
 
         _ = try await setting.start(1)
+        // A list of journals is good for a quarter of a second.
+        setting.time.advance(by: .milliseconds(250))
         _ = await early.broker.core.storeRecovery.check()
         #expect(early.log.contains { $0.contains("journal_taken_up") })
         #expect(early.broker.core.journals.awaitedCount == 0)
