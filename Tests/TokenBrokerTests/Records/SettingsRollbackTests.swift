@@ -146,7 +146,7 @@ internal import TokenBroker
         setting.store.note()
         await setting.one.makeTenant("t1", #"{"client_id": "c2"}"#)
         await setting.two.makeTenant("t2", #"{"client_id": "c3"}"#)
-        await setting.two.set("b1", tenant: "t2")
+        await setting.two.set("b1", tenant: "t2", clientID: "c3")
         await setting.goBack()
         for broker in [setting.one, setting.two] {
             #expect(await broker.call(.get, "/tenants/t1").json["client_id"]?.text == "c2")
