@@ -80,13 +80,11 @@ extension TokenFailure {
 }
 
 extension TokenErrorResponse {
-    package static let serverError = "server_error"
-
     /// Whether the error code says that the same request may succeed later, whatever 4xx status bears it (RFC 6749
     /// §4.1.2.1, RFC 8628 §3.5).
     package var isPassing: Bool {
         switch error {
-        case "temporarily_unavailable", Self.serverError, "slow_down": true
+        case "temporarily_unavailable", "server_error", "slow_down": true
         default: false
         }
     }

@@ -78,6 +78,16 @@ package final class ProviderPauses: Sendable {
         }
     }
 
+    /// The provider has failed, and has named a time that concerns all users.
+    func pauseAll(_ client: Key, for duration: Duration, now: MonotonicInstant) {
+        let end = now.advanced(by: duration)
+        state.withLock { state in
+            var pause = state.clients[client] ?? ClientPause(end: end, user: nil, userEnd: now)
+            pause.end = max(pause.end, end)
+            state.clients.setNewest(pause, forKey: client)
+        }
+    }
+
     /// The provider did not answer a call of that user and has named a time.
     func pauseAlone(_ user: User, for duration: Duration, now: MonotonicInstant) {
         if user.id == nil { return }

@@ -334,9 +334,7 @@ package struct TokenEndpoint: Sendable {
         }
         let refusal = await refusal(response, to: message, at: server, call.fields)
         log.warning("token_request_refused", refusal.fields)
-        // Who answers with an error of the server may have gone as far as that.
-        let mayBeSpent = refusal.status >= 500 || refusal.answer.error == TokenErrorResponse.serverError
-        return (meaning(of: refusal, grant: grant, server: server), mayBeSpent ? .spent : .none, true)
+        return (meaning(of: refusal, grant: grant, server: server), refusal.status >= 500 ? .spent : .none, true)
     }
 
     /// The grant in an answer; nil where there is none.

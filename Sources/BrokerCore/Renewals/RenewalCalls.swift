@@ -275,7 +275,7 @@ final class RenewalCalls {
             endpoint.budget.pauses.pauseAlone(user(of: call), for: wait, now: renewer.time.monotonic)
             return .notBefore(wait)
         }
-        pause(call, for: wait)
+        endpoint.budget.pauses.pauseAll(call.pause, for: wait, now: renewer.time.monotonic)
         return .never
     }
 

@@ -10,6 +10,7 @@ internal import Testing
 internal import TokenBroker
 
 @Suite struct `Retries of a renewal` {
+    private static let rotating = #"{"client_id": "c1", "rotation": "always"}"#
     private static let withSecret = #"{"client_id": "c1", "client_secret": "s1"}"#
 
     @Test(
@@ -80,7 +81,7 @@ internal import TokenBroker
         .timedOut(.connect, requestSent: false), .timedOut(.firstByte, requestSent: true),
     ])
     func `a lost connection is tried again like a 5xx and is then network_error`(error: TransportError) async throws {
-        let broker = try await BrokerHarness.expired()
+        let broker = try await BrokerHarness.expired(Self.rotating)
         broker.transport.always(.failure(error))
         let answer = await broker.get()
         #expect((answer.status, answer.code) == (503, "network_error"))
@@ -94,7 +95,7 @@ internal import TokenBroker
 
     @Test(arguments: 1...5)
     func `a retry that succeeds ends the schedule`(failures: Int) async throws {
-        let broker = try await BrokerHarness.expired()
+        let broker = try await BrokerHarness.expired(Self.rotating)
         for failure in 0..<failures {
             broker.transport.enqueue(failure % 2 == 0 ? .json(503, "") : .failure(.connectionLost(requestSent: true)))
         }
