@@ -68,7 +68,7 @@ internal import TokenBroker
         arguments: [
             (400, "invalid_client", 424), (401, "invalid_client", 424), (403, "invalid_client", 424),
             (400, "unauthorized_client", 424), (401, "unauthorized_client", 424),
-            (400, "unsupported_grant_type", 424), (408, "invalid_client", 502), (429, "invalid_client", 503),
+            (400, "unsupported_grant_type", 424), (408, "invalid_client", 503), (429, "invalid_client", 503),
             (500, "invalid_client", 503), (400, "invalid_request", 502), (401, "access_denied", 502),
             (400, "invalid_scope", 502), (401, "", 502), (400, "invalid_grant", 200), (401, "invalid_grant", 200),
         ] as [(Int, String, Int)])
