@@ -285,7 +285,7 @@ def check_kubernetes(program, image):
     rule = the("Ingress", "token-broker-login")["spec"]["rules"][0]
     expect(rule["host"] == host, f"ingress.yaml: the host is {rule['host']}, the base URL has {host}")
     outside = {path["path"] for path in rule["http"]["paths"]}
-    pages = {f"/login/{name}/" for name in ["callback", "start", "confirm", "ended"]}
+    pages = {f"/login/{name}/" for name in ["callback", "start", "confirm", "ended", "reconnect"]}
     expect(outside == {"/login/callback"} | pages, f"ingress.yaml: {outside} is exposed")
     for path in outside:
         expect(any(known.startswith(path) for known in paths), f"ingress.yaml: openapi.yaml has no {path}")
