@@ -3,7 +3,6 @@ internal import Cryptography
 package import ExternalText
 internal import JSON
 package import OAuth
-package import Reactor
 
 /// The first part of the standard login: until the browser is sent to the login service.
 extension LoginFlow {
@@ -128,22 +127,6 @@ extension LoginFlow {
                 .illegalArgument, "Another app takes no login_config: leave it out, or leave app2app out.")
         }
         return endpoint
-    }
-
-    /// Prepares a login for an app.
-    /// - Parameters:
-    ///   - storageKey: nil for one that is made of the user's identifier.
-    ///   - source: whose browser begins the login.
-    /// - Throws: as the other `begin`.
-    package func begin(
-        _ app: AppLogin, of tenant: Tenant, storageKey: StorageKey?, language: WireText?, email: WireText?,
-        from source: NetworkSource
-    ) async throws(BrokerError) -> Begun {
-        var parameters = Parameters(
-            storageKey: storageKey ?? AppLogin.unknownUser, redirectURI: nil, returnTo: nil, language: language,
-            email: email, customParameters: [:], app: app)
-        parameters.source = source
-        return try await begin(parameters, of: tenant)
     }
 
     /// The redirect URI of a login, and which callback that is.

@@ -1,7 +1,7 @@
 package import Cryptography
 package import ExternalText
 package import OAuth
-internal import Reactor
+package import Reactor
 
 /// What callers and browsers send to the standard login, and what they get.
 extension LoginFlow {
@@ -35,6 +35,20 @@ extension LoginFlow {
             self.email = email
             self.customParameters = customParameters
             self.authorizationEndpoint = authorizationEndpoint
+        }
+
+        /// A login for an app.
+        /// - Parameters:
+        ///   - storageKey: nil for one that is made of the user's identifier.
+        ///   - source: whose browser begins the login.
+        package init(
+            for app: AppLogin, storageKey: StorageKey?, language: WireText?, email: WireText?,
+            from source: NetworkSource
+        ) {
+            self.init(
+                storageKey: storageKey ?? AppLogin.unknownUser, redirectURI: nil, returnTo: nil, language: language,
+                email: email, customParameters: [:], app: app)
+            self.source = source
         }
     }
 

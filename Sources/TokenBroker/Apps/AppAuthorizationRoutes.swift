@@ -3,7 +3,6 @@ internal import ExternalText
 internal import HTTPCodec
 internal import HTTPServer
 internal import OAuth
-internal import Reactor
 
 /// `/oauth2/authorize`: an app sends its user's browser here to log in (RFC 6749 §4.1.1).
 struct AppAuthorizationRoutes {
@@ -46,7 +45,7 @@ struct AppAuthorizationRoutes {
             return page
         }
         do throws(AppError) {
-            return LoginPage.redirect(to: try await begin(form, client, redirectURI, from: call.request.source))
+            return LoginPage.redirect(to: try await begin(form, client, redirectURI, call))
         } catch {
             return LoginPage.redirect(
                 to: AppLogin.Return.uri(
@@ -77,7 +76,7 @@ struct AppAuthorizationRoutes {
     /// Begins a login.
     /// - Returns: the address that starts it in this browser.
     private func begin(
-        _ form: AppForm, _ client: AppClient, _ redirectURI: String, from source: NetworkSource
+        _ form: AppForm, _ client: AppClient, _ redirectURI: String, _ call: Call
     ) async throws(AppError) -> String {
         try form.refuseRepeated()
         guard let type = form["response_type"] else { throw AppError(.invalidRequest, "response_type is required") }
@@ -104,13 +103,13 @@ struct AppAuthorizationRoutes {
         }
         do throws(BrokerError) {
             guard let tenant = try await broker.tenants.tenant(client.tenant) else { throw BrokerError.noSuchTenant }
-            return try await broker.logins.begin(
-                AppLogin(
-                    client: client, redirectURI: redirectURI, namedRedirectURI: form["redirect_uri"] != nil,
-                    state: form["state"], codeChallenge: challenge),
-                of: tenant, storageKey: client.settings.storageKey, language: locale, email: hint,
-                from: source
-            ).startURI
+            let app = AppLogin(
+                client: client, redirectURI: redirectURI, namedRedirectURI: form["redirect_uri"] != nil,
+                state: form["state"], codeChallenge: challenge)
+            let parameters = LoginFlow.Parameters(
+                for: app, storageKey: client.settings.storageKey, language: locale, email: hint,
+                from: call.request.source)
+            return try await broker.logins.begin(parameters, of: tenant).startURI
         } catch {
             switch error.code {
             case .illegalConfiguration, .notFound, .unexpectedError, .tokenResponseError, .providerUntrusted:
