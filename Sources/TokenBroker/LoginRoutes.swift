@@ -42,6 +42,13 @@ struct LoginRoutes {
                 authorizationEndpoint: app ?? nil)
         }
         let tenant = try await broker.tenant(of: call)
+        // The library's applications name the other app themselves, so the core does not ask for this.
+        if parameters.authorizationEndpoint != nil, tenant.configuration.appToApp?.isEnabled != true {
+            throw BrokerError(
+                .illegalArgument,
+                "The tenant's app2app is not enabled: set app2app.enabled to true, or leave app2app out of the request."
+            )
+        }
         try call.authorize(try parameters.storageKey.writable())
         try broker.rateLimits.spend(.logins, call.caller)
         let begun = try await broker.logins.begin(parameters, of: tenant)

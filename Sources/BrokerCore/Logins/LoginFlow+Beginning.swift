@@ -110,13 +110,7 @@ extension LoginFlow {
         _ parameters: Parameters, of configuration: TenantConfiguration
     ) throws(BrokerError) -> String? {
         guard let given = parameters.authorizationEndpoint else { return nil }
-        guard let appToApp = configuration.appToApp, appToApp.isEnabled else {
-            throw BrokerError(
-                .illegalArgument,
-                "The tenant's app2app is not enabled: set app2app.enabled to true, or leave app2app out of the request."
-            )
-        }
-        let listed = appToApp.authorizationEndpoints
+        let listed = configuration.appToApp?.authorizationEndpoints ?? []
         guard let endpoint = listed.first(where: { WireText($0) == given }) else {
             throw BrokerError(
                 .illegalArgument,
