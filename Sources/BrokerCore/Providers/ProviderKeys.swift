@@ -141,7 +141,10 @@ package final class ProviderKeys: Sendable {
         do throws(JWSError) {
             return try token.verified(with: held.keys)
         } catch {
-            let isAbsent = now < entry.nextRequest && entry.absent.contains(token.header.keyID)
+            // A key that has its name may have taken another one's place since the keys were fetched.
+            let mayBeReplaced =
+                error != .unknownKey && token.header.keyID != nil && Self.mayBeNewer(token, than: held, error)
+            let isAbsent = now < entry.nextRequest && entry.absent.contains(token.header.keyID) && !mayBeReplaced
             throw error.concernsKey && !isAbsent ? .unavailable(Self.later(.seconds(1))) : .refused(error)
         }
     }
