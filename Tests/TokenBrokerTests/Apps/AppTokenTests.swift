@@ -279,6 +279,7 @@ internal import TokenBroker
         broker.transport.enqueue(.json(400, #"{"error":"invalid_grant","status":400,"sub_status":11003}"#))
         #expect(Self.error(await broker.refresh(token)) == "invalid_grant")
         #expect(await broker.call(.post, "/credentials/restore", tenant: "t1", body: "{}").status == 200)
+        broker.transport.enqueue(.json(200, BrokerHarness.token("access-2", refresh: "refresh-2")))
         #expect(Self.error(await broker.refresh(token)) == "invalid_grant")
         _ = await broker.broker.core.sessionEndings.handleAllDue()
         #expect(await broker.sessions().isEmpty)

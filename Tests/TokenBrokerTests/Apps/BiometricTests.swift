@@ -277,6 +277,7 @@ internal import TokenBroker
         #expect(
             Self.error(await broker.biometric(try await Self.proof(key, "authenticate", broker))) == "invalid_grant")
         #expect(await broker.call(.post, "/credentials/restore", tenant: "t1", body: "{}").status == 200)
+        broker.transport.enqueue(.json(200, BrokerHarness.token("access-2", refresh: "refresh-2")))
         #expect(
             Self.error(await broker.biometric(try await Self.proof(key, "authenticate", broker))) == "invalid_grant")
         _ = await broker.broker.core.sessionEndings.handleAllDue()
