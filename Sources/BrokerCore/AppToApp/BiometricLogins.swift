@@ -179,7 +179,9 @@ package final class BiometricLogins: Sendable {
                 "The credentials belong to another provider address than the one that is configured.")
         }
         let answer = try await renewer.providers.endpoint.send(
-            biometricProof: proof, bearer: held.accessToken, lettingIn: nil, at: server, of: tenant)
+            biometricProof: proof, bearer: held.accessToken, refreshToken: held.refreshToken, lettingIn: nil,
+            at: server,
+            of: tenant)
         if case .refused(let error, _, _) = answer { throw error }
         var replaced: String?
         try await change(id) { keys in
@@ -242,7 +244,7 @@ package final class BiometricLogins: Sendable {
     ) async throws(BrokerError) -> Ended {
         let (records, now) = (renewer.records, renewer.time.now)
         let answer = try await renewer.providers.endpoint.send(
-            biometricProof: proof, bearer: nil, lettingIn: target, at: server, of: tenant)
+            biometricProof: proof, bearer: nil, refreshToken: nil, lettingIn: target, at: server, of: tenant)
         switch answer {
         case .refused(let error, let isUnknownKey, let description):
             let name = error.errorCode ?? AppToAppFlow.unknown

@@ -30,11 +30,12 @@ extension TokenEndpoint {
     /// Sends a biometric proof, by one call.
     /// - Parameters:
     ///   - bearer: the access token of the user who is logged in, for whom a key is set up; nil to log in.
+    ///   - refreshToken: of that user, which servers want that other callers share the access token with; nil to log in.
     ///   - target: the app that is to be let in; nil for none.
     /// - Throws: `network_error`, `retryable_error`, `provider_untrusted`, `illegal_configuration`: the provider has not decided.
     func send(
-        biometricProof proof: WireText, bearer: SecretBytes?, lettingIn target: AppToAppRequest?,
-        at server: AuthorizationServer, of tenant: Tenant
+        biometricProof proof: WireText, bearer: SecretBytes?, refreshToken: SecretBytes?,
+        lettingIn target: AppToAppRequest?, at server: AuthorizationServer, of tenant: Tenant
     ) async throws(BrokerError) -> BiometricAnswer {
         guard let rules = server.preset.appToApp else {
             throw BrokerError(.illegalConfiguration, "This provider has no biometric logins.")
@@ -42,6 +43,7 @@ extension TokenEndpoint {
         let client = tenant.configuration.client
         var form: [FormEncoding.Pair] = [.init("grant_type", rules.biometricGrantType), .init("jwt", proof)]
         if bearer == nil, !client.scopes.isEmpty { form.append(.init("scope", client.scopes.description)) }
+        if let refreshToken { form.append(.init("refresh_token", refreshToken.revealedText)) }
         if let target {
             form += [
                 .init("redirect_uri", target.redirectURI), .init("code_challenge", target.codeChallenge),
