@@ -83,7 +83,8 @@ struct OAuthRole: OAuthClient {
     var isUserAuthenticated: Bool {
         get async throws(OAuthClientError) {
             try await run { opened, tenant throws(BrokerError) in
-                try await opened.broker.credentials.lastKnown(auth.id(of: tenant)).record.held?.level == .user
+                let record = try await opened.broker.credentials.lastKnown(auth.id(of: tenant)).record
+                return !record.isOver && record.held?.level == .user
             }
         }
     }
