@@ -193,7 +193,7 @@ internal import TokenBroker
     ])
     func `without a storage key it is made of issuer and user`(_ member: String, _ user: WireText) async throws {
         let broker = try await Self.broker(#"{"redirect_uris": ["https://app.example/cb"]}"#)
-        await broker.set("of a back end", storageKey: "billing")
+        await broker.set("of-a-back-end", storageKey: "billing")
         let token = #"{"access_token":"a","refresh_token":"r","expires_in":3600,"token_type":"Bearer",\#(member)}"#
         let (parameters, answer) = await broker.logIn(app: BrokerHarness.authorization(), token: token)
         #expect(parameters["code"] != nil, "\(answer.text)")
@@ -203,7 +203,7 @@ internal import TokenBroker
         // The provider of this tenant has no issuer.
         #expect(stored == StorageKey(user: user, of: "https://auth.tidal.com/v1/oauth2/token").description)
         #expect(await broker.token(storageKey: stored ?? "") == "a")
-        #expect(await broker.token(storageKey: "billing") == "of a back end")
+        #expect(await broker.token(storageKey: "billing") == "of-a-back-end")
         // Back ends read it and log its user out.
         #expect(await broker.logOut(storageKey: stored ?? "").status == 204)
     }
