@@ -67,6 +67,9 @@ final class Judge: @unchecked Sendable {
     /// The versions of credentials that were committed, and whether an event was with them.
     private var versions: [RecordID: [Int64: Bool]] = [:]
     private(set) var commits = 0
+    /// How many answers had a refresh token only, by user: each is stored beneath the set that callers have, as a version of which no
+    /// event tells.
+    private var untold: [Int: Int] = [:]
     private let vault: (SimulatedDatabase) -> Vault
 
     init(_ world: World) {
@@ -88,6 +91,9 @@ final class Judge: @unchecked Sendable {
     func disturb(_ process: SimulatedProcess, _ user: Int?, until end: Int64) {
         world.replicas.first { $0.process === process }?.disturb(user, until: end)
     }
+
+    /// An answer to a refresh had a refresh token only.
+    func answeredWithoutAccessToken(_ user: Int) { untold[user, default: 0] += 1 }
 
     /// Lets go of what was noted about versions.
     func clear() { versions = [:] }
@@ -446,6 +452,11 @@ final class Judge: @unchecked Sendable {
             for (version, isTold) in known.sorted(by: { $0.key < $1.key }) {
                 let count = told[id]?[version] ?? 0
                 // Where a tombstone is purged once more, there is nothing to tell.
+                let user = world.user(id) ?? World.nobody
+                if count == 0, isTold, untold[user, default: 0] > 0 {
+                    untold[user, default: 0] -= 1
+                    continue
+                }
                 if count > 1 || count == 0 && isTold {
                     violated(.event, world.user(id), "version \(version) has \(count) events")
                 }

@@ -163,6 +163,7 @@ final class ProviderLink: ProviderTransport, @unchecked Sendable {
             }
             let answer = ClientResponse(status: .ok, fields: ["Content-Type": "application/json"], body: bytes)
             executor.after(back, process) { [self] in
+                if fate == .unservable { world.judge.answeredWithoutAccessToken(user) }
                 if let granted, !exchange.isOver {
                     provider.delivered(session, granted, to: process)
                     world.note(user) { "\(self.process.name) gets \(session).\(granted)" }

@@ -64,6 +64,9 @@ struct ContractCredentials {
 
         let create = "/credentials?policy=create_if_needed&storage_key=new"
         #expect(await recorder.call(broker, .get, create, tenant: "t1").status == 200)
+        let keyOfUser = "u-" + String(repeating: "A", count: 43)
+        let another = "/credentials?policy=create_if_needed&storage_key=\(keyOfUser)"
+        #expect(await recorder.call(broker, .get, another, tenant: "t1").code == "illegal_argument")
         provider.script(
             Fault(.token, status: .badRequest, body: Array(#"{"error":"invalid_token_request","error_code":2}"#.utf8)))
         let refresh = "/credentials?policy=local_force_refresh&storage_key=new"
