@@ -457,6 +457,8 @@ internal import Testing
                 // The file of the store's format may not be durable.
                 FileStep(call: .synchronizeDirectory, path: "."),
                 FileStep(call: .write, path: "commits"), FileStep(call: .synchronizeFile, path: "commits"),
+                // The blocks are reserved already, so that this changes nothing.
+                FileStep(call: .reserve, path: "reserve"),
             ])
         disk.heal()
         await again.close()
