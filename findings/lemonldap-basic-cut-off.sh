@@ -2,7 +2,7 @@
 # liblemonldap-ng-portal-perl 2.16.1+ds-deb12u10 (Debian 12), Perl 5.36: LemonLDAP::NG reads the credentials of HTTP Basic up to
 # the first character of Base 64 that is no letter, digit or underscore, and does not decode them as a form.
 #
-# The pattern is /^Basic (\w+)/. Credentials whose Base 64 has a plus or a slash are cut off there: a tilde, which needs no
+# Credentials whose Base 64 has a plus or a slash are cut off there: a tilde, which needs no
 # encoding by any of the standards, at every third place becomes a plus. One would guess that a secret of letters,
 # digits and marks works as well by HTTP Basic as in the form.
 #

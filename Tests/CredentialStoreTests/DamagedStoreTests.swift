@@ -155,9 +155,9 @@ internal import Testing
                 try Self.put(broken, scratch)
                 let (contents, refusal) = try await start(scratch)
                 if let contents {
-                    // Nothing was lost: the file contained only the lock, or changes that had been made already.
+                    // Nothing was lost: the file contained only the lock, reserved space, or changes that had been made already.
                     #expect(contents == store.contents, "\(name)")
-                    #expect(["lock", "commits"].contains(name) || !isSettled, "\(name)")
+                    #expect(["lock", "commits", "reserve"].contains(name) || !isSettled, "\(name)")
                     #expect(flawed == [], "\(name)")
                 } else {
                     let text = try #require(refusal)
