@@ -76,12 +76,12 @@ internal import TokenBroker
     func `a 2xx without a usable token is token_response_error and changes nothing`(body: String) async throws {
         let broker = try await BrokerHarness.expired()
         let tag = await broker.get("policy=local").tag
-        // The provider may have spent the refresh token, and takes it again while its grace lasts.
+        // The provider may have spent the refresh token, and takes it again, since it does not replace refresh tokens.
         broker.transport.always(.json(200, body))
         let answer = await broker.get()
         #expect((answer.status, answer.code) == (502, "token_response_error"))
         #expect(broker.transport.seen.count == 6)
-        #expect(broker.time.slept == RenewalWaits.withinGrace)
+        #expect(broker.time.slept == RenewalWaits.design)
         #expect(await broker.get("policy=local").tag == tag)
         broker.transport.always(.json(200, BrokerHarness.token("a2")))
         #expect(await broker.get().token == "a2")
@@ -181,7 +181,7 @@ internal import TokenBroker
     @Test(arguments: [
         (400, "invalid_client"), (400, "access_denied"), (400, "invalid_scope"), (400, "unsupported_grant_type"),
         (400, "INVALID_GRANT"), (400, ""), (401, "unauthorized_client"), (401, "invalid_request"), (401, ""),
-        (403, "invalid_grant"), (404, "invalid_grant"), (408, "invalid_grant"), (409, "invalid_request"),
+        (403, "invalid_grant"), (404, "invalid_grant"), (407, "invalid_grant"), (409, "invalid_request"),
         (422, "invalid_client"), (451, "access_denied"), (499, "invalid_grant"),
     ])
     func `any other 4xx is unexpected_error after one call and keeps the session`(
