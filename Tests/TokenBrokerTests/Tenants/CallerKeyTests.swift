@@ -510,7 +510,9 @@ internal import TokenBroker
                 self = .nothing
             case (_, let path)
             where [
-                "/login/callback/", "/login/start/", "/login/confirm/", "/login/ended/", "/oauth2/", "/.well-known/",
+                "/login/callback/", "/login/start/", "/login/reconnect/", "/login/confirm/", "/login/ended/",
+                "/oauth2/",
+                "/.well-known/",
             ].contains(
                 where: path.hasPrefix):
                 self = .nothing
