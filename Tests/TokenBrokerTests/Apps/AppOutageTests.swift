@@ -254,7 +254,7 @@ internal import TokenBroker
     }
 
     // B03
-    @Test func `an earlier token with another generation is no later one`() async throws {
+    @Test func `an earlier token with another generation was never issued and changes nothing`() async throws {
         let (_, one, _) = try await Self.rewinding()
         let first = await one.appSession()
         let second = try #require(await one.refresh(first).json["refresh_token"]?.text)
@@ -263,7 +263,7 @@ internal import TokenBroker
         secret[3] = 9
         let forged = parts[0] + "." + Base64URL.encode(secret)
         #expect(Self.error(await one.refresh(forged)) == "invalid_grant")
-        #expect(Self.error(await one.refresh(second)) == "invalid_grant")
-        #expect(try await Self.causes(one) == ["replay"])
+        #expect(await one.refresh(second).status == 200)
+        #expect(try await Self.causes(one).isEmpty)
     }
 }

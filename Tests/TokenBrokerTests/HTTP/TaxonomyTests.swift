@@ -161,7 +161,10 @@ internal import TokenBroker
                 bring: { try await refresh(.json(200, "<html>\(canary)")) }),
             Situation(
                 code: .tokenResponseError, status: 502, how: "a refresh is sent elsewhere",
-                bring: { try await refresh(.json(302, canary, fields: ["Location": "https://sso.example/\(canary)?\(canary)"])) }),
+                bring: {
+                    try await refresh(
+                        .json(302, canary, fields: ["Location": "https://sso.example/\(canary)?\(canary)"]))
+                }),
             Situation(
                 code: .retryableError, status: 503, how: "the provider fails", errorCode: "server_error", retryAfter: 5,
                 bring: { try await refresh(.json(500, refusal(#""error": "server_error", "sub_status": 999"#))) }),
