@@ -35,9 +35,10 @@ internal import TokenBroker
         if let refresh { members.append(#""refresh_token": "\#(refresh)""#) }
         if let userID { members.append(#""user_id": "\#(userID)""#) }
         if let subject {
-            // It is not older than the test's time, by which hours pass.
+            // Of the login's time: a refresh may bring an older one, a login may not.
+            let issued = ManualTime.beginning.seconds
             let token = provider.token(
-                #"{"iss": "\#(SigningProvider.issuer)", "aud": "c1", "sub": "\#(subject)", "iat": 1, "exp": 4102444800}"#
+                #"{"iss": "\#(SigningProvider.issuer)", "aud": "c1", "sub": "\#(subject)", "iat": \#(issued), "exp": 4102444800}"#
             )
             members.append(#""id_token": "\#(token)""#)
         }
