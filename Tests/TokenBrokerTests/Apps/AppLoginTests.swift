@@ -141,7 +141,7 @@ internal import TokenBroker
         ("http://127.0.0.1/callback", "http://127.0.0.1:123456/callback", false),
         ("http://127.0.0.1/callback", "http://127.0.0.1.evil.example/callback", false),
         ("http://127.0.0.1/callback", "http://127.0.0.1@evil.example/callback", false),
-        ("http://127.0.0.1/callback", "http://localhost:51234/callback", true),
+        ("http://127.0.0.1/callback", "http://localhost:51234/callback", false),
         ("http://localhost/callback", "http://localhost:51234/callback", true),
         ("com.example.app:/cb", "com.example.app:/cb", true), ("com.example.app:/cb", "com.example.app:/cb/", false),
     ])
