@@ -125,7 +125,7 @@ internal import TokenBroker
         let store = VanishingStore()
         let broker = try await Self.broker(store)
         let granted =
-            #"{"access_token":"access-1","refresh_token":"refresh-1","token_type":"Bearer","expires_in":90,"user_id":42}"#
+            #"{"access_token":"access-1","refresh_token":"refresh-1","token_type":"Bearer","expires_in":370,"user_id":42}"#
         let answer = await broker.exchange(await broker.appCode(token: granted))
         let token = try #require(answer.json["refresh_token"]?.text)
         store.vanishAfterNextCommit(of: .session)
