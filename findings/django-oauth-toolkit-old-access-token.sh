@@ -2,7 +2,7 @@
 # django-oauth-toolkit 3.4.1 with Django 5.2.19 (PyPI), Python 3.11: a refresh ends the access token that was granted before, at
 # once, whatever is left of its lifetime.
 #
-# One would guess that an access token lives until the time that its answer named, as at most servers: whoever refreshes ahead
+# One would guess that an access token lives until the time that its answer named, as at most servers: a caller that refreshes ahead
 # of the end takes the token away from all who use it at that moment.
 #
 # Output seen:
