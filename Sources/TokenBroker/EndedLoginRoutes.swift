@@ -58,7 +58,7 @@ struct EndedLoginRoutes {
             if text != nil, code == nil { query.note("error", "is not a code that a login can end with") }
             let cause = query.string("cause")
             let fault = cause.flatMap { BrokerError.ResponseFault($0) }
-            if cause != nil, fault == nil || code != .invalidRequest {
+            if cause != nil, fault == nil {
                 query.note("cause", "is not what can be wrong with a login service's response")
             }
             try query.finish()
