@@ -4,6 +4,7 @@ internal import HTTPCodec
 package import JOSE
 internal import JSON
 package import OAuth
+internal import Testing
 
 /// A key of an app, which signs proofs as the SDKs of Authgear do.
 package struct AppKey: Sendable {
@@ -40,11 +41,12 @@ package struct AppKey: Sendable {
 }
 
 extension BrokerHarness {
-    /// A challenge; fails loudly when there is none.
+    /// A challenge. Fails the test when there is none.
     package func challenge(_ purpose: String = "app2app_request") async -> String {
         let answer = await call(.post, "/oauth2/challenge", key: nil, body: "{\"purpose\": \"\(purpose)\"}")
         guard let token = answer.json["result"]?["token"]?.text else {
-            preconditionFailure("no challenge: \(answer.text)")
+            Issue.record("no challenge: \(answer.text)")
+            return ""
         }
         return token
     }
@@ -54,8 +56,7 @@ extension BrokerHarness {
         let proof = try key.proof(await challenge(), now: time.now)
         let answer = await exchange(
             await appCode(client: client), client: client, ["x_app2app_device_key_jwt": proof])
-        guard let token = answer.json["refresh_token"]?.text else { preconditionFailure("no session: \(answer.text)") }
-        return token
+        return try #require(answer.json["refresh_token"]?.text, "no session: \(answer.text)")
     }
 
     /// The grant app2app. A change to nil leaves a parameter out.

@@ -54,12 +54,11 @@ package final class BaseURLWatch: Sendable {
     private func compare() async throws(StoreError) {
         let now = time.now
         let record = try await vault.read(Self.id)
-        let json = record.flatMap { try? JSONValue(parsing: $0.content.revealedBytes) }
-        let noted = json?["url"]?.string?.text
-        let age = json?["seen"]?.integer.map { Timestamp(milliseconds: $0).duration(to: now) } ?? Self.memory
-        if let noted, noted != url, age < Self.memory { return note(noted) }
+        let noted = Self.noted(in: record)
+        let age = noted?.seen.duration(to: now) ?? Self.memory
+        if let noted, noted.url != url, age < Self.memory { return note(noted.url) }
         note(nil)
-        if noted == url, age < Self.interval { return }
+        if noted?.url == url, age < Self.interval { return }
         let content = JSONWriter.object { json in
             json.member("url", url)
             json.member("seen", now.milliseconds)
@@ -70,9 +69,14 @@ package final class BaseURLWatch: Sendable {
 
     /// The URL that the store's replicas have, where it is another one.
     package static func other(than url: String, in vault: Vault) async throws(StoreError) -> String? {
-        let record = try await vault.read(id)
-        let json = record.flatMap { try? JSONValue(parsing: $0.content.revealedBytes) }
-        return (json?["url"]?.string?.text).flatMap { $0 == url ? nil : $0 }
+        noted(in: try await vault.read(id)).flatMap { $0.url == url ? nil : $0.url }
+    }
+
+    private static func noted(in record: OpenRecord?) -> (url: String, seen: Timestamp)? {
+        guard let json = record.flatMap({ try? JSONValue(parsing: $0.content.revealedBytes) }),
+            let url = json["url"]?.string?.text, let seen = json["seen"]?.integer
+        else { return nil }
+        return (url, Timestamp(milliseconds: seen))
     }
 
     private func note(_ other: String?) {
