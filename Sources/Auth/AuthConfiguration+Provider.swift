@@ -59,6 +59,27 @@ extension AuthConfiguration {
         case none
     }
 
+    /// What becomes of a refresh token that was used.
+    public enum Rotation: String, Sendable, CaseIterable {
+        /// Each refresh brings another one, and the one before is spent. A call whose answer was lost is repeated within
+        /// `AuthConfiguration.reuseGrace`.
+        case always
+        /// A refresh may bring another one. Calls are repeated as with `always`.
+        case sometimes
+        /// It is valid until its session ends. Calls are repeated as `AuthConfiguration.retry` says, whatever time that takes.
+        case never
+    }
+
+    /// What becomes of an access token when a refresh has brought another one.
+    public enum AccessTokenAfterRefresh: String, Sendable, CaseIterable {
+        /// It is valid until its own end.
+        case lives
+        /// The provider ends it at the refresh, or when the new one is first used. So a token is refreshed ten seconds before its
+        /// end, or when an API has refused it or a refresh is forced; `AuthConfiguration.refreshLeadTime`,
+        /// `AuthConfiguration.proactiveRefresh` and a longer lifetime that a caller wants are no reason before.
+        case ends
+    }
+
     /// An answer to a refresh with which a provider ends a user's session.
     public struct SessionEndingAnswer: Sendable, Equatable {
         /// The status: 400 to 499, but not 408 and 429.

@@ -53,9 +53,16 @@ public struct AuthConfiguration: Sendable, Equatable {
     /// How the client authenticates at the token endpoint. Nil, the default, means the method of the kind of provider, or
     /// one that the issuer's metadata names.
     public var clientAuthentication: ClientAuthentication?
+    /// Whether a request that authenticates by HTTP Basic has the client identifier in its form, too. Nil, the default, means
+    /// that it has, except with `spotify`.
+    public var repeatsClientID: Bool?
     /// How signed tokens are verified before they are stored and returned. Nil, the default, means that access tokens and
     /// refresh tokens are opaque texts; an ID token is verified in any case.
     public var tokenVerification: TokenVerification?
+    /// What `aud` of an ID token may have beside the client identifier: 100 values at most, of 1 to 2048 bytes each. Nil, the
+    /// default, means anything where `azp` is the client identifier. With a set, also an empty one, it may have nothing else,
+    /// whatever `azp` says.
+    public var trustedAudiences: Set<String>?
     /// How long before its expiry a token is refreshed when credentials are requested: 0 to 86,400 s, whole seconds. Nil,
     /// the default, means that of the kind of provider, which is 0 unless another one is known. If the refresh fails, the
     /// present token is returned while it is valid.
@@ -68,6 +75,12 @@ public struct AuthConfiguration: Sendable, Equatable {
     /// this time a refresh whose answer was lost is repeated with the same refresh token. Nil, the default, means that of
     /// the kind of provider, or 10 s where that is not known.
     public var reuseGrace: Duration?
+    /// What becomes of a refresh token that was used. Nil, the default, means that of the kind of provider: with `tidal`, unless
+    /// `reuseGrace` is set, that it stays valid, and with the others that it may be spent.
+    public var rotation: Rotation?
+    /// What becomes of an access token when a refresh has brought another one. Nil, the default, means that it is valid until
+    /// its own end.
+    public var accessTokenAfterRefresh: AccessTokenAfterRefresh?
     /// Answers to a refresh with which the provider ends the user's session, in addition to those that the kind of
     /// provider is known for. Default: none. At most 32.
     public var sessionEndingAnswers: [SessionEndingAnswer]
@@ -102,8 +115,10 @@ public struct AuthConfiguration: Sendable, Equatable {
         certificatePinning: Bool = true, pinnedCertificates: [String]? = nil, provider: String = "tidal",
         issuer: URL? = nil, defaultLifetime: TokenLifetime? = nil, endpoints: Endpoints = Endpoints(),
         previousIssuers: [URL] = [], previousTokenEndpoints: [URL] = [],
-        clientAuthentication: ClientAuthentication? = nil, tokenVerification: TokenVerification? = nil,
+        clientAuthentication: ClientAuthentication? = nil, repeatsClientID: Bool? = nil,
+        tokenVerification: TokenVerification? = nil, trustedAudiences: Set<String>? = nil,
         refreshLeadTime: Duration? = nil, proactiveRefresh: Duration? = nil, reuseGrace: Duration? = nil,
+        rotation: Rotation? = nil, accessTokenAfterRefresh: AccessTokenAfterRefresh? = nil,
         sessionEndingAnswers: [SessionEndingAnswer] = [], tokenExpiryBufferInterval: Duration = .seconds(45),
         app2appOptions: App2AppOptions? = nil, requestHeaders: [String: String] = [:],
         retry: Retry = Retry()
@@ -128,10 +143,14 @@ public struct AuthConfiguration: Sendable, Equatable {
         self.previousIssuers = previousIssuers
         self.previousTokenEndpoints = previousTokenEndpoints
         self.clientAuthentication = clientAuthentication
+        self.repeatsClientID = repeatsClientID
         self.tokenVerification = tokenVerification
+        self.trustedAudiences = trustedAudiences
         self.refreshLeadTime = refreshLeadTime
         self.proactiveRefresh = proactiveRefresh
         self.reuseGrace = reuseGrace
+        self.rotation = rotation
+        self.accessTokenAfterRefresh = accessTokenAfterRefresh
         self.sessionEndingAnswers = sessionEndingAnswers
         self.tokenExpiryBufferInterval = tokenExpiryBufferInterval
     }
@@ -186,6 +205,10 @@ extension AuthConfiguration {
         let retry = try retry.members
         if !retry.isEmpty { members["retry"] = .object(retry) }
         members["token_endpoint_auth_method"] = clientAuthentication.map { .string(WireText($0.rawValue)) }
+        members["client_id_in_body"] = repeatsClientID.map { .bool($0) }
+        members["rotation"] = rotation.map { .string(WireText($0.rawValue)) }
+        members["access_token_after_refresh"] = accessTokenAfterRefresh.map { .string(WireText($0.rawValue)) }
+        members["trusted_audiences"] = trustedAudiences.map { .array($0.map { .string(WireText($0)) }) }
         members["token_verification"] = try tokenVerification.map { verification throws(AuthError) in
             .object(try verification.members)
         }

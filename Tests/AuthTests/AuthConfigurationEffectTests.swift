@@ -283,6 +283,65 @@ internal import Testing
         }
     }
 
+    /// When a refresh ends the token before, the lead time of an hour is no reason for one.
+    @Test(
+        arguments: [
+            (nil, 14_300, true), (.lives, 14_300, true), (.ends, 14_300, false), (.ends, 14_390, false),
+            (.ends, 14_391, true),
+        ] as [(AuthConfiguration.AccessTokenAfterRefresh?, Int, Bool)])
+    func `a token that ends at its refresh is refreshed in its last ten seconds`(
+        after: AuthConfiguration.AccessTokenAfterRefresh?, age: Int, refreshes: Bool
+    ) async throws {
+        try await ScriptedClient.run {
+            $0.refreshLeadTime = .seconds(3600)
+            $0.accessTokenAfterRefresh = after
+            // The provider's keys would have to be fetched again by then.
+            $0.tokenVerification = nil
+        } _: { scripted async throws in
+            let stored = try await scripted.adopt()
+            scripted.clock.advance(by: .seconds(age))
+            var changes = scripted.auth.bus.makeAsyncIterator()
+            let granted = scripted.tokens.container()
+            if refreshes { scripted.transport.enqueue(.tokens(granted)) }
+            let found = try await scripted.auth.getCredentials()
+            if refreshes {
+                #expect(await changes.next()?.credentials.token == granted.accessToken)
+            } else {
+                #expect(found.token == stored.accessToken)
+            }
+        }
+    }
+
+    /// Where a refresh token is spent by its use, the second try comes within the grace.
+    @Test(arguments: [(.always, 4500), (.sometimes, 4500), (.never, 10_000)] as [(AuthConfiguration.Rotation, Int)])
+    func `a refresh is hurried only where a refresh token is spent by its use`(
+        rotation: AuthConfiguration.Rotation, limit: Int
+    ) async throws {
+        try await ScriptedClient.run {
+            $0.rotation = rotation
+            $0.reuseGrace = .seconds(10)
+        } _: { scripted async throws in
+            try await scripted.adopt()
+            scripted.transport.enqueue(.tokens(scripted.tokens.container()))
+            _ = try await scripted.client.getTokens(policy: .localForceRefresh)
+            #expect(scripted.transport.seen.map(\.timeLimit) == [.milliseconds(limit)])
+        }
+    }
+
+    @Test(arguments: [nil, true, false])
+    func `the form has the client identifier unless that is off`(repeats: Bool?) async throws {
+        try await ScriptedClient.run {
+            $0.clientSecret = "s3cret"
+            $0.clientAuthentication = .clientSecretBasic
+            $0.repeatsClientID = repeats
+        } _: { scripted async throws in
+            try await scripted.adopt()
+            scripted.transport.enqueue(.tokens(scripted.tokens.container()))
+            _ = try await scripted.client.getTokens(policy: .localForceRefresh)
+            #expect(scripted.transport.requests[0].parameter("client_id") == (repeats == false ? nil : "the-app"))
+        }
+    }
+
     @Test func `a token is refreshed without a request, when its time has come`() async throws {
         try await ScriptedClient.run {
             $0.proactiveRefresh = .seconds(3600)
@@ -335,7 +394,8 @@ internal import Testing
             { $0.refreshLeadTime = .seconds(-1) }, { $0.proactiveRefresh = .seconds(59) },
             { $0.reuseGrace = .seconds(86_401) }, { $0.pinnedCertificates = [] }, { $0.pinnedCertificates = ["key"] },
             { $0.sessionEndingAnswers = [.init(status: 429, error: nil)] },
-            { $0.tokenVerification?.accessToken?.leeway = .seconds(301) },
+            { $0.tokenVerification?.accessToken?.leeway = .seconds(301) }, { $0.trustedAudiences = [""] },
+            { $0.trustedAudiences = Set((0...100).map { "api-\($0)" }) },
             { $0.tokenVerification?.accessToken?.algorithms = ["HS256"] },
             { $0.endpoints.token = URL(string: "ftp://provider.example") },
             { $0.previousIssuers = [URL(string: "ftp://provider.example")!] },
