@@ -142,6 +142,8 @@ final class Connection {
     private(set) var wait = Wait.nothing
     private var owned: OwnedDescriptor?
     private(set) var waitBegan = MonotonicInstant.distantFuture
+    /// When all had been read that the client had sent until then: what is read later was sent later.
+    private(set) var quietSince = MonotonicInstant(nanoseconds: .min)
     private(set) var readDeadline = MonotonicInstant.distantFuture
     private(set) var writeDeadline = MonotonicInstant.distantFuture
     /// Since when the client has not read the bytes that `writeDeadline` is for.
@@ -272,8 +274,18 @@ final class Connection {
     func beginWait(_ wait: Wait, at now: MonotonicInstant, for timeout: Int64) {
         self.wait = wait
         waitBegan = now
+        if wait == .nextRequest, !mayHaveInput, !isQueued { quietSince = now }
         readDeadline = now.advanced(byNanoseconds: timeout)
     }
+
+    /// The connection was accepted at that time.
+    func begin(at now: MonotonicInstant) {
+        // It may have waited before, and its first request with it, until the loop came to it.
+        quietSince = now.advanced(byNanoseconds: -Self.longestBacklog)
+    }
+
+    /// A loop that is at work accepts connections in less, in nanoseconds.
+    private static let longestBacklog: Int64 = 1_000_000_000
 
     func endWait() {
         wait = .nothing

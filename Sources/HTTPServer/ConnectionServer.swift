@@ -162,6 +162,7 @@ final class ConnectionServer {
         let connection = Connection(
             id: id, descriptor: descriptor, tls: configuration.tls?.makeChannel().map(SecureTransport.init), peer: peer,
             isFromTrustedProxy: isFromTrustedProxy, isRefused: isRefused)
+        connection.begin(at: loop.turnTime)
         connections.insert(connection, at: loop.turnTime)
         if connection.tls != nil { beginHandshake(connection) }
         turns.begin(id.slot)

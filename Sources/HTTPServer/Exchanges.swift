@@ -148,7 +148,7 @@ final class Exchanges {
         var request = admitted?.request ?? beginExchange(head, connection)
         if let admitted { connection.exchange = Connection.Exchange(head, number: admitted.number) }
         request.body = body
-        request.arrival = server.loop.arrivalBeforeStandstill() ?? server.loop.now
+        request.arrival = server.loop.arrivalBeforeStandstill(quietSince: connection.quietSince) ?? server.loop.now
         connection.isQuick = false
         connection.endWait()
         // The phase changes first: when the handler does not suspend, it has answered before `respond` returns.

@@ -233,8 +233,9 @@ package struct ScheduledAction: Hashable, Sendable {
     /// virtual machine. Nil where it has come just now.
     ///
     /// Known of a loop that has an observer.
-    package func arrivalBeforeStandstill() -> MonotonicInstant? {
-        state.value.standstill.arrival(at: now, turnBegan: state.value.turnTime)
+    /// - Parameter quietSince: when all had been read that waited at the place that is read from.
+    package func arrivalBeforeStandstill(quietSince: MonotonicInstant) -> MonotonicInstant? {
+        state.value.standstill.arrival(at: now, turnBegan: state.value.turnTime, quietSince: quietSince)
     }
 
     /// Makes the loop begin its next turn without waiting, and makes that turn call `readinessHandled` even if no

@@ -8,6 +8,8 @@ struct Standstill {
     static let aftermath: ClosedRange<Int64> = 5_000_000_000...60_000_000_000
 
     private var began = MonotonicInstant(nanoseconds: 0)
+    /// When the loop went on.
+    private var ended = MonotonicInstant(nanoseconds: .min)
     /// When what is read has no more to do with it.
     private var over = MonotonicInstant(nanoseconds: .min)
 
@@ -24,13 +26,18 @@ struct Standstill {
         let length = end.nanoseconds - start.nanoseconds
         let rest = min(max(length, Self.aftermath.lowerBound), Self.aftermath.upperBound)
         over = max(over, end.advanced(byNanoseconds: rest))
+        ended = end
     }
 
     /// Since when what is read at `now` may have waited; nil where it has come just now.
-    /// - Parameter turnBegan: when the loop's turn began, which is not over yet.
-    func arrival(at now: MonotonicInstant, turnBegan: MonotonicInstant) -> MonotonicInstant? {
+    /// - Parameters:
+    ///   - turnBegan: when the loop's turn began, which is not over yet.
+    ///   - quietSince: when all had been read that waited at the place that is read from.
+    func arrival(
+        at now: MonotonicInstant, turnBegan: MonotonicInstant, quietSince: MonotonicInstant
+    ) -> MonotonicInstant? {
         var present = self
         present.note(from: turnBegan, to: now)
-        return now < present.over ? present.began : nil
+        return now < present.over && quietSince < present.ended ? present.began : nil
     }
 }

@@ -156,6 +156,15 @@ private final class NotingHandler: RequestHandler {
             try await client.send(get("/waiting"))
             _ = try await client.response()
             #expect(handler.arrivals == [began, hasStoodStill ? began : clock.now])
+            // What comes when all that waited has been read, or on a connection that is accepted later, has not waited.
+            await clock.advance(by: .milliseconds(1100))
+            try await client.send(get("/again"))
+            _ = try await client.response()
+            #expect(handler.arrivals.last == clock.now)
+            let fresh = try HTTPRawClient(server.address)
+            try await fresh.send(get("/fresh"))
+            _ = try await fresh.response()
+            #expect(handler.arrivals.last == clock.now)
             // A minute after it, all that waited has come.
             await clock.advance(by: .seconds(1))
             for _ in 0..<30 { await clock.advance(by: .seconds(2)) }
