@@ -10,15 +10,18 @@ struct JSONReader {
     private let longestName: Int
     /// Whether an object may have a member more than once, as long as no value of it is read that is not the only one.
     private let isLenient: Bool
+    /// Whether what is wrong within a string or a number is replaced: U+FFFD, and null.
+    private let repairsText: Bool
     private var position = 0
 
     /// Longer numbers are refused: their further digits do not change the double.
     private static let longestNumber = 1024
 
-    init(_ bytes: [UInt8], longestName: Int, isLenient: Bool = false) {
+    init(_ bytes: [UInt8], longestName: Int, isLenient: Bool = false, repairsText: Bool = false) {
         self.bytes = bytes
         self.longestName = longestName
         self.isLenient = isLenient
+        self.repairsText = repairsText
         if bytes.starts(with: [0xef, 0xbb, 0xbf]) { position = 3 }
     }
 
@@ -124,13 +127,18 @@ struct JSONReader {
             if !take(UInt8(ascii: "+")) { _ = take(UInt8(ascii: "-")) }
             try digits()
         }
-        guard position - start <= Self.longestNumber else { throw .malformed }
+        guard position - start <= Self.longestNumber else { return try unreadableNumber() }
         let text = String(decoding: bytes[start..<position], as: UTF8.self)
         if isInteger, let value = Int64(text) { return .integer(value) }
-        guard let value = Double(text), value.isFinite else { throw .malformed }
+        guard let value = Double(text), value.isFinite else { return try unreadableNumber() }
         // 1.0 and 1e3 are integers in another spelling. Above 2^53 a double can no longer represent every integer.
         if !isInteger, value.magnitude < 0x1p53, let integer = Int64(exactly: value) { return .integer(integer) }
         return .number(value)
+    }
+
+    private func unreadableNumber() throws(JSONValue.Fault) -> JSONValue {
+        guard repairsText else { throw .malformed }
+        return .null
     }
 
     private mutating func digits() throws(JSONValue.Fault) {
@@ -152,13 +160,15 @@ struct JSONReader {
                 let end = position
                 position += 1
                 unescaped += bytes[start..<end]
-                return try Self.text(unescaped.span)
+                return try text(unescaped.span)
             case UInt8(ascii: "\\"):
                 unescaped += bytes[start..<position]
                 position += 1
                 unescaped += UTF8.encode(try escape())!
                 start = position
-            case 0..<0x20: throw .malformed
+            case 0..<0x20:
+                guard repairsText else { throw .malformed }
+                position += 1
             default: position += 1
             }
         }
@@ -169,7 +179,7 @@ struct JSONReader {
     private mutating func plainString() throws(JSONValue.Fault) -> WireText? {
         guard let end = Self.endOfPlain(bytes.span, from: position) else { return nil }
         defer { position = end + 1 }
-        return try Self.text(bytes.span.extracting(position..<end))
+        return try text(bytes.span.extracting(position..<end))
     }
 
     /// The index of the closing quotation mark; nil if an escape or an invalid byte comes first.
@@ -182,9 +192,11 @@ struct JSONReader {
         return nil
     }
 
-    private static func text(_ bytes: Span<UInt8>) throws(JSONValue.Fault) -> WireText {
-        guard let text = WireText(validating: bytes) else { throw .malformed }
-        return text
+    private func text(_ bytes: Span<UInt8>) throws(JSONValue.Fault) -> WireText {
+        if let text = WireText(validating: bytes) { return text }
+        guard repairsText else { throw .malformed }
+        let octets = bytes.indices.map { bytes[$0] }
+        return WireText(String(decoding: octets, as: UTF8.self))
     }
 
     private mutating func escape() throws(JSONValue.Fault) -> Unicode.Scalar {
@@ -201,12 +213,14 @@ struct JSONReader {
             let unit = try codeUnit()
             if let scalar = Unicode.Scalar(unit) { return scalar }
             // The first half of a surrogate pair; the second half must follow.
-            guard UTF16.isLeadSurrogate(unit), take(UInt8(ascii: "\\")), take(UInt8(ascii: "u")) else {
-                throw .malformed
+            let start = position
+            if UTF16.isLeadSurrogate(unit), take(UInt8(ascii: "\\")), take(UInt8(ascii: "u")) {
+                let second = try codeUnit()
+                if UTF16.isTrailSurrogate(second) { return UTF16.decode(UTF16.EncodedScalar([unit, second])) }
             }
-            let second = try codeUnit()
-            guard UTF16.isTrailSurrogate(second) else { throw .malformed }
-            return UTF16.decode(UTF16.EncodedScalar([unit, second]))
+            guard repairsText else { throw .malformed }
+            position = start
+            return "\u{fffd}"
         default: throw .malformed
         }
     }

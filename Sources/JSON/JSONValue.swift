@@ -43,6 +43,14 @@ package enum JSONValue: Sendable, Equatable {
         self = try reader.document()
     }
 
+    /// Reads exactly one value, for what must not be lost although a text in it is not right: bytes that are no UTF-8, halves of
+    /// surrogate pairs and control characters in a string become U+FFFD or stay, and a number beyond the range of a double becomes
+    /// null.
+    package init(repairing bytes: [UInt8]) throws(Fault) {
+        var reader = JSONReader(bytes, longestName: .max, repairsText: true)
+        self = try reader.document()
+    }
+
     /// Reads the value that a text begins with, for what must not be lost although the text is not JSON: what follows the value is
     /// ignored, and of an object's members those are missing that occur with different values.
     package init(beginning bytes: [UInt8]) throws(Fault) {

@@ -31,8 +31,9 @@ package struct TokenResponse: Sendable, Equatable {
     /// refresh token is not a text.
     /// - Parameter prefersTokenExpiry: whether the expiry in a token that is a JWT overrides the named lifetime.
     package init?(body: [UInt8], askedAt now: Timestamp, prefersTokenExpiry: Bool = false) {
-        guard let json = try? JSONValue(parsing: body), case .object(let members) = json,
-            let token = members["access_token"]?.string, TokenText.isSendable(token)
+        // A user's name with half a surrogate pair must not keep the user from logging in.
+        guard let json = (try? JSONValue(parsing: body)) ?? (try? JSONValue(repairing: body)),
+            case .object(let members) = json, let token = members["access_token"]?.string, TokenText.isSendable(token)
         else { return nil }
         switch members["token_type"] {
         case nil, .null?: break
@@ -41,7 +42,8 @@ package struct TokenResponse: Sendable, Equatable {
         }
         switch members["refresh_token"] {
         case nil, .null?: refreshToken = nil
-        case .string(let text)?: refreshToken = text.isEmpty ? nil : SecretBytes(utf8: text.text)
+        case .string(let text)? where !Self.isRepaired(text):
+            refreshToken = text.isEmpty ? nil : SecretBytes(utf8: text.text)
         default: return nil
         }
         accessToken = SecretBytes(utf8: token.text)
@@ -68,25 +70,76 @@ package struct TokenResponse: Sendable, Equatable {
         }
     }
 
+    /// Whether something of the text was replaced because it could not be read.
+    private static func isRepaired(_ text: WireText) -> Bool { text.contains("\u{fffd}") }
+
     private static let refreshTokenName: WireText = "refresh_token"
 
     /// The refresh token in an answer of success that has no usable access token; nil where it cannot be read beyond doubt.
     ///
     /// The provider has spent the refresh token of the request all the same, and then this one is the only one that works. It is
     /// read from the object that the body begins with, also if something follows that object, or if another member occurs twice;
-    /// and from a form, if the answer says that it is one. An object that does not end has lost something on the way, perhaps a
-    /// part of the refresh token, so that nothing is read from it.
+    /// and from a form. Of a body that is neither, the text behind the name `"refresh_token"` counts, if it has an end and is the
+    /// only one.
     /// - Parameter isForm: whether the body is `application/x-www-form-urlencoded`.
     package static func refreshToken(ofUnusable body: [UInt8], isForm: Bool) -> SecretBytes? {
         let token: WireText?
         if isForm {
-            let pairs = (try? FormEncoding.decode(body.span)) ?? []
-            let values = Set(pairs.filter { $0.name == Self.refreshTokenName }.map(\.value))
-            token = values.count == 1 ? values.first : nil
+            token = refreshToken(inForm: body)
+        } else if let json = try? JSONValue(beginning: body) {
+            token = json[Self.refreshTokenName]?.string
         } else {
-            token = (try? JSONValue(beginning: body))?[Self.refreshTokenName]?.string
+            // An object behind what a page begins with, such as a warning of PHP, but no page that shows one.
+            let ends = (first: body.first { !isSpace($0) }, last: body.last { !isSpace($0) })
+            if ends.first == UInt8(ascii: "<"), ends.last != UInt8(ascii: "}") { return nil }
+            token = refreshToken(inText: body) ?? refreshToken(inForm: body)
         }
-        return token.flatMap { $0.isEmpty ? nil : SecretBytes(utf8: $0.text) }
+        return token.flatMap { $0.isEmpty || isRepaired($0) ? nil : SecretBytes(utf8: $0.text) }
+    }
+
+    private static func refreshToken(inForm body: [UInt8]) -> WireText? {
+        let pairs = (try? FormEncoding.decode(body.span)) ?? []
+        let values = Set(pairs.filter { $0.name == Self.refreshTokenName }.map(\.value))
+        return values.count == 1 ? values.first : nil
+    }
+
+    /// The string behind the member's name in a text that is no JSON; nil where there is none, or another one as well. The time is
+    /// proportional to the text's length.
+    private static func refreshToken(inText body: [UInt8]) -> WireText? {
+        let name = Array("\"refresh_token\"".utf8)
+        var values: Set<WireText> = []
+        var index = body.startIndex
+        while index < body.endIndex {
+            let isEscaped = index > body.startIndex && body[index - 1] == UInt8(ascii: "\\")
+            guard !isEscaped, body[index...].starts(with: name) else {
+                index += 1
+                continue
+            }
+            index += name.count
+            let value = body[index...].drop(while: isSpace)
+            guard value.first == UInt8(ascii: ":") else { continue }
+            let text = value.dropFirst().drop(while: isSpace)
+            guard text.first == UInt8(ascii: "\""), let end = endOfString(text) else { continue }
+            // The text alone is JSON, if anything is.
+            if let read = (try? JSONValue(parsing: Array(text[..<end])))?.string { values.insert(read) }
+            index = end
+        }
+        return values.count == 1 ? values.first : nil
+    }
+
+    private static func isSpace(_ byte: UInt8) -> Bool { [0x20, 0x09, 0x0a, 0x0d].contains(byte) }
+
+    /// The index behind the quotation mark that ends the string; nil where the string has no end.
+    private static func endOfString(_ text: ArraySlice<UInt8>) -> Int? {
+        var index = text.startIndex + 1
+        while index < text.endIndex {
+            switch text[index] {
+            case UInt8(ascii: "\""): return index + 1
+            case UInt8(ascii: "\\"): index += 2
+            default: index += 1
+            }
+        }
+        return nil
     }
 
     /// The identifier of the user that the response itself has. That of a token counts once the token is verified.

@@ -53,6 +53,17 @@ internal import TokenBroker
         Unusable(200, #"{"access_token": "a2", "access_token": "a3", "refresh_token": "r2"}"#),
         Unusable(200, #"{"access_token": "a2", "refresh_token": "r2", "refresh_token": "r2"}"#),
         Unusable.form("access_token=a2&token_type=bearer&refresh_token=r2"),
+        Unusable(200, "access_token=a2&token_type=bearer&refresh_token=r2"),
+        // What was cut off came after it.
+        Unusable(200, #"{"access_token": "a2", "refresh_token": "r2""#),
+        Unusable(200, #"{"refresh_token" : "r2", "access_token": "a"#),
+        Unusable(200, #"{"access_token": "a2", "refresh_token": "r2",}"#),
+        Unusable(200, #")]}'  {"access_token": "a2", "refresh_token": "r2"}"#),
+        Unusable(
+            200,
+            "<br />\n<b>Warning</b>: x in <b>t.php</b><br />\n{\"access_token\": \"a2\", \"refresh_token\": \"r2\"}\n"),
+        Unusable(200, #"{"note": "\"refresh_token\": \"r9\"", "refresh_token": "r2", "x": tru}"#),
+        Unusable(200, #"{"refresh_token": "r\u0032", "x": "\q"}"#),
     ])
     func `the refresh token is stored, and the next try presents it`(answer: Unusable) async throws {
         let broker = try await Self.broker()
@@ -69,15 +80,28 @@ internal import TokenBroker
         #expect(try await broker.quarantined() == nil)
     }
 
+    /// The token at hand is as old as it was: it does not count as one of short life that has just been granted.
+    @Test func `the token beside it is not taken for a new one`() async throws {
+        let broker = try await Self.broker(.seconds(50))
+        broker.transport.enqueue(Unusable(200, #"{"access_token": null, "refresh_token": "r2"}"#).step)
+        let first = await broker.get()
+        #expect((first.token, first.json["degraded"]?.bool) == ("a1", true), "\(first.text)")
+        broker.time.advance(by: .seconds(20))
+        broker.transport.enqueue(.json(200, BrokerHarness.token("a3", refresh: "r3")))
+        #expect(await broker.get().token == "a3")
+        #expect(broker.transport.seen.last?.form["refresh_token"] == "r2")
+    }
+
     @Test(arguments: [
-        Unusable(200, #"{"access_token": "a2", "refresh_token": "r2""#),
         Unusable(200, #"{"access_token": "a2", "refresh_token": "r"#),
+        Unusable(200, #"{"refresh_token": "r2", "refresh_token": "r3", "access_token": "a"#),
+        Unusable(200, #"{"refresh_token": "r\ud83d", "access_token": "a"#),
+        Unusable(200, #"{"note": "\"refresh_token\": \"r2\"", "x": tru}"#),
         Unusable(200, #"{"access_token": null, "refresh_token": "r2", "refresh_token": "r3"}"#),
         Unusable(200, #"{"access_token": null, "refresh_token": 5}"#),
         Unusable(200, #"{"access_token": null, "refresh_token": ""}"#),
         Unusable(200, #"{"access_token": null, "refresh_token": "r1"}"#),
         Unusable(200, #"<p>{"refresh_token": "r2"}</p>"#), Unusable(204, ""),
-        Unusable(200, "access_token=a2&token_type=bearer&refresh_token=r2"),
         Unusable.form("refresh_token=r2&refresh_token=r3"),
     ])
     func `where none can be read beyond doubt, the answer counts as lost`(answer: Unusable) async throws {
@@ -85,6 +109,21 @@ internal import TokenBroker
         broker.transport.enqueue(answer.step, .json(200, BrokerHarness.token("a3", refresh: "r3")))
         #expect(await broker.get().token == "a3")
         #expect(broker.transport.seen.map { $0.form["refresh_token"] } == ["r1", "r1"])
+    }
+
+    /// Texts that are not right, beside the tokens, as in a display name.
+    @Test(arguments: [
+        #""name": "a\ud83d""#, #""name": "\ude00\ud83d\ude00""#, "\"name\": \"a\tb\"", #""big": 1e400"#,
+        #""big": \#(String(repeating: "9", count: 2000))"#,
+    ])
+    func `other members do not keep the tokens from being served`(member: String) async throws {
+        let broker = try await Self.broker()
+        broker.transport.enqueue(
+            .json(200, #"{\#(member), "access_token": "a2", "token_type": "Bearer", "refresh_token": "r2"}"#))
+        #expect(await broker.get().token == "a2")
+        broker.transport.enqueue(.json(200, BrokerHarness.token("a3", refresh: "r3")))
+        #expect(await broker.get("policy=local_force_refresh").token == "a3")
+        #expect(broker.transport.seen.last?.form["refresh_token"] == "r2")
     }
 
     @Test func `the stored token is served with its entity tag while it is valid`() async throws {
