@@ -36,15 +36,18 @@ package struct AcceptedProviders: Sendable, Equatable {
     package var issuer: WireText?
     /// The token endpoint of the configured provider; nil while only metadata names it that has not been fetched.
     package var tokenEndpoint: WireText?
+    /// Whether an operator has named that endpoint, and not the provider's metadata.
+    package var namesTokenEndpoint: Bool
     package var previousIssuers: [WireText]
     package var previousTokenEndpoints: [WireText]
 
     package init(
-        issuer: WireText?, tokenEndpoint: WireText?, previousIssuers: [WireText] = [],
-        previousTokenEndpoints: [WireText] = []
+        issuer: WireText?, tokenEndpoint: WireText?, namesTokenEndpoint: Bool = false,
+        previousIssuers: [WireText] = [], previousTokenEndpoints: [WireText] = []
     ) {
         self.issuer = issuer
         self.tokenEndpoint = tokenEndpoint
+        self.namesTokenEndpoint = namesTokenEndpoint
         self.previousIssuers = previousIssuers
         self.previousTokenEndpoints = previousTokenEndpoints
     }
@@ -61,15 +64,20 @@ package struct AcceptedProviders: Sendable, Equatable {
 
     /// The attribute by which the provider that granted credentials differs; nil when its refresh tokens are accepted.
     ///
-    /// A provider that moves its token endpoint and keeps its issuer is the same provider. Therefore endpoints are
-    /// compared only when one of the two issuers is not known. Texts are compared by their bytes.
+    /// A provider whose metadata moves its token endpoint and keeps its issuer is the same provider. Therefore endpoints are
+    /// compared only when one of the two issuers is not known, or where an operator has named the endpoint, who may have
+    /// mistaken it. Texts are compared by their bytes.
     /// - Parameter granted: nil for credentials that an earlier build stored; these are accepted.
     package func difference(from granted: GrantingProvider?) -> Difference? {
         guard let granted else { return nil }
         let difference: Difference
-        if let issuer, let theirs = granted.issuer {
-            if issuer == theirs { return nil }
+        if let issuer, let theirs = granted.issuer, issuer != theirs {
             difference = .issuer
+        } else if issuer != nil, granted.issuer != nil {
+            guard namesTokenEndpoint, let tokenEndpoint, let theirs = granted.tokenEndpoint, tokenEndpoint != theirs,
+                !previousTokenEndpoints.contains(theirs)
+            else { return nil }
+            return .tokenEndpoint
         } else if let theirs = granted.tokenEndpoint {
             // An endpoint that is not known yet will be compared before any token is sent to it.
             guard let tokenEndpoint, tokenEndpoint != theirs else { return nil }

@@ -7,6 +7,7 @@ import Testing
         /// Issuer and token endpoint.
         let granted: (WireText?, WireText?)?
         let present: (WireText?, WireText?)
+        var isNamed = false
         var previousIssuers: [WireText] = []
         var previousTokenEndpoints: [WireText] = []
         let difference: AcceptedProviders.Difference?
@@ -27,6 +28,16 @@ import Testing
         Row(granted: ("i", "t"), present: ("i", nil), difference: nil),
         Row(granted: ("i", nil), present: ("i", "t"), difference: nil),
         Row(granted: ("i", nil), present: ("i", nil), difference: nil),
+        // An endpoint that an operator has named may be a mistake.
+        Row(granted: ("i", "t"), present: ("i", "u"), isNamed: true, difference: .tokenEndpoint),
+        Row(granted: ("i", "t"), present: ("i", "t"), isNamed: true, difference: nil),
+        Row(granted: ("i", nil), present: ("i", "u"), isNamed: true, difference: nil),
+        Row(
+            granted: ("i", "t"), present: ("i", "u"), isNamed: true, previousTokenEndpoints: ["s", "t"], difference: nil
+        ),
+        Row(
+            granted: ("i", "t"), present: ("i", "u"), isNamed: true, previousIssuers: ["i"],
+            difference: .tokenEndpoint),
         // Two issuers are two providers, even with the same token endpoint.
         Row(granted: ("i", "t"), present: ("j", "t"), difference: .issuer),
         Row(granted: ("i", "t"), present: ("j", "u"), difference: .issuer),
@@ -73,7 +84,8 @@ import Testing
     func `is recognised by its issuer, otherwise by its token endpoint, or by a declared address`(row: Row) throws {
         let granted = try row.granted.map { try #require(GrantingProvider(issuer: $0.0, tokenEndpoint: $0.1)) }
         let accepted = AcceptedProviders(
-            issuer: row.present.0, tokenEndpoint: row.present.1, previousIssuers: row.previousIssuers,
+            issuer: row.present.0, tokenEndpoint: row.present.1, namesTokenEndpoint: row.isNamed,
+            previousIssuers: row.previousIssuers,
             previousTokenEndpoints: row.previousTokenEndpoints)
         #expect(accepted.difference(from: granted) == row.difference)
     }

@@ -5,32 +5,39 @@ internal import HTTPSClient
 internal import OAuth
 internal import Synchronization
 
-/// The clients that a provider has accepted by the second method that they tried.
+/// The methods by which providers have accepted clients that they refused by another one.
 ///
 /// Some servers announce HTTP Basic and do not decode the form encoding of the two parts (RFC 6749 §2.3.1), so that they
 /// refuse a secret with other characters than letters and digits: Doorkeeper, LemonLDAP::NG. Others announce several methods,
 /// of which a client may use the one only that it is registered for.
 final class AcceptedMethods: Sendable {
     struct Key: Hashable {
-        private let tokenEndpoint: WireText
+        private let endpoint: WireText
         private let clientID: WireText
         private let secretDigest: [UInt8]?
 
-        init(_ client: ClientConfiguration, at server: AuthorizationServer) {
-            tokenEndpoint = WireText(server.tokenEndpoint)
+        /// - Parameter endpoint: the address. Each endpoint of a server may want another method.
+        init(_ client: ClientConfiguration, at endpoint: String) {
+            self.endpoint = WireText(endpoint)
             clientID = client.clientID
             secretDigest = client.fingerprint.clientSecretDigest
         }
     }
 
     /// The newest 4096. A client that is forgotten tries both methods again.
-    private let accepted = Mutex(BoundedTable<Key, Void>(capacity: 4096))
+    private let accepted = Mutex(BoundedTable<Key, ProviderPreset.ClientAuthentication>(capacity: 4096))
 
-    func contains(_ key: Key) -> Bool { accepted.withLock { $0[key] != nil } }
+    /// The method of the first of these keys for which one is known.
+    func method(of keys: Key...) -> ProviderPreset.ClientAuthentication? {
+        accepted.withLock { accepted in
+            for key in keys { if let method = accepted[key] { return method } }
+            return nil
+        }
+    }
 
-    func insert(_ key: Key) { accepted.withLock { _ = $0.setNewest((), forKey: key) } }
-
-    func remove(_ key: Key) { accepted.withLock { _ = $0.removeValue(forKey: key) } }
+    func note(_ method: ProviderPreset.ClientAuthentication, for key: Key) {
+        accepted.withLock { _ = $0.setNewest(method, forKey: key) }
+    }
 }
 
 /// How requests show the provider who the client is.
@@ -39,45 +46,51 @@ extension TokenEndpoint {
     struct AuthenticatedRequest {
         var message: ClientRequest
         /// The same by another method, for a provider that refuses the client; nil where no other one is tried.
-        fileprivate var alternative: ClientRequest?
-        /// Whether `message` is by the second method, and `alternative` by the first.
-        fileprivate var isSwapped = false
+        fileprivate var alternative: (message: ClientRequest, method: ProviderPreset.ClientAuthentication)?
         fileprivate let key: AcceptedMethods.Key
 
         /// The same, with that limit of the time of each try.
         func limited(to limit: Duration?) -> AuthenticatedRequest {
             var copy = self
             copy.message.timeLimit = limit
-            copy.alternative?.timeLimit = limit
+            copy.alternative?.message.timeLimit = limit
             return copy
         }
     }
 
-    /// Makes a request by the method that the provider has accepted the client by last.
+    /// Makes a request by the method that the provider has accepted the client by last, at this endpoint or else at the token
+    /// endpoint.
     /// - Parameters:
+    ///   - endpoint: the address that the request is for.
+    ///   - method: the method that is tried first where nothing is known.
     ///   - alternative: the method that is tried where the provider refuses the client; nil for none.
     ///   - make: makes the request by the methods of the server that it gets.
     func authenticated(
-        _ client: ClientConfiguration, at server: AuthorizationServer,
-        or alternative: ProviderPreset.ClientAuthentication?,
+        _ client: ClientConfiguration, at server: AuthorizationServer, for endpoint: String,
+        by method: ProviderPreset.ClientAuthentication, or alternative: ProviderPreset.ClientAuthentication?,
         _ make: (AuthorizationServer) throws(BrokerError) -> ClientRequest
     ) throws(BrokerError) -> AuthenticatedRequest {
-        let key = AcceptedMethods.Key(client, at: server)
+        let key = AcceptedMethods.Key(client, at: endpoint)
         guard let alternative else { return AuthenticatedRequest(message: try make(server), key: key) }
-        var other = server
-        (other.clientAuthentication, other.revocationAuthentication) = (alternative, alternative)
-        let isSwapped = acceptedMethods.contains(key)
+        let known = acceptedMethods.method(of: key, AcceptedMethods.Key(client, at: server.tokenEndpoint))
+        let (first, second) = known == alternative ? (alternative, method) : (method, alternative)
+        func message(by method: ProviderPreset.ClientAuthentication) throws(BrokerError) -> ClientRequest {
+            var server = server
+            (server.clientAuthentication, server.revocationAuthentication) = (method, method)
+            return try make(server)
+        }
         return AuthenticatedRequest(
-            message: try make(isSwapped ? other : server), alternative: try make(isSwapped ? server : other),
-            isSwapped: isSwapped, key: key)
+            message: try message(by: first), alternative: (try message(by: second), second), key: key)
     }
 
     /// A token request.
     func authenticated(
         _ request: TokenRequest, for client: ClientConfiguration, at server: AuthorizationServer
     ) throws(BrokerError) -> AuthenticatedRequest {
-        try authenticated(client, at: server, or: server.alternativeAuthentication) {
-            server throws(BrokerError) in
+        try authenticated(
+            client, at: server, for: server.tokenEndpoint, by: server.clientAuthentication,
+            or: server.alternativeAuthentication
+        ) { server throws(BrokerError) in
             let (form, authorization) = request.form(for: client, at: server)
             var message = try Self.message(
                 server.preset.tokenRequestFormat, to: server.tokenEndpoint, form, authorization, server)
@@ -126,8 +139,8 @@ extension TokenEndpoint {
             let error = await Self.error(in: refusal),
             error.isInvalidClient || isRevocation && error.isUnauthorizedClient
         else { return (request.message, first) }
-        let second = await send(alternative)
-        guard case .success(let response) = second else { return (alternative, second) }
+        let second = await send(alternative.message)
+        guard case .success(let response) = second else { return (alternative.message, second) }
         var isAccepted = (200..<300).contains(response.status.code)
         if let error = await Self.error(in: response) {
             let verdict = ClientVerdict(ofMadeUpCode: error, status: response.status.code)
@@ -135,12 +148,12 @@ extension TokenEndpoint {
             isAccepted = true
         }
         if isAccepted {
-            if request.isSwapped { acceptedMethods.remove(request.key) } else { acceptedMethods.insert(request.key) }
+            acceptedMethods.note(alternative.method, for: request.key)
             log.info(
                 "client_accepted_by_other_method",
                 [.provider(server.preset), .endpoint(server.tokenEndpoint)])
         }
-        return (alternative, second)
+        return (alternative.message, second)
     }
 
     /// The error of a refusal that is not about the moment; nil for other answers.

@@ -43,8 +43,10 @@ extension TokenEndpoint {
         guard let endpoint = server.revocationEndpoint else { return .unsupported }
         let request: AuthenticatedRequest
         do throws(BrokerError) {
-            request = try authenticated(client, at: server, or: server.alternativeRevocationAuthentication) {
-                server throws(BrokerError) in
+            request = try authenticated(
+                client, at: server, for: endpoint, by: server.revocationAuthentication,
+                or: server.alternativeRevocationAuthentication
+            ) { server throws(BrokerError) in
                 var form: [FormEncoding.Pair] = [
                     .init("token", (held.refreshToken ?? held.accessToken).revealedText),
                     .init("token_type_hint", held.refreshToken == nil ? "access_token" : "refresh_token"),

@@ -166,8 +166,9 @@ package struct TokenEndpoint: Sendable {
                 .illegalConfiguration,
                 "No device authorization endpoint is known of this provider. Name it in the configured endpoints.")
         }
-        let request = try authenticated(client, at: server, or: server.alternativeAuthentication) {
-            server throws(BrokerError) in
+        let request = try authenticated(
+            client, at: server, for: address, by: server.clientAuthentication, or: server.alternativeAuthentication
+        ) { server throws(BrokerError) in
             let (form, authorization) = DeviceAuthorizationRequest.form(for: client, at: server)
             return try Self.message(.form, to: address, form, authorization, server)
         }

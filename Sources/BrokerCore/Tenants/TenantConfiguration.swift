@@ -201,7 +201,7 @@ package struct TenantConfiguration: Sendable, Equatable {
         AcceptedProviders(
             issuer: issuer.map { WireText($0) },
             tokenEndpoint: (configuredServer?.tokenEndpoint ?? endpoints.token).map { WireText($0) },
-            previousIssuers: previousIssuers.map { WireText($0) },
+            namesTokenEndpoint: endpoints.token != nil, previousIssuers: previousIssuers.map { WireText($0) },
             previousTokenEndpoints: previousTokenEndpoints.map { WireText($0) })
     }
 
@@ -239,10 +239,12 @@ package struct TenantConfiguration: Sendable, Equatable {
                 ? metadata.revocationAuthentication(besideTokens: method, hasSecret: client.clientSecret != nil)
                 : method
         }
-        if let alternative = server?.alternativeAuthentication,
-            endpoints.revocation != nil || metadata.revocationAuthenticationMethods?.contains(alternative) != false
-        {
-            server?.alternativeRevocationAuthentication = alternative
+        if let known = server, let alternative = known.alternativeAuthentication {
+            server?.alternativeRevocationAuthentication = [alternative, known.clientAuthentication].first { method in
+                method != known.revocationAuthentication
+                    && (endpoints.revocation != nil
+                        || metadata.revocationAuthenticationMethods?.contains(method) != false)
+            }
         }
         if server?.revocationEndpoint == nil { server?.revocationEndpoint = metadata.revocationEndpoint }
         return server

@@ -124,6 +124,34 @@ internal import TokenBroker
         #expect(!broker.log.joined().contains(Self.secret))
     }
 
+    /// How the revocation endpoint wants it, and how the client shows itself there at two revocations. The token endpoint takes the
+    /// header only.
+    @Test(arguments: [("basic", ["basic", "basic"]), ("post", ["basic", "post", "post"])])
+    func `is remembered for each endpoint`(wanted: String, methods: [String]) async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant("t1", Self.tenant())
+        broker.transport.enqueue(Self.metadata(#"["client_secret_post", "client_secret_basic"]"#))
+        let login = await broker.beginLogin()
+        let granted = ScriptedTransport.Step.json(200, BrokerHarness.token("a1", refresh: "r1"))
+        broker.transport.always(
+            .decide {
+                let isRevocation = $0.form["token"] != nil
+                return Self.method(of: $0) == (isRevocation ? wanted : "basic") ? granted : Self.refusal
+            })
+        #expect(await broker.callback("code=c-1&state=\(login.state)").status == 200)
+        for _ in 0..<2 {
+            await broker.set("a1", refresh: "r1")
+            let answer = await broker.call(.delete, "/credentials?revoke=true", tenant: "t1")
+            #expect(answer.fields["Token-Revocation"] == "revoked")
+            await broker.set("a1", refresh: "r1")
+            #expect(await broker.get("policy=local_force_refresh").token == "a1")
+        }
+        let seen = broker.transport.seen.dropFirst()
+        #expect(seen.filter { $0.form["token"] != nil }.map { Self.method(of: $0) } == methods)
+        #expect(
+            seen.filter { $0.form["token"] == nil }.map { Self.method(of: $0) } == ["post", "basic", "basic", "basic"])
+    }
+
     @Test func `goes back to the header when the form is not accepted any more`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant("t1", Self.tenant())
