@@ -5,6 +5,7 @@ internal import JSON
 package import OAuth
 internal import Reactor
 internal import Synchronization
+internal import Waiting
 
 /// The journals of all replicas, as their owners have registered them in the shared store.
 ///
@@ -18,6 +19,8 @@ package final class JournalRegistry: Sendable {
     private struct State {
         /// The identity of this process's own journal; nil where it has none.
         var own: String?
+        /// The last loss after which everything was stored again; nil before that is known of one.
+        var settled: Int64?
         /// What the registration says, and when it was written; nil before the first one.
         var registered: (epoch: Int64, at: MonotonicInstant)?
         var remembered: StoreLineage?
@@ -39,12 +42,22 @@ package final class JournalRegistry: Sendable {
     private let time: any Time
     private let log: Log
     private let state = Mutex(State())
+    /// The registered journals. Many renewals may wait for them at once.
+    private let list: CoalescedCall<Result<[RegisteredJournal], StoreError>>
 
     init(
         _ losses: StoreLosses, memory: GrantMemory, vault: Vault, journal: Journal?, time: any Time, log: Log
     ) {
         (self.losses, self.memory, self.vault, self.journal) = (losses, memory, vault, journal)
         (self.time, self.log) = (time, log)
+        list = CoalescedCall {
+            do throws(StoreError) {
+                let records = try await vault.list(.journal, tenant: .broker, limit: Self.most)
+                return .success(records.compactMap { RegisteredJournal($0) })
+            } catch {
+                return .failure(error)
+            }
+        }
     }
 
     /// Reads what an earlier process has written to the journal. To be called before `StoreLosses` compares.
@@ -75,9 +88,8 @@ package final class JournalRegistry: Sendable {
         }
         if let known { return known }
         let oldest = loss.noticed.advanced(by: .zero - span)
-        let journals = try await vault.list(.journal, tenant: .broker, limit: Self.most)
-            .compactMap { RegisteredJournal($0) }
-            .filter { $0.id != own && $0.epoch != loss.epoch && $0.seen > oldest }
+        guard let listed = await list.value() else { throw .unavailable }
+        let journals = try listed.get().filter { $0.id != own && $0.epoch != loss.epoch && $0.seen > oldest }
         state.withLock { $0.found = (journals, loss.epoch, now) }
         return journals
     }
@@ -112,19 +124,17 @@ package final class JournalRegistry: Sendable {
 
     // MARK: Registering
 
-    /// Registers this process's journal, where that is due.
-    /// - Parameter isStored: whether what the journal has is in the store, as far as the store lacked it.
-    func register(isStored: Bool) async throws(StoreError) {
-        guard memory.isEnabled, let journal, let own = state.withLock({ $0.own }), let current = losses.epoch else {
-            return
-        }
+    /// What the journal had when that loss was known is in the store, as far as the store lacked it.
+    func settle(_ epoch: Int64) { state.withLock { $0.settled = epoch } }
+
+    /// Registers this process's journal, where that is due: with the last loss that is settled.
+    func register() async throws(StoreError) {
+        let (own, registered, settled) = state.withLock { ($0.own, $0.registered, $0.settled) }
+        guard memory.isEnabled, let journal, let own, let epoch = settled else { return }
         let now = time.monotonic
-        let registered = state.withLock { $0.registered }
-        let epoch = isStored ? current : registered?.epoch ?? 0
         if let registered, registered.epoch == epoch, registered.at.advanced(by: Self.heartbeat) > now { return }
-        guard isStored || registered != nil else { return }
         // The registration says nothing that the journal does not have.
-        if let lineage = try await vault.lineage() { await remember(lineage, in: journal) }
+        await remember(try await vault.lineage())
         let entry = RegisteredJournal(id: own, host: journal.host, seen: time.now, epoch: epoch)
         let stored = try await vault.version(of: entry.recordID)
         let record = entry.record(version: (stored ?? 0) + 1, expires: time.now.advanced(by: span))
@@ -150,10 +160,17 @@ package final class JournalRegistry: Sendable {
         }
     }
 
-    /// Writes into the journal what the store looks like, so that the next process notices where it has gone back.
-    private func remember(_ lineage: StoreLineage, in journal: Journal) async {
+    /// Writes into the journal what the store looks like, if that is news and no loss is under repair, so that the next process
+    /// notices where the store has gone back. To be called every second: what the store loses of the time since the last call is not
+    /// noticed.
+    func remember(_ lineage: StoreLineage?) async {
+        let epoch = losses.epoch
+        guard memory.isEnabled, let journal, let lineage,
+            state.withLock({ $0.remembered != lineage && $0.settled == epoch })
+        else { return }
         do throws(StoreError) {
             try await journal.remember(lineage, at: time.now)
+            state.withLock { $0.remembered = lineage }
         } catch {
             log.warning("journal_failed", [.store(error)])
         }

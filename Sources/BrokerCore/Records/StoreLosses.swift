@@ -132,16 +132,16 @@ final class StoreLosses: Sendable {
     private func adopt(_ noted: NotedLineage, _ count: Int) {
         let age = max(.zero, noted.noticed.duration(to: time.now))
         let now = time.monotonic
-        let isNew = state.withLock { state in
+        state.withLock { state in
             state.remembered = nil
             state.compared = count
-            if state.noted?.noticed == noted.noticed { return false }
+            if state.noted?.noticed == noted.noticed { return }
+            // Once: the time since then comes out a little different each time, and would look like another loss. Before the loss has
+            // its name, so that nothing that was stored again before counts for it.
+            if noted.follows, age < span { rollback.note(noticed: age) }
             state.noted = noted
             state.end = now.advanced(by: noted.follows ? wait - age : .zero)
-            return true
         }
-        // Once: the time since then comes out a little different each time, and would look like another loss.
-        if isNew, noted.follows, age < span { rollback.note(noticed: age) }
     }
 }
 

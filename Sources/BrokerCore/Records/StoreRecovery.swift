@@ -115,12 +115,16 @@ final class StoreRecovery: Sendable {
     /// - Returns: when to ask again; nil for a store that has no lineage, and after a loss of which only a signal comes.
     func check() async -> Duration? {
         do throws(StoreError) {
-            let hasLineage = try await lineage() != nil
+            let present = try await lineage()
+            let hasLineage = present != nil
             for id in rollback.takeRechecks() { _ = try await records.readWithLease(id) }
-            if rollback.takeSweep() { try await recover() }
+            // A loss that becomes known from here on has a name of its own.
+            let epoch = records.losses.epoch
+            if rollback.takeSweep() { try await recover() } else { settle(epoch) }
             // Another replica may have noticed one more loss.
             if hasLineage, rollback.isUnsettled { try await records.losses.compare() }
-            try await records.journals.register(isStored: isStored)
+            try await records.journals.register()
+            await records.journals.remember(present)
             try await records.journals.report()
             return hasLineage ? Self.interval : nil
         } catch {
@@ -144,10 +148,12 @@ final class StoreRecovery: Sendable {
     private func recover() async throws(StoreError) {
         do throws(StoreError) {
             try await records.losses.compare()
+            let epoch = records.losses.epoch
             let isHeld = rollback.remainingHold != nil
             var lost = try await restoreAll(isLastTime: !isHeld)
             // The others wait for this.
-            try await records.journals.register(isStored: isStored)
+            settle(epoch)
+            try await records.journals.register()
             if isHeld {
                 // Another replica may store records again meanwhile that are older than this replica's.
                 while let rest = rollback.remainingHold, rest > Self.holdInterval {
@@ -162,6 +168,11 @@ final class StoreRecovery: Sendable {
             rollback.askForSweep()
             throw error
         }
+    }
+
+    /// What this process had when that loss was known is in the store again, unless something of it waits to be stored.
+    private func settle(_ epoch: Int64?) {
+        if let epoch, isStored { records.journals.settle(epoch) }
     }
 
     /// Whether nothing waits to be stored that the journal has.

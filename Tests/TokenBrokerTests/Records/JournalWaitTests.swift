@@ -102,6 +102,31 @@ internal import TokenBroker
         #expect(setting.presented(early) == "r2")
     }
 
+    /// The other replica has noticed it, and this one learns of it after it has stored again what an earlier loss had taken.
+    @Test func `is not registered for a loss after which nothing was stored again yet`() async throws {
+        let setting = Setting()
+        let (one, two) = (try await setting.start(0), try await setting.start(1))
+        await one.makeTenant()
+        func lose(_ broker: BrokerHarness) { broker.broker.core.renewer.records.rollback.note() }
+        func epochs() async throws -> Set<Int64> {
+            Set(
+                try await one.vault.list(.journal, tenant: .broker, limit: 10).compactMap {
+                    RegisteredJournal($0)?.epoch
+                })
+        }
+        for broker in [one, two] { lose(broker) }
+        for broker in [one, two] { _ = await broker.broker.core.storeRecovery.check() }
+        #expect(try await epochs().count == 1)
+        setting.time.advance(by: .seconds(20))
+        lose(one)
+        _ = await one.broker.core.storeRecovery.check()
+        #expect(try await epochs().count == 2)
+        _ = await two.broker.core.storeRecovery.check()
+        #expect(try await epochs().count == 2)
+        _ = await two.broker.core.storeRecovery.check()
+        #expect(try await epochs().count == 1)
+    }
+
     @Test func `is waited for no longer than the operator has set`() async throws {
         let setting = Setting()
         try await setting.lose()
