@@ -107,6 +107,11 @@ package final class Service: RequestHandler {
             guard let match = reception.match, problem == nil else {
                 throw problem ?? BrokerError(.notFound, "There is nothing at this path.")
             }
+            if match.route.access == .admin, mayChange(request.method, request.path), let came = request.arrival,
+                came.duration(to: start) >= Self.punctuality
+            {
+                throw Self.late
+            }
             response = try await handle(
                 Call(request: request, parameters: match.parameters, caller: reception.caller), match.route)
         } catch {
@@ -120,6 +125,14 @@ package final class Service: RequestHandler {
         report(request, reception, response, problem, took: took)
         return opened(response, request.path)
     }
+
+    /// An operator's request that has waited for so long may have been given up, and made again at another replica. What it asks for
+    /// may be wrong by now, so it is not begun.
+    private static let punctuality: Duration = .seconds(3)
+    private static let late = BrokerError(
+        .retryableError,
+        "The broker stood still while this request waited, so nothing was done. Ask again if that is still wanted.",
+        retryAfter: 1)
 
     private func opened(_ response: Response, _ path: String) -> Response {
         var response = response

@@ -48,15 +48,15 @@ package final class CredentialsWriter: Sendable {
     }
 
     /// After this time, a request may have been given up, and its caller may have gone on at another replica. So it changes only what
-    /// has not been changed since it came.
-    private static let punctuality: Duration = .seconds(10)
+    /// has not been changed since it came. A server notices that its process has stood still for so long.
+    private static let punctuality: Duration = .seconds(3)
     private static let late = BrokerError(
         .conflict,
         "The credentials were changed while this request was waiting. Look at them, and ask again if that is still wanted."
     )
 
     private func isLate(_ arrival: MonotonicInstant?, for current: CredentialsSnapshot) -> Bool {
-        guard let arrival, current.version > 0, arrival.duration(to: time.monotonic) > Self.punctuality else {
+        guard let arrival, current.version > 0, arrival.duration(to: time.monotonic) >= Self.punctuality else {
             return false
         }
         return VersionSource.time(of: current.version) > time.timeOfDay(at: arrival)
@@ -135,6 +135,7 @@ package final class CredentialsWriter: Sendable {
                 record = record.waiting(for: waiting(earlier), since: current.heldVersion)
             } else if origin != .set {
                 dropped = self.records.keepRefreshToken(in: &record, of: self.newest(current, id), id)
+                if record.granted?.refreshToken == nil { record.endedBefore = current.record.ended }
             } else if held.refreshToken == nil, current.record.held?.refreshToken != nil {
                 // The caller says what is stored from now on.
                 dropped = .set
