@@ -254,9 +254,10 @@ final class ClientTrials: Sendable {
             verdict = credentials.verdict(ClientVerdict.init(ofClientCredentials:status:))
         }
         if case .refused = verdict { return .aboutClient }
-        guard code.answer == refusal else { return .aboutGrant }
+        // A firewall that refuses everything may do so in several ways, of which none names an error.
+        guard code.isLike(refusal) else { return .aboutGrant }
         let token = try await reply(to: .refresh(try Self.random()), client, of: tenant, at: server)
-        return token.end ?? (token.answer == refusal ? .aboutNothing : .aboutGrant)
+        return token.end ?? (token.isLike(refusal) ? .aboutNothing : .aboutGrant)
     }
 
     /// What the provider says to a made-up grant.
@@ -273,6 +274,15 @@ final class ClientTrials: Sendable {
 
         var answer: RefusedAnswer? {
             if case .refused(let status, let answer) = self { RefusedAnswer(status: status, answer) } else { nil }
+        }
+
+        /// Whether it is the same answer, or, like that one, does not show that an authorization server has looked at the grant.
+        func isLike(_ refusal: RefusedAnswer) -> Bool {
+            switch self {
+            case .granted, .silent: false
+            case .unusable: refusal.error == nil
+            case .refused(_, let answer): self.answer == refusal || answer.error == nil && refusal.error == nil
+            }
         }
 
         func verdict(_ read: (TokenErrorResponse, Int) -> ClientVerdict) -> ClientVerdict {

@@ -195,7 +195,10 @@ internal import TokenBroker
         arguments: [
             (.json(400, ""), .json(400, ""), false), (.json(400, ""), .json(400, #"{"error": "invalid_grant"}"#), true),
             (.json(400, #"{"error": "invalid_grant"}"#), .json(400, ""), true),
-            (.json(400, ""), .json(404, ""), true), (.json(403, ""), .json(400, ""), true),
+            // A firewall that refuses in several ways.
+            (.json(400, ""), .json(404, ""), false), (.json(403, ""), .json(400, ""), false),
+            (.json(403, "<p>"), .json(403, ""), false), (.json(200, "<p>"), .json(400, ""), false),
+            (.json(403, ""), .json(400, #"{"error": "invalid_grant"}"#), true),
             // An error counts whatever the status that bears it.
             (.json(200, #"{"error": "bad_verification_code"}"#), .json(400, ""), true),
             (.json(400, ""), .json(200, #"{"error": "bad_refresh_token"}"#), true),
