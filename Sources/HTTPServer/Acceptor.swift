@@ -150,11 +150,11 @@ final class Acceptor: ReadinessHandler {
 
     /// Closes one connection: of the sources with more than their share, the connection that has waited for longest; if
     /// none waits, the one of all connections that has waited for longest; if none has waited for `idleGrace`, the oldest
-    /// whose head has arrived in part; if there is none, one of the former sources' that is in use. False when there is
-    /// none of these.
+    /// whose request has not arrived, or in part; if there is none, one of the former sources' that is in use. False when
+    /// there is none of these.
     ///
-    /// A head in part has no grace: clients that send parts of heads and connect again at once could else keep the server
-    /// full of connections that are younger than the grace, and whole requests would be refused.
+    /// A request in part has no grace: clients that send nothing, or parts of requests, and connect again at once could else
+    /// keep the server full of connections that are younger than the grace, and whole requests would be refused.
     private func makeRoom() -> Bool {
         let sources = connectionCount.sourcesOverShare
         var inUse: Connection?
@@ -170,7 +170,7 @@ final class Acceptor: ReadinessHandler {
             evict(waiting)
             return true
         }
-        if let unfinished = server.connections.searchUnfinishedHead(at: loop.now) {
+        if let unfinished = server.connections.searchUnfinished(at: loop.now) {
             evict(unfinished)
             return true
         }

@@ -235,9 +235,9 @@ final class Connection {
         }
     }
 
-    /// Whether a part of a head has arrived, and the connection waits for the rest.
-    var awaitsRestOfHead: Bool {
-        givesWay && phase == .receiving && partialHead != nil && partialContent == nil
+    /// Whether nothing of a request has arrived on a new connection, or a part of a request, and the connection waits for the rest.
+    var awaitsRestOfRequest: Bool {
+        givesWay && phase == .receiving && (partialHead != nil || partialContent != nil || wait == .firstRequest)
     }
 
     /// Whether a whole answer waits for a client that does not read: the kernel's buffers are full of answers.

@@ -120,15 +120,15 @@ struct ConnectionTable {
         return found
     }
 
-    /// The oldest connection whose head has arrived in part, and which did not begin to wait for the rest just now. Looks
-    /// at as many slots as the other searches, and the next call continues behind them.
-    mutating func searchUnfinishedHead(at now: MonotonicInstant) -> Connection? {
+    /// The oldest connection whose request has not arrived, or in part, and which did not begin to wait for the rest just now.
+    /// Looks at as many slots as the other searches, and the next call continues behind them.
+    mutating func searchUnfinished(at now: MonotonicInstant) -> Connection? {
         var found: Connection?
         var earliest = now
         for _ in 0..<min(Self.looksPerSearch, connections.count) {
             let slot = nextSearched < connections.count ? nextSearched : 0
             nextSearched = slot + 1
-            guard let connection = connections[slot], !connection.isRefused, connection.awaitsRestOfHead,
+            guard let connection = connections[slot], !connection.isRefused, connection.awaitsRestOfRequest,
                 connection.waitsSince < earliest, Self.mayGo(connection)
             else { continue }
             (found, earliest) = (connection, connection.waitsSince)
