@@ -47,8 +47,8 @@ public struct AuthConfiguration: Sendable, Equatable {
     /// the present provider. Without this, a refresh token is not sent to another issuer than the one that granted it. Default:
     /// none. At most 10.
     public var previousIssuers: [URL]
-    /// Earlier token endpoints of the same provider, likewise. They are compared where one of the two issuers is not known.
-    /// Default: none. At most 10.
+    /// Earlier token endpoints of the same provider, likewise. They are compared where one of the two issuers is not known, and
+    /// where `endpoints` names the token endpoint. Default: none. At most 10.
     public var previousTokenEndpoints: [URL]
     /// How the client authenticates at the token endpoint. Nil, the default, means the method of the kind of provider, or
     /// one that the issuer's metadata names.
@@ -60,9 +60,9 @@ public struct AuthConfiguration: Sendable, Equatable {
     /// refresh tokens are opaque texts; an ID token is verified in any case.
     public var tokenVerification: TokenVerification?
     /// What `aud` of an ID token may have beside the client identifier: 100 values at most, of 1 to 2048 bytes each. Nil, the
-    /// default, means anything where `azp` is the client identifier. With a set, also an empty one, it may have nothing else,
+    /// default, means anything where `azp` is the client identifier. With a list, also an empty one, it may have nothing else,
     /// whatever `azp` says.
-    public var trustedAudiences: Set<String>?
+    public var trustedAudiences: [String]?
     /// How long before its expiry a token is refreshed when credentials are requested: 0 to 86,400 s, whole seconds. Nil,
     /// the default, means that of the kind of provider, which is 0 unless another one is known. If the refresh fails, the
     /// present token is returned while it is valid.
@@ -116,7 +116,7 @@ public struct AuthConfiguration: Sendable, Equatable {
         issuer: URL? = nil, defaultLifetime: TokenLifetime? = nil, endpoints: Endpoints = Endpoints(),
         previousIssuers: [URL] = [], previousTokenEndpoints: [URL] = [],
         clientAuthentication: ClientAuthentication? = nil, repeatsClientID: Bool? = nil,
-        tokenVerification: TokenVerification? = nil, trustedAudiences: Set<String>? = nil,
+        tokenVerification: TokenVerification? = nil, trustedAudiences: [String]? = nil,
         refreshLeadTime: Duration? = nil, proactiveRefresh: Duration? = nil, reuseGrace: Duration? = nil,
         rotation: Rotation? = nil, accessTokenAfterRefresh: AccessTokenAfterRefresh? = nil,
         sessionEndingAnswers: [SessionEndingAnswer] = [], tokenExpiryBufferInterval: Duration = .seconds(45),

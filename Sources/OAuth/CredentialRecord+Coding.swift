@@ -22,6 +22,7 @@ extension CredentialRecord {
             json.memberIfPresent("exchanged", exchanged.map(Base64URL.encode))
             json.memberIfPresent("held_since", heldSince)
             if keepsRefreshToken { json.member("keeps_refresh_token", true) }
+            json.memberIfPresent("ended_before", endedBefore.map(Base64URL.encode))
         }
     }
 
@@ -60,6 +61,10 @@ extension CredentialRecord {
             heldSince = version
         }
         keepsRefreshToken = json["keeps_refresh_token"]?.bool ?? false
+        if let member = json["ended_before"] {
+            guard let digest = Self.digest(member) else { return nil }
+            endedBefore = digest
+        }
     }
 
     private static func digest(_ member: JSONValue) -> [UInt8]? {

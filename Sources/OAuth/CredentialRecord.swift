@@ -10,7 +10,7 @@ package struct CredentialRecord: Sendable, Equatable {
     /// The user's session that has ended. Nil while a session exists, when there was none, after a logout, and when an
     /// earlier build ended the session. Beside it, `held` is the client's, or what is left of the session (`isOver`).
     package var session: EndedSession?
-    /// When a renewal granted `held`; nil when a login granted it or an earlier build wrote the record.
+    /// When a renewal granted the access token of `held`; nil when a login granted it or an earlier build wrote the record.
     package var renewed: Timestamp?
     /// SHA-256 of the refresh token that was exchanged for `held`. Only set after the store has lost commits: it shows
     /// a replica whether a login or a logout that the store has lost came later. Nil otherwise.
@@ -23,6 +23,10 @@ package struct CredentialRecord: Sendable, Equatable {
     /// Whether a login has brought `granted` without a refresh token and has kept the one of the set before. A renewal that was
     /// under way then has spent that token, and its successor takes the token's place.
     package var keepsRefreshToken = false
+
+    /// SHA-256 of the refresh token whose refusal ended the session before the login that has brought `granted` without a refresh
+    /// token; nil elsewhere. A replica that has exchanged this token meanwhile has a successor, which takes the missing token's place.
+    package var endedBefore: [UInt8]?
 
     /// The set that may be served: the one granted last, or the one before it while that waits for its verification.
     package var held: HeldCredentials? {

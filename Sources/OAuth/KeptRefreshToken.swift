@@ -79,8 +79,12 @@ extension HeldCredentials {
     /// - Parameters:
     ///   - login: the credentials of the login.
     ///   - spent: the digest of the refresh token that was exchanged.
-    package func continues(in login: HeldCredentials, spent: [UInt8], at providers: AcceptedProviders) -> Bool {
-        guard loggedInSince == login.loggedInSince, login.refreshToken == nil || login.refreshTokenDigest == spent
+    ///   - endedBefore: the digest of the refresh token whose refusal ended the session before the login; nil for none.
+    package func continues(
+        in login: HeldCredentials, spent: [UInt8], endedBefore: [UInt8]?, at providers: AcceptedProviders
+    ) -> Bool {
+        guard loggedInSince == login.loggedInSince || endedBefore == spent,
+            login.refreshToken == nil || login.refreshTokenDigest == spent
         else {
             return false
         }

@@ -159,6 +159,8 @@ package struct PostgresConfiguration: Sendable, CustomStringConvertible {
             // In front of the operator's options: of two settings with the same name the last one counts.
             let defaults =
                 "-c statement_timeout=\(milliseconds) -c idle_in_transaction_session_timeout=\(milliseconds)"
+                // Rows that a policy hides would look like rows that were removed: an error is better.
+                + " -c row_security=off"
             if let index = options.firstIndex(where: { $0.keyword == "options" }) {
                 options[index].value = defaults + " " + options[index].value
             } else {

@@ -21,7 +21,7 @@ extension PostgresConnection {
         for (index, host) in hosts.enumerated() {
             let rest = hosts.count - index
             var share = Self.share(of: deadline, among: rest)
-            if rest > 1 { share = min(share, .after(configuration.hostTimeout)) }
+            if rest > 1 { share = min(share, .after(configuration.memory.patience(configuration.hostTimeout))) }
             do throws(PostgresError) {
                 try await connect(
                     to: configuration.targets[host], of: configuration, resolver: resolver, until: share)
@@ -31,6 +31,7 @@ extension PostgresConnection {
                 failure = error
             }
         }
+        configuration.memory.noneConnected()
         throw failure
     }
 

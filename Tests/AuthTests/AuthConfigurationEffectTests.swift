@@ -395,7 +395,7 @@ internal import Testing
             { $0.reuseGrace = .seconds(86_401) }, { $0.pinnedCertificates = [] }, { $0.pinnedCertificates = ["key"] },
             { $0.sessionEndingAnswers = [.init(status: 429, error: nil)] },
             { $0.tokenVerification?.accessToken?.leeway = .seconds(301) }, { $0.trustedAudiences = [""] },
-            { $0.trustedAudiences = Set((0...100).map { "api-\($0)" }) },
+            { $0.trustedAudiences = (0...100).map { "api-\($0)" } },
             { $0.tokenVerification?.accessToken?.algorithms = ["HS256"] },
             { $0.endpoints.token = URL(string: "ftp://provider.example") },
             { $0.previousIssuers = [URL(string: "ftp://provider.example")!] },

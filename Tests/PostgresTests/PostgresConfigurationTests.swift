@@ -54,7 +54,8 @@ internal import Testing
         #expect(configuration.connectTimeout == .seconds(7))
         #expect(
             Self.value("options", configuration)
-                == "-c statement_timeout=5000 -c idle_in_transaction_session_timeout=5000 -csearch_path=broker")
+                == "-c statement_timeout=5000 -c idle_in_transaction_session_timeout=5000 -c row_security=off -csearch_path=broker"
+        )
     }
 
     @Test func `among several hosts one is wanted that takes writes`() throws {

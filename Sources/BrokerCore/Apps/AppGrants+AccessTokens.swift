@@ -13,6 +13,8 @@ extension AppGrants {
         let version: Int64
         /// Whether the provider has given it for this request.
         let isRenewed: Bool
+        /// Why the sessions of another login than that of these credentials end.
+        let ending: BrokerEvent.SessionEnd
     }
 
     /// The access token for a refresh.
@@ -59,7 +61,7 @@ extension AppGrants {
         // The credentials that are served, and not those that the store has by now, so that no other login's token is given.
         guard session.owner.isOf(given.held) else {
             if sessions.mayBeOutdated { throw AppSessions.lostCommits }
-            try await sessions.end(session, by: .replaced)
+            try await sessions.end(session, by: given.ending)
             throw .invalidRefreshToken
         }
         return given
@@ -92,6 +94,12 @@ extension AppGrants {
         return try await given(id, of: client, minimum)
     }
 
+    /// Why the sessions of another login end than that which the record has.
+    static func ending(_ record: CredentialRecord) -> BrokerEvent.SessionEnd {
+        if record.isOver { return BrokerEvent.SessionEnd(record.session?.cause ?? .revoked) }
+        return record.held?.level == .user ? .replaced : .logout
+    }
+
     private func given(
         _ id: CredentialsID, of client: AppClient, _ minimum: Duration
     ) async throws(AppError) -> Given {
@@ -105,7 +113,8 @@ extension AppGrants {
             }
             return Given(
                 held: held, version: answer.snapshot.heldVersion,
-                isRenewed: answer.outcome == .renewed || answer.outcome == .joined)
+                isRenewed: answer.outcome == .renewed || answer.outcome == .joined,
+                ending: Self.ending(answer.snapshot.record))
         } catch {
             throw AppError(error)
         }

@@ -103,19 +103,28 @@ extension AppGrants {
                 record.id.tenant == tenant
             else { return false }
             let key = try BiometricKey(record)
+            // Before the key, so that a process which ends here leaves the key for another try.
+            try await endSessions(begunWith: keyID, key, of: tenant)
             try await sessions.remove(record.id)
-            var after: String?
-            repeat {
-                let (page, next) = try await sessions.list(
-                    of: tenant, storageKey: key.storageKey, after: after, limit: Self.page)
-                for session in page where session.begunWith.map({ WireText($0) == keyID }) ?? false {
-                    _ = try await sessions.end(session.recordID, by: .revoked)
-                }
-                after = next
-            } while after != nil
+            // Those that began with the key meanwhile.
+            try await endSessions(begunWith: keyID, key, of: tenant)
             return true
         } catch {
             throw BrokerError(error)
         }
+    }
+
+    private func endSessions(
+        begunWith keyID: WireText, _ key: BiometricKey, of tenant: TenantName
+    ) async throws(StoreError) {
+        var after: String?
+        repeat {
+            let (page, next) = try await sessions.list(
+                of: tenant, storageKey: key.storageKey, after: after, limit: Self.page)
+            for session in page where session.begunWith.map({ WireText($0) == keyID }) ?? false {
+                _ = try await sessions.end(session.recordID, by: .revoked)
+            }
+            after = next
+        } while after != nil
     }
 }

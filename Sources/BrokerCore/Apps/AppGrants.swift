@@ -232,7 +232,6 @@ package final class AppGrants: Sendable {
                 of: id, client: client, userID: beginning.userID, login: held.loggedInSince, token: token,
                 now: time.now, version: sessions.records.nextVersion(after: 0), deviceKey: beginning.deviceKey,
                 begunWith: beginning.begunWith, deviceInfo: beginning.deviceInfo)
-            session.givenToken = Self.digest(of: held)
             session.biometricKey = beginning.biometricKey
             return Begun(session: session, answer: answer(held, token))
         } catch {
@@ -264,11 +263,9 @@ package final class AppGrants: Sendable {
                 }
                 // A logout that came first has not found the session, and one that comes from now on does. The app does not
                 // know the session yet, so nothing is lost if this process ends here.
-                let standing = try await sessions.records.reread(session.credentialsID).record.held
-                let isLoggedIn = standing.map(session.owner.isOf) ?? false
-                if !isLoggedIn {
-                    _ = try await sessions.end(session.recordID, by: standing?.level == .user ? .replaced : .logout)
-                }
+                let standing = try await sessions.records.reread(session.credentialsID).record
+                let isLoggedIn = standing.held.map(session.owner.isOf) ?? false
+                if !isLoggedIn { _ = try await sessions.end(session.recordID, by: Self.ending(standing)) }
                 sessions.unanswered.forget(digest)
                 return isLoggedIn
             } catch .conflict {
@@ -298,18 +295,16 @@ package final class AppGrants: Sendable {
         _ session: AppSession, _ token: AppSessionToken, _ client: AppClient, _ given: Given
     ) async throws(AppError) -> SecretBytes? {
         let held = given.held
-        let digest = Self.digest(of: held)
         var next = session
         next.lastUsed = time.now
         next.login = session.login ?? held.loggedInSince
-        next.givenToken = digest
         // A client that counts a short token as over comes again with each of its calls: it need not store a new refresh token
         // each time.
         guard client.settings.rotatesRefreshTokens, given.isRenewed || !isShort(held) else {
             let answer = answer(held, nil)
             if !session.has(token) {
                 (next.secretDigest, next.generation) = (token.secretDigest, token.generation)
-            } else if !sessions.isDue(session, givenToken: digest) {
+            } else if !sessions.isDue(session) {
                 return answer
             }
             do throws(StoreError) {
@@ -366,10 +361,6 @@ package final class AppGrants: Sendable {
     }
 
     // MARK: Answers
-
-    private static func digest(of held: HeldCredentials) -> [UInt8] {
-        held.accessToken.withRevealed { SHA256.digest($0) }
-    }
 
     /// The body of the answer to an app that has begun a session.
     /// - Parameter code: for the app that it lets in; nil for none.

@@ -59,8 +59,6 @@ package struct AppSession: Cacheable, Equatable {
     /// The tokens that were replaced, the last one first: that one for as long as the session, and those before it for
     /// `Replaced.memory`, `Replaced.most` of them in all.
     private(set) var replaced: [Replaced] = []
-    /// SHA-256 of the access token that the app got last.
-    var givenToken: [UInt8]?
     package var deviceKey: DeviceKey?
     package var biometricKey: BiometricKey?
     /// The key of the biometric key's record that the session was begun with; nil for another beginning.
@@ -150,7 +148,6 @@ extension AppSession {
                     for token in replaced.dropFirst() { json.object { token.encode(to: &$0) } }
                 }
             }
-            json.memberIfPresent("given_token", givenToken.map { Base64URL.encode($0) })
             if let deviceKey {
                 json.name("device_key")
                 json.object { json in
@@ -191,7 +188,6 @@ extension AppSession {
         generation = json["generation"]?.integer.flatMap { UInt32(exactly: $0) } ?? 0
         let last = json["previous"].map { [$0] } ?? []
         replaced = (last + (json["earlier"]?.array ?? [])).compactMap { Replaced($0) }
-        givenToken = json["given_token"]?.string.flatMap { Base64URL.decode($0.text) }
         if let key = json["device_key"], let jwk = key["jwk"]?.string, let thumbprint = key["thumbprint"]?.string {
             deviceKey = DeviceKey(jwk: Array(jwk.utf8), thumbprint: thumbprint.text)
         }

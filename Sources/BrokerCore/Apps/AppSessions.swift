@@ -207,8 +207,8 @@ package final class AppSessions: Sendable {
     // MARK: Writing
 
     /// Whether a session that goes on with its refresh token is to be written again.
-    func isDue(_ session: AppSession, givenToken: [UInt8]) -> Bool {
-        session.givenToken != givenToken || session.lastUsed.duration(to: time.now) >= Self.useInterval
+    func isDue(_ session: AppSession) -> Bool {
+        session.lastUsed.duration(to: time.now) >= Self.useInterval
     }
 
     /// Writes a session in place of exactly the version that was read.

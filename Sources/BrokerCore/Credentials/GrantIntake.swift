@@ -142,7 +142,8 @@ package struct GrantIntake: Sendable {
         guard let waiting = current.record.waiting, let set = current.record.granted, waiting.login == login,
             waiting.origin == origin
         else { return try await records.commit([removal]) }
-        let revocation = set.mayShareGrant(with: waiting.earlier) ? [] : revocations.revocation(of: set, id, of: tenant)
+        let mayBeShared = set.refreshToken == nil || set.mayShareGrant(with: waiting.earlier)
+        let revocation = mayBeShared ? [] : revocations.revocation(of: set, id, of: tenant)
         _ = try await records.write(
             GrantVerification.record(refusing: current.record), id, over: current,
             alongside: [removal] + revocation
@@ -153,13 +154,7 @@ package struct GrantIntake: Sendable {
     /// Whether the stored credentials may be of the same grant as those of a login that were dropped, so that a revocation would end
     /// their session. Also true where the store does not answer.
     func isHeld(_ grant: Grant, _ id: CredentialsID) async -> Bool {
-        do throws(StoreError) {
-            let stored = try await renewer.records.reread(id).record
-            return [stored.granted, stored.waiting?.earlier].contains { grant.credentials.mayShareGrant(with: $0) }
-        } catch {
-            renewer.records.report(error, id)
-            return true
-        }
+        await renewer.records.mayHold(grantOf: grant.credentials, id)
     }
 
     private func verify(_ stored: CredentialsSnapshot, _ id: CredentialsID) async throws(BrokerError) -> Outcome {

@@ -61,18 +61,6 @@ extension RevocationJob {
         try await vault.commit([await outcome(of: unsettled, taken)])
     }
 
-    /// Whether the stored session may be of the same grant as what a login was granted that nothing uses: a revocation would end it.
-    /// Also true where the store does not answer.
-    private func isOfStoredGrant(_ granted: HeldCredentials, _ id: CredentialsID) async -> Bool {
-        do throws(StoreError) {
-            let stored = try await records.reread(id).record
-            return [stored.granted, stored.waiting?.earlier].contains { granted.mayShareGrant(with: $0) }
-        } catch {
-            records.report(error, id)
-            return true
-        }
-    }
-
     /// What is to become of the record of a code that this process has taken over.
     private func outcome(of unsettled: UnsettledCode, _ taken: OpenRecord) async -> VaultChange {
         let id = CredentialsID(tenant: taken.id.tenant, storageKey: unsettled.storageKey)
@@ -89,7 +77,7 @@ extension RevocationJob {
             guard server.canRevoke else { return removal }
             let held = HeldCredentials(
                 granted: response, level: .user, to: tenant.configuration.client, by: server, now: time.now)
-            if await isOfStoredGrant(held, id) { return removal }
+            if await records.mayHold(grantOf: held, id) { return removal }
             let pending = PendingRevocation(storageKey: id.storageKey, credentials: held, loggedOut: time.now)
             return .replace(
                 Self.record(

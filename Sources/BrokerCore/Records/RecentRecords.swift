@@ -29,11 +29,18 @@ final class RecentRecords: Sendable {
     /// Nil where no other process writes to the store.
     private let loginEntries: ExpiringTable<RecordID, OpenRecord>?
     private let settingEntries: ExpiringTable<RecordID, Change>?
+    /// Those of biometric keys, which apps make and operators do not: they push out nothing else.
+    private let biometricEntries: ExpiringTable<RecordID, Change>?
 
     /// - Parameter span: for how long records are kept; zero keeps none.
     init(span: Duration, time: any Time) {
         loginEntries = span > .zero ? ExpiringTable(validity: span, capacity: 8192, time: time) : nil
         settingEntries = span > .zero ? ExpiringTable(validity: span, capacity: 8192, time: time) : nil
+        biometricEntries = span > .zero ? ExpiringTable(validity: span, capacity: 8192, time: time) : nil
+    }
+
+    private func entries(of kind: RecordKind) -> ExpiringTable<RecordID, Change>? {
+        kind == .biometricKey ? biometricEntries : settingEntries
     }
 
     /// This process has committed the changes.
@@ -42,10 +49,14 @@ final class RecentRecords: Sendable {
             switch change {
             case .insert(let record), .replace(let record, _, _):
                 if Self.loginKinds.contains(record.id.kind) { loginEntries?.set(record.id, record) }
-                if Self.settingKinds.contains(record.id.kind) { settingEntries?.set(record.id, .stored(record)) }
+                if Self.settingKinds.contains(record.id.kind) {
+                    entries(of: record.id.kind)?.set(record.id, .stored(record))
+                }
             case .remove(let id, let version):
                 if Self.loginKinds.contains(id.kind) { loginEntries?.remove(id) }
-                if Self.settingKinds.contains(id.kind) { settingEntries?.set(id, .removed(id, version: version)) }
+                if Self.settingKinds.contains(id.kind) {
+                    entries(of: id.kind)?.set(id, .removed(id, version: version))
+                }
             default: break
             }
         }
@@ -70,7 +81,7 @@ final class RecentRecords: Sendable {
     /// Another process has changed the record.
     /// - Parameter version: nil where it was removed. That this process has removed it is remembered.
     func forgetSetting(_ id: RecordID, olderThan version: Int64?) {
-        settingEntries?.remove(id) { change in
+        entries(of: id.kind)?.remove(id) { change in
             switch change {
             case .stored(let record): version.map { $0 > record.version } ?? true
             case .removed(_, let removed): version.map { $0 > removed } ?? false
@@ -82,6 +93,7 @@ final class RecentRecords: Sendable {
     func forget(_ tenant: TenantName) {
         loginEntries?.removeAll { id in id.tenant == tenant }
         settingEntries?.removeAll { id in id.tenant == tenant && id.kind != .tenant }
+        biometricEntries?.removeAll { id in id.tenant == tenant }
         settingEntries?.remove(RecordID(.tenant, tenant)) { change in
             if case .stored = change { return true }
             return false
@@ -91,8 +103,8 @@ final class RecentRecords: Sendable {
     // MARK: Looking up
 
     var logins: [OpenRecord] { loginEntries?.values ?? [] }
-    /// In the order in which they were made.
-    var settings: [Change] { settingEntries?.values ?? [] }
+    /// Those of each kind in the order in which they were made.
+    var settings: [Change] { (settingEntries?.values ?? []) + (biometricEntries?.values ?? []) }
 }
 
 /// Stores the records of logins again that the store has lost with its last commits. Else a login that has ended would be pending

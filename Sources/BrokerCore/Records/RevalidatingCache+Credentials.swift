@@ -27,7 +27,9 @@ extension CredentialsSnapshot {
     fileprivate var memorySize: Int {
         let fields = MemoryLayout.size(ofValue: record) + MemoryLayout.size(ofValue: bytes) + 4 * 8
         var sum = MemorySize.allocation(16 + fields)
-        sum += MemorySize.bytes(record.ended?.count ?? 0) + MemorySize.bytes(record.exchanged?.count ?? 0)
+        for digest in [record.ended, record.exchanged, record.endedBefore] {
+            sum += MemorySize.bytes(digest?.count ?? 0)
+        }
         sum += MemorySize.secret(bytes)
         // The tokens of a set that waits for its verification are not in the encoded answer.
         if let granted = record.granted { sum += Self.memorySize(granted, hasToken: !isPlain || record.waiting != nil) }

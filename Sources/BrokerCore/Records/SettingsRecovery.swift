@@ -115,7 +115,7 @@ struct SettingsRecovery: RestoredRecords {
                 changed.append((record.id, record.version))
             case .removed(let id, _):
                 guard let stored, Self.isLost(change, stored) else { continue }
-                if id.kind == .tenant { return try await removeTenant(id.tenant) }
+                if id.kind == .tenant { return try await removeTenant(id, version: stored) }
                 changes.append(.remove(id, version: stored))
                 if id.kind == .client { changes.append(sessionEnding(of: id)) }
                 ended.append((id, id.isOfEarlierSecret ? stored : .max))
@@ -137,9 +137,10 @@ struct SettingsRecovery: RestoredRecords {
         return true
     }
 
-    private func removeTenant(_ tenant: TenantName) async throws(StoreError) -> Bool {
-        try await vault.commit([.removeAll(tenant)])
-        records.bus.announce(removalOf: tenant)
+    /// - Parameter version: that was compared. A tenant that was made anew has a higher one.
+    private func removeTenant(_ id: RecordID, version: Int64) async throws(StoreError) -> Bool {
+        try await vault.commit([.remove(id, version: version), .removeAll(id.tenant)])
+        records.bus.announce(removalOf: id.tenant)
         return true
     }
 

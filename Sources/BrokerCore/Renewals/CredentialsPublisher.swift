@@ -202,15 +202,17 @@ final class CredentialsPublisher: Sendable {
         guard stored.version > publication.base, stored.record.waiting == nil, let login = stored.record.granted,
             let spent = publication.spent, let granted = publication.record.granted,
             let successor = granted.refreshToken, granted.refreshTokenDigest != spent,
-            stored.record.keepsRefreshToken || login.refreshToken == nil && stored.record.isAct,
-            granted.continues(in: login, spent: spent, at: records.acceptedProviders(by: login, publication.id))
+            stored.record.keepsRefreshToken || stored.record.endedBefore == spent,
+            granted.continues(
+                in: login, spent: spent, endedBefore: stored.record.endedBefore,
+                at: records.acceptedProviders(by: login, publication.id))
         else { return nil }
         var record = stored.record
         record.granted = login.havingRefreshToken(of: granted)
             .renewing(refreshToken: successor, usableFrom: granted.refreshableFrom)
         record.granted?.proof.refreshToken = publication.record.waiting == nil && granted.proof.refreshToken
         record.keepsRefreshToken = true
-        record.renewed = publication.record.renewed
+        record.endedBefore = nil
         record.heldSince = stored.heldVersion
         return record
     }

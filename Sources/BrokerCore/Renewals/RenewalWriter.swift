@@ -124,7 +124,8 @@ struct RenewalWriter {
         let now = renewer.time.now
         renewer.log.warning("refresh_token_kept", request.logFields)
         let from = delay > .zero ? now.advanced(by: delay) : nil
-        var record = CredentialRecord(held: held.renewing(refreshToken: successor, usableFrom: from), renewed: now)
+        var record = CredentialRecord(
+            held: held.renewing(refreshToken: successor, usableFrom: from), renewed: basis.snapshot.record.renewed)
         record.heldSince = basis.snapshot.heldVersion
         return record
     }

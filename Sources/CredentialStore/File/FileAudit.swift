@@ -70,9 +70,10 @@ final class FileAudit {
     }
 
     /// Reserves room for the addition, before the commit takes place: a committed change must not fail for lack of room.
-    func reserve(_ addition: Addition) throws(SystemError) {
+    /// - Parameter sparingly: whether to reserve no more than the addition takes, because the disk is full.
+    func reserve(_ addition: Addition, sparingly: Bool) throws(SystemError) {
         if let known = ends[WireText(addition.path)], addition.end <= known.reserved { return }
-        var kept = addition.end + Self.roomStep
+        var kept = sparingly ? addition.end : addition.end + Self.roomStep
         do throws(SystemError) {
             try files.directory.reserve(addition.path, upTo: kept)
         } catch {

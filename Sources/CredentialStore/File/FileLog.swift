@@ -75,11 +75,12 @@ final class FileLog {
     /// Reserves room for the addition in a file: the last segment, or the draft of a new segment. To be called before
     /// the commit takes place: a committed change must not fail for lack of room, because reads wait until it has been
     /// made.
-    func reserve(_ addition: Addition, in path: String) throws(SystemError) {
+    /// - Parameter sparingly: whether to reserve no more than the addition takes, because the disk is full.
+    func reserve(_ addition: Addition, in path: String, sparingly: Bool) throws(SystemError) {
         let end = addition.offset + addition.bytes.count
         if path == reserved.path, end <= reserved.end { return }
         // Reserves the whole segment, so that most additions need no call.
-        var kept = max(end, Self.segmentCount)
+        var kept = sparingly ? end : max(end, Self.segmentCount)
         do throws(SystemError) {
             try files.directory.reserve(path, upTo: kept)
         } catch {

@@ -177,12 +177,14 @@ extension FileRecords {
 
     private func step(for addition: FileLog.Addition) throws(FileStoreError) -> Step {
         if addition.offset > 0 {
-            try files.onDisk { () throws(SystemError) in try log.reserve(addition, in: addition.path) }
+            try files.onDisk { () throws(SystemError) in
+                try log.reserve(addition, in: addition.path, sparingly: !reserve.isWhole)
+            }
             return Step(change: addition.change)
         }
         let draft = writer.newDraft()
         try files.onDisk { () throws(SystemError) in
-            try log.reserve(addition, in: draft)
+            try log.reserve(addition, in: draft, sparingly: !reserve.isWhole)
             try files.directory.append(addition.bytes, to: draft, at: 0)
         }
         return Step(change: addition.change, draft: draft)
@@ -191,7 +193,7 @@ extension FileRecords {
     private func step(for block: FileAudit.Addition) throws(FileStoreError) -> Step {
         try files.onDisk { () throws(SystemError) in
             try writer.makeDirectory(AuditFrame.directoryName)
-            try audit.reserve(block)
+            try audit.reserve(block, sparingly: !reserve.isWhole)
         }
         return Step(change: block.change)
     }

@@ -14,8 +14,8 @@ enum PostgresCommit {
     /// One statement, which is a transaction by itself with the one that makes it durable. It affects one row, or is in
     /// conflict.
     case alone(PostgresCommand)
-    /// A whole transaction, with its COMMIT at `end`, behind `makeDurable`. The statement at `decisive` returns or affects one row, or is in
-    /// conflict; then the other statements have no effect. With nil no conflict is possible.
+    /// A whole transaction, with its COMMIT at `end`, behind `makeDurable`. The statement at `decisive` returns or affects one row,
+    /// or is in conflict; then the other statements have no effect. With nil no conflict is possible.
     case inOne([PostgresCommand], decisive: Int?, end: Int)
     /// The beginning of a transaction, in which each statement of `decisive` must affect one row or is in conflict; and
     /// the rest, with the COMMIT at `end`, behind `makeDurable`.

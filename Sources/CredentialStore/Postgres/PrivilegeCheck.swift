@@ -7,7 +7,7 @@ internal import Synchronization
 final class PrivilegeCheck: Sendable {
     /// Whether the server has refused the question.
     private let isRefused = Atomic<Bool>(false)
-    /// Whether this process has written to the audit log or read it. Otherwise its table is not needed.
+    /// Whether this process has written to the audit log. Otherwise its table is not needed.
     private let usesAudit = Atomic<Bool>(false)
 
     /// The audit log is used.

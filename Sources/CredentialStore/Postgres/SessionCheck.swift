@@ -9,6 +9,8 @@ internal import Synchronization
 final class SessionCheck: Sendable {
     /// Whether the server has refused the question, because it has no standbys of this kind.
     private let isRefused = Atomic<Bool>(false)
+    /// Whether the role may not end the sessions of a pooler.
+    private let mayNotEnd = Atomic<Bool>(false)
     private let usesPooler: Bool
 
     init(usesPooler: Bool) {
@@ -18,12 +20,18 @@ final class SessionCheck: Sendable {
     /// - Throws: `.connectionFailed` with the state 25006 at a standby.
     func ask(_ connection: PostgresConnection, until deadline: MonotonicInstant) async throws(PostgresError) {
         if isRefused.load(ordering: .relaxed) { return }
+        let endsSession = usesPooler && !mayNotEnd.load(ordering: .relaxed)
         do throws(PostgresError) {
-            let statement = usesPooler ? Statements.endSessionAtStandby : Statements.isStandby
+            let statement = endsSession ? Statements.endSessionAtStandby : Statements.isStandby
             if try await connection.execute(statement, until: deadline).first?.boolean(0) != true { return }
         } catch {
             switch error {
             case .server(let sqlstate) where LineageWatch.isRefusal(sqlstate):
+                // Without the privilege to end it, the session of a standby is not used, but the pooler may lend it again.
+                if endsSession {
+                    mayNotEnd.store(true, ordering: .relaxed)
+                    return try await ask(connection, until: deadline)
+                }
                 return isRefused.store(true, ordering: .relaxed)
             // A pooler passes on why the server has ended the session, or closes the connection.
             case .server("57P01") where usesPooler, .server("08P01") where usesPooler, .connectionLost where usesPooler:

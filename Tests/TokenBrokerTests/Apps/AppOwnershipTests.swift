@@ -106,6 +106,23 @@ internal import TokenBroker
         #expect(causes == (users.goesOn ? [] : ["replaced"]))
     }
 
+    /// The app's own refresh finds out, while the provider's token at hand lives.
+    @Test func `a session whose login the provider has ended ends as revoked`() async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant("t1", #"{\#(BrokerHarness.oidc)"client_id": "c1"}"#)
+        await broker.makeClient()
+        let code = await broker.appCode(token: BrokerHarness.token("access-1", refresh: "refresh-1", expiresIn: 3600))
+        let session = try #require(await broker.exchange(code).json["refresh_token"]?.text)
+        broker.time.advance(by: .seconds(3400))
+        broker.transport.enqueue(.json(400, #"{"error": "invalid_grant"}"#))
+        let answer = await broker.refresh(session)
+        _ = await broker.broker.core.sessionEndings.handleAllDue()
+        #expect(Self.error(await broker.refresh(session)) == "invalid_grant", "\(answer.text)")
+        #expect(await broker.sessions().isEmpty)
+        let causes = try await broker.events(named: "session.ended", of: TenantName("t1")!).map { $0["cause"]?.text }
+        #expect(causes == ["revoked"])
+    }
+
     @Test func `the session of the later login goes on, also when both came in the same millisecond`() async throws {
         let broker = try await Self.broker()
         let first = try await Self.session(broker, 1, nil)
