@@ -71,7 +71,10 @@ package struct TokenResponse: Sendable, Equatable {
     }
 
     /// Whether something of the text was replaced because it could not be read.
-    private static func isRepaired(_ text: WireText) -> Bool { text.contains("\u{fffd}") }
+    private static func isRepaired(_ text: WireText) -> Bool {
+        let (bytes, replacement) = (Array(text.utf8), Array("\u{fffd}".utf8))
+        return bytes.indices.contains { bytes[$0...].starts(with: replacement) }
+    }
 
     private static let refreshTokenName: WireText = "refresh_token"
 

@@ -67,9 +67,19 @@ import Testing
         #expect(parse(body) == nil)
     }
 
-    @Test func `bytes that are not UTF-8 are refused`() {
-        let body = Array(#"{"access_token":"at-1","scope":""#.utf8) + [0xff] + Array(#""}"#.utf8)
-        #expect(TokenResponse(body: body, askedAt: Sample.now) == nil)
+    /// The member with the bytes, and whether the answer is read all the same.
+    @Test(arguments: [
+        ("access_token", false), ("refresh_token", false), ("token_type", false), ("scope", true), ("name", true),
+    ])
+    func `bytes that are not UTF-8 are refused in what is used`(member: String, isRead: Bool) {
+        var members = ["access_token": Array("at-1".utf8), "token_type": Array("Bearer".utf8)]
+        members[member, default: []] += [0xff]
+        let body = members.map { Array("\"\($0.key)\":\"".utf8) + $0.value + Array("\"".utf8) }
+        let response = TokenResponse(
+            body: Array("{".utf8) + Array(body.joined(separator: Array(",".utf8))) + Array("}".utf8),
+            askedAt: Sample.now)
+        #expect((response != nil) == isRead)
+        #expect(response?.scopes?.values.isEmpty ?? true)
     }
 
     @Test(arguments: [31, 32])

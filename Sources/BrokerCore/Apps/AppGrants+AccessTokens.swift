@@ -96,7 +96,7 @@ extension AppGrants {
 
     /// Why the sessions of another login end than that which the record has.
     static func ending(_ record: CredentialRecord) -> BrokerEvent.SessionEnd {
-        if record.isOver { return BrokerEvent.SessionEnd(record.session?.cause ?? .revoked) }
+        if let session = record.session { return BrokerEvent.SessionEnd(session.cause) }
         return record.held?.level == .user ? .replaced : .logout
     }
 

@@ -1,5 +1,7 @@
 internal import BrokerTesting
+internal import ExternalText
 internal import HTTPCodec
+internal import JSON
 internal import Testing
 
 /// Requests that waited in the sockets of a process which stood still, and whose callers may have gone on at another replica.

@@ -140,10 +140,10 @@ internal import TokenBroker
             })
         #expect(await broker.callback("code=c-1&state=\(login.state)").status == 200)
         for _ in 0..<2 {
-            await broker.set("a1", refresh: "r1")
+            await broker.set("a1", refresh: "r1", clientID: "c 1")
             let answer = await broker.call(.delete, "/credentials?revoke=true", tenant: "t1")
             #expect(answer.fields["Token-Revocation"] == "revoked")
-            await broker.set("a1", refresh: "r1")
+            await broker.set("a1", refresh: "r1", clientID: "c 1")
             #expect(await broker.get("policy=local_force_refresh").token == "a1")
         }
         let seen = broker.transport.seen.dropFirst()

@@ -170,9 +170,21 @@ internal import TokenBroker
         #expect(await broker.get("policy=local_force_refresh").token == "access-2")
     }
 
-    @Test func `a token endpoint that moves under one issuer is the same provider's`() async throws {
+    /// The metadata of one issuer may move it. An operator who names another one may have mistaken it.
+    @Test func `a token endpoint that a tenant moves under one issuer is the same provider's where it is declared`()
+        async throws
+    {
         let broker = try await Self.loggedIn(Self.oidc("old.example", issuer: "https://op.example"))
         await Self.configure(broker, Self.oidc("new.example", issuer: "https://op.example"))
+        #expect(await broker.status().differences == ["token_endpoint"])
+        broker.time.advance(by: .seconds(3600))
+        #expect(await broker.get().level == "basic")
+        #expect(Self.receivers(of: "refresh-1", broker) == [])
+        #expect(try await broker.quarantined() == nil)
+        await Self.configure(
+            broker,
+            Self.oidc("new.example", issuer: "https://op.example")
+                + #", "previous_token_endpoints": ["https://old.example/t"]"#)
         #expect(await broker.status().differences == nil)
         broker.transport.enqueue(.json(200, BrokerHarness.token("access-2", refresh: "refresh-2")))
         #expect(await broker.get("policy=local_force_refresh").token == "access-2")
