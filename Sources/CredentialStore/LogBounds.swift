@@ -1,7 +1,7 @@
 /// The bounds of the log.
 package struct LogBounds: Sendable, Equatable {
-    /// The highest sequence that trimming has removed; 0 when it has removed none. A reader that has read up to a lower
-    /// one may have missed entries.
+    /// The highest sequence that trimming has removed because of its age; 0 when it has removed none. A reader that has
+    /// read up to a lower one may have missed entries.
     package var trimmed: Int64
     /// The highest sequence that an entry has had; 0 when the log never had one.
     package var last: Int64
@@ -10,7 +10,4 @@ package struct LogBounds: Sendable, Equatable {
         self.trimmed = trimmed
         self.last = last
     }
-
-    /// The highest sequence that is not among the newest `count`.
-    func floor(keeping count: Int) -> Int64 { last - Int64(max(0, count)) }
 }

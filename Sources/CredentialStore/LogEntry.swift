@@ -53,17 +53,29 @@ package typealias OpenLogEntry = LogEntry<SecretBytes>
 package typealias PlacedLogEntry = PlacedEntry<[UInt8]>
 
 /// An entry as the vault reads it from the log. The content is nil when it does not open: it was altered or moved, or
-/// its key is not configured. Retrying cannot help; an operator must look.
+/// its key is not configured. Retrying cannot help; an operator must look. The content of a marker is empty.
 package typealias VaultLogEntry = PlacedEntry<SecretBytes?>
+
+extension VaultLogEntry {
+    /// Whether it only marks where entries of its tenant are missing; see `StoredLogEntry.isMarker`.
+    package var isMarker: Bool { entry.content?.isEmpty ?? false }
+}
 
 extension LogEntry where Content == [UInt8] {
     package init(tenant: TenantName, key: String, version: Int64, time: Timestamp, sealed: [UInt8]) {
         self.init(tenant: tenant, key: key, version: version, time: time, content: sealed)
     }
 
-    /// The sealed content.
+    /// The sealed content. Only that of a marker is empty.
     package var sealed: [UInt8] {
         get { content }
         set { content = newValue }
     }
+
+    /// Whether it only marks a place: `RecordStore.trimLog` has removed this entry's content, and every older entry of
+    /// its tenant, because there were too many. A reader of the tenant that comes from before it has missed entries.
+    package var isMarker: Bool { content.isEmpty }
+
+    /// The marker in the place of the entry.
+    var marker: StoredLogEntry { with(content: []) }
 }

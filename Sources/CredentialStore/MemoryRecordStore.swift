@@ -144,10 +144,9 @@ package final class MemoryRecordStore: RecordStore {
 
     package func trimLog(before time: Timestamp, keeping count: Int, limit: Int) async throws(StoreError) -> Int {
         contents.withLock { contents in
-            let floor = contents.bounds.floor(keeping: count)
-            let old = contents.log.prefix(limit).prefix { $0.sequence <= floor || $0.entry.time < time }
-            contents.trim(old.count)
-            return old.count
+            let old = contents.log.prefix(max(0, limit)).prefix { $0.entry.time < time }.count
+            contents.trim(old)
+            return old + contents.thin(keeping: count, limit: max(0, limit) - old)
         }
     }
 
@@ -240,6 +239,31 @@ package final class MemoryRecordStore: RecordStore {
             guard count > 0 else { return }
             bounds.trimmed = log[count - 1].sequence
             log.removeFirst(count)
+        }
+
+        /// Removes up to `limit` of the entries that are too many. Returns how many were removed.
+        mutating func thin(keeping count: Int, limit: Int) -> Int {
+            if log.count <= count { return 0 }
+            var counts: [TenantName: Int] = [:]
+            for placed in log where !placed.entry.isMarker { counts[placed.entry.tenant, default: 0] += 1 }
+            let total = counts.values.reduce(0, +)
+            let surplus = LogShares.surplus(of: counts, keeping: max(count, total - limit))
+            if surplus.isEmpty { return 0 }
+            var left = surplus
+            var kept: [PlacedLogEntry] = []
+            for var placed in log {
+                guard let others = left[placed.entry.tenant], others > 0 else {
+                    kept.append(placed)
+                    continue
+                }
+                if placed.entry.isMarker { continue }
+                left[placed.entry.tenant] = others - 1
+                guard others == 1 else { continue }
+                placed.entry = placed.entry.marker
+                kept.append(placed)
+            }
+            log = kept
+            return surplus.values.reduce(0, +)
         }
 
         /// Keeps the lease's times: a commit that writes the record anew goes on with them.

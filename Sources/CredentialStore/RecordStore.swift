@@ -90,9 +90,14 @@ package protocol RecordStore: AuditReading {
     /// The bounds of the log, including the entries whose commit was complete before the call.
     func logBounds() async throws(StoreError) -> LogBounds
 
-    /// Removes up to `limit` entries from the old end of the log: those whose time is before `time`, and those whose
-    /// sequence is `count` or more below the last one. Stops at the first entry that is neither. Returns how many were
-    /// removed. The removal of a tenant's entries moves no bound.
+    /// Removes up to `limit` entries that are too old or too many, and returns how many were removed.
+    ///
+    /// Too old are those at the old end of the log whose time is before `time`, up to the first one that is not. Then,
+    /// while the log has more than `count` entries, the tenant that has the most loses its oldest ones; so a tenant with
+    /// few entries keeps them, whatever others write. The newest one that a tenant loses so stays as its only marker
+    /// (`StoredLogEntry.isMarker`), for the readers that it was removed from; a marker is not counted, and goes when it
+    /// is too old. Only the removal of old entries moves a bound. The removal of a tenant's entries moves none, and
+    /// removes its marker.
     func trimLog(before time: Timestamp, keeping count: Int, limit: Int) async throws(StoreError) -> Int
 
     /// Removes a chain of the audit log, whole. Does nothing when there is none. For an operator: a role that only inserts

@@ -54,7 +54,8 @@ extension Vault {
         let page = try await store.entries(after: walk.sequence, tenant: nil, limit: limit)
         if let last = page.last { walk.sequence = last.sequence }
         walk.isInLog = page.count == limit
-        return page.map { .entry($0) }
+        // Nothing is sealed in a marker.
+        return page.filter { !$0.entry.isMarker }.map { .entry($0) }
     }
 
     /// What is sealed under each key: those of the keyring, the first one first, and those that are found besides.

@@ -220,6 +220,9 @@ package final class Vault: Sendable {
     }
 
     func open(_ placed: PlacedLogEntry) -> VaultLogEntry {
+        if placed.entry.isMarker {
+            return VaultLogEntry(sequence: placed.sequence, entry: placed.entry.with(content: SecretBytes([])))
+        }
         let content: SecretBytes?
         do throws(SealError) {
             content = try sealer.open(placed.entry).content
@@ -232,7 +235,7 @@ package final class Vault: Sendable {
     /// The bounds of the log; see `RecordStore`.
     package func logBounds() async throws(StoreError) -> LogBounds { try await store.logBounds() }
 
-    /// Removes up to `limit` entries from the old end of the log; see `RecordStore`. Returns how many were
+    /// Removes up to `limit` entries of the log that are too old or too many; see `RecordStore`. Returns how many were
     /// removed.
     package func trimLog(before time: Timestamp, keeping count: Int, limit: Int) async throws(StoreError) -> Int {
         try await store.trimLog(before: time, keeping: count, limit: limit)

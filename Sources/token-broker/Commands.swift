@@ -252,7 +252,8 @@ enum Command: Equatable {
           TOKEN_BROKER_EXPIRY_NOTICE             seconds before a token's expiry at which an event announces it, 0 to
                                                  86400; default 300
           TOKEN_BROKER_EVENT_DAYS                days that events are kept, 1 to 365; default 7
-          TOKEN_BROKER_EVENT_LIMIT               the most commits whose events are kept, 1000 to 1000000000; default
+          TOKEN_BROKER_EVENT_LIMIT               the most commits whose events are kept, of all tenants together, 1000 to
+                                                 1000000000; beyond it the tenant with the most loses its oldest; default
                                                  1000000
           TOKEN_BROKER_GRANT_MEMORY              seconds that credentials which were stored in PostgreSQL are kept in
                                                  memory, to be stored again if it loses its last commits, 0 to 86400;

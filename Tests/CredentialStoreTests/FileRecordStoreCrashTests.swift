@@ -391,7 +391,8 @@ internal import Testing
                 #expect(rest.map(\.entry.key) == Array(expected[count...]), "step \(place)")
             }
             _ = try await again.trimLog(before: Timestamp(seconds: 0), keeping: 2, limit: 99)
-            #expect(try await again.entries(after: 0, tenant: nil, limit: 9).map(\.entry.key) == ["small", "next"])
+            let kept = try await again.entries(after: 0, tenant: nil, limit: 9).filter { !$0.entry.isMarker }
+            #expect(kept.map(\.entry.key) == ["small", "next"])
             await again.close()
             if !hasFailed { break }
         }

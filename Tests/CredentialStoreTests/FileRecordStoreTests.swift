@@ -295,7 +295,7 @@ internal import Testing
             ("catalog", FramedFile.encodePart(mark: "TBca", format: 2, [1])),
             ("catalog", FramedFile.encodePart(mark: "TBca", format: 1, [4])),
             ("log/state", FramedFile.encode(mark: "TBls", format: 2, [1])),
-            ("log/0000000000000000001", FramedFile.encodePart(mark: "TBle", format: 2, [1])),
+            ("log/0000000000000000001", FramedFile.encodePart(mark: "TBle", format: 3, [1])),
         ] {
             let good = try bytes(name)
             try overwrite(name, content)

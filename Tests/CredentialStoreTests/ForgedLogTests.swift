@@ -94,6 +94,8 @@ internal import Testing
             tenant: TenantName("alpha")!, key: "k", version: 1, time: Timestamp(seconds: 1), sealed: [1])
         let frame = LogFrame.encode([entry], first: sequence)
         #expect(LogFrame.frames(of: frame, in: sequence).flaw != nil)
+        let gap = LogFrame.encode(gap: sequence...sequence)
+        #expect(LogFrame.frames(of: gap, in: sequence).flaw != nil)
         var files = [
             ["log/state": state(trimmed: sequence)], ["catalog": Catalog.encode(Catalog.Content(segment: sequence))],
             ["log/0000000000000000001": frame],

@@ -122,6 +122,23 @@ internal import Testing
             Use(testDescription: "oldest", statement: Statements.oldest, parameters: [.integer(1000)]),
             Use(testDescription: "trim", statement: Statements.trim, parameters: [.integer(500)]),
             Use(
+                testDescription: "count of entries", statement: Statements.countEntries,
+                parameters: [.text("t7"), .integer(5), .integer(1000)]),
+            Use(
+                testDescription: "tenants with a marker", statement: Statements.markedTenants,
+                parameters: [.texts((1...200).map { "\($0)" })]),
+            Use(
+                testDescription: "entry before", statement: Statements.entryBefore,
+                parameters: [.text("t7"), .integer(50_000), .integer(10)]),
+            Use(
+                testDescription: "surplus", statement: Statements.surplus,
+                parameters: [.text("t7"), .integer(50_000), .integer(10)]),
+            Use(
+                testDescription: "remove before", statement: Statements.removeBefore,
+                parameters: [.text("t7"), .integer(20_000)]),
+            Use(
+                testDescription: "mark", statement: Statements.mark, parameters: [.text("t7"), .integer(20_007)]),
+            Use(
                 testDescription: "remove tenant's entries", statement: Statements.removeTenantEntries,
                 parameters: [.text("t7")]),
             Use(

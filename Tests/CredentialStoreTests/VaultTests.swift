@@ -86,8 +86,23 @@ internal import Testing
         for placed in try await store.entries(after: 0, tenant: nil, limit: 9) {
             #expect(!String(decoding: placed.entry.sealed, as: UTF8.self).contains("canary"))
         }
-        #expect(try await vault.trimLog(before: Timestamp(seconds: 5), keeping: 1, limit: 9) == 1)
+        #expect(try await vault.trimLog(before: Timestamp(seconds: 6), keeping: 1, limit: 1) == 1)
         #expect(try await vault.logBounds().trimmed == read[0].sequence)
+    }
+
+    @Test func `a marker is no entry that does not open, and is sealed under no key`() async throws {
+        for key in ["a", "b", "c"] { try await vault.commit([.append(entry(key))]) }
+        #expect(try await vault.trimLog(before: Timestamp(seconds: 0), keeping: 1, limit: 9) == 2)
+        let read = try await vault.entries(after: 0, limit: 9)
+        #expect(read.map(\.key) == ["b", "c"])
+        #expect(read.map(\.isMarker) == [true, false])
+        #expect(read.map { $0.content?.revealedText } == ["", "entry-canary"])
+        #expect(try await vault.keyUses().map(\.entries) == [1])
+        var walk = SealedWalk()
+        var walked: [SealedItem] = []
+        while let page = try await vault.next(&walk, limit: 9) { walked += page }
+        let stored = try await store.entries(after: 0, tenant: nil, limit: 9)
+        #expect(walked == [.entry(stored[1])])
     }
 
     @Test func `an entry that does not open comes without its content, and those behind it with theirs`() async throws {

@@ -25,7 +25,7 @@ package struct StoreConformance: Sendable, CustomTestStringConvertible {
 
     /// For every store.
     package static let checks =
-        roundTrips + changes + commits + queries + dueMarks + leases + log + reseals + audit + races
+        roundTrips + changes + commits + queries + dueMarks + leases + log + logShares + reseals + audit + races
 
     /// A check on one open store, which is closed afterwards.
     init(_ name: String, _ body: @escaping @Sendable (any RecordStore) async throws -> Void) {
@@ -87,6 +87,13 @@ extension RecordStore {
     /// The keys of all entries of the log (100,000 at most), in its order.
     func logKeys(after sequence: Int64 = 0, tenant: TenantName? = nil) async throws -> [String] {
         try await entries(after: sequence, tenant: tenant, limit: 100_000).map(\.entry.key)
+    }
+
+    /// The same, each key of a marker with an asterisk.
+    func logMarks(after sequence: Int64 = 0, tenant: TenantName? = nil) async throws -> [String] {
+        try await entries(after: sequence, tenant: tenant, limit: 100_000).map { placed in
+            placed.entry.key + (placed.entry.isMarker ? "*" : "")
+        }
     }
 
     /// Whether the commit was refused as a conflict; fails for any other error.

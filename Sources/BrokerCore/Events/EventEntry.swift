@@ -16,6 +16,8 @@ final class EventEntry: Sendable {
     let tenant: TenantName
     let storageKey: WireText
     let events: [Event]
+    /// Whether it has no events, and says that older events of its tenant are gone.
+    let isMarker: Bool
 
     /// Nil for an entry that cannot be opened.
     init?(_ entry: VaultLogEntry) {
@@ -23,6 +25,7 @@ final class EventEntry: Sendable {
         sequence = entry.sequence
         tenant = entry.tenant
         storageKey = WireText(entry.key)
+        isMarker = entry.isMarker
         var events: [Event] = []
         for (index, event) in BrokerEvent.events(in: content.revealedBytes).enumerated() {
             guard let event else { continue }

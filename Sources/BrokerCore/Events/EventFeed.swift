@@ -42,7 +42,9 @@ package final class EventFeed: Sendable {
         }
 
         func includes(_ entry: EventEntry) -> Bool {
-            (tenant.map { $0 == entry.tenant } ?? true) && (storageKeys?.includes(entry.storageKey.utf8.span) ?? true)
+            if let tenant, tenant != entry.tenant { return false }
+            // What is missing before a marker may be of any storage key.
+            return entry.isMarker || (storageKeys?.includes(entry.storageKey.utf8.span) ?? true)
         }
     }
 
@@ -357,7 +359,7 @@ package final class EventFeed: Sendable {
             guard state.run == run else { return [] }
             state.head = last
             if vault.revalidateAfter != nil { state.keep(page) }
-            if trimmed > head {
+            if trimmed > head || entries.contains(where: \.isMarker) {
                 state.forget()
                 state.floor = last
                 return state.waiters.keys.flatMap { state.wake($0, through: head) }

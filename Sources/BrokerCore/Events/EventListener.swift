@@ -122,16 +122,16 @@ package final class EventListener: Sendable {
         /// nothing when it reconnects.
         mutating func begin(_ send: (Piece) async -> Bool) async -> Bool {
             guard let opening else {
-                return await write(reset(behind: "retry: 3000\n\n"), send)
+                var piece = Piece(Array("retry: 3000\n\n".utf8))
+                appendReset(to: &piece, at: sequence)
+                return await write(piece, send)
             }
             return await write(Piece(Array("retry: 3000\nid: \(opening.description)\n\n".utf8)), send)
         }
 
-        private func reset(behind text: String = "") -> Piece {
-            var piece = Piece(Array(text.utf8))
+        private func appendReset(to piece: inout Piece, at sequence: Int64) {
             let event = BrokerEvent.reset(scope.tenant, at: feed.time.now)
             piece.append(EventEntry.encode(event, EventPosition(after: sequence)), event.kind)
-            return piece
         }
 
         var isReviewDue: Bool {
@@ -190,7 +190,9 @@ package final class EventListener: Sendable {
             bounds = page.bounds
             if bounds.trimmed > sequence {
                 advance(to: bounds.trimmed)
-                return await write(reset(), send)
+                var piece = Piece()
+                appendReset(to: &piece, at: sequence)
+                return await write(piece, send)
             }
             guard await write(page.entries.filter(scope.includes), send) else { return false }
             // If the page is not full, every entry was read that had been announced before.
@@ -200,12 +202,22 @@ package final class EventListener: Sendable {
 
         private mutating func write(_ entries: [EventEntry], _ send: (Piece) async -> Bool) async -> Bool {
             var piece = Piece()
+            // Where the listener is to be told that events are missing: one reset is enough for markers without events between
+            // them.
+            var missing: Int64?
             for entry in entries {
+                if entry.isMarker {
+                    missing = entry.sequence
+                    continue
+                }
+                if let place = missing { appendReset(to: &piece, at: place) }
+                missing = nil
                 piece.append(entry, behind: resumed)
                 if !piece.isFull { continue }
                 guard await write(piece, send), !feed.isDraining else { return false }
                 piece = Piece()
             }
+            if let place = missing { appendReset(to: &piece, at: place) }
             return piece.bytes.isEmpty ? true : await write(piece, send)
         }
 

@@ -50,11 +50,16 @@ final class EventRecovery: RestoredRecords {
         let trimmed = try await vault.logBounds().trimmed
         let present = try await entries(from: first)
         var known: [Subject: [OpenLogEntry]] = [:]
-        for entry in present { known[Self.subject(entry), default: []].append(entry) }
+        // The last entry of each tenant that was removed because there were too many.
+        var removed: [TenantName: Int64] = [:]
+        for entry in present {
+            if entry.isMarker { removed[entry.tenant] = entry.sequence }
+            guard let open = Self.open(entry) else { continue }
+            known[Self.subject(open), default: []].append(open)
+        }
         var lost: [TenantName: [OpenLogEntry]] = [:]
-        for entry in recent where entry.sequence > trimmed {
-            guard let content = entry.content else { continue }
-            let open = entry.entry.with(content)
+        for entry in recent where entry.sequence > max(trimmed, removed[entry.tenant] ?? 0) {
+            guard let open = Self.open(entry) else { continue }
             let others = known[Self.subject(open)] ?? []
             guard !others.contains(open), let rest = Self.rest(of: open, among: others), !others.contains(rest) else {
                 continue
@@ -66,16 +71,20 @@ final class EventRecovery: RestoredRecords {
         if count > 0 { log.warning("events_stored_again", [.count(count)]) }
     }
 
-    /// The entries of the log from a sequence on that can be opened.
-    private func entries(from first: Int64) async throws(StoreError) -> [OpenLogEntry] {
-        var (found, last) = ([OpenLogEntry](), first - 1)
+    /// The entries of the log from a sequence on.
+    private func entries(from first: Int64) async throws(StoreError) -> [VaultLogEntry] {
+        var (found, last) = ([VaultLogEntry](), first - 1)
         while found.count < Self.longest {
             let page = try await vault.entries(after: last, limit: EventFeed.pageLength)
-            found += page.compactMap { entry in entry.content.map { entry.entry.with($0) } }
+            found += page
             guard page.count == EventFeed.pageLength, let end = page.last?.sequence else { break }
             last = end
         }
         return found
+    }
+
+    private static func open(_ entry: VaultLogEntry) -> OpenLogEntry? {
+        entry.isMarker ? nil : entry.content.map { entry.entry.with($0) }
     }
 
     private static func subject(_ entry: OpenLogEntry) -> Subject { Subject(tenant: entry.tenant, key: entry.key) }

@@ -7,16 +7,18 @@ internal import Reactor
 /// first entry.
 ///
 /// Frames are appended to the last segment. When a frame would make it longer than 1 MiB, a new segment begins. A frame
-/// is written when the write-ahead log contains it, and again by a recovery. Trimming moves a bound in `log/state`, and
-/// removes the segments that are entirely below it, except the last one, whose name and frames give the end of the log.
+/// is written when the write-ahead log contains it, and again by a recovery. Trimming by age moves a bound in
+/// `log/state`, and removes the segments that are entirely below it, except the last one, whose name and frames give the
+/// end of the log. Trimming by number notes in `log/state` which entries do not count, and writes segments again without
+/// them; see `FileLog+Thinning.swift`.
 ///
-/// No entries are kept in memory.
+/// No entries are kept in memory, but how many each segment has of each tenant.
 ///
 /// Not Sendable: belongs to one `FileRecords` and its thread. Calls block.
 final class FileLog {
     static let directoryName = "log"
     static let statePath = "log/state"
-    private static let segmentCount = 1 << 20
+    static let segmentCount = 1 << 20
     private static let digitCount = 19
 
     /// The frame that a commit adds, and its position.
@@ -26,11 +28,12 @@ final class FileLog {
         let path: String
         let offset: Int
         let bytes: [UInt8]
+        let tenants: [TenantName]
 
         var change: FileChange { .append(to: path, offset: offset, bytes) }
     }
 
-    private struct Place {
+    struct Place {
         let segment: Int64
         let offset: Int
     }
@@ -39,13 +42,15 @@ final class FileLog {
     private(set) var state = LogState()
     private var last: Int64 = 0
     /// The first sequences of the segments, in ascending order.
-    private var segments: [Int64] = []
+    var segments: [Int64] = []
+    /// Nil when it is not known; it is then counted when it is needed.
+    var tally: LogTally?
     /// The length of the last segment in octets.
     private var end = 0
     /// The file for which room was reserved last, and the end of that room.
     private var reserved: (path: String, end: Int) = ("", 0)
     /// A cache of the positions at which readers continue: where the frame with a sequence begins.
-    private var places = BoundedTable<Int64, Place>(capacity: 64)
+    var places = BoundedTable<Int64, Place>(capacity: 64)
 
     init(_ files: StoreFiles) {
         self.files = files
@@ -69,7 +74,7 @@ final class FileLog {
         let segment = isRoom ? segments.last ?? first : first
         return Addition(
             first: first, last: last + Int64(entries.count), path: Self.path(of: segment), offset: isRoom ? end : 0,
-            bytes: bytes)
+            bytes: bytes, tenants: entries.map(\.tenant))
     }
 
     /// Reserves room for the addition in a file: the last segment, or the draft of a new segment. To be called before
@@ -96,7 +101,14 @@ final class FileLog {
         if addition.offset == 0, addition.path != segments.last.map(Self.path) { segments.append(addition.first) }
         last = addition.last
         end = addition.offset + addition.bytes.count
-        if let segment = segments.last { remember(addition.first, Place(segment: segment, offset: addition.offset)) }
+        guard let segment = segments.last else { return }
+        remember(addition.first, Place(segment: segment, offset: addition.offset))
+        for tenant in addition.tenants { tally?.add(tenant, to: segment) }
+    }
+
+    /// To be called when the entries of these tenants do not count any more, before those of the same commit are noted.
+    func didClear(_ tenants: Set<TenantName>) {
+        for tenant in tenants { tally?.clear(tenant) }
     }
 
     /// The state in which the present entries of the tenants do not count.
@@ -115,7 +127,7 @@ final class FileLog {
         self.state = state
         while losesSegments(with: state) {
             try files.directory.remove(Self.path(of: segments[0]))
-            segments.removeFirst()
+            tally?.forget(segments.removeFirst())
             places.removeAll()
         }
     }
@@ -144,7 +156,7 @@ final class FileLog {
             var changed = 0
             for place in entries.indices {
                 guard let other = others[entries[place].sequence], other.read == entries[place].entry.sealed,
-                    other.sealed.count == other.read.count
+                    other.sealed.count == other.read.count, state.counts(entries[place])
                 else { continue }
                 entries[place].entry.sealed = other.sealed
                 changed += 1
@@ -171,37 +183,35 @@ final class FileLog {
     func entries(after sequence: Int64, tenant: TenantName?, limit: Int) throws(FileStoreError) -> [PlacedLogEntry] {
         var entries: [PlacedLogEntry] = []
         if limit <= 0 { return entries }
-        try scan(after: sequence) { placed in
+        try scan(after: sequence) { placed, _ in
             if tenant.map({ $0 == placed.entry.tenant }) ?? true { entries.append(placed) }
             return entries.count < limit
         }
         return entries
     }
 
-    /// How many entries a trimming removes, without those of removed tenants, and the state after it.
-    func trimming(
-        before time: Timestamp, keeping count: Int, limit: Int
-    ) throws(FileStoreError) -> (count: Int, state: LogState) {
-        let floor = bounds.floor(keeping: count)
-        var trimmed = state
-        var removed = 0
-        if limit <= 0 { return (0, trimmed) }
+    /// What the removal of up to `limit` entries changes that are too old.
+    func trimming(before time: Timestamp, limit: Int) throws(FileStoreError) -> Trimming {
+        var trimming = Trimming(state: state)
+        if limit <= 0 { return trimming }
+        var end = state.trimmed
         // The entries of removed tenants are trimmed as well. Otherwise they would keep their segments and the names of
         // the tenants for ever when no other entries exist.
-        try scan(after: state.trimmed, includingHidden: true) { placed in
-            guard placed.sequence <= floor || placed.entry.time < time else { return false }
-            trimmed.trimmed = placed.sequence
-            if !state.hides(placed) { removed += 1 }
-            return removed < limit
+        try scan(after: state.trimmed, includingHidden: true) { placed, segment in
+            guard placed.entry.time < time else { return false }
+            end = placed.sequence
+            if !state.hides(placed) { trimming.count += 1 }
+            if state.counts(placed) { trimming.lost[segment, default: [:]][placed.entry.tenant, default: 0] += 1 }
+            return trimming.count < limit
         }
-        trimmed.trim(to: trimmed.trimmed)
-        return (removed, trimmed)
+        trimming.state.trim(to: end)
+        return trimming
     }
 
-    /// Calls `visit` with each entry behind `sequence`, until `visit` returns false.
-    /// - Parameter includingHidden: whether to visit the entries of removed tenants.
+    /// Calls `visit` with each entry behind `sequence` and its segment, until `visit` returns false.
+    /// - Parameter includingHidden: whether to visit the entries that do not count.
     private func scan(
-        after sequence: Int64, includingHidden: Bool = false, _ visit: (PlacedLogEntry) -> Bool
+        after sequence: Int64, includingHidden: Bool = false, _ visit: (PlacedLogEntry, _ segment: Int64) -> Bool
     ) throws(FileStoreError) {
         guard sequence < last else { return }
         let next = max(sequence, state.trimmed) + 1
@@ -217,8 +227,8 @@ final class FileLog {
                 let frame = try decode(rest, of: segment)
                 let end = offset + frame.count
                 for placed in frame.entries where placed.sequence >= next && (includingHidden || !state.hides(placed)) {
-                    if visit(placed) { continue }
-                    let isLast = placed.sequence == frame.entries.last?.sequence
+                    if visit(state.shown(placed), segment) { continue }
+                    let isLast = placed.sequence == frame.last
                     return remember(placed.sequence + 1, Place(segment: segment, offset: isLast ? end : offset))
                 }
                 rest = rest.dropFirst(frame.count)
@@ -227,7 +237,7 @@ final class FileLog {
         }
     }
 
-    private func read(_ segment: Int64, from offset: Int) throws(FileStoreError) -> [UInt8] {
+    func read(_ segment: Int64, from offset: Int) throws(FileStoreError) -> [UInt8] {
         let name = Self.path(of: segment)
         guard let bytes = try files.read(name, from: offset, limit: RecordFile.countLimit) else {
             throw files.damage(name, .missing)
@@ -235,7 +245,7 @@ final class FileLog {
         return bytes
     }
 
-    private func decode(_ bytes: ArraySlice<UInt8>, of segment: Int64) throws(FileStoreError) -> LogFrame {
+    func decode(_ bytes: ArraySlice<UInt8>, of segment: Int64) throws(FileStoreError) -> LogFrame {
         do throws(FramedFile.Failure) {
             return try LogFrame(decoding: bytes)
         } catch {
@@ -256,6 +266,7 @@ final class FileLog {
         state = try readState(mayBeMissing: segment == nil)
         segments = try readSegments()
         places.removeAll()
+        tally = nil
         reserved = ("", 0)
         end = 0
         last = state.trimmed
@@ -274,10 +285,11 @@ final class FileLog {
         try files.onDisk { () throws(SystemError) in try didWrite(state) }
     }
 
-    /// Reads all segments except the last one, which `recover` has read.
+    /// Reads all segments, and counts their entries.
     func verify() throws(FileStoreError) {
         var next: Int64?
-        for (index, segment) in segments.enumerated() {
+        var tally = LogTally()
+        for segment in segments {
             if let next {
                 if segment != next { throw files.damage(Self.path(of: next), .missing) }
             } else if segment > state.trimmed + 1 {
@@ -285,8 +297,12 @@ final class FileLog {
                 throw state.trimmed == 0
                     ? files.damage(Self.path(of: 1), .missing) : files.damage(Self.path(of: segment), .gap)
             }
-            if index + 1 < segments.count { next = try readFrames(of: segment).last + 1 }
+            next =
+                try readFrames(of: segment) { placed in
+                    tally.add(placed.entry.tenant, counts: state.counts(placed), to: segment)
+                }.last + 1
         }
+        self.tally = tally
     }
 
     private func readState(mayBeMissing: Bool) throws(FileStoreError) -> LogState {
@@ -313,9 +329,11 @@ final class FileLog {
     }
 
     /// Reads a whole segment. Returns its last sequence and its length in octets.
-    private func readFrames(of segment: Int64) throws(FileStoreError) -> (last: Int64, count: Int) {
+    private func readFrames(
+        of segment: Int64, visit: (PlacedLogEntry) -> Void = { _ in }
+    ) throws(FileStoreError) -> (last: Int64, count: Int) {
         let bytes = try read(segment, from: 0)
-        let (frames, flaw) = LogFrame.frames(of: bytes, in: segment)
+        let (frames, flaw) = LogFrame.frames(of: bytes, in: segment, visit: visit)
         if let flaw { throw files.damage(Self.path(of: segment), flaw) }
         guard let last = frames.last?.last else { throw files.damage(Self.path(of: segment), .empty) }
         return (last, bytes.count)

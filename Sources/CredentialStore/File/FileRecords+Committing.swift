@@ -56,6 +56,7 @@ extension FileRecords {
             if let block { steps.append(try step(for: block)) }
             return steps
         } finishing: { () throws(SystemError) in
+            log.didClear(plan.clearedTenants)
             if let addition { log.didWrite(addition) }
             if let block { audit.didWrite(block) }
             if state != log.state { try moveLog(to: state) }
@@ -88,14 +89,35 @@ extension FileRecords {
 
     func trimLog(before time: Timestamp, keeping count: Int, limit: Int) throws(FileStoreError) -> Int {
         try recoverIfNeeded()
-        let (removed, state) = try log.trimming(before: time, keeping: count, limit: limit)
-        if state == log.state { return 0 }
+        let old = try trim(log.trimming(before: time, limit: limit))
+        let surplus = try trim(log.thinning(keeping: count, limit: limit - old))
+        if log.mayHaveTooMany(keeping: count) { try compactLog() }
+        return old + surplus
+    }
+
+    /// Returns how many entries were removed.
+    private func trim(_ trimming: FileLog.Trimming) throws(FileStoreError) -> Int {
+        if trimming.state == log.state { return 0 }
         try carryOut { () throws(FileStoreError) in
-            [try step(writing: state.encode(), to: FileLog.statePath)]
+            [try step(writing: trimming.state.encode(), to: FileLog.statePath)]
         } finishing: { () throws(SystemError) in
-            try moveLog(to: state)
+            log.didTrim(trimming)
+            try moveLog(to: trimming.state)
         }
-        return removed
+        return trimming.count
+    }
+
+    /// Writes segments of the log again without the entries that do not count, after a checkpoint, because changes in the
+    /// write-ahead log may be for other places in them.
+    private func compactLog() throws(FileStoreError) {
+        guard let compaction = try log.compaction() else { return }
+        try files.onDisk { () throws(SystemError) in try checkpoint() }
+        try carryOut { () throws(FileStoreError) in
+            let removals = compaction.joined.map { Step(change: .remove(FileLog.path(of: $0))) }
+            return [try step(writing: compaction.draft.bytes, to: compaction.path)] + removals
+        } finishing: { () throws(SystemError) in
+            log.didCompact(compaction)
+        }
     }
 
     /// Writes other octets for entries of the log, one segment after the other. Returns how many were written.

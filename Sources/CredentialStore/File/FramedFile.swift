@@ -70,9 +70,18 @@ enum FramedFile {
     static func decodePart(
         _ bytes: ArraySlice<UInt8>, mark: String, format: UInt8
     ) throws(Failure) -> (body: ArraySlice<UInt8>, count: Int) {
+        let part = try decodePart(bytes, mark: mark, formats: format...format)
+        return (part.body, part.count)
+    }
+
+    /// The same for a kind of file whose frames have several formats.
+    static func decodePart(
+        _ bytes: ArraySlice<UInt8>, mark: String, formats: ClosedRange<UInt8>
+    ) throws(Failure) -> (format: UInt8, body: ArraySlice<UInt8>, count: Int) {
         var fields = FieldReader(bytes)
         guard let framed = fields.bytes() else { throw .damaged }
-        return (try decode(framed, mark: mark, format: format), lengthCount + framed.count)
+        let (format, body) = try decode(framed, mark: mark, formats: formats)
+        return (format, body, lengthCount + framed.count)
     }
 
     /// Whether a whole frame for which `fits` is true begins anywhere behind the first octet.

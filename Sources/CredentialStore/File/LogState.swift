@@ -9,6 +9,9 @@ struct LogState: Equatable {
     var trimmed: Int64 = 0
     /// The tenants that were removed, each with the last sequence at that time. Their entries up to it do not count.
     private(set) var cuts: [TenantName: Int64] = [:]
+    /// The tenants that had too many entries, each with the last one that was removed therefore. That one is a marker, and those
+    /// before it do not count. A tenant has a cut or a marker, whichever was later.
+    private var marks: [TenantName: Int64] = [:]
 
     init() {}
 
@@ -16,22 +19,47 @@ struct LogState: Equatable {
     mutating func trim(to sequence: Int64) {
         trimmed = sequence
         cuts = cuts.filter { $0.value > sequence }
+        marks = marks.filter { $0.value > sequence }
     }
 
     mutating func cut(_ tenant: TenantName, at last: Int64) {
-        if last > trimmed { cuts[tenant] = last }
+        if last > trimmed { (cuts[tenant], marks[tenant]) = (last, nil) }
     }
 
+    /// - Parameter sequence: that of an entry of the tenant that counts.
+    mutating func mark(_ tenant: TenantName, at sequence: Int64) {
+        (cuts[tenant], marks[tenant]) = (nil, sequence)
+    }
+
+    /// The sequences of the markers.
+    var markers: some Collection<Int64> { marks.values }
+
+    /// Whether the entry does not count, and is no marker either.
     func hides(_ placed: PlacedLogEntry) -> Bool {
-        placed.sequence <= trimmed || cuts[placed.entry.tenant].map { placed.sequence <= $0 } ?? false
+        if placed.sequence <= trimmed { return true }
+        if let cut = cuts[placed.entry.tenant] { return placed.sequence <= cut }
+        return marks[placed.entry.tenant].map { placed.sequence < $0 } ?? false
+    }
+
+    private func isMarker(_ placed: PlacedLogEntry) -> Bool { marks[placed.entry.tenant] == placed.sequence }
+
+    /// Whether the entry is an entry still, with its content.
+    func counts(_ placed: PlacedLogEntry) -> Bool { !hides(placed) && !isMarker(placed) }
+
+    /// The entry as readers see it.
+    func shown(_ placed: PlacedLogEntry) -> PlacedLogEntry {
+        isMarker(placed) ? PlacedLogEntry(sequence: placed.sequence, entry: placed.entry.marker) : placed
     }
 
     func encode() -> [UInt8] {
         var fields = FieldWriter()
         fields.write(trimmed)
-        for (tenant, sequence) in cuts.sorted(by: { $0.key < $1.key }) {
-            fields.write(tenant.description)
-            fields.write(sequence)
+        for (tenant, sequence) in cuts.merging(marks, uniquingKeysWith: max).sorted(by: { $0.key < $1.key }) {
+            // A marker is written twice: earlier builds, which have none, read it as a cut.
+            for _ in 0..<(marks[tenant] == nil ? 1 : 2) {
+                fields.write(tenant.description)
+                fields.write(sequence)
+            }
         }
         return FramedFile.encode(mark: Self.mark, format: Self.format, fields.bytes)
     }
@@ -51,7 +79,11 @@ struct LogState: Equatable {
             guard let tenant = fields.text().flatMap(TenantName.init(stored:)),
                 let sequence = fields.integer(Int64.self)
             else { throw .damaged }
-            cuts[tenant] = sequence
+            if cuts[tenant] == sequence {
+                mark(tenant, at: sequence)
+            } else {
+                (cuts[tenant], marks[tenant]) = (sequence, nil)
+            }
         }
     }
 }

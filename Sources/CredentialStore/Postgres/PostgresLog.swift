@@ -9,6 +9,13 @@ internal import Reactor
 struct PostgresLog: Sendable {
     let database: StoreDatabase
     let lineageWatch: LineageWatch
+    private let thinning: PostgresThinning
+
+    init(database: StoreDatabase, lineageWatch: LineageWatch) {
+        self.database = database
+        self.lineageWatch = lineageWatch
+        thinning = PostgresThinning(database)
+    }
 
     /// How many entries get a sequence in one transaction. Limits how long the lock on the log is held.
     private static let assignedAtOnce: Int64 = 1000
@@ -89,29 +96,25 @@ struct PostgresLog: Sendable {
 
     func trim(before time: Timestamp, keeping count: Int, limit: Int) async throws(StoreError) -> Int {
         // Entries without a sequence cannot be trimmed, and where no replica reads the log none would get one.
-        _ = try await assignSequences()
+        let bounds = try await assignSequences()
         let deadline = database.deadline
-        return try await database.repeating { () async throws(PostgresError) in
-            try await trimSome(before: time, keeping: count, limit: limit, until: deadline)
+        let old = try await database.repeating { () async throws(PostgresError) in
+            try await trimSome(before: time, limit: limit, until: deadline)
         }
+        return old + (try await thinning.remove(keeping: count, limit: limit - old, of: bounds))
     }
 
     private func trimSome(
-        before time: Timestamp, keeping count: Int, limit: Int, until deadline: MonotonicInstant
+        before time: Timestamp, limit: Int, until deadline: MonotonicInstant
     ) async throws(PostgresError) -> Int {
         let first = [
             PostgresCommand(Statements.begin), PostgresCommand(Statements.lockLog),
             PostgresCommand(Statements.oldest, [.integer(Int64(max(0, limit)))]),
         ]
         return try await database.transaction(beginning: first, until: deadline) { results throws(PostgresError) in
-            guard let row = results[1].first, let last = try row.integer(0), let before = try row.integer(1) else {
-                throw Self.noRow
-            }
-            let floor = LogBounds(trimmed: before, last: last).floor(keeping: count)
             var trimmed: Int64?
             for row in results[2].rows {
-                guard let sequence = try row.integer(0), let written = try row.integer(1),
-                    sequence <= floor || written < time.milliseconds
+                guard let sequence = try row.integer(0), let written = try row.integer(1), written < time.milliseconds
                 else { break }
                 trimmed = sequence
             }

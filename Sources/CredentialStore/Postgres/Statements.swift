@@ -389,16 +389,6 @@ enum Statements {
     /// Raises the last sequence, which leaves a gap. Needs `lockLog`.
     static let skipSequences = PostgresStatement("UPDATE token_broker_log SET last = $1 WHERE last < $1")
 
-    /// The oldest $1 entries of the log.
-    static let oldest = PostgresStatement(
-        """
-        SELECT sequence, time FROM token_broker_events WHERE sequence IS NOT NULL ORDER BY sequence LIMIT $1
-        """)
-
-    static let trim = PostgresStatement("DELETE FROM token_broker_events WHERE sequence <= $1")
-
-    static let noteTrimmed = PostgresStatement("UPDATE token_broker_log SET trimmed = $1")
-
     static let removeTenantEntries = PostgresStatement("DELETE FROM token_broker_events WHERE tenant = $1")
 
     // MARK: Notifications

@@ -77,6 +77,19 @@ internal import TokenBroker
         await listener.close()
     }
 
+    @Test func `are not appended again where they were removed because there were too many`() async throws {
+        let setting = try await Setting()
+        let listener = await setting.one.listen(tenant: "t1")
+        for id in ["a", "b", "c"] { try await setting.commit("login.completed {\"login_id\":\"\(id)\"}\n") }
+        #expect(await listener.events(3).count == 3)
+        let vault = setting.one.broker.core.vault
+        #expect(try await vault.trimLog(before: Timestamp(seconds: 0), keeping: 1, limit: 9) == 2)
+        setting.store.note()
+        try await setting.goBack()
+        #expect(try await setting.kinds().filter { $0 == .loginCompleted }.count == 1)
+        await listener.close()
+    }
+
     @Test func `are not appended twice where the store has lost nothing`() async throws {
         let setting = try await Setting()
         let listener = await setting.one.listen(tenant: "t1")

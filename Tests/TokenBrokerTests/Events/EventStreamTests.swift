@@ -520,7 +520,8 @@ internal import TokenBroker
         broker.broker.start()
         // Housekeeping, the poller of device logins and the notices of expiry.
         await time.sleepers(of: .seconds(60), .seconds(5))
-        while try await broker.vault.logBounds().trimmed < 1015 { await Task.yield() }
+        // The marker of those that are gone is an entry as well.
+        while try await broker.vault.entries(after: 0, limit: 12).count > 11 { await Task.yield() }
         #expect(try await broker.loggedEvents().count == 10)
         time.advance(by: .seconds(86_401))
         while try await broker.vault.logBounds().trimmed < 1025 { await Task.yield() }
