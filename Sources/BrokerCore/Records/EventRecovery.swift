@@ -48,7 +48,7 @@ final class EventRecovery: RestoredRecords {
     private func restore(_ recent: [VaultLogEntry]) async throws(StoreError) {
         guard let first = recent.map(\.sequence).min() else { return }
         let trimmed = try await vault.logBounds().trimmed
-        let present = try await entries(from: first)
+        let (present, reach) = try await entries(from: first)
         var known: [Subject: [OpenLogEntry]] = [:]
         // The last entry of each tenant that was removed because there were too many.
         var removed: [TenantName: Int64] = [:]
@@ -58,7 +58,7 @@ final class EventRecovery: RestoredRecords {
             known[Self.subject(open), default: []].append(open)
         }
         var lost: [TenantName: [OpenLogEntry]] = [:]
-        for entry in recent where entry.sequence > max(trimmed, removed[entry.tenant] ?? 0) {
+        for entry in recent where entry.sequence > max(trimmed, removed[entry.tenant] ?? 0) && entry.sequence <= reach {
             guard let open = Self.open(entry) else { continue }
             let others = known[Self.subject(open)] ?? []
             guard !others.contains(open), let rest = Self.rest(of: open, among: others), !others.contains(rest) else {
@@ -71,16 +71,16 @@ final class EventRecovery: RestoredRecords {
         if count > 0 { log.warning("events_stored_again", [.count(count)]) }
     }
 
-    /// The entries of the log from a sequence on.
-    private func entries(from first: Int64) async throws(StoreError) -> [VaultLogEntry] {
+    /// The entries of the log from a sequence on, and the sequence up to which all of them are there.
+    private func entries(from first: Int64) async throws(StoreError) -> (entries: [VaultLogEntry], reach: Int64) {
         var (found, last) = ([VaultLogEntry](), first - 1)
         while found.count < Self.longest {
             let page = try await vault.entries(after: last, limit: EventFeed.pageLength)
             found += page
-            guard page.count == EventFeed.pageLength, let end = page.last?.sequence else { break }
+            guard page.count == EventFeed.pageLength, let end = page.last?.sequence else { return (found, .max) }
             last = end
         }
-        return found
+        return (found, last)
     }
 
     private static func open(_ entry: VaultLogEntry) -> OpenLogEntry? {
