@@ -66,9 +66,13 @@ extension LoginFlow {
                 configuration: configuration.withoutListedURIs, server: server, loginURI: loginURI,
                 codeVerifier: pkce.codeVerifier, nonce: nonce.map { WireText($0) }, binding: binding,
                 deviceKey: deviceKey),
-            isBound: mustStartHere)
+            isBound: mustStartHere, isByLink: parameters.strangersSource != nil)
         let record = try Self.firstRecord(of: login, state: WireText(state))
-        try await quota.admit(tenant.name)
+        if let source = parameters.strangersSource {
+            try strangers.admit(WireText(loginID), of: tenant.name, from: source)
+        } else {
+            try await quota.admit(tenant.name)
+        }
         do throws(StoreError) {
             try await vault.commit([.require(RecordID(.tenant, tenant.name)), .insert(record)])
         } catch .conflict {
