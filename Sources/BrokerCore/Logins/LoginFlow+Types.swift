@@ -17,13 +17,15 @@ extension LoginFlow {
         /// What the `state` ends with, after a full stop, so that it comes back with the response; nil for nothing.
         package var stateSuffix: WireText?
         /// Whose browser begins the login by an address that needs no key; nil for a caller of the API.
-        var strangersSource: NetworkSource?
+        package var strangersSource: NetworkSource?
 
         package init(
-            storageKey: StorageKey, redirectURI: WireText?, returnTo: WireText?, language: WireText?,
-            email: WireText?, customParameters: [WireText: WireText], authorizationEndpoint: WireText? = nil,
-            stateSuffix: WireText? = nil
+            storageKey: StorageKey, redirectURI: WireText? = nil, returnTo: WireText? = nil, language: WireText? = nil,
+            email: WireText? = nil, customParameters: [WireText: WireText] = [:],
+            authorizationEndpoint: WireText? = nil, stateSuffix: WireText? = nil,
+            strangersSource: NetworkSource? = nil
         ) {
+            self.strangersSource = strangersSource
             self.stateSuffix = stateSuffix
             self.storageKey = storageKey
             self.redirectURI = redirectURI
