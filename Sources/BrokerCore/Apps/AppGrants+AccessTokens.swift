@@ -61,10 +61,24 @@ extension AppGrants {
         // The credentials that are served, and not those that the store has by now, so that no other login's token is given.
         guard session.owner.isOf(given.held) else {
             if sessions.mayBeOutdated { throw AppSessions.lostCommits }
-            try await sessions.end(session, by: given.ending)
+            try await sessions.end(session, by: try await pendingEnding(of: session, given) ?? given.ending)
             throw .invalidRefreshToken
         }
         return given
+    }
+
+    /// Why the session is to be ended already, because of what came before the login that is there by now.
+    private func pendingEnding(
+        of session: AppSession, _ given: Given
+    ) async throws(AppError) -> BrokerEvent.SessionEnd? {
+        do throws(StoreError) {
+            return try await vault.list(.sessionEnding, tenant: session.credentialsID.tenant, limit: 100)
+                .compactMap { PendingSessionEnding($0) }
+                .first { $0.ends(session.owner, of: session.clientID, whileLoggedInSince: given.held.loggedInSince) }?
+                .cause
+        } catch {
+            throw AppError(BrokerError(error))
+        }
     }
 
     /// The user's access token, which lives for a minute at least unless the provider is down. The caller compares what is returned

@@ -195,7 +195,7 @@ extension PendingSessionEnding {
     /// Whether it ends what belongs to that login and client.
     /// - Parameter present: the login that is there now; nil where there is none, or where it does not matter. What belongs to it
     ///   goes on.
-    fileprivate func ends(_ owner: AppOwner, of clientID: String, whileLoggedInSince present: Timestamp?) -> Bool {
+    func ends(_ owner: AppOwner, of clientID: String, whileLoggedInSince present: Timestamp?) -> Bool {
         if case .ofClient(let ended) = sessions, WireText(clientID) != WireText(ended) { return false }
         guard let own = owner.login else { return owner.created <= before }
         if own == present, own != HeldCredentials.unknownLogin { return false }

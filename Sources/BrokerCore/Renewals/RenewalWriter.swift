@@ -137,13 +137,16 @@ struct RenewalWriter {
     ) -> (record: CredentialRecord, origin: BrokerEvent.Origin)? {
         guard let granted = calls.granted, let server = calls.server else { return nil }
         let (client, held, now) = (tenant.configuration.client, basis.held, renewer.time.now)
+        // When it was asked for: what has passed since then is no part of the life that the provider gives its tokens.
+        let response = granted.response
+        let asked = response.expires.flatMap { end in response.lifetime.map { end.advanced(by: .zero - $0) } } ?? now
         if granted.grant == .clientCredentials {
             let obtained = HeldCredentials(
                 granted: granted.response, level: .client, to: client, by: server,
                 requested: server.preset.scopesClientCredentials ? client.scopes.withoutOpenID : .empty, now: now)
             let (ended, session) = (basis.snapshot.record.ended, basis.snapshot.record.session)
             return (
-                CredentialRecord(held: obtained, ended: ended, session: session, renewed: now),
+                CredentialRecord(held: obtained, ended: ended, session: session, renewed: asked),
                 basis.decision.isUpgrade ? .upgrade : .client
             )
         }
@@ -154,13 +157,13 @@ struct RenewalWriter {
         }
         let isDelayed = delay > .zero && granted.response.refreshToken.map { $0 != held?.refreshToken } ?? false
         renewed.refreshableFrom = isDelayed ? now.advanced(by: delay) : nil
-        if granted.grant == .upgrade { return (CredentialRecord(held: renewed, renewed: now), .upgrade) }
+        if granted.grant == .upgrade { return (CredentialRecord(held: renewed, renewed: asked), .upgrade) }
         // After a refused upgrade, the refresh was made with the earlier registration.
         renewed.obtainedWith =
             basis.grant == .upgrade
             ? held?.obtainedWith ?? client.fingerprint
             : held?.obtainedWith.refreshed(by: client.fingerprint) ?? client.fingerprint
-        return (CredentialRecord(held: renewed, renewed: now), .refresh)
+        return (CredentialRecord(held: renewed, renewed: asked), .refresh)
     }
 
     // MARK: Verification

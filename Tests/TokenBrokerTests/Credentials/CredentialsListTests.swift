@@ -27,7 +27,7 @@ internal import TokenBroker
         await broker.set("canary-c", refresh: "canary-t", storageKey: "ended")
         await broker.logOut(storageKey: "ended")
         await broker.set(
-            "canary-d", refresh: "canary-u", lifetime: .seconds(1), storageKey: "quarantined", members: user)
+            "canary-d", refresh: "canary-u", lifetime: .zero, storageKey: "quarantined", members: user)
         broker.transport.enqueue(.json(400, dead))
         #expect(await broker.get("storage_key=quarantined&level=user").status == 424)
         return broker

@@ -123,7 +123,7 @@ internal import TokenBroker
         let request = try #require(broker.transport.seen.first)
         #expect(request.method == .post)
         #expect(request.url == "https://op.example/revoke")
-        #expect(request.form == ["token": "r1", "token_type_hint": "refresh_token"])
+        #expect(request.form == ["token": "r1", "token_type_hint": "refresh_token", "client_id": "c1"])
         #expect(request.fields["Authorization"] == "Basic YzE6czE=")
     }
 
@@ -133,7 +133,8 @@ internal import TokenBroker
         await broker.set("a1")
         broker.transport.enqueue(.json(200, ""))
         #expect(await Self.delete(broker, "?revoke=true").fields["Token-Revocation"] == "revoked")
-        #expect(broker.transport.seen.first?.form == ["token": "a1", "token_type_hint": "access_token"])
+        #expect(
+            broker.transport.seen.first?.form == ["token": "a1", "token_type_hint": "access_token", "client_id": "c1"])
     }
 
     @Test(

@@ -83,7 +83,6 @@ internal import TokenBroker
             (.json(404, #"{"error": "code_not_found"}"#), .json(401, ""), true),
             (.json(200, BrokerHarness.token("x")), .json(403, ""), true),
             (.json(400, #"{"error": "unauthorized_client"}"#), .json(400, #"{"error": "unauthorized_client"}"#), true),
-            (.json(401, "<html>"), .json(401, "<html>"), true),
             (.json(401, ""), .json(403, ""), false),
             (.json(401, #"{"error": "invalid_client"}"#), .json(403, ""), false),
             (.json(400, #"{"error": "invalid_client"}"#), .json(403, ""), false),
@@ -197,7 +196,8 @@ internal import TokenBroker
             (.json(400, #"{"error": "invalid_grant"}"#), .json(400, ""), true),
             // A firewall that refuses in several ways.
             (.json(400, ""), .json(404, ""), false), (.json(403, ""), .json(400, ""), false),
-            (.json(403, "<p>"), .json(403, ""), false), (.json(200, "<p>"), .json(400, ""), false),
+            (.json(403, "<p>"), .json(403, ""), false),
+            (.json(401, "<html>"), .json(400, ""), false), (.json(200, "<p>"), .json(400, ""), false),
             (.json(403, ""), .json(400, #"{"error": "invalid_grant"}"#), true),
             // An error counts whatever the status that bears it.
             (.json(200, #"{"error": "bad_verification_code"}"#), .json(400, ""), true),

@@ -13,6 +13,9 @@ internal import TokenBroker
 @Suite struct `Leases on renewals` {
     private static let row = RecordID(.credentials, TenantName("t1")!, key: "default")
 
+    /// A provider whose refresh tokens are spent by their use.
+    private static let rotating = #"{"client_id": "c1", "rotation": "always"}"#
+
     /// A third of the grace that is assumed of a provider.
     private static let span: Duration = .seconds(10) / 3
 
@@ -22,7 +25,7 @@ internal import TokenBroker
     ) async throws -> (time: ManualTime, one: BrokerHarness, two: BrokerHarness) {
         let time = ManualTime()
         let (one, two) = try await BrokerHarness.replicas(cacheValidity: .seconds(5), time: time)
-        await one.makeTenant("t1", #"{"client_id": "c1"}"#)
+        await one.makeTenant("t1", rotating)
         _ = await one.set("a1", refresh: "r1")
         time.advance(by: .seconds(3600))
         if !skipsSleeps { time.holdSleeps() }
@@ -97,7 +100,7 @@ internal import TokenBroker
     @Test func `a store that is away is another answer than a lease that another has`() async throws {
         let store = FaultyStore(revalidateAfter: .seconds(5))
         let broker = try await BrokerHarness(store: store)
-        await broker.makeTenant()
+        await broker.makeTenant("t1", Self.rotating)
         _ = await broker.set("a1", refresh: "r1")
         broker.time.advance(by: .seconds(3600))
         store.setDown(true)
@@ -233,7 +236,7 @@ internal import TokenBroker
     ) async throws -> (store: BrokerFaultyStore, broker: BrokerHarness) {
         let store = BrokerFaultyStore(MemoryRecordStore { time.monotonic }, revalidateAfter: .seconds(5))
         let broker = try await BrokerHarness(store: store, time: time)
-        await broker.makeTenant()
+        await broker.makeTenant("t1", Self.rotating)
         await broker.set("a1", refresh: "r1")
         time.advance(by: .seconds(3600))
         broker.transport.enqueue(
@@ -338,7 +341,7 @@ internal import TokenBroker
     private static func overtakeLease(
         of broker: BrokerHarness, in records: MemoryRecordStore, for duration: Duration
     ) async throws {
-        await broker.makeTenant()
+        await broker.makeTenant("t1", Self.rotating)
         _ = await broker.set("a1", refresh: "r1")
         broker.time.advance(by: .seconds(3600))
         let gate = Gate()
@@ -367,7 +370,7 @@ internal import TokenBroker
                 }
                 if isClaim { time.advance(by: .seconds(4)) }
             }, time: time)
-        await broker.makeTenant()
+        await broker.makeTenant("t1", Self.rotating)
         _ = await broker.set("a1", refresh: "r1")
         time.advance(by: .seconds(3600))
         #expect(await broker.get().code == "storage_unavailable")
@@ -467,7 +470,7 @@ internal import TokenBroker
     {
         let time = ManualTime(skipsSleeps: false)
         let (one, two) = try await BrokerHarness.replicas(cacheValidity: .seconds(5), time: time)
-        await one.makeTenant()
+        await one.makeTenant("t1", Self.rotating)
         _ = await one.set("a1", refresh: "r1")
         let gate = Gate()
         two.transport.enqueue(.after(gate, .json(200, BrokerHarness.token("a2", refresh: "r2"))))
@@ -516,7 +519,7 @@ internal import TokenBroker
         let base = MemoryRecordStore { time.monotonic }
         let store = BrokerFaultyStore(base, revalidateAfter: .seconds(5))
         let broker = try await BrokerHarness(store: store, time: time)
-        await broker.makeTenant()
+        await broker.makeTenant("t1", Self.rotating)
         _ = await broker.set("a1", refresh: "r1")
         time.advance(by: .seconds(3600))
         try await Self.abandon(broker)
@@ -538,7 +541,7 @@ internal import TokenBroker
     @Test func `a lease over what needs no refreshing is taken away`() async throws {
         let time = ManualTime()
         let (one, two) = try await BrokerHarness.replicas(cacheValidity: .seconds(5), time: time)
-        await one.makeTenant()
+        await one.makeTenant("t1", Self.rotating)
         _ = await one.set("a1")
         try await Self.abandon(one)
         time.holdSleeps()
