@@ -170,7 +170,6 @@ internal import TokenBroker
         #expect(await broker.get("policy=local_force_refresh").token == "access-2")
     }
 
-    /// The metadata of one issuer may move it. An operator who names another one may have mistaken it.
     @Test func `a token endpoint that a tenant moves under one issuer is the same provider's where it is declared`()
         async throws
     {
@@ -180,7 +179,6 @@ internal import TokenBroker
         broker.time.advance(by: .seconds(3600))
         #expect(await broker.get().level == "basic")
         #expect(Self.receivers(of: "refresh-1", broker) == [])
-        #expect(try await broker.quarantined() == nil)
         await Self.configure(
             broker,
             Self.oidc("new.example", issuer: "https://op.example")
