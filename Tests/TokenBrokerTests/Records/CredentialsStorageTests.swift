@@ -309,10 +309,13 @@ internal import TokenBroker
         #expect(await broker.get("policy=local_force_refresh").token == "a2")
     }
 
+    /// The same one each time: a login of another user, or of an unknown one, looks for sessions of apps, which it ends.
+    private static let user = #""level": "user", "user_id": "42", "#
+
     @Test func `a login over what is in memory looks for its state alone`() async throws {
         let store = FaultyStore()
         let broker = try await Self.make(store)
-        await broker.set("a1", refresh: "r1")
+        await broker.set("a1", refresh: "r1", members: Self.user)
         let login = await broker.beginLogin(body: #"{"storage_key": "default"}"#)
         let (reads, commits) = (store.reads, store.commits)
         broker.transport.enqueue(.json(200, BrokerHarness.token("a2", refresh: "r2", userID: 42)))
@@ -329,9 +332,9 @@ internal import TokenBroker
     @Test func `credentials are stored over what is in memory without a look`() async throws {
         let store = FaultyStore()
         let broker = try await Self.make(store)
-        await broker.set("a1", refresh: "r1")
+        await broker.set("a1", refresh: "r1", members: Self.user)
         let (reads, commits) = (store.reads, store.commits)
-        await broker.set("a2", refresh: "r2")
+        await broker.set("a2", refresh: "r2", members: Self.user)
         #expect((store.reads, store.commits) == (reads, commits + 1))
         // And over what is not in memory.
         let sibling = try await BrokerHarness(store: store, time: broker.time)

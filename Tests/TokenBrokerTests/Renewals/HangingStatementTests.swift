@@ -56,7 +56,7 @@ internal import TokenBroker
         let time = ManualTime(skipsSleeps: false)
         let store = HangingStore(MemoryRecordStore { time.monotonic })
         let broker = try await BrokerHarness(store: store, time: time)
-        await broker.makeTenant()
+        await broker.makeTenant("t1", #"{"client_id": "c1", "rotation": "always"}"#)
         _ = await broker.set("a1", refresh: "r1")
         let asked = Gate()
         broker.transport.enqueue(.after(asked, .json(200, BrokerHarness.token("a2", refresh: "r2"))))
