@@ -74,7 +74,7 @@ internal import TokenBroker
     @Test func `is asked again within its grace by a process that has the store for itself`() async throws {
         let time = ManualTime(skipsSleeps: false)
         let broker = try await BrokerHarness(store: MemoryRecordStore { time.monotonic }, time: time)
-        await broker.makeTenant()
+        await broker.makeTenant("t1", #"{"client_id": "c1", "rotation": "always"}"#)
         await broker.set("a1", refresh: "r1", lifetime: .zero)
         broker.broker.start()
         // Too much patience for a call, of a provider that may have spent the refresh token.
