@@ -68,9 +68,7 @@ struct BrowserLoginRoutes {
                 let tenant = try await broker.core.tenants.currentTenant(name)
             else { throw BrokerError.unknownLogin }
             switch try await broker.logins.reconnect(
-                link, of: tenant,
-                from: LoginFlow.Browser(
-                    cookies: call.cookies, callback: .tenant(name), canConfirm: true, source: call.request.source))
+                link, of: tenant, cookies: call.cookies, from: call.request.source)
             {
             case .goOn(let loginURI, let cookie): return setting(cookie, LoginPage.redirect(to: loginURI))
             case .mustConfirm: throw BrokerError(.internalError, "A login that has just begun asks for confirmation.")

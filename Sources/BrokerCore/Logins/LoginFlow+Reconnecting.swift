@@ -2,6 +2,7 @@ internal import CredentialStore
 internal import Cryptography
 package import ExternalText
 package import OAuth
+package import Reactor
 
 /// A new login after the end of a session, by an address that callers get with the news of the end, and hand to the user.
 ///
@@ -39,7 +40,7 @@ extension LoginFlow {
     /// who has an address cannot use up the tenant's own pending logins.
     /// - Throws: `gone` for an address that is wrong or too old, and where a user has logged in or out since.
     package func reconnect(
-        _ link: WireText, of tenant: Tenant, from browser: Browser
+        _ link: WireText, of tenant: Tenant, cookies: [WireText: WireText], from source: NetworkSource
     ) async throws(BrokerError) -> Start {
         guard let (storageKey, ended) = read(link, of: tenant.name) else { throw Self.unknownLink }
         let id = CredentialsID(tenant: tenant.name, storageKey: storageKey)
@@ -48,11 +49,15 @@ extension LoginFlow {
         }
         let begun: Begun
         do throws(BrokerError) {
-            begun = try await begin(Parameters(storageKey: storageKey, strangersSource: browser.source), of: tenant)
+            var parameters = Parameters(
+                storageKey: storageKey, redirectURI: nil, returnTo: nil, language: nil, email: nil,
+                customParameters: [:])
+            parameters.strangersSource = source
+            begun = try await begin(parameters, of: tenant)
         } catch {
             throw Self.failure(error)
         }
-        return try await start(tenant: tenant.name, loginID: begun.loginID, cookies: browser.cookies, takesOver: false)
+        return try await start(tenant: tenant.name, loginID: begun.loginID, cookies: cookies, takesOver: false)
     }
 
     /// What a user is told for whom no login can begin.

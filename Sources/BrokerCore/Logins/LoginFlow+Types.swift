@@ -17,15 +17,13 @@ extension LoginFlow {
         /// What the `state` ends with, after a full stop, so that it comes back with the response; nil for nothing.
         package var stateSuffix: WireText?
         /// Whose browser begins the login by an address that needs no key; nil for a caller of the API.
-        package var strangersSource: NetworkSource?
+        var strangersSource: NetworkSource?
 
         package init(
-            storageKey: StorageKey, redirectURI: WireText? = nil, returnTo: WireText? = nil, language: WireText? = nil,
-            email: WireText? = nil, customParameters: [WireText: WireText] = [:],
-            authorizationEndpoint: WireText? = nil, stateSuffix: WireText? = nil,
-            strangersSource: NetworkSource? = nil
+            storageKey: StorageKey, redirectURI: WireText?, returnTo: WireText?, language: WireText?,
+            email: WireText?, customParameters: [WireText: WireText], authorizationEndpoint: WireText? = nil,
+            stateSuffix: WireText? = nil
         ) {
-            self.strangersSource = strangersSource
             self.stateSuffix = stateSuffix
             self.storageKey = storageKey
             self.redirectURI = redirectURI
