@@ -67,9 +67,7 @@ struct BrowserLoginRoutes {
             guard let name = TenantName(call.parameters["tenant"] ?? ""), let link = call.parameters["link"],
                 let tenant = try await broker.core.tenants.currentTenant(name)
             else { throw BrokerError.unknownLogin }
-            switch try await broker.logins.reconnect(
-                link, of: tenant, cookies: call.cookies, from: call.request.source)
-            {
+            switch try await broker.logins.reconnect(link, of: tenant, cookies: call.cookies) {
             case .goOn(let loginURI, let cookie): return setting(cookie, LoginPage.redirect(to: loginURI))
             case .mustConfirm: throw BrokerError(.internalError, "A login that has just begun asks for confirmation.")
             }

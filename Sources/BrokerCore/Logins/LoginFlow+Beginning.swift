@@ -66,13 +66,9 @@ extension LoginFlow {
                 configuration: configuration.withoutListedURIs, server: server, loginURI: loginURI,
                 codeVerifier: pkce.codeVerifier, nonce: nonce.map { WireText($0) }, binding: binding,
                 deviceKey: deviceKey),
-            isBound: mustStartHere, isByLink: parameters.strangersSource != nil)
+            isBound: mustStartHere)
         let record = try Self.firstRecord(of: login, state: WireText(state))
-        if let source = parameters.strangersSource {
-            try strangers.admit(WireText(loginID), of: tenant.name, from: source)
-        } else {
-            try await quota.admit(tenant.name)
-        }
+        try await quota.admit(tenant.name)
         do throws(StoreError) {
             try await vault.commit([.require(RecordID(.tenant, tenant.name)), .insert(record)])
         } catch .conflict {

@@ -2,7 +2,6 @@ internal import CredentialStore
 internal import Cryptography
 package import ExternalText
 package import OAuth
-package import Reactor
 
 /// A new login after the end of a session, by an address that callers get with the news of the end, and hand to the user.
 ///
@@ -36,11 +35,10 @@ extension LoginFlow {
         Array("\(tenant) ".utf8) + message
     }
 
-    /// A browser has opened such an address: begins a login that is bound to that browser. It counts among `StrangersLogins`, so that
-    /// who has an address cannot use up the tenant's own pending logins.
+    /// A browser has opened such an address: begins a login that is bound to that browser.
     /// - Throws: `gone` for an address that is wrong or too old, and where a user has logged in or out since.
     package func reconnect(
-        _ link: WireText, of tenant: Tenant, cookies: [WireText: WireText], from source: NetworkSource
+        _ link: WireText, of tenant: Tenant, cookies: [WireText: WireText]
     ) async throws(BrokerError) -> Start {
         guard let (storageKey, ended) = read(link, of: tenant.name) else { throw Self.unknownLink }
         let id = CredentialsID(tenant: tenant.name, storageKey: storageKey)
@@ -49,11 +47,10 @@ extension LoginFlow {
         }
         let begun: Begun
         do throws(BrokerError) {
-            var parameters = Parameters(
-                storageKey: storageKey, redirectURI: nil, returnTo: nil, language: nil, email: nil,
-                customParameters: [:])
-            parameters.strangersSource = source
-            begun = try await begin(parameters, of: tenant)
+            begun = try await begin(
+                Parameters(
+                    storageKey: storageKey, redirectURI: nil, returnTo: nil, language: nil, email: nil,
+                    customParameters: [:]), of: tenant)
         } catch {
             throw Self.failure(error)
         }

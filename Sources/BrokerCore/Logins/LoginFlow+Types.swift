@@ -16,8 +16,6 @@ extension LoginFlow {
         package var authorizationEndpoint: WireText?
         /// What the `state` ends with, after a full stop, so that it comes back with the response; nil for nothing.
         package var stateSuffix: WireText?
-        /// Whose browser begins the login by an address that needs no key; nil for a caller of the API.
-        var strangersSource: NetworkSource?
 
         package init(
             storageKey: StorageKey, redirectURI: WireText?, returnTo: WireText?, language: WireText?,

@@ -165,7 +165,7 @@ package final class LoginFlow: Sendable {
 
     /// A login that a browser has finished is none that strangers have made up.
     private func noteEnd(_ ended: Ended) {
-        guard case .success = ended.result else { return }
+        guard ended.appReturn != nil, case .success = ended.result else { return }
         strangers.succeeded(WireText(ended.loginID), of: ended.credentialsID.tenant)
     }
 

@@ -95,8 +95,6 @@ package struct PendingLogin: Sendable {
     var isBound: Bool
     /// Whether a browser has opened the start address and has the cookie.
     var isStarted = false
-    /// Whether a browser without a key has begun it, by the address for a new login after a session's end.
-    var isByLink = false
     var status = LoginProgress.pending
     /// Whether the code was redeemed, and what it brought waits for the provider's keys.
     var isVerifying = false
@@ -126,8 +124,8 @@ package struct PendingLogin: Sendable {
     static func cookiePrefix(isSecure: Bool) -> String { (isSecure ? "__Host-" : "") + "token-broker-login-" }
 
     /// The due mark, which all logins with an unused state have that a caller of the API has begun: `PendingLoginQuota`
-    /// counts them by it. `StrangersLogins` counts the others.
-    private var due: Timestamp? { secrets == nil || app != nil || isByLink ? nil : expires }
+    /// counts them by it. `StrangersLogins` counts those of apps.
+    private var due: Timestamp? { secrets == nil || app != nil ? nil : expires }
 
     /// The name of the cookie of the browser that is asked to confirm the login.
     func confirmationCookieName(isSecure: Bool) -> String {
@@ -180,7 +178,6 @@ extension PendingLogin {
             json.member("expires", expires.milliseconds)
             json.member("bound", isBound)
             json.member("started", isStarted)
-            if isByLink { json.member("by_link", true) }
             json.memberIfPresent("attempt", attempt)
             if isVerifying { json.member("verifying", true) }
             if let app {
@@ -236,7 +233,6 @@ extension PendingLogin {
         }
         self.expires = Timestamp(milliseconds: expires)
         self.isBound = isBound
-        isByLink = json["by_link"]?.bool ?? false
         attempt = json["attempt"]?.string?.text
         isVerifying = json["verifying"]?.bool ?? false
         // Earlier builds kept the configuration of a login that has ended, and did not write the titles.

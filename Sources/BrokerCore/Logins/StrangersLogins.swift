@@ -3,35 +3,37 @@ internal import OAuth
 internal import Reactor
 internal import Synchronization
 
-/// Bounds how many logins for the apps of a tenant browsers without a key may have brought back to one process without success, or
-/// begun by the address for a new login after a session's end, within ten minutes: for each tenant, and for each address a tenth
-/// of that. Each of them has stored a record, and its code, which may be made up, is presented to the provider. They do not count
-/// as the tenant's pending logins, so that its own API keys are not refused for what strangers bring.
+/// Bounds how many logins for the apps of a tenant browsers without a key may have brought back to one process without success,
+/// within ten minutes: for each tenant, and for each address a tenth of that. Each of them has stored a record, and its code, which
+/// may be made up, is presented to the provider. They do not count as the tenant's pending logins, so that its own API keys are
+/// not refused for what strangers bring.
 ///
 /// A login counts until it succeeds at this process, or ten minutes have passed. One that has only begun does not count: it
 /// has stored nothing (`CarriedLogin`).
 final class StrangersLogins: Sendable {
+    private struct Brought {
+        let id: WireText
+        let source: NetworkSource
+        let end: MonotonicInstant
+    }
+
     private struct Pending {
-        /// In the order in which they end. Those that have succeeded stay until they would have ended, or are half of all.
-        var brought: [(id: WireText, end: MonotonicInstant)] = []
+        /// In the order in which they end. Those that have succeeded stay until they would have ended.
+        var brought: [Brought] = []
         var first = 0
-        var open: [WireText: NetworkSource] = [:]
+        var open: Set<WireText> = []
         var ofSource: [NetworkSource: Int] = [:]
 
-        mutating func close(_ id: WireText) {
-            guard let source = open.removeValue(forKey: id) else { return }
-            let rest = ofSource[source, default: 1] - 1
-            ofSource[source] = rest == 0 ? nil : rest
-            if brought.count - first > 2 * open.count + 16 {
-                brought = brought[first...].filter { open[$0.id] != nil }
-                first = 0
-            }
+        mutating func close(_ login: Brought) {
+            guard open.remove(login.id) != nil else { return }
+            let rest = ofSource[login.source, default: 1] - 1
+            ofSource[login.source] = rest == 0 ? nil : rest
         }
 
         mutating func expire(at now: MonotonicInstant) {
             while first < brought.count, brought[first].end <= now {
+                close(brought[first])
                 first += 1
-                close(brought[first - 1].id)
             }
             if first > brought.count / 2 {
                 brought.removeFirst(first)
@@ -63,11 +65,11 @@ final class StrangersLogins: Sendable {
             var pending = tenants.removeValue(forKey: tenant) ?? Pending()
             defer { tenants[tenant] = pending.brought.isEmpty ? nil : pending }
             pending.expire(at: now)
-            if pending.open[id] != nil { return true }
+            if pending.open.contains(id) { return true }
             let ofSource = pending.ofSource[source, default: 0]
             guard pending.open.count < limit, source == .unknown || ofSource < max(1, limit / 10) else { return false }
-            pending.brought.append((id, now.advanced(by: PendingLogin.validity)))
-            pending.open[id] = source
+            pending.brought.append(Brought(id: id, source: source, end: now.advanced(by: PendingLogin.validity)))
+            pending.open.insert(id)
             pending.ofSource[source] = ofSource + 1
             return true
         }
@@ -79,9 +81,10 @@ final class StrangersLogins: Sendable {
     /// The login has ended well.
     func succeeded(_ id: WireText, of tenant: TenantName) {
         tenants.withLock { tenants in
-            guard var pending = tenants.removeValue(forKey: tenant) else { return }
-            pending.close(id)
-            tenants[tenant] = pending.brought.isEmpty ? nil : pending
+            guard var pending = tenants[tenant], pending.open.contains(id) else { return }
+            tenants[tenant] = nil
+            if let login = pending.brought[pending.first...].first(where: { $0.id == id }) { pending.close(login) }
+            tenants[tenant] = pending
         }
     }
 }

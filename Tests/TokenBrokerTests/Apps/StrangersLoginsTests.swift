@@ -57,30 +57,6 @@ internal import TokenBroker
         #expect(await Self.brings(broker, from: 1))
     }
 
-    /// A user who has it can open it again and again.
-    @Test func `by the address of an ended session take none of the tenant's own`() async throws {
-        let broker = try await BrokerHarness {
-            $0.core.pendingLogins = 1
-            $0.core.pendingAppLogins = 20
-        }
-        await broker.makeTenant("t1", #"{\#(BrokerHarness.oidc)"client_id": "c1"}"#)
-        await broker.set("a1", refresh: "r1", lifetime: .zero)
-        broker.transport.enqueue(.json(400, #"{"error": "invalid_grant"}"#))
-        let address = try #require(await broker.get().json["session"]?["reconnect_uri"]?.text)
-        let source = NetworkSource(NetworkAddress(.v4([10, 0, 0, 1])))
-        func open() async -> Int {
-            await broker.call(
-                .get, BrokerHarness.path(of: address), key: nil, fields: ["Accept": BrokerHarness.browserAccept],
-                source: source
-            ).status
-        }
-        for _ in 0..<2 { #expect(await open() == 303) }
-        #expect(await open() == 503)
-        #expect(await broker.call(.post, "/login/initialize", tenant: "t1").status == 201)
-        broker.time.advance(by: .seconds(600))
-        #expect(await open() == 303)
-    }
-
     @Test func `cost nothing while they have only begun`() async throws {
         let broker = try await Self.broker { $0.pendingAppLogins = 1 }
         for _ in 0..<20 { _ = await broker.beginAppLogin() }
