@@ -171,7 +171,7 @@ struct BrowserLoginRoutes {
             let parsed = try read()
             response = parsed
             let browser = LoginFlow.Browser(
-                cookies: call.cookies, callback: callback, canConfirm: reader != .program, source: call.request.source)
+                cookies: call.cookies, callback: callback, canConfirm: reader != .program)
             switch try await broker.logins.receive(parsed, from: browser) {
             case .ended(let ended):
                 return outcome(ended, call)
@@ -192,11 +192,8 @@ struct BrowserLoginRoutes {
         let context = LoginPage.Context(ended.login, call)
         if let app = ended.appReturn {
             let address = app.uri(issuer: broker.logins.publicBaseURL)
-            let page =
-                isForm && reader == .browser
+            return isForm && reader == .browser
                 ? LoginPage.goOn(to: address, context) : LoginPage.redirect(to: address)
-            // It is long, and would be sent with each request to this host.
-            return LoginCookies(broker.logins).removing(broker.logins.cookieName(of: ended.loginID), page)
         }
         if reader == .program {
             switch ended.result {
@@ -301,6 +298,13 @@ struct BrowserLoginRoutes {
     }
 
     private func setting(_ cookie: LoginFlow.Cookie?, _ response: Response) -> Response {
-        cookie.map { LoginCookies(broker.logins).setting($0, response) } ?? response
+        guard let cookie else { return response }
+        var response = response
+        let secure = broker.logins.isSecure ? "; Secure" : ""
+        let age = PendingLogin.validity.components.seconds
+        response.fields.append(
+            "Set-Cookie",
+            "\(cookie.name)=\(cookie.value.revealedText); Path=/; Max-Age=\(age); HttpOnly; SameSite=Lax\(secure)")
+        return response
     }
 }

@@ -16,13 +16,18 @@ extension LoginFlow {
         package var authorizationEndpoint: WireText?
         /// What the `state` ends with, after a full stop, so that it comes back with the response; nil for nothing.
         package var stateSuffix: WireText?
+        /// The app that the login is for; nil for a login that a caller of the API begins.
+        package var app: AppLogin?
+        /// Whose browser begins a login for an app.
+        var source = NetworkSource.unknown
 
         package init(
             storageKey: StorageKey, redirectURI: WireText?, returnTo: WireText?, language: WireText?,
             email: WireText?, customParameters: [WireText: WireText], authorizationEndpoint: WireText? = nil,
-            stateSuffix: WireText? = nil
+            stateSuffix: WireText? = nil, app: AppLogin? = nil
         ) {
             self.stateSuffix = stateSuffix
+            self.app = app
             self.storageKey = storageKey
             self.redirectURI = redirectURI
             self.returnTo = returnTo
@@ -31,21 +36,19 @@ extension LoginFlow {
             self.customParameters = customParameters
             self.authorizationEndpoint = authorizationEndpoint
         }
-    }
 
-    /// What an app's authorization request asks for.
-    package struct AppParameters: Sendable {
-        package let app: AppLogin
-        /// Nil for one that is made of the user's identifier.
-        package let storageKey: StorageKey?
-        package let language: WireText?
-        package let email: WireText?
-
-        package init(for app: AppLogin, storageKey: StorageKey?, language: WireText?, email: WireText?) {
-            self.app = app
-            self.storageKey = storageKey
-            self.language = language
-            self.email = email
+        /// A login for an app.
+        /// - Parameters:
+        ///   - storageKey: nil for one that is made of the user's identifier.
+        ///   - source: whose browser begins the login.
+        package init(
+            for app: AppLogin, storageKey: StorageKey?, language: WireText?, email: WireText?,
+            from source: NetworkSource
+        ) {
+            self.init(
+                storageKey: storageKey ?? AppLogin.unknownUser, redirectURI: nil, returnTo: nil, language: language,
+                email: email, customParameters: [:], app: app)
+            self.source = source
         }
     }
 
@@ -89,15 +92,11 @@ extension LoginFlow {
         package var callback: Callback
         /// Whether the browser can show a page and send the page's form.
         package var canConfirm: Bool
-        package var source: NetworkSource
 
-        package init(
-            cookies: [WireText: WireText], callback: Callback, canConfirm: Bool, source: NetworkSource = .unknown
-        ) {
+        package init(cookies: [WireText: WireText], callback: Callback, canConfirm: Bool) {
             self.cookies = cookies
             self.callback = callback
             self.canConfirm = canConfirm
-            self.source = source
         }
     }
 

@@ -3,40 +3,38 @@ internal import OAuth
 internal import Reactor
 internal import Synchronization
 
-/// Bounds how many logins for the apps of a tenant browsers without a key may have brought back to one process without success,
-/// within ten minutes: for each tenant, and for each address a tenth of that. Each of them has stored a record, and its code, which
-/// may be made up, is presented to the provider. They do not count as the tenant's pending logins, so that its own API keys are
-/// not refused for what strangers bring.
+/// Bounds how many logins browsers without a key may have begun for the apps of a tenant at one process, of the last ten
+/// minutes: for each tenant, and for each address a tenth of that. They do not count as the tenant's pending logins, so that
+/// its own API keys are not refused for what strangers begin.
 ///
-/// A login counts until it succeeds at this process, or ten minutes have passed. One that has only begun does not count: it
-/// has stored nothing (`CarriedLogin`).
+/// A login counts until its browser has come back to this process, or its state has expired.
 final class StrangersLogins: Sendable {
-    private struct Brought {
+    private struct Begun {
         let id: WireText
         let source: NetworkSource
         let end: MonotonicInstant
     }
 
     private struct Pending {
-        /// In the order in which they end. Those that have succeeded stay until they would have ended.
-        var brought: [Brought] = []
+        /// In the order in which they end. Those that have come back stay until they would have ended.
+        var begun: [Begun] = []
         var first = 0
         var open: Set<WireText> = []
         var ofSource: [NetworkSource: Int] = [:]
 
-        mutating func close(_ login: Brought) {
+        mutating func close(_ login: Begun) {
             guard open.remove(login.id) != nil else { return }
             let rest = ofSource[login.source, default: 1] - 1
             ofSource[login.source] = rest == 0 ? nil : rest
         }
 
         mutating func expire(at now: MonotonicInstant) {
-            while first < brought.count, brought[first].end <= now {
-                close(brought[first])
+            while first < begun.count, begun[first].end <= now {
+                close(begun[first])
                 first += 1
             }
-            if first > brought.count / 2 {
-                brought.removeFirst(first)
+            if first > begun.count / 2 {
+                begun.removeFirst(first)
                 first = 0
             }
         }
@@ -55,7 +53,7 @@ final class StrangersLogins: Sendable {
         self.metrics = metrics
     }
 
-    /// To be called before a login is stored. A login that is brought again, after the store has failed, counts once.
+    /// To be called before a login is stored.
     /// - Parameter source: `.unknown` counts for the tenant only.
     /// - Throws: `too_many_requests` where the tenant or the address has as many as it may have.
     func admit(_ id: WireText, of tenant: TenantName, from source: NetworkSource) throws(BrokerError) {
@@ -63,12 +61,11 @@ final class StrangersLogins: Sendable {
         let now = time.monotonic
         let isAdmitted = tenants.withLock { tenants in
             var pending = tenants.removeValue(forKey: tenant) ?? Pending()
-            defer { tenants[tenant] = pending.brought.isEmpty ? nil : pending }
+            defer { tenants[tenant] = pending.begun.isEmpty ? nil : pending }
             pending.expire(at: now)
-            if pending.open.contains(id) { return true }
             let ofSource = pending.ofSource[source, default: 0]
             guard pending.open.count < limit, source == .unknown || ofSource < max(1, limit / 10) else { return false }
-            pending.brought.append(Brought(id: id, source: source, end: now.advanced(by: PendingLogin.validity)))
+            pending.begun.append(Begun(id: id, source: source, end: now.advanced(by: PendingLogin.validity)))
             pending.open.insert(id)
             pending.ofSource[source] = ofSource + 1
             return true
@@ -78,12 +75,12 @@ final class StrangersLogins: Sendable {
         throw Quota.pendingAppLogins.exceeded(retryAfter: Self.retryAfter)
     }
 
-    /// The login has ended well.
-    func succeeded(_ id: WireText, of tenant: TenantName) {
+    /// The login's browser has come back.
+    func cameBack(_ id: WireText, of tenant: TenantName) {
         tenants.withLock { tenants in
             guard var pending = tenants[tenant], pending.open.contains(id) else { return }
             tenants[tenant] = nil
-            if let login = pending.brought[pending.first...].first(where: { $0.id == id }) { pending.close(login) }
+            if let login = pending.begun[pending.first...].first(where: { $0.id == id }) { pending.close(login) }
             tenants[tenant] = pending
         }
     }
