@@ -38,8 +38,8 @@ package struct ServerConfiguration: Sendable {
     /// `maximumConnections`, or `maximumConnectionsPerSource` where that is less, and at least 1.
     var sourceShare: Int { max(1, min(maximumConnections / 10, maximumConnectionsPerSource ?? .max)) }
     /// How long a connection must have waited before it may be closed for a new one, unless its source has more than its
-    /// share, or a part of its head has arrived and no other one gives way. Default 1 s, so that a client which is about to send
-    /// its next request does not lose its connection.
+    /// share, or no whole request has come from it and no other one gives way. Default 1 s, so that a client which is about to
+    /// send its next request does not lose its connection.
     package var idleGrace: Duration
     /// From this many unsent bytes of answers on, no further request is read from a connection and a stream's writer
     /// waits. Default 64 KiB. One answer, or one write to a stream, may exceed it. No request is read from a connection

@@ -73,6 +73,12 @@ extension HeldCredentials {
             && !isOfOtherUser(than: other)
     }
 
+    /// Whether the grant of these credentials, which nothing uses, may be one with that of stored ones. A grant without a refresh token
+    /// of its own may also be that of another storage key of the user.
+    package func mayBeShared(with stored: HeldCredentials?...) -> Bool {
+        refreshToken == nil || stored.contains { mayShareGrant(with: $0) }
+    }
+
     /// Whether a renewal of these credentials, which ended after a login had replaced them, brought a refresh token for that
     /// login's credentials: they have none or have kept the one that was exchanged, and neither a logout nor another user came
     /// between.

@@ -229,6 +229,9 @@ package struct ScheduledAction: Hashable, Sendable {
     /// the clock.
     package var turnTime: MonotonicInstant { state.value.turnTime }
 
+    /// A process that has stood still for so long is known to have done so.
+    package static let shortestStandstill: Duration = .nanoseconds(Standstill.shortest)
+
     /// Since when what is read now may have waited, because the process stood still meanwhile: stopped by a signal, or with its
     /// virtual machine. Nil where it has come just now.
     ///

@@ -108,7 +108,7 @@ package final class Service: RequestHandler {
                 throw problem ?? BrokerError(.notFound, "There is nothing at this path.")
             }
             if match.route.access == .admin, mayChange(request.method, request.path), let came = request.arrival,
-                came.duration(to: start) >= Self.punctuality
+                came.duration(to: start) >= CredentialsWriter.punctuality
             {
                 throw Self.late
             }
@@ -128,7 +128,6 @@ package final class Service: RequestHandler {
 
     /// An operator's request that has waited for so long may have been given up, and made again at another replica. What it asks for
     /// may be wrong by now, so it is not begun.
-    private static let punctuality: Duration = .seconds(3)
     private static let late = BrokerError(
         .retryableError,
         "The broker stood still while this request waited, so nothing was done. Ask again if that is still wanted.",

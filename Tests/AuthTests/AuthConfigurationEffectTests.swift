@@ -264,22 +264,29 @@ internal import Testing
         }
     }
 
+    /// Reads credentials of that age, which are expected to be refreshed or not.
+    private static func expect(
+        _ refreshes: Bool, of scripted: ScriptedClient, whenTokensAre age: Duration
+    ) async throws {
+        let stored = try await scripted.adopt()
+        scripted.clock.advance(by: age)
+        var changes = scripted.auth.bus.makeAsyncIterator()
+        let granted = scripted.tokens.container()
+        if refreshes { scripted.transport.enqueue(.tokens(granted)) }
+        let found = try await scripted.auth.getCredentials()
+        if refreshes {
+            #expect(await changes.next()?.credentials.token == granted.accessToken)
+        } else {
+            #expect(found.token == stored.accessToken)
+        }
+    }
+
     @Test(arguments: [(nil, false), (99, false), (101, true)])
     func `a token is refreshed earlier by the lead time`(lead: Int?, refreshes: Bool) async throws {
         try await ScriptedClient.run {
             $0.refreshLeadTime = lead.map { .seconds($0) }
         } _: { scripted async throws in
-            let stored = try await scripted.adopt()
-            scripted.clock.advance(by: .seconds(14_300))
-            var changes = scripted.auth.bus.makeAsyncIterator()
-            let granted = scripted.tokens.container()
-            if refreshes { scripted.transport.enqueue(.tokens(granted)) }
-            let found = try await scripted.auth.getCredentials()
-            if refreshes {
-                #expect(await changes.next()?.credentials.token == granted.accessToken)
-            } else {
-                #expect(found.token == stored.accessToken)
-            }
+            try await Self.expect(refreshes, of: scripted, whenTokensAre: .seconds(14_300))
         }
     }
 
@@ -298,17 +305,7 @@ internal import Testing
             // The provider's keys would have to be fetched again by then.
             $0.tokenVerification = nil
         } _: { scripted async throws in
-            let stored = try await scripted.adopt()
-            scripted.clock.advance(by: .seconds(age))
-            var changes = scripted.auth.bus.makeAsyncIterator()
-            let granted = scripted.tokens.container()
-            if refreshes { scripted.transport.enqueue(.tokens(granted)) }
-            let found = try await scripted.auth.getCredentials()
-            if refreshes {
-                #expect(await changes.next()?.credentials.token == granted.accessToken)
-            } else {
-                #expect(found.token == stored.accessToken)
-            }
+            try await Self.expect(refreshes, of: scripted, whenTokensAre: .seconds(age))
         }
     }
 

@@ -180,8 +180,7 @@ package final class BiometricLogins: Sendable {
         }
         let answer = try await renewer.providers.endpoint.send(
             biometricProof: proof, bearer: held.accessToken, refreshToken: held.refreshToken, lettingIn: nil,
-            at: server,
-            of: tenant)
+            at: server, of: tenant)
         if case .refused(let error, _, _) = answer { throw error }
         var replaced: String?
         try await change(id) { keys in

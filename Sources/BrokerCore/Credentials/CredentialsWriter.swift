@@ -48,8 +48,8 @@ package final class CredentialsWriter: Sendable {
     }
 
     /// After this time, a request may have been given up, and its caller may have gone on at another replica. So it changes only what
-    /// has not been changed since it came. A server notices that its process has stood still for so long.
-    private static let punctuality: Duration = .seconds(3)
+    /// has not been changed since it came.
+    package static let punctuality = EventLoop.shortestStandstill
     private static let late = BrokerError(
         .conflict,
         "The credentials were changed while this request was waiting. Look at them, and ask again if that is still wanted."

@@ -142,8 +142,7 @@ package struct GrantIntake: Sendable {
         guard let waiting = current.record.waiting, let set = current.record.granted, waiting.login == login,
             waiting.origin == origin
         else { return try await records.commit([removal]) }
-        let mayBeShared = set.refreshToken == nil || set.mayShareGrant(with: waiting.earlier)
-        let revocation = mayBeShared ? [] : revocations.revocation(of: set, id, of: tenant)
+        let revocation = set.mayBeShared(with: waiting.earlier) ? [] : revocations.revocation(of: set, id, of: tenant)
         _ = try await records.write(
             GrantVerification.record(refusing: current.record), id, over: current,
             alongside: [removal] + revocation

@@ -4,12 +4,12 @@ internal import OAuth
 /// Keeps the stored refresh token where a login has brought none.
 extension CredentialsRecords {
     /// Whether stored credentials may be of the same grant, so that a revocation of it would end their session. Also true where
-    /// the store does not answer, and of a grant without a refresh token: it may be that of another storage key of the user.
+    /// the store does not answer.
     func mayHold(grantOf granted: HeldCredentials, _ id: CredentialsID) async -> Bool {
-        if granted.refreshToken == nil { return true }
+        if granted.mayBeShared() { return true }
         do throws(StoreError) {
             let stored = try await reread(id).record
-            return [stored.granted, stored.waiting?.earlier].contains { granted.mayShareGrant(with: $0) }
+            return granted.mayBeShared(with: stored.granted, stored.waiting?.earlier)
         } catch {
             report(error, id)
             return true

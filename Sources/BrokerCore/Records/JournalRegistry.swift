@@ -127,14 +127,15 @@ package final class JournalRegistry: Sendable {
     /// What the journal had when that loss was known is in the store, as far as the store lacked it.
     func settle(_ epoch: Int64) { state.withLock { $0.settled = epoch } }
 
-    /// Registers this process's journal, where that is due: with the last loss that is settled.
-    func register() async throws(StoreError) {
+    /// Registers this process's journal, where that is due: with the last loss that is settled. Before that the journal is told what
+    /// the store looks like, so that the registration says nothing that the journal does not have. To be called every second.
+    /// - Parameter lineage: what the store looks like; nil for a store that does not tell.
+    func register(seen lineage: StoreLineage?) async throws(StoreError) {
+        await remember(lineage)
         let (own, registered, settled) = state.withLock { ($0.own, $0.registered, $0.settled) }
         guard memory.isEnabled, let journal, let own, let epoch = settled else { return }
         let now = time.monotonic
         if let registered, registered.epoch == epoch, registered.at.advanced(by: Self.heartbeat) > now { return }
-        // The registration says nothing that the journal does not have.
-        await remember(try await vault.lineage())
         let entry = RegisteredJournal(id: own, host: journal.host, seen: time.now, epoch: epoch)
         let stored = try await vault.version(of: entry.recordID)
         let record = entry.record(version: (stored ?? 0) + 1, expires: time.now.advanced(by: span))
@@ -161,9 +162,8 @@ package final class JournalRegistry: Sendable {
     }
 
     /// Writes into the journal what the store looks like, if that is news and no loss is under repair, so that the next process
-    /// notices where the store has gone back. To be called every second: what the store loses of the time since the last call is not
-    /// noticed.
-    func remember(_ lineage: StoreLineage?) async {
+    /// notices where the store has gone back. What the store loses of the time since the last call is not noticed.
+    private func remember(_ lineage: StoreLineage?) async {
         let epoch = losses.epoch
         guard memory.isEnabled, let journal, let lineage,
             state.withLock({ $0.remembered != lineage && $0.settled == epoch })

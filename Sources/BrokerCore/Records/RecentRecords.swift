@@ -39,8 +39,10 @@ final class RecentRecords: Sendable {
         biometricEntries = span > .zero ? ExpiringTable(validity: span, capacity: 8192, time: time) : nil
     }
 
+    /// Nil for other kinds than `settingKinds`.
     private func entries(of kind: RecordKind) -> ExpiringTable<RecordID, Change>? {
-        kind == .biometricKey ? biometricEntries : settingEntries
+        guard Self.settingKinds.contains(kind) else { return nil }
+        return kind == .biometricKey ? biometricEntries : settingEntries
     }
 
     /// This process has committed the changes.
@@ -49,14 +51,10 @@ final class RecentRecords: Sendable {
             switch change {
             case .insert(let record), .replace(let record, _, _):
                 if Self.loginKinds.contains(record.id.kind) { loginEntries?.set(record.id, record) }
-                if Self.settingKinds.contains(record.id.kind) {
-                    entries(of: record.id.kind)?.set(record.id, .stored(record))
-                }
+                entries(of: record.id.kind)?.set(record.id, .stored(record))
             case .remove(let id, let version):
                 if Self.loginKinds.contains(id.kind) { loginEntries?.remove(id) }
-                if Self.settingKinds.contains(id.kind) {
-                    entries(of: id.kind)?.set(id, .removed(id, version: version))
-                }
+                entries(of: id.kind)?.set(id, .removed(id, version: version))
             default: break
             }
         }

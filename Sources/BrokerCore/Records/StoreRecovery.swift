@@ -115,16 +115,21 @@ final class StoreRecovery: Sendable {
     /// - Returns: when to ask again; nil for a store that has no lineage, and after a loss of which only a signal comes.
     func check() async -> Duration? {
         do throws(StoreError) {
-            let present = try await lineage()
+            var present = try await lineage()
             let hasLineage = present != nil
             for id in rollback.takeRechecks() { _ = try await records.readWithLease(id) }
             // A loss that becomes known from here on has a name of its own.
             let epoch = records.losses.epoch
-            if rollback.takeSweep() { try await recover() } else { settle(epoch) }
+            if rollback.takeSweep() {
+                try await recover()
+                // The journal may know of a later one than the first by now.
+                present = try await lineage()
+            } else {
+                settle(epoch)
+            }
             // Another replica may have noticed one more loss.
             if hasLineage, rollback.isUnsettled { try await records.losses.compare() }
-            try await records.journals.register()
-            await records.journals.remember(present)
+            try await records.journals.register(seen: present)
             try await records.journals.report()
             return hasLineage ? Self.interval : nil
         } catch {
@@ -153,7 +158,7 @@ final class StoreRecovery: Sendable {
             var lost = try await restoreAll(isLastTime: !isHeld)
             // The others wait for this.
             settle(epoch)
-            try await records.journals.register()
+            try await records.journals.register(seen: try await lineage())
             if isHeld {
                 // Another replica may store records again meanwhile that are older than this replica's.
                 while let rest = rollback.remainingHold, rest > Self.holdInterval {

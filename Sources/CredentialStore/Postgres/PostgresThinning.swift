@@ -36,7 +36,8 @@ final class PostgresThinning: Sendable {
         /// Whether the first entry is a marker.
         var isMarked = false
 
-        var count: Int { slices.reduce(0) { $0 + $1.count } }
+        /// How many there are, without the marker where it is known.
+        var count: Int { slices.reduce(isMarked ? -1 : 0) { $0 + $1.count } }
     }
 
     /// How many entries are counted by one statement.
@@ -95,19 +96,15 @@ final class PostgresThinning: Sendable {
     private func decide(keeping count: Int, _ bounds: LogBounds) async throws(StoreError) {
         let start = MonotonicInstant.now
         var tallies = try await self.count()
-        var total = tallies.values.reduce(0) { $0 + $1.count }
+        var total = Self.total(of: tallies)
         var cuts: [Cut] = []
         if total > count {
-            for tenant in try await markedTenants(tallies) {
-                tallies[tenant]?.isMarked = true
-                total -= 1
-            }
-            let surplus = LogShares.surplus(
-                of: tallies.mapValues { $0.count - ($0.isMarked ? 1 : 0) }, keeping: count)
+            for tenant in try await markedTenants(tallies) { tallies[tenant]?.isMarked = true }
+            total = Self.total(of: tallies)
+            let surplus = LogShares.surplus(of: tallies.mapValues(\.count), keeping: count)
             for (tenant, number) in surplus.sorted(by: { ($1.value, $0.key) < ($0.value, $1.key) }) {
                 guard let tally = tallies[tenant] else { continue }
-                let kept = tally.count - number - (tally.isMarked ? 1 : 0)
-                if let last = try await end(of: tenant, tally, keeping: kept) {
+                if let last = try await end(of: tenant, tally, keeping: tally.count - number) {
                     cuts.append(Cut(tenant: tenant, last: last))
                 }
             }
@@ -119,6 +116,8 @@ final class PostgresThinning: Sendable {
             if took > Self.longCount { state.rested = .after(took * Self.restFactor) }
         }
     }
+
+    private static func total(of tallies: [TenantName: Tally]) -> Int { tallies.values.reduce(0) { $0 + $1.count } }
 
     /// The entries of each tenant.
     private func count() async throws(StoreError) -> [TenantName: Tally] {
