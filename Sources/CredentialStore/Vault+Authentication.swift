@@ -1,4 +1,4 @@
-internal import Cryptography
+package import Cryptography
 
 /// Authenticates values that the broker writes or gives out and recognizes later, on any replica.
 extension Keyring {
@@ -23,7 +23,52 @@ extension Keyring {
     }
 }
 
+/// Seals values that the broker gives out and takes back later, on any replica.
+extension Keyring {
+    /// Seals a value under the first key. The envelope is key identity (4) ‖ nonce (12) ‖ ciphertext ‖ tag (16).
+    ///
+    /// Each place has an AES-256-GCM key of its own, so that it does not count how many values strangers have the broker seal.
+    /// - Parameters:
+    ///   - label: what the value is.
+    ///   - place: where alone it opens. Must not be used for many values.
+    /// - Throws: `.randomnessUnavailable` (retrying later may help); `.invalidLength` for content of 2 GiB.
+    func seal(
+        _ content: SecretBytes, label: String, at place: [UInt8]
+    ) throws(CryptographyError) -> [UInt8] {
+        let nonce = try SecureRandom.bytes(AES256GCM.nonceCount)
+        let sealed = try AES256GCM.seal(
+            content, key: Self.sealingKey(label, place, primary), nonce: nonce, associatedData: place)
+        return primary.identity.bytes + nonce + sealed
+    }
+
+    /// The value, if it was sealed for that place with any key of the keyring; else nil.
+    func open(_ sealed: [UInt8], label: String, at place: [UInt8]) -> SecretBytes? {
+        let headCount = KeyIdentity.count + AES256GCM.nonceCount
+        guard sealed.count >= headCount + AES256GCM.tagCount,
+            let key = key(KeyIdentity(bytes: Array(sealed[..<KeyIdentity.count])))
+        else { return nil }
+        return try? AES256GCM.open(
+            Array(sealed[headCount...]), key: Self.sealingKey(label, place, key),
+            nonce: Array(sealed[KeyIdentity.count..<headCount]), associatedData: place)
+    }
+
+    private static func sealingKey(_ label: String, _ place: [UInt8], _ key: Key) -> SecretBytes {
+        let info = Array("token-broker sealed \(label)".utf8) + [0] + place
+        return HKDF.sha256(key: key.bytes, salt: [], info: info, count: AES256GCM.keyCount)
+    }
+}
+
 extension Vault {
+    /// See `Keyring`.
+    package func seal(_ content: SecretBytes, label: String, at place: [UInt8]) throws(CryptographyError) -> [UInt8] {
+        try keyring.seal(content, label: label, at: place)
+    }
+
+    /// See `Keyring`.
+    package func open(_ sealed: [UInt8], label: String, at place: [UInt8]) -> SecretBytes? {
+        keyring.open(sealed, label: label, at: place)
+    }
+
     /// See `Keyring`.
     package func authenticationCode(of message: [UInt8], label: String, count: Int) -> [UInt8] {
         keyring.authenticationCode(of: message, label: label, count: count)

@@ -67,7 +67,11 @@ struct BrowserLoginRoutes {
             guard let name = TenantName(call.parameters["tenant"] ?? ""), let link = call.parameters["link"],
                 let tenant = try await broker.core.tenants.currentTenant(name)
             else { throw BrokerError.unknownLogin }
-            switch try await broker.logins.reconnect(link, of: tenant, cookies: call.cookies) {
+            switch try await broker.logins.reconnect(
+                link, of: tenant,
+                from: LoginFlow.Browser(
+                    cookies: call.cookies, callback: .tenant(name), canConfirm: true, source: call.request.source))
+            {
             case .goOn(let loginURI, let cookie): return setting(cookie, LoginPage.redirect(to: loginURI))
             case .mustConfirm: throw BrokerError(.internalError, "A login that has just begun asks for confirmation.")
             }
@@ -171,7 +175,7 @@ struct BrowserLoginRoutes {
             let parsed = try read()
             response = parsed
             let browser = LoginFlow.Browser(
-                cookies: call.cookies, callback: callback, canConfirm: reader != .program)
+                cookies: call.cookies, callback: callback, canConfirm: reader != .program, source: call.request.source)
             switch try await broker.logins.receive(parsed, from: browser) {
             case .ended(let ended):
                 return outcome(ended, call)
@@ -192,8 +196,11 @@ struct BrowserLoginRoutes {
         let context = LoginPage.Context(ended.login, call)
         if let app = ended.appReturn {
             let address = app.uri(issuer: broker.logins.publicBaseURL)
-            return isForm && reader == .browser
+            let page =
+                isForm && reader == .browser
                 ? LoginPage.goOn(to: address, context) : LoginPage.redirect(to: address)
+            // It is long, and would be sent with each request to this host.
+            return LoginCookies(broker.logins).removing(broker.logins.cookieName(of: ended.loginID), page)
         }
         if reader == .program {
             switch ended.result {
@@ -298,13 +305,6 @@ struct BrowserLoginRoutes {
     }
 
     private func setting(_ cookie: LoginFlow.Cookie?, _ response: Response) -> Response {
-        guard let cookie else { return response }
-        var response = response
-        let secure = broker.logins.isSecure ? "; Secure" : ""
-        let age = PendingLogin.validity.components.seconds
-        response.fields.append(
-            "Set-Cookie",
-            "\(cookie.name)=\(cookie.value.revealedText); Path=/; Max-Age=\(age); HttpOnly; SameSite=Lax\(secure)")
-        return response
+        cookie.map { LoginCookies(broker.logins).setting($0, response) } ?? response
     }
 }

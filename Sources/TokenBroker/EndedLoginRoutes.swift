@@ -32,12 +32,10 @@ struct EndedLoginRoutes {
 
     /// The address of the page for an error that is not the outcome of a login.
     func uri(of login: LoginDescription?, _ error: BrokerError, _ call: Call) -> String {
-        if let login {
-            let cause = error.responseFault.map { "&cause=\($0.rawValue)" } ?? ""
-            return uri(of: login) + "?error=\(error.code.rawValue)\(cause)"
-        }
+        let cause = error.responseFault.map { "&cause=\($0.rawValue)" } ?? ""
+        if let login { return uri(of: login) + "?error=\(error.code.rawValue)\(cause)" }
         let reference = LoginPage.Context(nil, call).reference
-        return broker.logins.publicURI(path: "/login/ended/\(error.code.rawValue)?reference=\(reference)")
+        return broker.logins.publicURI(path: "/login/ended/\(error.code.rawValue)?reference=\(reference)\(cause)")
     }
 
     // MARK: Pages
@@ -56,11 +54,7 @@ struct EndedLoginRoutes {
             let text = query.string("error")
             let code = text.flatMap(Self.ending)
             if text != nil, code == nil { query.note("error", "is not a code that a login can end with") }
-            let cause = query.string("cause")
-            let fault = cause.flatMap { BrokerError.ResponseFault($0) }
-            if cause != nil, fault == nil {
-                query.note("cause", "is not what can be wrong with a login service's response")
-            }
+            let fault = Self.cause(&query)
             try query.finish()
             let (tenant, id) = try call.login()
             let (described, progress) = try await broker.logins.outcome(tenant: tenant, loginID: id)
@@ -84,18 +78,29 @@ struct EndedLoginRoutes {
             throw BrokerError(.notFound, "There is nothing at this path.")
         }
         var reference: WireText?
+        var fault: BrokerError.ResponseFault?
         do throws(BrokerError) {
             var query = try call.query()
             reference = query.string("reference")
             if let text = reference, !Self.isReference(text) {
                 query.note("reference", "must be 1 to 8 letters and digits")
             }
+            fault = Self.cause(&query)
             try query.finish()
         } catch {
             return LoginPage.failed(error, LoginPage.Context(nil, call))
         }
         return LoginPage.failed(
-            Self.told(code), .init(login: nil, requestID: reference?.text ?? call.request.id))
+            fault.map { BrokerError.response($0) } ?? Self.told(code),
+            .init(login: nil, requestID: reference?.text ?? call.request.id))
+    }
+
+    /// What is wrong with a complete response; nil for nothing.
+    private static func cause(_ query: inout QueryReader) -> BrokerError.ResponseFault? {
+        guard let text = query.string("cause") else { return nil }
+        if let fault = BrokerError.ResponseFault(text) { return fault }
+        query.note("cause", "is not what can be wrong with a login service's response")
+        return nil
     }
 
     /// The error with this code, without a detail. `Retry-After` is one second, because the user can begin a new login

@@ -93,10 +93,12 @@ enum LoginPage {
             case .unexpectedIssuer:
                 "It says which login service it comes from (iss), and none is configured here to compare that with."
             case .otherCallback: "It came to another address than the one that this login was begun with."
+            case .otherRegistration:
+                "The registration at this login service was replaced here after the login was begun."
             }
         let reason = BrokerError.response(fault, reported: errorCode)
         return page(
-            .badRequest, context, title: "The login service's answer was not accepted",
+            fault.code.status, context, title: "The login service's answer was not accepted",
             text: [text, "Please begin again. If this page comes again, tell the operator of this service."],
             reason: "\(reason.code.rawValue): \(reason.detail)")
     }

@@ -62,13 +62,15 @@ extension Call {
     /// The cookies by their names (RFC 6265 §4.2.1). Of several with one name the first counts, because a browser sends
     /// the most specific cookie first.
     var cookies: [WireText: WireText] {
-        var cookies: [WireText: WireText] = [:]
-        for pair in request.fields.values("Cookie").flatMap({ $0.split(at: ";") }) {
+        Dictionary(cookiesInOrder.map { ($0.name, $0.value) }) { first, _ in first }
+    }
+
+    var cookiesInOrder: [(name: WireText, value: WireText)] {
+        request.fields.values("Cookie").flatMap { $0.split(at: ";") }.compactMap { pair in
             let halves = pair.trimmed.split(at: "=", limit: 2)
-            guard halves.count == 2, halves[0].count <= Self.longestCookieName else { continue }
-            if cookies[halves[0]] == nil { cookies[halves[0]] = halves[1] }
+            guard halves.count == 2, halves[0].count <= Self.longestCookieName else { return nil }
+            return (halves[0], halves[1])
         }
-        return cookies
     }
 }
 

@@ -286,8 +286,8 @@ enum Command: Equatable {
           TOKEN_BROKER_PENDING_LOGINS            pending logins of one tenant on all replicas, 0 to 10000000; 0 is no
                                                  limit; default 10000
           TOKEN_BROKER_PENDING_DEVICE_LOGINS     the same for device logins; default 2000
-          TOKEN_BROKER_PENDING_APP_LOGINS        the same on this replica for logins that browsers begin at
-                                                 /oauth2/authorize; one address may have a tenth; default 10000
+          TOKEN_BROKER_PENDING_APP_LOGINS        logins of one tenant's apps that come back to this replica within ten
+                                                 minutes and do not succeed; one address may have a tenth; default 10000
           TOKEN_BROKER_EVENT_STREAMS_PER_KEY     event streams of one API key on this replica, 0 to 10000000; 0 is no
                                                  limit; default 100
           TOKEN_BROKER_EVENT_STREAMS_PER_TENANT  the same for one tenant; default 2000

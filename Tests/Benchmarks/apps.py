@@ -112,7 +112,7 @@ class Browser:
         authorize = urllib.parse.urlencode({
             "response_type": "code", "client_id": client, "redirect_uri": REDIRECT_URI, "code_challenge": CHALLENGE,
             "code_challenge_method": "S256"})
-        at_provider = self.redirect(self.redirect(f"/oauth2/authorize?{authorize}"))
+        at_provider = self.redirect(f"/oauth2/authorize?{authorize}")
         asked = self.redirect(f"/login/callback?code=c&state={query(at_provider)['state']}")
         _, page = self.ask("POST", asked, {"decision": "continue"})
         code = query(re.search(r'href="([^"]*)"', page)[1].replace("&amp;", "&"))["code"]

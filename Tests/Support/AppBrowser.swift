@@ -60,8 +60,7 @@ package struct AppBrowser {
             .init("state", "s"), .init("code_challenge", ProviderDriver.challenge),
             .init("code_challenge_method", "S256"),
         ])
-        let start = try await redirect("/oauth2/authorize?" + query)
-        let authorization = try await redirect(start)
+        let authorization = try await redirect("/oauth2/authorize?" + query)
         // On the straight way to the provider.
         let page = try await brokers[0].call(
             .get, provider.baseURL + BrokerHarness.path(of: authorization), key: nil)

@@ -52,8 +52,49 @@ extension BrokerHarness {
     }
 
     /// A browser that opens an authorization request.
-    package func authorize(_ target: String) async -> Answer {
-        await call(.get, target, key: nil, fields: ["Accept": Self.browserAccept])
+    package func authorize(_ target: String, cookie: String? = nil) async -> Answer {
+        var fields: Fields = ["Accept": Self.browserAccept]
+        if let cookie { fields.append("Cookie", cookie) }
+        return await call(.get, target, key: nil, fields: fields)
+    }
+
+    /// An app's login that has begun: what the provider has got, and the browser's cookie.
+    package struct AppLogin: Sendable {
+        package let uri: String
+        package let cookie: String
+
+        package var state: String { BrokerHarness.parameters(of: uri)["state"] ?? "" }
+        /// The value of the cookie.
+        package var value: String { String(cookie.split(separator: "=", maxSplits: 1)[1]) }
+        /// The name of the cookie.
+        package var name: String { String(cookie.split(separator: "=", maxSplits: 1)[0]) }
+        package var id: String { String(name.suffix(22)) }
+    }
+
+    /// Begins an app's login in a browser; fails loudly when it cannot.
+    package func beginAppLogin(_ target: String = authorization(), cookie: String? = nil) async -> AppLogin {
+        let begun = await authorize(target, cookie: cookie)
+        guard let login = Self.appLogin(begun) else { preconditionFailure("no login: \(begun.status) \(begun.text)") }
+        return login
+    }
+
+    /// The login that an answer begins; nil for an answer that begins none.
+    package static func appLogin(_ begun: Answer) -> AppLogin? {
+        guard begun.status == 303, let cookie = cookie(begun), let uri = begun.fields["Location"]?.text else {
+            return nil
+        }
+        return AppLogin(uri: uri, cookie: cookie)
+    }
+
+    /// What a browser shows that brings a response for the login.
+    package func bring(
+        _ response: String = "code=c-1", for login: AppLogin, cookie: String? = nil, accept: String? = browserAccept,
+        source: NetworkSource = .unknown
+    ) async -> Answer {
+        var fields: Fields = ["Cookie": cookie ?? login.cookie]
+        if let accept { fields.append("Accept", accept) }
+        return await call(
+            .get, "/login/callback?\(response)&state=\(login.state)", key: nil, fields: fields, source: source)
     }
 
     /// The login of an app by a browser, up to the redirect to the app.
@@ -66,24 +107,28 @@ extension BrokerHarness {
         app target: String, token: String?, response: String = "code=c-1", decision: String = "continue"
     ) async -> (parameters: [String: String], answer: Answer) {
         let begun = await authorize(target)
-        guard begun.status == 303, let start = begun.fields["Location"]?.text, start.contains("/login/start/") else {
+        guard let login = Self.appLogin(begun) else {
             return (Self.parameters(of: begun.fields["Location"]?.text ?? ""), begun)
         }
-        let started = await call(.get, Self.path(of: start), key: nil, fields: ["Accept": Self.browserAccept])
-        let state = Self.parameters(of: started.fields["Location"]?.text ?? "")["state"] ?? ""
-        let cookie = Self.cookie(started)
         if let token { transport.enqueue(.json(200, token)) }
-        var answer = await callback("\(response)&state=\(state)", cookie: cookie, followsToEnd: false)
-        if let asked = answer.fields["Location"]?.text, asked.contains("/login/confirm/") {
-            let both = [cookie, Self.cookie(answer)].compactMap(\.self).joined(separator: "; ")
-            let path = Self.path(of: asked)
-            answer = await press(decision, at: path, cookie: both)
-            // A page that leads on, since Chromium holds redirects of forms against the page's policy.
-            let leads = answer.text.split(separator: "href=\"").dropFirst().first?.split(separator: "\"").first
-            let address = leads.map { String($0).replacing("&amp;", with: "&") } ?? ""
-            return (Self.parameters(of: address), answer)
+        let answer = await bring(response, for: login)
+        guard let asked = answer.fields["Location"]?.text, asked.contains("/login/confirm/") else {
+            return (Self.parameters(of: answer.fields["Location"]?.text ?? ""), answer)
         }
-        return (Self.parameters(of: answer.fields["Location"]?.text ?? ""), answer)
+        return await confirm(answer, login, decision)
+    }
+
+    /// The user of the browser that was asked presses a button.
+    /// - Parameter asked: the answer that leads to the question.
+    /// - Returns: the parameters that the app gets, and the answer.
+    package func confirm(
+        _ asked: Answer, _ login: AppLogin, _ decision: String = "continue"
+    ) async -> (parameters: [String: String], answer: Answer) {
+        let both = [login.cookie, Self.cookie(asked)].compactMap(\.self).joined(separator: "; ")
+        let answer = await press(decision, at: Self.path(of: asked.fields["Location"]?.text ?? "///"), cookie: both)
+        // A page that leads on, since Chromium holds redirects of forms against the page's policy.
+        let leads = answer.text.split(separator: "href=\"").dropFirst().first?.split(separator: "\"").first
+        return (Self.parameters(of: leads.map { String($0).replacing("&amp;", with: "&") } ?? ""), answer)
     }
 
     /// A code of a whole login. Fails the test when there is none.

@@ -28,8 +28,8 @@ package final class CredentialsBroker: Sendable {
         package var pendingLogins: Int? = 10_000
         /// The same for device logins, each of which is polled at its provider. Default 2000.
         package var pendingDeviceLogins: Int? = 2000
-        /// The same at one process, for logins that browsers without a key begin for the tenant's apps. One address may have
-        /// a tenth of them.
+        /// How many logins of the tenant's apps may come back to one process within ten minutes without success. One address may
+        /// have a tenth of them. Default 10,000.
         package var pendingAppLogins: Int? = 10_000
         /// How many requests the token endpoint of apps takes in a minute.
         package var appRequests = TokenEndpointLimits.Limits()
@@ -207,7 +207,7 @@ package final class CredentialsBroker: Sendable {
         list = CredentialsList(
             records: records, clientFaults: renewer.clientFaults, servers: providers.servers)
         logins = LoginFlow(
-            vault: vault, providers: providers, intake: intake, revocations: revocations, bus: bus,
+            vault: vault, tenants: tenants, providers: providers, intake: intake, revocations: revocations, bus: bus,
             options: LoginFlow.Options(
                 publicBaseURL: settings.publicBaseURL, limit: settings.pendingLogins,
                 strangersLimit: settings.pendingAppLogins),

@@ -97,6 +97,10 @@ package struct BrokerError: Error, Sendable, Equatable {
         case unexpectedIssuer = "unexpected_issuer"
         /// It came to another callback than that of the login.
         case otherCallback = "other_callback"
+        /// The tenant's registration is another one than that of the login.
+        case otherRegistration = "other_registration"
+
+        package var code: Code { self == .otherRegistration ? .gone : .invalidRequest }
 
         /// What was found, and what to change.
         package var detail: String {
@@ -108,6 +112,9 @@ package struct BrokerError: Error, Sendable, Equatable {
             case .unexpectedIssuer:
                 "The response has an iss, and no issuer is configured to compare it with: configure the issuer."
             case .otherCallback: "The response came to another callback than the login was begun with."
+            case .otherRegistration:
+                "The tenant was given another registration at its provider after the login was begun, which cannot redeem the "
+                    + "response. Begin another login."
             }
         }
     }
@@ -152,7 +159,8 @@ package struct BrokerError: Error, Sendable, Equatable {
     package var storageKey: StorageKey?
     /// For `too_many_requests`: the limit that was exceeded, for the metrics.
     package var quota: Quota?
-    /// For `invalid_request`: what is wrong with the response of a login service, where its page needs other words for it.
+    /// For `invalid_request` and `gone`: what is wrong with the response of a login service, where its page needs other words
+    /// for it.
     package var responseFault: ResponseFault?
     /// For `unsupported_media_type`: whether the reason is the coding of the content, and not its type.
     package var isAboutContentCoding = false
@@ -185,7 +193,7 @@ package struct BrokerError: Error, Sendable, Equatable {
     /// - Parameter reported: the error that the response reports; nil for none.
     package static func response(_ fault: ResponseFault, reported: String? = nil) -> BrokerError {
         var error = BrokerError(
-            .invalidRequest, fault.detail.followed(by: reported.map { "It reports the error \($0)." }),
+            fault.code, fault.detail.followed(by: reported.map { "It reports the error \($0)." }),
             errorCode: reported)
         error.responseFault = fault
         return error

@@ -31,7 +31,7 @@ package enum Quota: String, Sendable, CaseIterable {
         case .pendingDeviceLogins:
             "The tenant has as many pending device logins as it may have. Try again when some have ended."
         case .pendingAppLogins:
-            "Too many logins of the tenant's apps are under way, in all or from this address. Try again later."
+            "Too many logins of the tenant's apps have come back without success, in all or from this address. Try again later."
         case .streamsOfKey:
             "The API key has as many event streams at this process as it may have. End one, or try again later."
         case .streamsOfTenant:

@@ -21,20 +21,6 @@ package struct AppLogin: Sendable, Equatable {
     /// Whether the user confirms the login before the code is redeemed.
     package let asksUser: Bool
 
-    package init(
-        client: AppClient, redirectURI: String, namedRedirectURI: Bool, state: WireText?, codeChallenge: WireText
-    ) {
-        clientID = client.clientID
-        title = client.title
-        self.redirectURI = redirectURI
-        self.namedRedirectURI = namedRedirectURI
-        self.state = state
-        self.codeChallenge = codeChallenge
-        storesByUser = client.settings.storageKey == nil
-        // Another app of the device can send the request of a public client, and could get its code (RFC 8252 §8.6).
-        asksUser = client.isPublic
-    }
-
     /// Where the app gets the outcome of its login, by a redirect of the browser (RFC 6749 §4.1.2, RFC 9207).
     package struct Return: Sendable {
         let login: AppLogin
@@ -106,6 +92,20 @@ package struct AppLogin: Sendable, Equatable {
         json.member("asks_user", asksUser)
     }
 
+}
+
+extension AppLogin {
+    package init(
+        client: AppClient, redirectURI: String, namedRedirectURI: Bool, state: WireText?, codeChallenge: WireText
+    ) {
+        self.init(
+            clientID: client.clientID, title: client.title, redirectURI: redirectURI,
+            namedRedirectURI: namedRedirectURI, state: state, codeChallenge: codeChallenge,
+            storesByUser: client.settings.storageKey == nil,
+            // Another app of the device can send the request of a public client, and could get its code (RFC 8252 §8.6).
+            asksUser: client.isPublic)
+    }
+
     /// Nil where this build cannot read it.
     init?(_ json: JSONValue) {
         guard let clientID = json["client_id"]?.string?.text, let title = json["title"]?.string?.text,
@@ -113,13 +113,8 @@ package struct AppLogin: Sendable, Equatable {
             let challenge = json["code_challenge"]?.string, let storesByUser = json["stores_by_user"]?.bool,
             let asksUser = json["asks_user"]?.bool
         else { return nil }
-        self.clientID = clientID
-        self.title = title
-        self.redirectURI = redirectURI
-        namedRedirectURI = named
-        state = json["state"]?.string
-        codeChallenge = challenge
-        self.storesByUser = storesByUser
-        self.asksUser = asksUser
+        self.init(
+            clientID: clientID, title: title, redirectURI: redirectURI, namedRedirectURI: named,
+            state: json["state"]?.string, codeChallenge: challenge, storesByUser: storesByUser, asksUser: asksUser)
     }
 }

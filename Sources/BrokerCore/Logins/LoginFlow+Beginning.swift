@@ -9,8 +9,7 @@ extension LoginFlow {
     /// Prepares a login: state, verifier and addresses, which are stored before the caller gets them.
     /// - Throws: `too_many_requests` where the tenant has as many pending logins as it may have.
     package func begin(_ parameters: Parameters, of tenant: Tenant) async throws(BrokerError) -> Begun {
-        var configuration = tenant.configuration
-        configuration.browserBinding = PendingLogin.binding(of: configuration, parameters.app)
+        let configuration = tenant.configuration
         try Self.checkShape(ofCustomParameters: parameters.customParameters)
         let (redirectURI, callback) = try redirect(parameters.redirectURI, of: tenant)
         if let returnTo = parameters.returnTo, !configuration.allowsReturn(to: returnTo) {
@@ -23,16 +22,10 @@ extension LoginFlow {
             throw BrokerError(
                 .illegalArgument, "A custom parameter bears the name of a parameter of the protocol.")
         }
-        var server = try await servers.server(for: tenant)
+        var server = try await serverWithLoginPage(of: tenant)
         let app = try Self.otherApp(parameters, of: configuration)
         // Another app brings the response, and it knows no issuer.
         if app != nil { server.announcesIssuerInResponses = false }
-        if server.preset.accounts != nil {
-            throw BrokerError(
-                .illegalConfiguration,
-                "This provider has no login page. Create an account by policy=create_if_needed, or activate one by "
-                    + "POST /credentials/activate.")
-        }
 
         let state: String
         let pkce: PKCE
@@ -47,11 +40,9 @@ extension LoginFlow {
             binding = SecretBytes(utf8: Base64URL.encode(try SecureRandom.bytes(32)))
             if configuration.bindsDeviceKeys { deviceKey = try DeviceKey.generate(isBound: true) }
             // A code that another app brings belongs to no authorization request, so that its ID token has no nonce.
-            if configuration.client.scopes.values.contains("openid"), app == nil {
-                nonce = Base64URL.encode(try SecureRandom.bytes(32))
-            }
+            if app == nil { nonce = try Self.nonce(for: configuration.client) }
         } catch {
-            throw BrokerError(.internalError, "The system's random source failed.")
+            throw Self.noRandomness
         }
         let request = AuthorizationRequest(
             redirectURI: redirectURI.text, state: state, codeChallenge: pkce.codeChallenge, nonce: nonce,
@@ -64,9 +55,9 @@ extension LoginFlow {
                     codeChallenge: WireText(pkce.codeChallenge), state: WireText(state)
                 ).link(to: $0)
             } ?? request.uri(for: configuration.client, at: server)
-        let mustStartHere = configuration.browserBinding == .required || parameters.app != nil
+        let mustStartHere = configuration.browserBinding == .required
         let login = PendingLogin(
-            id: loginID, tenant: tenant.name, storageKey: parameters.storageKey, app: parameters.app,
+            id: loginID, tenant: tenant.name, storageKey: parameters.storageKey,
             tenantTitle: configuration.displayName ?? tenant.name.description,
             providerTitle: configuration.providerTitle(at: server), callback: callback,
             expires: time.now.advanced(by: PendingLogin.validity),
@@ -75,21 +66,12 @@ extension LoginFlow {
                 configuration: configuration.withoutListedURIs, server: server, loginURI: loginURI,
                 codeVerifier: pkce.codeVerifier, nonce: nonce.map { WireText($0) }, binding: binding,
                 deviceKey: deviceKey),
-            isBound: mustStartHere)
-        let record = login.record(version: 1, stateDigest: SHA256.digest(Array(state.utf8)))
-        let reserve = configuration.browserBinding == .confirm ? PendingLogin.confirmationReserve : 0
-        let longest = PendingLogin.longest(for: configuration.client) - reserve
-        guard record.content.count <= longest else {
-            throw BrokerError(
-                .illegalArgument,
-                "The login takes more than \(longest) bytes. Shorten the redirect_uri, the return_to or the custom parameters, or "
-                    + "in the configuration the client_secret or the addresses."
-            )
-        }
-        if parameters.app == nil {
-            try await quota.admit(tenant.name)
+            isBound: mustStartHere, isByLink: parameters.strangersSource != nil)
+        let record = try Self.firstRecord(of: login, state: WireText(state))
+        if let source = parameters.strangersSource {
+            try strangers.admit(WireText(loginID), of: tenant.name, from: source)
         } else {
-            try strangers.admit(WireText(loginID), of: tenant.name, from: parameters.source)
+            try await quota.admit(tenant.name)
         }
         do throws(StoreError) {
             try await vault.commit([.require(RecordID(.tenant, tenant.name)), .insert(record)])
@@ -104,6 +86,43 @@ extension LoginFlow {
             loginID: loginID, loginURI: mustStartHere ? startURI : loginURI, startURI: startURI,
             expiresIn: PendingLogin.validity)
     }
+
+    /// The record of a login that nothing has happened to yet.
+    /// - Throws: where it would be too long.
+    static func firstRecord(of login: PendingLogin, state: WireText) throws(BrokerError) -> OpenRecord {
+        let record = login.record(version: 1, stateDigest: SHA256.digest(Array(state.utf8)))
+        guard let configuration = login.secrets?.configuration else { return record }
+        let reserve = configuration.browserBinding == .confirm ? PendingLogin.confirmationReserve : 0
+        let longest = PendingLogin.longest(for: configuration.client) - reserve
+        guard record.content.count <= longest else {
+            throw BrokerError(
+                .illegalArgument,
+                "The login takes more than \(longest) bytes. Shorten the redirect_uri, the return_to or the custom parameters, or "
+                    + "in the configuration the client_secret or the addresses."
+            )
+        }
+        return record
+    }
+
+    /// The tenant's provider.
+    /// - Throws: for a provider without a login page, too.
+    func serverWithLoginPage(of tenant: Tenant) async throws(BrokerError) -> AuthorizationServer {
+        let server = try await servers.server(for: tenant)
+        guard server.preset.accounts == nil else {
+            throw BrokerError(
+                .illegalConfiguration,
+                "This provider has no login page. Create an account by policy=create_if_needed, or activate one by "
+                    + "POST /credentials/activate.")
+        }
+        return server
+    }
+
+    /// The nonce of a request; nil where no ID token is asked for.
+    static func nonce(for client: ClientConfiguration) throws(CryptographyError) -> String? {
+        client.scopes.values.contains("openid") ? Base64URL.encode(try SecureRandom.bytes(32)) : nil
+    }
+
+    static let noRandomness = BrokerError(.internalError, "The system's random source failed.")
 
     /// The address of the app at which a login begins; nil for the provider's page.
     private static func otherApp(
@@ -124,7 +143,7 @@ extension LoginFlow {
     }
 
     /// The redirect URI of a login, and which callback that is.
-    private func redirect(
+    func redirect(
         _ given: WireText?, of tenant: Tenant
     ) throws(BrokerError) -> (uri: WireText, callback: PendingLogin.Callback) {
         let configuration = tenant.configuration
@@ -213,8 +232,9 @@ extension LoginFlow {
         var login = try PendingLogin(record)
         if login.expires <= time.now { return .failure(Self.unknown) }
         guard login.status == .pending, var secrets = login.secrets else { return .failure(Self.used) }
+        guard let loginURI = secrets.loginURI else { return .failure(Self.unknown) }
         if secrets.configuration.browserBinding == .off {
-            return .success(.goOn(loginURI: secrets.loginURI, nil))
+            return .success(.goOn(loginURI: loginURI, nil))
         }
         let name = login.cookieName(isSecure: isSecure)
         let isHolder = login.isStarted && Self.isSet(name, to: secrets.binding, in: cookies)
@@ -230,6 +250,6 @@ extension LoginFlow {
             login.isStarted = true
             try await vault.commit([.replace(login.record(replacing: record), version: record.version)])
         }
-        return .success(.goOn(loginURI: secrets.loginURI, Cookie(name: name, value: secrets.binding)))
+        return .success(.goOn(loginURI: loginURI, Cookie(name: name, value: secrets.binding)))
     }
 }

@@ -35,10 +35,11 @@ extension LoginFlow {
         Array("\(tenant) ".utf8) + message
     }
 
-    /// A browser has opened such an address: begins a login that is bound to that browser.
+    /// A browser has opened such an address: begins a login that is bound to that browser. It counts among `StrangersLogins`, so that
+    /// who has an address cannot use up the tenant's own pending logins.
     /// - Throws: `gone` for an address that is wrong or too old, and where a user has logged in or out since.
     package func reconnect(
-        _ link: WireText, of tenant: Tenant, cookies: [WireText: WireText]
+        _ link: WireText, of tenant: Tenant, from browser: Browser
     ) async throws(BrokerError) -> Start {
         guard let (storageKey, ended) = read(link, of: tenant.name) else { throw Self.unknownLink }
         let id = CredentialsID(tenant: tenant.name, storageKey: storageKey)
@@ -47,14 +48,11 @@ extension LoginFlow {
         }
         let begun: Begun
         do throws(BrokerError) {
-            begun = try await begin(
-                Parameters(
-                    storageKey: storageKey, redirectURI: nil, returnTo: nil, language: nil, email: nil,
-                    customParameters: [:]), of: tenant)
+            begun = try await begin(Parameters(storageKey: storageKey, strangersSource: browser.source), of: tenant)
         } catch {
             throw Self.failure(error)
         }
-        return try await start(tenant: tenant.name, loginID: begun.loginID, cookies: cookies, takesOver: false)
+        return try await start(tenant: tenant.name, loginID: begun.loginID, cookies: browser.cookies, takesOver: false)
     }
 
     /// What a user is told for whom no login can begin.

@@ -16,18 +16,17 @@ extension LoginFlow {
         package var authorizationEndpoint: WireText?
         /// What the `state` ends with, after a full stop, so that it comes back with the response; nil for nothing.
         package var stateSuffix: WireText?
-        /// The app that the login is for; nil for a login that a caller of the API begins.
-        package var app: AppLogin?
-        /// Whose browser begins a login for an app.
-        var source = NetworkSource.unknown
+        /// Whose browser begins the login by an address that needs no key; nil for a caller of the API.
+        package var strangersSource: NetworkSource?
 
         package init(
-            storageKey: StorageKey, redirectURI: WireText?, returnTo: WireText?, language: WireText?,
-            email: WireText?, customParameters: [WireText: WireText], authorizationEndpoint: WireText? = nil,
-            stateSuffix: WireText? = nil, app: AppLogin? = nil
+            storageKey: StorageKey, redirectURI: WireText? = nil, returnTo: WireText? = nil, language: WireText? = nil,
+            email: WireText? = nil, customParameters: [WireText: WireText] = [:],
+            authorizationEndpoint: WireText? = nil, stateSuffix: WireText? = nil,
+            strangersSource: NetworkSource? = nil
         ) {
+            self.strangersSource = strangersSource
             self.stateSuffix = stateSuffix
-            self.app = app
             self.storageKey = storageKey
             self.redirectURI = redirectURI
             self.returnTo = returnTo
@@ -36,19 +35,21 @@ extension LoginFlow {
             self.customParameters = customParameters
             self.authorizationEndpoint = authorizationEndpoint
         }
+    }
 
-        /// A login for an app.
-        /// - Parameters:
-        ///   - storageKey: nil for one that is made of the user's identifier.
-        ///   - source: whose browser begins the login.
-        package init(
-            for app: AppLogin, storageKey: StorageKey?, language: WireText?, email: WireText?,
-            from source: NetworkSource
-        ) {
-            self.init(
-                storageKey: storageKey ?? AppLogin.unknownUser, redirectURI: nil, returnTo: nil, language: language,
-                email: email, customParameters: [:], app: app)
-            self.source = source
+    /// What an app's authorization request asks for.
+    package struct AppParameters: Sendable {
+        package let app: AppLogin
+        /// Nil for one that is made of the user's identifier.
+        package let storageKey: StorageKey?
+        package let language: WireText?
+        package let email: WireText?
+
+        package init(for app: AppLogin, storageKey: StorageKey?, language: WireText?, email: WireText?) {
+            self.app = app
+            self.storageKey = storageKey
+            self.language = language
+            self.email = email
         }
     }
 
@@ -86,17 +87,24 @@ extension LoginFlow {
     }
 
     /// A browser that comes back from the login service.
-    package struct Browser: Sendable {
+    ///
+    /// A class, because it goes through many asynchronous functions: as a value it would be passed to each in a dozen words, most
+    /// of them on the stack, and release builds of Swift 6.3.1 lose their way then (they jump into the heap).
+    package final class Browser: Sendable {
         /// The values of its cookies by name.
-        package var cookies: [WireText: WireText]
-        package var callback: Callback
+        package let cookies: [WireText: WireText]
+        package let callback: Callback
         /// Whether the browser can show a page and send the page's form.
-        package var canConfirm: Bool
+        package let canConfirm: Bool
+        package let source: NetworkSource
 
-        package init(cookies: [WireText: WireText], callback: Callback, canConfirm: Bool) {
+        package init(
+            cookies: [WireText: WireText], callback: Callback, canConfirm: Bool, source: NetworkSource = .unknown
+        ) {
             self.cookies = cookies
             self.callback = callback
             self.canConfirm = canConfirm
+            self.source = source
         }
     }
 

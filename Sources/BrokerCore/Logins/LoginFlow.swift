@@ -10,6 +10,7 @@ internal import Reactor
 package final class LoginFlow: Sendable {
     let vault: Vault
     let servers: ProviderServers
+    let tenants: TenantDirectory
     private let logins: LoginRecords
     /// The URL at which browsers reach the broker, without a slash at its end. It is the issuer of apps' tokens, too.
     package let publicBaseURL: String
@@ -25,19 +26,20 @@ package final class LoginFlow: Sendable {
         let publicBaseURL: String
         /// How many logins of a tenant may be pending at once; nil for any number.
         let limit: Int?
-        /// How many logins browsers without a key may have begun at this process for the apps of a tenant; nil for any
-        /// number.
+        /// How many logins that browsers without a key have brought back to this process for the apps of a tenant may be
+        /// without success; nil for any number.
         let strangersLimit: Int?
     }
 
     init(
-        vault: Vault, providers: ProviderAccess, intake: GrantIntake, revocations: RevocationJob, bus: EventBus,
-        options: Options, instruments: Instruments
+        vault: Vault, tenants: TenantDirectory, providers: ProviderAccess, intake: GrantIntake,
+        revocations: RevocationJob, bus: EventBus, options: Options, instruments: Instruments
     ) {
         (time, log) = (instruments.time, instruments.log)
         quota = PendingLoginQuota(.login, .pendingLogins, limit: options.limit, vault: vault, time: time)
         strangers = StrangersLogins(limit: options.strangersLimit, time: time, metrics: instruments.metrics)
         self.vault = vault
+        self.tenants = tenants
         servers = providers.servers
         logins = LoginRecords(vault: vault, bus: bus, time: time)
         publicBaseURL = options.publicBaseURL
@@ -71,8 +73,8 @@ package final class LoginFlow: Sendable {
 
     /// Whether the login of this response needs a cookie. False for an unknown login.
     package func isBound(_ response: AuthorizationResponse) async throws(BrokerError) -> Bool {
-        guard let state = response.state, let found = try await find(state: state) else { return false }
-        return found.login.isBound
+        guard let state = response.state else { return false }
+        return try await find(state: state)?.login.isBound ?? isCarried(state)
     }
 
     /// Finalizes a login for a caller of its tenant: uses the state, redeems the code, stores the credentials.
@@ -110,20 +112,22 @@ package final class LoginFlow: Sendable {
         _ response: AuthorizationResponse, from browser: Browser
     ) async throws(BrokerError) -> Received {
         while true {
-            let (record, login) = try await find(response)
+            let (record, login) = try await find(response) { state throws(BrokerError) in
+                try await takeUp(state, from: browser)
+            }
             if login.expires <= time.now { throw Self.unknown }
             guard browser.callback.fits(login) else { throw BrokerError.response(.otherCallback) }
             let secrets = try usableSecrets(of: login)
             try check(response, secrets.server)
             try checkBrowser(browser.cookies, login, secrets)
             let grant = try Self.grant(in: response)
-            if login.app != nil { strangers.cameBack(WireText(login.id), of: login.tenant) }
             if secrets.configuration.browserBinding == .confirm, case .success(let code) = grant {
                 guard browser.canConfirm else { throw Self.needsBrowser }
                 if let cookie = try await keep(code, for: browser, login, record, secrets) {
                     return .mustConfirm(login.description, cookie)
                 }
             } else if let ended = try await redemption.redeem(login, record, secrets, grant) {
+                noteEnd(ended)
                 return .ended(ended)
             }
         }
@@ -152,8 +156,17 @@ package final class LoginFlow: Sendable {
                 isConfirmed
                 ? .success(confirmation.code)
                 : .failure(BrokerError(.authorizationError, "The user has cancelled the login."))
-            if let ended = try await redemption.redeem(login, record, secrets, grant) { return ended }
+            if let ended = try await redemption.redeem(login, record, secrets, grant) {
+                noteEnd(ended)
+                return ended
+            }
         }
+    }
+
+    /// A login that a browser has finished is none that strangers have made up.
+    private func noteEnd(_ ended: Ended) {
+        guard case .success = ended.result else { return }
+        strangers.succeeded(WireText(ended.loginID), of: ended.credentialsID.tenant)
     }
 
     /// The code that waits for the user of this browser.
@@ -242,24 +255,28 @@ package final class LoginFlow: Sendable {
         _ cookies: [WireText: WireText], _ login: PendingLogin, _ secrets: PendingLogin.Secrets
     ) throws(BrokerError) {
         guard login.isBound else { return }
-        let name = login.cookieName(isSecure: isSecure)
-        guard Self.isSet(name, to: secrets.binding, in: cookies) else { throw Self.otherBrowser }
+        guard let cookie = cookies[WireText(login.cookieName(isSecure: isSecure))], secrets.isBound(to: cookie) else {
+            throw Self.otherBrowser
+        }
     }
 
+    /// - Parameter otherwise: is called where no record has the response's state.
     private func find(
-        _ response: AuthorizationResponse
-    ) async throws(BrokerError) -> (record: OpenRecord, login: PendingLogin) {
+        _ response: AuthorizationResponse,
+        otherwise: (WireText) async throws(BrokerError) -> Found = { _ throws(BrokerError) in throw LoginFlow.unknown }
+    ) async throws(BrokerError) -> Found {
         guard let state = response.state else {
             throw BrokerError(.invalidRequest, "The response has no state.")
         }
-        guard let found = try await find(state: state) else { throw Self.unknown }
-        return found
+        if let found = try await find(state: state) { return found }
+        return try await otherwise(state)
     }
 
-    private func find(
-        _ tenant: TenantName, _ loginID: String
-    ) async throws(BrokerError) -> (record: OpenRecord, login: PendingLogin) {
-        let found: (OpenRecord, PendingLogin)?
+    /// The record of a login, and what it says.
+    typealias Found = (record: OpenRecord, login: PendingLogin)
+
+    private func find(_ tenant: TenantName, _ loginID: String) async throws(BrokerError) -> Found {
+        let found: Found?
         do throws(StoreError) {
             found =
                 if let record = try await vault.read(RecordID(.login, tenant, key: loginID)) {
@@ -275,7 +292,7 @@ package final class LoginFlow: Sendable {
         return found
     }
 
-    private func find(state: WireText) async throws(BrokerError) -> (record: OpenRecord, login: PendingLogin)? {
+    func find(state: WireText) async throws(BrokerError) -> Found? {
         do throws(StoreError) {
             guard let record = try await vault.find(.login, lookup: SHA256.digest(Array(state.utf8))) else {
                 return nil
@@ -340,7 +357,7 @@ package final class LoginFlow: Sendable {
         do {
             return SecretBytes(utf8: Base64URL.encode(try SecureRandom.bytes(32)))
         } catch {
-            throw BrokerError(.internalError, "The system's random source failed.")
+            throw noRandomness
         }
     }
 
@@ -353,7 +370,7 @@ package final class LoginFlow: Sendable {
         .gone, "The login is unknown or has expired. Begin another one.")
     static let used = BrokerError(
         .conflict, "The login was finished already. Begin another one.")
-    private static let otherBrowser = BrokerError(
+    static let otherBrowser = BrokerError(
         .forbidden, "This login was started in another browser. Begin again in the browser that started it.")
     private static let needsBrowser = BrokerError(
         .forbidden,

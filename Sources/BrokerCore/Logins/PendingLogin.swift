@@ -30,15 +30,27 @@ package struct PendingLogin: Sendable {
         /// The registration, and the endpoints, as they were when the login began: the code is redeemed with them.
         let configuration: TenantConfiguration
         let server: AuthorizationServer
-        let loginURI: String
+        /// Where a browser that opens the start address goes on; nil for a login that its browser has carried, which has no
+        /// start address.
+        let loginURI: String?
         let codeVerifier: SecretBytes
         /// The nonce of the request, which the ID token repeats (OpenID Connect Core §3.1.2.1); nil without `openid`.
         var nonce: WireText?
-        /// The value of the cookie of the browser that may finish the login.
+        /// The value of the cookie of the browser that may finish the login, or its digest for a login that its browser has
+        /// carried.
         var binding: SecretBytes
         var confirmation: Confirmation?
         /// The key that the code exchange binds to the session; nil where it binds none.
         var deviceKey: DeviceKey?
+
+        /// Whether the record was made of a `CarriedLogin`.
+        private var isCarried: Bool { loginURI == nil }
+
+        /// Whether a browser with this value of the login's cookie may finish the login. Takes the same time for every wrong
+        /// value.
+        func isBound(to cookie: WireText) -> Bool {
+            binding == (isCarried ? CarriedLogin.digest(of: cookie) : SecretBytes(utf8: cookie.text))
+        }
     }
 
     /// What binds the login to a browser.
@@ -83,6 +95,8 @@ package struct PendingLogin: Sendable {
     var isBound: Bool
     /// Whether a browser has opened the start address and has the cookie.
     var isStarted = false
+    /// Whether a browser without a key has begun it, by the address for a new login after a session's end.
+    var isByLink = false
     var status = LoginProgress.pending
     /// Whether the code was redeemed, and what it brought waits for the provider's keys.
     var isVerifying = false
@@ -103,13 +117,17 @@ package struct PendingLogin: Sendable {
     var recordID: RecordID { RecordID(.login, tenant, key: id) }
 
     /// The name of the cookie. Each login has its own, so that several logins can be under way in one browser.
-    func cookieName(isSecure: Bool) -> String {
-        (isSecure ? "__Host-" : "") + "token-broker-login-" + id
+    func cookieName(isSecure: Bool) -> String { Self.cookieName(of: id, isSecure: isSecure) }
+
+    static func cookieName(of id: String, isSecure: Bool) -> String {
+        cookiePrefix(isSecure: isSecure) + id
     }
+
+    static func cookiePrefix(isSecure: Bool) -> String { (isSecure ? "__Host-" : "") + "token-broker-login-" }
 
     /// The due mark, which all logins with an unused state have that a caller of the API has begun: `PendingLoginQuota`
     /// counts them by it. `StrangersLogins` counts the others.
-    private var due: Timestamp? { secrets == nil || app != nil ? nil : expires }
+    private var due: Timestamp? { secrets == nil || app != nil || isByLink ? nil : expires }
 
     /// The name of the cookie of the browser that is asked to confirm the login.
     func confirmationCookieName(isSecure: Bool) -> String {
@@ -162,6 +180,7 @@ extension PendingLogin {
             json.member("expires", expires.milliseconds)
             json.member("bound", isBound)
             json.member("started", isStarted)
+            if isByLink { json.member("by_link", true) }
             json.memberIfPresent("attempt", attempt)
             if isVerifying { json.member("verifying", true) }
             if let app {
@@ -175,7 +194,7 @@ extension PendingLogin {
                 json.object { secrets.configuration.encode(to: &$0, revealingSecret: true) }
                 json.name("server")
                 secrets.server.encode(to: &json)
-                json.member("login_uri", secrets.loginURI)
+                json.memberIfPresent("login_uri", secrets.loginURI)
                 json.member("code_verifier", secrets.codeVerifier.revealedText)
                 json.memberIfPresent("nonce", secrets.nonce?.text)
                 json.member("binding", secrets.binding.revealedText)
@@ -217,6 +236,7 @@ extension PendingLogin {
         }
         self.expires = Timestamp(milliseconds: expires)
         self.isBound = isBound
+        isByLink = json["by_link"]?.bool ?? false
         attempt = json["attempt"]?.string?.text
         isVerifying = json["verifying"]?.bool ?? false
         // Earlier builds kept the configuration of a login that has ended, and did not write the titles.
@@ -230,9 +250,7 @@ extension PendingLogin {
             ?? configuration.flatMap { configuration in server.map { configuration.providerTitle(at: $0) } } ?? ""
         // Earlier builds bound a login when it was started, unless binding was required from the beginning.
         isStarted = json["started"]?.bool ?? (isBound && configuration?.browserBinding != .required)
-        if let loginURI = json["login_uri"]?.string?.text, let verifier = json["code_verifier"]?.string?.text,
-            let binding = json["binding"]?.string?.text
-        {
+        if let verifier = json["code_verifier"]?.string?.text, let binding = json["binding"]?.string?.text {
             guard let configuration, let server, let redirectURI = json["redirect_uri"]?.string?.text else {
                 throw damaged
             }
@@ -245,7 +263,7 @@ extension PendingLogin {
             }
             secrets = Secrets(
                 redirectURI: redirectURI, returnTo: json["return_to"]?.string?.text, configuration: configuration,
-                server: server, loginURI: loginURI, codeVerifier: SecretBytes(utf8: verifier),
+                server: server, loginURI: json["login_uri"]?.string?.text, codeVerifier: SecretBytes(utf8: verifier),
                 nonce: json["nonce"]?.string, binding: SecretBytes(utf8: binding), confirmation: confirmation,
                 deviceKey: (json["device_key"]?.string?.text).map {
                     DeviceKey(pem: SecretBytes(utf8: $0), isBound: true)

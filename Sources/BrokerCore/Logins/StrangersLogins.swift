@@ -3,38 +3,38 @@ internal import OAuth
 internal import Reactor
 internal import Synchronization
 
-/// Bounds how many logins browsers without a key may have begun for the apps of a tenant at one process, of the last ten
-/// minutes: for each tenant, and for each address a tenth of that. They do not count as the tenant's pending logins, so that
-/// its own API keys are not refused for what strangers begin.
+/// Bounds how many logins for the apps of a tenant browsers without a key may have brought back to one process without success, or
+/// begun by the address for a new login after a session's end, within ten minutes: for each tenant, and for each address a tenth
+/// of that. Each of them has stored a record, and its code, which may be made up, is presented to the provider. They do not count
+/// as the tenant's pending logins, so that its own API keys are not refused for what strangers bring.
 ///
-/// A login counts until its browser has come back to this process, or its state has expired.
+/// A login counts until it succeeds at this process, or ten minutes have passed. One that has only begun does not count: it
+/// has stored nothing (`CarriedLogin`).
 final class StrangersLogins: Sendable {
-    private struct Begun {
-        let id: WireText
-        let source: NetworkSource
-        let end: MonotonicInstant
-    }
-
     private struct Pending {
-        /// In the order in which they end. Those that have come back stay until they would have ended.
-        var begun: [Begun] = []
+        /// In the order in which they end. Those that have succeeded stay until they would have ended, or are half of all.
+        var brought: [(id: WireText, end: MonotonicInstant)] = []
         var first = 0
-        var open: Set<WireText> = []
+        var open: [WireText: NetworkSource] = [:]
         var ofSource: [NetworkSource: Int] = [:]
 
-        mutating func close(_ login: Begun) {
-            guard open.remove(login.id) != nil else { return }
-            let rest = ofSource[login.source, default: 1] - 1
-            ofSource[login.source] = rest == 0 ? nil : rest
+        mutating func close(_ id: WireText) {
+            guard let source = open.removeValue(forKey: id) else { return }
+            let rest = ofSource[source, default: 1] - 1
+            ofSource[source] = rest == 0 ? nil : rest
+            if brought.count - first > 2 * open.count + 16 {
+                brought = brought[first...].filter { open[$0.id] != nil }
+                first = 0
+            }
         }
 
         mutating func expire(at now: MonotonicInstant) {
-            while first < begun.count, begun[first].end <= now {
-                close(begun[first])
+            while first < brought.count, brought[first].end <= now {
                 first += 1
+                close(brought[first - 1].id)
             }
-            if first > begun.count / 2 {
-                begun.removeFirst(first)
+            if first > brought.count / 2 {
+                brought.removeFirst(first)
                 first = 0
             }
         }
@@ -53,7 +53,7 @@ final class StrangersLogins: Sendable {
         self.metrics = metrics
     }
 
-    /// To be called before a login is stored.
+    /// To be called before a login is stored. A login that is brought again, after the store has failed, counts once.
     /// - Parameter source: `.unknown` counts for the tenant only.
     /// - Throws: `too_many_requests` where the tenant or the address has as many as it may have.
     func admit(_ id: WireText, of tenant: TenantName, from source: NetworkSource) throws(BrokerError) {
@@ -61,12 +61,13 @@ final class StrangersLogins: Sendable {
         let now = time.monotonic
         let isAdmitted = tenants.withLock { tenants in
             var pending = tenants.removeValue(forKey: tenant) ?? Pending()
-            defer { tenants[tenant] = pending.begun.isEmpty ? nil : pending }
+            defer { tenants[tenant] = pending.brought.isEmpty ? nil : pending }
             pending.expire(at: now)
+            if pending.open[id] != nil { return true }
             let ofSource = pending.ofSource[source, default: 0]
             guard pending.open.count < limit, source == .unknown || ofSource < max(1, limit / 10) else { return false }
-            pending.begun.append(Begun(id: id, source: source, end: now.advanced(by: PendingLogin.validity)))
-            pending.open.insert(id)
+            pending.brought.append((id, now.advanced(by: PendingLogin.validity)))
+            pending.open[id] = source
             pending.ofSource[source] = ofSource + 1
             return true
         }
@@ -75,13 +76,12 @@ final class StrangersLogins: Sendable {
         throw Quota.pendingAppLogins.exceeded(retryAfter: Self.retryAfter)
     }
 
-    /// The login's browser has come back.
-    func cameBack(_ id: WireText, of tenant: TenantName) {
+    /// The login has ended well.
+    func succeeded(_ id: WireText, of tenant: TenantName) {
         tenants.withLock { tenants in
-            guard var pending = tenants[tenant], pending.open.contains(id) else { return }
-            tenants[tenant] = nil
-            if let login = pending.begun[pending.first...].first(where: { $0.id == id }) { pending.close(login) }
-            tenants[tenant] = pending
+            guard var pending = tenants.removeValue(forKey: tenant) else { return }
+            pending.close(id)
+            tenants[tenant] = pending.brought.isEmpty ? nil : pending
         }
     }
 }

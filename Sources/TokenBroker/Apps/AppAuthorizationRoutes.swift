@@ -45,7 +45,7 @@ struct AppAuthorizationRoutes {
             return page
         }
         do throws(AppError) {
-            return LoginPage.redirect(to: try await begin(form, client, redirectURI, call))
+            return try await begin(form, client, redirectURI, call)
         } catch {
             return LoginPage.redirect(
                 to: AppLogin.Return.uri(
@@ -73,11 +73,10 @@ struct AppAuthorizationRoutes {
         return (client, uri)
     }
 
-    /// Begins a login.
-    /// - Returns: the address that starts it in this browser.
+    /// Begins a login in this browser, which goes on to the login service.
     private func begin(
         _ form: AppForm, _ client: AppClient, _ redirectURI: String, _ call: Call
-    ) async throws(AppError) -> String {
+    ) async throws(AppError) -> Response {
         try form.refuseRepeated()
         guard let type = form["response_type"] else { throw AppError(.invalidRequest, "response_type is required") }
         guard type == Self.code else { throw AppError(.unsupportedResponseType, "response_type must be code") }
@@ -106,16 +105,19 @@ struct AppAuthorizationRoutes {
             let app = AppLogin(
                 client: client, redirectURI: redirectURI, namedRedirectURI: form["redirect_uri"] != nil,
                 state: form["state"], codeChallenge: challenge)
-            let parameters = LoginFlow.Parameters(
-                for: app, storageKey: client.settings.storageKey, language: locale, email: hint,
-                from: call.request.source)
-            return try await broker.logins.begin(parameters, of: tenant).startURI
+            let parameters = LoginFlow.AppParameters(
+                for: app, storageKey: client.settings.storageKey, language: locale, email: hint)
+            let begun = try await broker.logins.authorize(parameters, of: tenant)
+            let cookies = LoginCookies(broker.logins)
+            var response = cookies.setting(begun.cookie, LoginPage.redirect(to: begun.loginURI))
+            for name in broker.logins.givenUp(for: begun.cookie, of: call.cookiesInOrder) {
+                response = cookies.removing(name, response)
+            }
+            return response
         } catch {
             switch error.code {
             case .illegalConfiguration, .notFound, .unexpectedError, .tokenResponseError, .providerUntrusted:
                 throw AppError(.serverError, "The login cannot begin (\(error.code.rawValue)).")
-            case .tooManyRequests:
-                throw AppError(.temporarilyUnavailable, "Too many logins are under way. Try again later.")
             default: throw AppError(error)
             }
         }

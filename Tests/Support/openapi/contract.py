@@ -246,13 +246,15 @@ class Answers:
         sent = {}
         for field in fields:
             key = field["name"].lower()
-            if key in sent:
+            # RFC 9110, section 5.3: only Set-Cookie is a field of its own for each value.
+            if key in sent and key != "set-cookie":
                 self.faults.append(f"{name}: {key} is sent twice")
-            sent[key] = field["value"]
+            sent.setdefault(key, []).append(field["value"])
         for key, header in described.items():
             if key in sent:
                 schema = header["schema"]
-                self.note(f"{name}: header {key}", self.description.errors(schema, read(schema, sent[key])))
+                for value in sent[key]:
+                    self.note(f"{name}: header {key}", self.description.errors(schema, read(schema, value)))
             elif header.get("required") and key not in SERVER_HEADERS:
                 self.faults.append(f"{name}: the header {key} is missing")
         for key in sent.keys() - described.keys() - CONTENT_HEADERS:

@@ -118,8 +118,7 @@ class World:
     def log_in(self, browser, address):
         """Goes through an app's login up to the app's redirect URI, and returns that with its query."""
         browser.headers["Accept"] = "text/html"
-        start = browser.get(address, allow_redirects=False, timeout=20).headers["Location"]
-        at_provider = browser.get(start, allow_redirects=False, timeout=20).headers["Location"]
+        at_provider = browser.get(address, allow_redirects=False, timeout=20).headers["Location"]
         state = urllib.parse.parse_qs(urllib.parse.urlsplit(at_provider).query)["state"][0]
         answer = browser.get(
             f"{self.base}/login/callback", params={"code": "c", "state": state}, allow_redirects=False, timeout=20)

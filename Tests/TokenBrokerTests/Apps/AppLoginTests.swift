@@ -45,16 +45,12 @@ internal import TokenBroker
 
     @Test func `the user of a public client is asked on the broker's page, which names the app`() async throws {
         let broker = try await Self.broker()
-        let begun = await broker.authorize(BrokerHarness.authorization())
-        let start = try #require(begun.fields["Location"]?.text)
-        let started = await broker.call(.get, BrokerHarness.path(of: start), key: nil)
-        let state = BrokerHarness.parameters(of: started.fields["Location"]?.text ?? "")["state"] ?? ""
-        let cookie = try #require(BrokerHarness.cookie(started))
-        let asked = await broker.callback("code=c-1&state=\(state)", cookie: cookie)
+        let login = await broker.beginAppLogin()
+        let asked = await broker.bring(for: login)
         let confirming = try #require(BrokerHarness.cookie(asked))
         let page = await broker.call(
             .get, BrokerHarness.path(of: asked.fields["Location"]?.text ?? ""), key: nil,
-            fields: ["Accept": BrokerHarness.browserAccept, "Cookie": "\(cookie); \(confirming)"])
+            fields: ["Accept": BrokerHarness.browserAccept, "Cookie": "\(login.cookie); \(confirming)"])
         #expect(page.text.contains("The app <strong><bdi>Player</bdi></strong> asks for access"))
         #expect(page.text.contains("Acme"))
         #expect(broker.transport.requests.isEmpty)
@@ -75,11 +71,8 @@ internal import TokenBroker
         )
         let (parameters, answer) = await broker.logIn(app: BrokerHarness.authorization(), token: Self.granted)
         #expect(parameters["code"] != nil, "\(answer.text)")
-        // Without the cookie that the start has set, the code stays where it is.
-        let begun = await broker.authorize(BrokerHarness.authorization())
-        let start = try #require(begun.fields["Location"]?.text)
-        let started = await broker.call(.get, BrokerHarness.path(of: start), key: nil)
-        let state = BrokerHarness.parameters(of: started.fields["Location"]?.text ?? "")["state"] ?? ""
+        // Without the cookie, the code stays where it is.
+        let state = await broker.beginAppLogin().state
         #expect(await broker.callback("code=c-2&state=\(state)", accept: "application/json").status == 403)
     }
 
@@ -172,11 +165,9 @@ internal import TokenBroker
 
     @Test func `ui_locales and login_hint go to the provider's page`() async throws {
         let broker = try await Self.broker()
-        let begun = await broker.authorize(
+        let login = await broker.beginAppLogin(
             BrokerHarness.authorization(["ui_locales": "de-CH fr", "login_hint": "a@example.com"]))
-        let start = try #require(begun.fields["Location"]?.text)
-        let started = await broker.call(.get, BrokerHarness.path(of: start), key: nil)
-        let parameters = BrokerHarness.parameters(of: started.fields["Location"]?.text ?? "")
+        let parameters = BrokerHarness.parameters(of: login.uri)
         #expect(parameters["lang"] == "de-CH")
         #expect(parameters["email"] == "a@example.com")
     }

@@ -1,5 +1,6 @@
 internal import BrokerCore
 internal import BrokerTesting
+internal import CredentialStore
 internal import ExternalText
 internal import HTTPCodec
 internal import Reactor
@@ -17,15 +18,21 @@ internal import TokenBroker
         return broker
     }
 
-    /// Whether a browser of that address may log in.
-    private static func begins(_ broker: BrokerHarness, from number: UInt8?) async -> Bool {
+    /// Whether a browser of that address may bring back a login with a code that it has made up.
+    private static func brings(
+        _ broker: BrokerHarness, from number: UInt8?, _ login: BrokerHarness.AppLogin? = nil
+    ) async -> Bool {
         let source = number.map { NetworkSource(NetworkAddress(.v4([10, 0, 0, $0]))) } ?? .unknown
-        let answer = await broker.call(
-            .get, BrokerHarness.authorization(), key: nil, fields: ["Accept": BrokerHarness.browserAccept],
-            source: source)
+        var begun = login
+        if begun == nil { begun = await broker.beginAppLogin() }
+        guard let begun else { return false }
+        let answer = await broker.bring(for: begun, source: source)
         let location = answer.fields["Location"]?.text ?? ""
-        if location.contains("/login/start/") { return true }
-        #expect(answer.status == 303 && location.contains("error=temporarily_unavailable"), "\(location)")
+        if location.contains("/login/confirm/") { return true }
+        #expect(answer.status == 303 && location.contains("/login/ended/retryable_error?"), "\(location)")
+        let json = await broker.bring(for: begun, accept: "application/json", source: source)
+        #expect((json.status, json.code) == (503, "retryable_error"))
+        #expect(json.fields["Retry-After"] == "10")
         return false
     }
 
@@ -35,17 +42,49 @@ internal import TokenBroker
             $0.pendingAppLogins = 20
         }
         for number in UInt8(1)...9 {
-            for _ in 0..<2 { #expect(await Self.begins(broker, from: number)) }
-            #expect(await !Self.begins(broker, from: number))
+            for _ in 0..<2 { #expect(await Self.brings(broker, from: number)) }
+            #expect(await !Self.brings(broker, from: number))
         }
-        for _ in 0..<2 { #expect(await Self.begins(broker, from: nil)) }
-        #expect(await !Self.begins(broker, from: nil))
-        #expect(await !Self.begins(broker, from: 10))
-        #expect(await broker.metric(#"token_broker_quota_refusals_total{quota="pending_app_logins"}"#) == 11)
+        for _ in 0..<2 { #expect(await Self.brings(broker, from: nil)) }
+        #expect(await !Self.brings(broker, from: nil))
+        #expect(await !Self.brings(broker, from: 10))
+        #expect(try await broker.count(.login) == 20)
+        // Each refused login was brought twice.
+        #expect(await broker.metric(#"token_broker_quota_refusals_total{quota="pending_app_logins"}"#) == 22)
         #expect(await broker.call(.post, "/login/initialize", tenant: "t1").status == 201)
         #expect(await broker.call(.post, "/login/initialize", tenant: "t1").status == 429)
         broker.time.advance(by: .seconds(600))
-        #expect(await Self.begins(broker, from: 1))
+        #expect(await Self.brings(broker, from: 1))
+    }
+
+    /// A user who has it can open it again and again.
+    @Test func `by the address of an ended session take none of the tenant's own`() async throws {
+        let broker = try await BrokerHarness {
+            $0.core.pendingLogins = 1
+            $0.core.pendingAppLogins = 20
+        }
+        await broker.makeTenant("t1", #"{\#(BrokerHarness.oidc)"client_id": "c1"}"#)
+        await broker.set("a1", refresh: "r1", lifetime: .zero)
+        broker.transport.enqueue(.json(400, #"{"error": "invalid_grant"}"#))
+        let address = try #require(await broker.get().json["session"]?["reconnect_uri"]?.text)
+        let source = NetworkSource(NetworkAddress(.v4([10, 0, 0, 1])))
+        func open() async -> Int {
+            await broker.call(
+                .get, BrokerHarness.path(of: address), key: nil, fields: ["Accept": BrokerHarness.browserAccept],
+                source: source
+            ).status
+        }
+        for _ in 0..<2 { #expect(await open() == 303) }
+        #expect(await open() == 503)
+        #expect(await broker.call(.post, "/login/initialize", tenant: "t1").status == 201)
+        broker.time.advance(by: .seconds(600))
+        #expect(await open() == 303)
+    }
+
+    @Test func `cost nothing while they have only begun`() async throws {
+        let broker = try await Self.broker { $0.pendingAppLogins = 1 }
+        for _ in 0..<20 { _ = await broker.beginAppLogin() }
+        #expect(await Self.brings(broker, from: 1))
     }
 
     @Test func `that fail in a crowd are told of by so many events only, and counted`() async throws {
@@ -63,10 +102,28 @@ internal import TokenBroker
         #expect(try await broker.events().count { $0.kind == .loginFailed } == told + 1)
     }
 
-    @Test func `count until their browsers have come back`() async throws {
+    @Test func `count until they have succeeded`() async throws {
         let broker = try await Self.broker { $0.pendingAppLogins = 1 }
-        for _ in 0..<2 { _ = await broker.appCode() }
-        #expect(await Self.begins(broker, from: nil))
-        #expect(await !Self.begins(broker, from: nil))
+        for _ in 0..<3 { _ = await broker.appCode() }
+        // A user who says no has not succeeded: a stranger can say so, too.
+        _ = await broker.logIn(app: BrokerHarness.authorization(), token: nil, response: "error=access_denied")
+        #expect(await !Self.brings(broker, from: nil))
+    }
+
+    @Test func `count once when the store has failed, and are refused until others have ended`() async throws {
+        let store = BrokerFaultyStore()
+        let broker = try await BrokerHarness(store: store) { $0.core.pendingAppLogins = 1 }
+        await broker.makeTenant()
+        await broker.makeClient()
+        let (login, other) = (await broker.beginAppLogin(), await broker.beginAppLogin())
+        store.disturb([.refuse, .loseAnswer]) { $0.writes(.login) }
+        for _ in 0..<2 {
+            #expect(await broker.bring(for: login, accept: "application/json").code == "storage_unavailable")
+        }
+        let asked = await broker.bring(for: login)
+        #expect(await !Self.brings(broker, from: nil, other))
+        broker.transport.enqueue(.json(200, BrokerHarness.token("access-1", refresh: "refresh-1")))
+        #expect(await broker.confirm(asked, login).parameters["code"] != nil)
+        #expect(await Self.brings(broker, from: nil, other))
     }
 }

@@ -72,6 +72,7 @@ struct ContractApps {
         await broker.makeClient()
         await recorder.call(broker, .get, BrokerHarness.authorization(), key: nil)
         await recorder.call(broker, .get, BrokerHarness.authorization(["code_challenge": nil]), key: nil)
+        await carriedLogins(broker)
         await recorder.call(broker, .get, BrokerHarness.authorization(["client_id": "unknown"]), key: nil)
         let code = await broker.appCode()
         let exchange =
@@ -112,6 +113,40 @@ struct ContractApps {
         for path in metadata + ["/oauth2/token", "/oauth2/revoke"] {
             await recorder.call(broker, .options, path, key: nil)
         }
+    }
+
+    /// From the cookie to the end, and the answers of a callback that makes no record.
+    private func carriedLogins(_ broker: BrokerHarness) async {
+        let long = ["state": String(repeating: "s", count: 1500)]
+        let login = await broker.beginAppLogin(BrokerHarness.authorization(long))
+        let two = await broker.beginAppLogin(BrokerHarness.authorization(long))
+        let target = "/login/callback?code=c-1&state=\(login.state)"
+        await recorder.call(
+            broker, .get, BrokerHarness.authorization(long), key: nil,
+            fields: ["Cookie": "\(login.cookie); \(two.cookie)"])
+        for accept in [BrokerHarness.browserAccept, "application/json"] {
+            await recorder.call(broker, .get, target, key: nil, fields: ["Accept": accept])
+            await broker.makeTenant("t1", #"{"client_id": "c2"}"#)
+            let changed = await recorder.call(
+                broker, .get, target, key: nil, fields: ["Accept": accept, "Cookie": login.cookie])
+            if let location = changed.fields["Location"]?.text {
+                await recorder.call(broker, .get, BrokerHarness.path(of: location), key: nil)
+            }
+            await broker.makeTenant()
+        }
+        let asked = await recorder.call(
+            broker, .get, target, key: nil, fields: ["Accept": BrokerHarness.browserAccept, "Cookie": login.cookie])
+        let both = [login.cookie, BrokerHarness.cookie(asked) ?? ""].joined(separator: "; ")
+        await recorder.call(
+            broker, .post, BrokerHarness.path(of: asked.fields["Location"]?.text ?? "///"), key: nil,
+            body: "decision=cancel",
+            fields: [
+                "Accept": BrokerHarness.browserAccept, "Content-Type": "application/x-www-form-urlencoded",
+                "Sec-Fetch-Site": "same-origin", "Cookie": both,
+            ])
+        await recorder.call(
+            broker, .get, "/login/callback?error=access_denied&state=\(two.state)", key: nil,
+            fields: ["Cookie": two.cookie])
     }
 
     private func linkFiles() async throws {

@@ -145,6 +145,7 @@ internal import TokenBroker
         ("/login/ended/t1/LOGIN?error=invalid_request&cause=x", 400),
         ("/login/ended/gone?x=1", 400), ("/login/ended/gone?reference=a-b", 400),
         ("/login/ended/gone?reference=123456789", 400), ("/login/ended/gone?reference=", 400),
+        ("/login/ended/gone?reference=12345678&cause=other_registration", 410), ("/login/ended/gone?cause=x", 400),
         ("/login/ended/gone?reference=12345678", 410), ("/login/ended/provider_untrusted", 502),
         ("/login/ended/illegal_configuration", 424), ("/login/ended/internal_error", 500),
     ])

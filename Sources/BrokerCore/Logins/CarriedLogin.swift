@@ -1,0 +1,165 @@
+internal import CredentialStore
+internal import Cryptography
+internal import ExternalText
+internal import JSON
+internal import OAuth
+
+/// An app's login that its browser carries, sealed in the login's cookie, until it comes back from the provider: what the record
+/// of the login is made of then. So a browser that does not come back has stored nothing.
+///
+/// The value opens only for the `state` that the login's request had, which is short and bears its expiry and the broker's
+/// authentication code: so the broker knows a state of its own whose cookie a browser lacks.
+struct CarriedLogin: Sendable {
+    let tenant: TenantName
+    let storageKey: StorageKey
+    let app: AppLogin
+    /// Of the provider's callback.
+    let redirectURI: String
+    let callback: PendingLogin.Callback
+    let expires: Timestamp
+    let codeVerifier: SecretBytes
+    let nonce: WireText?
+    /// See `registration(of:at:)`.
+    let registration: String
+
+    /// The longest value of a cookie, in bytes. Browsers keep 4096 bytes of a cookie with its name and attributes, which take about 110
+    /// here. The app's `state` has room for more than 2000 of these bytes where the other values are of usual lengths.
+    static let longestCookie = 3500
+
+    private static let label = "login cookie"
+
+    // MARK: The registration
+
+    /// A digest of what decides where a code is redeemed and what it is good for. A code that was issued to another registration
+    /// must not be sent to the present one.
+    ///
+    /// Left out is what a login takes as it is at its end, such as the client's secret, pins and titles: a secret that was
+    /// replaced meanwhile is the one that the provider accepts. Left out is also what the provider's metadata says beside the
+    /// endpoints, since replicas fetch that at different times.
+    static func registration(of configuration: TenantConfiguration, at server: AuthorizationServer) -> String {
+        let content = JSONWriter.object { json in
+            json.member("provider", configuration.preset.name)
+            json.member("client_id", configuration.client.clientID.text)
+            json.memberIfPresent("client_unique_key", configuration.client.clientUniqueKey?.text)
+            json.member("scopes", configuration.client.scopes.values)
+            json.memberIfPresent("issuer", server.issuer)
+            json.member("authorization", server.authorizationEndpoint)
+            json.member("token", server.tokenEndpoint)
+        }
+        return Base64URL.encode(Array(SHA256.digest(content).prefix(16)))
+    }
+
+    // MARK: The state
+
+    private static let randomBytes = 32
+    /// Seconds since 1970.
+    private static let timeBytes = 4
+    private static let codeBytes = 8
+
+    /// A new state with 256 random bits.
+    static func state(until expires: Timestamp, _ vault: Vault) throws(CryptographyError) -> String {
+        let seconds = UInt32(clamping: (expires.milliseconds + 999) / 1000)
+        let time = stride(from: 24, through: 0, by: -8).map { UInt8(truncatingIfNeeded: seconds >> UInt32($0)) }
+        let message = try SecureRandom.bytes(randomBytes) + time
+        return Base64URL.encode(message + vault.authenticationCode(of: message, label: "login state", count: codeBytes))
+    }
+
+    /// Until when a state is good that `state(until:_:)` has made; nil for another one.
+    static func end(ofState state: WireText, _ vault: Vault) -> Timestamp? {
+        guard let bytes = Base64URL.decode(state.text), bytes.count == randomBytes + timeBytes + codeBytes else {
+            return nil
+        }
+        let message = Array(bytes.dropLast(codeBytes))
+        guard vault.isAuthentic(Array(bytes.suffix(codeBytes)), of: message, label: "login state") else { return nil }
+        return Timestamp(milliseconds: message.suffix(timeBytes).reduce(Int64(0)) { $0 << 8 | Int64($1) } * 1000)
+    }
+
+    /// The login's identifier, which follows from its state, so that the state tells the name of the cookie.
+    static func id(ofState state: WireText) -> String {
+        Base64URL.encode(Array(SHA256.digest(Array("login \(state.text)".utf8)).prefix(16)))
+    }
+
+    // MARK: The cookie
+
+    /// The cookie's value.
+    func sealed(for state: WireText, _ vault: Vault) throws(CryptographyError) -> SecretBytes {
+        SecretBytes(
+            utf8: Base64URL.encode(try vault.seal(SecretBytes(encoded), label: Self.label, at: Self.place(state))))
+    }
+
+    /// Opens the value of a cookie; nil for a value that is not that of the login with this state.
+    init?(opening cookie: WireText, for state: WireText, _ vault: Vault) {
+        guard cookie.count <= Self.longestCookie, let sealed = Base64URL.decode(cookie.text),
+            let content = vault.open(sealed, label: Self.label, at: Self.place(state)),
+            let json = try? JSONValue(parsing: content.revealedBytes)
+        else { return nil }
+        self.init(json)
+    }
+
+    /// The digest of a cookie's value, by which the record recognizes the browser.
+    static func digest(of cookie: WireText) -> SecretBytes {
+        SecretBytes(utf8: Base64URL.encode(SHA256.digest(Array(cookie.utf8))))
+    }
+
+    private static func place(_ state: WireText) -> [UInt8] {
+        Array("\(id(ofState: state)) ".utf8) + SHA256.digest(Array(state.utf8))
+    }
+
+    // MARK: Encoded
+
+    init(
+        tenant: TenantName, storageKey: StorageKey, app: AppLogin, redirectURI: String, callback: PendingLogin.Callback,
+        expires: Timestamp, codeVerifier: SecretBytes, nonce: WireText?, registration: String
+    ) {
+        self.tenant = tenant
+        self.storageKey = storageKey
+        self.app = app
+        self.redirectURI = redirectURI
+        self.callback = callback
+        self.expires = expires
+        self.codeVerifier = codeVerifier
+        self.nonce = nonce
+        self.registration = registration
+    }
+
+    /// The names are short, because the app's `state` can be long.
+    private var encoded: [UInt8] {
+        JSONWriter.object { json in
+            json.member("t", tenant.description)
+            json.member("k", storageKey.description)
+            json.member("c", app.clientID)
+            json.member("n", app.title)
+            json.member("r", app.redirectURI)
+            json.memberIfPresent("s", app.state?.text)
+            json.member("p", app.codeChallenge.text)
+            json.member("f", (app.namedRedirectURI ? 1 : 0) | (app.storesByUser ? 2 : 0) | (app.asksUser ? 4 : 0))
+            json.member("u", redirectURI)
+            json.member("b", callback.rawValue)
+            json.member("e", expires.milliseconds)
+            json.member("v", codeVerifier.revealedText)
+            json.memberIfPresent("o", nonce?.text)
+            json.member("g", registration)
+        }
+    }
+
+    /// Nil where this build cannot read it.
+    private init?(_ json: JSONValue) {
+        guard let tenant = json["t"]?.string.flatMap({ TenantName($0) }),
+            let storageKey = json["k"]?.string.flatMap(StorageKey.init), let clientID = json["c"]?.string?.text,
+            let title = json["n"]?.string?.text, let appRedirectURI = json["r"]?.string?.text,
+            let challenge = json["p"]?.string, let flags = json["f"]?.integer, (0..<8).contains(flags),
+            let redirectURI = json["u"]?.string?.text,
+            let callback = json["b"]?.string.flatMap({ PendingLogin.Callback($0) }),
+            let expires = json["e"]?.integer, let verifier = json["v"]?.string?.text,
+            let registration = json["g"]?.string?.text
+        else { return nil }
+        self.init(
+            tenant: tenant, storageKey: storageKey,
+            app: AppLogin(
+                clientID: clientID, title: title, redirectURI: appRedirectURI, namedRedirectURI: flags & 1 != 0,
+                state: json["s"]?.string, codeChallenge: challenge, storesByUser: flags & 2 != 0,
+                asksUser: flags & 4 != 0),
+            redirectURI: redirectURI, callback: callback, expires: Timestamp(milliseconds: expires),
+            codeVerifier: SecretBytes(utf8: verifier), nonce: json["o"]?.string, registration: registration)
+    }
+}

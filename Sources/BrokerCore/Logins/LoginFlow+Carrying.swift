@@ -1,0 +1,158 @@
+internal import CredentialStore
+internal import Cryptography
+package import ExternalText
+internal import OAuth
+internal import Reactor
+
+/// An app's login, which its browser carries until it comes back from the provider: nothing is stored before. See `CarriedLogin`.
+extension LoginFlow {
+    /// Where a browser goes that has brought an app's authorization request, and the cookie without which the login cannot be
+    /// finished.
+    package struct Authorized: Sendable {
+        package let loginURI: String
+        package let cookie: Cookie
+    }
+
+    /// Begins an app's login in the browser that asks. Stores nothing.
+    /// - Throws: `illegal_argument` for a login that is too long for a cookie or for its record.
+    package func authorize(
+        _ parameters: AppParameters, of tenant: Tenant
+    ) async throws(BrokerError) -> Authorized {
+        let client = tenant.configuration.client
+        let (redirectURI, callback) = try redirect(nil, of: tenant)
+        let server = try await serverWithLoginPage(of: tenant)
+        let expires = time.now.advanced(by: PendingLogin.validity)
+        let (state, pkce, nonce): (String, PKCE, String?)
+        do {
+            state = try CarriedLogin.state(until: expires, vault)
+            (pkce, nonce) = (try PKCE(), try Self.nonce(for: client))
+        } catch {
+            throw Self.noRandomness
+        }
+        let carried = CarriedLogin(
+            tenant: tenant.name, storageKey: parameters.storageKey ?? AppLogin.unknownUser, app: parameters.app,
+            redirectURI: redirectURI.text, callback: callback, expires: expires, codeVerifier: pkce.codeVerifier,
+            nonce: nonce.map { WireText($0) },
+            registration: CarriedLogin.registration(of: tenant.configuration, at: server))
+        let cookie = try cookie(for: carried, WireText(state))
+        // So that the user does not log in for a record that cannot be made.
+        let login = try login(of: carried, WireText(state), cookie.value, tenant, server)
+        _ = try Self.firstRecord(of: login, state: WireText(state))
+        log.info(
+            "login_begun", LogField.credentials(login.credentialsID) + [.provider(tenant.configuration.preset)])
+        let request = AuthorizationRequest(
+            redirectURI: redirectURI.text, state: state, codeChallenge: pkce.codeChallenge, nonce: nonce,
+            language: parameters.language?.text, email: parameters.email?.text, customParameters: [:])
+        return Authorized(loginURI: request.uri(for: client, at: server), cookie: cookie)
+    }
+
+    /// The longest cookies of logins that a browser keeps together, in bytes: two of the longest ones. Proxies accept a line of 8
+    /// KB, and the browser has other cookies, too.
+    private static let longestCookies = 7168
+    /// Longer than the cookies of logins that are stored, which are not to be given up.
+    private static let shortCookie = 64
+
+    /// The names of the cookies of earlier logins that a browser gives up for a new one, the oldest ones first.
+    /// - Parameter kept: the browser's cookies, in the order in which it sends them: RFC 6265 §5.4, the earlier first.
+    package func givenUp(for new: Cookie, of kept: [(name: WireText, value: WireText)]) -> [String] {
+        let prefix = WireText(PendingLogin.cookiePrefix(isSecure: isSecure))
+        func size(_ name: WireText, _ count: Int) -> Int { name.count + count + 3 }
+        var carried = kept.filter { cookie in
+            cookie.value.count > Self.shortCookie && cookie.name.starts(with: prefix)
+                && Base64URL.decode(WireText(cookie.name.utf8.dropFirst(prefix.count)).text)?.count == 16
+        }[...]
+        var total = carried.reduce(size(WireText(new.name), new.value.count)) { $0 + size($1.name, $1.value.count) }
+        var names: [String] = []
+        while total > Self.longestCookies, let oldest = carried.popFirst() {
+            total -= size(oldest.name, oldest.value.count)
+            names.append(oldest.name.text)
+        }
+        return names
+    }
+
+    /// The name of the cookie of a login that has ended.
+    package func cookieName(of loginID: String) -> String { PendingLogin.cookieName(of: loginID, isSecure: isSecure) }
+
+    private func cookie(for carried: CarriedLogin, _ state: WireText) throws(BrokerError) -> Cookie {
+        let value: SecretBytes
+        do {
+            value = try carried.sealed(for: state, vault)
+        } catch {
+            throw Self.noRandomness
+        }
+        let excess = value.count - CarriedLogin.longestCookie
+        if excess > 0 {
+            // Four bytes of the cookie hold three.
+            throw BrokerError(
+                .illegalArgument,
+                "The login does not fit into a cookie: shorten the state or the redirect_uri by \((excess * 3 + 3) / 4) bytes."
+            )
+        }
+        return Cookie(name: cookieName(of: CarriedLogin.id(ofState: state)), value: value)
+    }
+
+    // MARK: The callback
+
+    /// Whether a state is one of a login that a browser may carry still.
+    func isCarried(_ state: WireText) -> Bool {
+        CarriedLogin.end(ofState: state, vault).map { $0 > time.now } ?? false
+    }
+
+    /// Makes the record of the login that the browser carries for a state of which the store has none.
+    /// - Throws: `forbidden` for another browser, `gone` where the login is over.
+    func takeUp(_ state: WireText, from browser: Browser) async throws(BrokerError) -> Found {
+        guard isCarried(state) else { throw Self.unknown }
+        guard let cookie = browser.cookies[WireText(cookieName(of: CarriedLogin.id(ofState: state)))],
+            let carried = CarriedLogin(opening: cookie, for: state, vault)
+        else { throw Self.otherBrowser }
+        guard carried.expires > time.now, let tenant = try await tenants.currentTenant(carried.tenant) else {
+            throw Self.unknown
+        }
+        let server = try await serverWithLoginPage(of: tenant)
+        guard carried.registration == CarriedLogin.registration(of: tenant.configuration, at: server) else {
+            throw BrokerError.response(.otherRegistration)
+        }
+        let login = try login(of: carried, state, SecretBytes(utf8: cookie.text), tenant, server)
+        let record = login.record(version: 1, stateDigest: SHA256.digest(Array(state.utf8)))
+        do throws(BrokerError) {
+            try strangers.admit(WireText(login.id), of: tenant.name, from: browser.source)
+        } catch {
+            throw BrokerError(.retryableError, error.detail, retryAfter: error.retryAfter)
+        }
+        do throws(StoreError) {
+            try await vault.commit([.require(RecordID(.tenant, tenant.name)), .insert(record)])
+            return (record, login)
+        } catch .conflict {
+            // Another request has made the record, or the tenant is gone.
+            guard let found = try await find(state: state) else { throw Self.unknown }
+            return found
+        } catch {
+            log.storeFailed(error)
+            throw BrokerError(error)
+        }
+    }
+
+    private func login(
+        of carried: CarriedLogin, _ state: WireText, _ cookie: SecretBytes, _ tenant: Tenant,
+        _ server: AuthorizationServer
+    ) throws(BrokerError) -> PendingLogin {
+        var configuration = tenant.configuration.withoutListedURIs
+        configuration.browserBinding = PendingLogin.binding(of: configuration, carried.app)
+        var deviceKey: DeviceKey?
+        do {
+            if configuration.bindsDeviceKeys { deviceKey = try DeviceKey.generate(isBound: true) }
+        } catch {
+            throw Self.noRandomness
+        }
+        return PendingLogin(
+            id: CarriedLogin.id(ofState: state), tenant: tenant.name, storageKey: carried.storageKey, app: carried.app,
+            tenantTitle: configuration.displayName ?? tenant.name.description,
+            providerTitle: configuration.providerTitle(at: server), callback: carried.callback,
+            expires: carried.expires,
+            secrets: .init(
+                redirectURI: carried.redirectURI, returnTo: nil, configuration: configuration, server: server,
+                loginURI: nil, codeVerifier: carried.codeVerifier, nonce: carried.nonce,
+                binding: CarriedLogin.digest(of: WireText(cookie.revealedText)), deviceKey: deviceKey),
+            isBound: true, isStarted: true)
+    }
+}
