@@ -24,10 +24,12 @@ package struct PendingRevocation: Sendable, Equatable {
 
     /// When to try again after a later try that has failed; nil where no further try is made. The pauses begin with 5 seconds and
     /// double, since each is as long as all before it together, and 5 seconds longer. No pause is longer than an hour.
-    package func nextTry(after now: Timestamp) -> Timestamp? { Self.nextTry(since: loggedOut, after: now) }
+    package func nextTry(after now: Timestamp) -> Timestamp? {
+        Self.nextTry(since: loggedOut, after: now, within: Self.span)
+    }
 
     /// The same for tries that are counted from `start`.
-    package static func nextTry(since start: Timestamp, after now: Timestamp) -> Timestamp? {
+    static func nextTry(since start: Timestamp, after now: Timestamp, within span: Duration) -> Timestamp? {
         let elapsed = max(.zero, start.duration(to: now))
         let next = now.advanced(by: min(elapsed + firstPause, longestPause))
         return start.duration(to: next) <= span ? next : nil

@@ -16,6 +16,10 @@ package struct UnsettledCode: Sendable, Equatable {
     /// When the login began to redeem it.
     package let begun: Timestamp
 
+    /// For how long a code is presented again. It is good for ten minutes at most (RFC 6749 §4.1.2); longer, a provider may
+    /// remember what it has granted for it.
+    package static let span: Duration = .seconds(3600)
+
     package init(
         storageKey: StorageKey, code: SecretBytes, redirectURI: String, codeVerifier: SecretBytes,
         tokenEndpoint: String, begun: Timestamp
@@ -26,6 +30,11 @@ package struct UnsettledCode: Sendable, Equatable {
         self.codeVerifier = codeVerifier
         self.tokenEndpoint = tokenEndpoint
         self.begun = begun
+    }
+
+    /// When to present it again after a try that has failed; nil where no further try is made.
+    package func nextTry(after now: Timestamp) -> Timestamp? {
+        PendingRevocation.nextTry(since: begun, after: now, within: Self.span)
     }
 
     /// The sealed content of a record, as JSON.

@@ -62,7 +62,7 @@ struct BrowserLoginRoutes {
     /// The user of an ended session logs in again.
     private func reconnect(_ call: Call) async throws(BrokerError) -> Response {
         do throws(BrokerError) {
-            try call.refuseQuery()
+            // Mail services add parameters to addresses.
             try call.refusePrefetch()
             guard let name = TenantName(call.parameters["tenant"] ?? ""), let link = call.parameters["link"],
                 let tenant = try await broker.core.tenants.currentTenant(name)
@@ -195,12 +195,7 @@ struct BrowserLoginRoutes {
         let reader = call.reader
         let context = LoginPage.Context(ended.login, call)
         if let app = ended.appReturn {
-            let address = app.uri(issuer: broker.logins.publicBaseURL)
-            let page =
-                isForm && reader == .browser
-                ? LoginPage.goOn(to: address, context) : LoginPage.redirect(to: address)
-            // It is long, and would be sent with each request to this host.
-            return LoginCookies(broker.logins).removing(broker.logins.cookieName(of: ended.loginID), page)
+            return answer(app, ended.loginID, context, isForm: isForm && reader == .browser)
         }
         if reader == .program {
             switch ended.result {
@@ -225,15 +220,37 @@ struct BrowserLoginRoutes {
         }
     }
 
+    /// Leads the browser to the app.
+    private func answer(
+        _ app: AppLogin.Return, _ loginID: String, _ context: LoginPage.Context, isForm: Bool
+    ) -> Response {
+        let address = app.uri(issuer: broker.logins.publicBaseURL)
+        let page = isForm ? LoginPage.goOn(to: address, context) : LoginPage.redirect(to: address)
+        // It is long, and would be sent with each request to this host.
+        return LoginCookies(broker.logins).removing(broker.logins.cookieName(of: loginID), page)
+    }
+
+    /// The answer to a browser that has finished an app's login already; nil where there is none.
+    private func appReturn(
+        _ tenant: TenantName, _ loginID: String, _ call: Call, isForm: Bool = false
+    ) async -> Response? {
+        await broker.logins.appReturn(tenant, loginID, cookies: call.cookies).map {
+            answer($0, loginID, LoginPage.Context(nil, call), isForm: isForm)
+        }
+    }
+
     /// The answer to a login service's response that does not finish its login.
     private func refused(
         _ error: BrokerError, _ call: Call, _ response: AuthorizationResponse?
     ) async -> Response {
-        broker.log.info("login_response_refused", [.request(RequestID(call.request.id)), .code(error.code)])
         let reader = call.reader
-        if reader == .program { return error.response }
         var login: LoginDescription?
-        if let response { login = await broker.logins.description(of: response) }
+        if reader != .program, let response { login = await broker.logins.description(of: response) }
+        if error.code == .conflict, let login, let answer = await appReturn(login.tenant, login.loginID, call) {
+            return answer
+        }
+        broker.log.info("login_response_refused", [.request(RequestID(call.request.id)), .code(error.code)])
+        if reader == .program { return error.response }
         if reader == .other { return LoginPage.failed(error, LoginPage.Context(login, call)) }
         return LoginPage.redirect(to: ends.uri(of: login, error, call))
     }
@@ -272,7 +289,7 @@ struct BrowserLoginRoutes {
                 // A user who presses the button twice sends two forms, and the browser shows the answer to the second
                 // one.
                 guard error.code == .conflict, call.reader == .browser else { throw error }
-                return LoginPage.redirect(to: ends.uri(tenant, id))
+                return await appReturn(tenant, id, call, isForm: true) ?? LoginPage.redirect(to: ends.uri(tenant, id))
             }
             return outcome(ended, call, isForm: true)
         } catch {

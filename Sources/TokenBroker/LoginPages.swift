@@ -16,7 +16,9 @@ enum LoginPage {
 
         init(login: LoginDescription?, requestID: String) {
             self.login = login
-            reference = String(decoding: (login?.loginID ?? requestID).utf8.prefix(8), as: UTF8.self)
+            // The identifiers of a worker's requests begin alike.
+            let characters = login.map { $0.loginID.utf8.prefix(8) } ?? requestID.utf8.suffix(8)
+            reference = String(decoding: characters, as: UTF8.self)
         }
     }
 
@@ -95,6 +97,7 @@ enum LoginPage {
             case .otherCallback: "It came to another address than the one that this login was begun with."
             case .otherRegistration:
                 "The registration at this login service was replaced here after the login was begun."
+            case .otherApp: "The app was changed or removed here after the login was begun."
             }
         let reason = BrokerError.response(fault, reported: errorCode)
         return page(

@@ -207,7 +207,8 @@ package final class CredentialsBroker: Sendable {
         list = CredentialsList(
             records: records, clientFaults: renewer.clientFaults, servers: providers.servers)
         logins = LoginFlow(
-            vault: vault, tenants: tenants, providers: providers, intake: intake, revocations: revocations, bus: bus,
+            vault: vault, tenants: tenants, clients: clients, providers: providers, intake: intake,
+            revocations: revocations, bus: bus,
             options: LoginFlow.Options(
                 publicBaseURL: settings.publicBaseURL, limit: settings.pendingLogins,
                 strangersLimit: settings.pendingAppLogins),

@@ -99,8 +99,15 @@ package struct BrokerError: Error, Sendable, Equatable {
         case otherCallback = "other_callback"
         /// The tenant's registration is another one than that of the login.
         case otherRegistration = "other_registration"
+        /// The app is registered no more as it was when the login was begun.
+        case otherApp = "other_app"
 
-        package var code: Code { self == .otherRegistration ? .gone : .invalidRequest }
+        package var code: Code {
+            switch self {
+            case .otherRegistration, .otherApp: .gone
+            case .noIssuer, .otherIssuer, .unexpectedIssuer, .otherCallback: .invalidRequest
+            }
+        }
 
         /// What was found, and what to change.
         package var detail: String {
@@ -115,6 +122,9 @@ package struct BrokerError: Error, Sendable, Equatable {
             case .otherRegistration:
                 "The tenant was given another registration at its provider after the login was begun, which cannot redeem the "
                     + "response. Begin another login."
+            case .otherApp:
+                "The app was removed, or its redirect_uris or its storage_key were changed, after the login was begun. Begin "
+                    + "another login."
             }
         }
     }

@@ -72,7 +72,8 @@ extension RevocationJob {
             let response = try await providers.endpoint.redeem(
                 .authorizationCode(
                     code: unsettled.code, redirectURI: unsettled.redirectURI, codeVerifier: unsettled.codeVerifier),
-                for: tenant.configuration.client, of: id.tenant, at: server, as: RefreshID())
+                for: tenant.configuration.client, of: id.tenant, at: server, as: RefreshID(), notesOutage: false,
+                repeats: false)
             log.warning("interrupted_login_granted", LogField.credentials(id))
             guard server.canRevoke else { return removal }
             let held = HeldCredentials(
@@ -88,9 +89,7 @@ extension RevocationJob {
             switch error.code {
             case .networkError, .retryableError, .storageUnavailable, .providerUntrusted:
                 log.warning("interrupted_login_unsettled", fields)
-                guard let next = PendingRevocation.nextTry(since: unsettled.begun, after: time.now) else {
-                    return removal
-                }
+                guard let next = unsettled.nextTry(after: time.now) else { return removal }
                 return .settleDue(taken.id, version: taken.version, due: taken.due, next: next)
             default:
                 // The provider refuses the code, and revokes what it has granted for it.

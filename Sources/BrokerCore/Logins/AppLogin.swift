@@ -26,13 +26,9 @@ package struct AppLogin: Sendable, Equatable {
         let login: AppLogin
         let outcome: Result<SecretBytes, AppError>
 
-        init(login: AppLogin, _ result: Result<HeldCredentials, BrokerError>, _ code: SecretBytes?) {
+        init(login: AppLogin, _ outcome: Result<SecretBytes, BrokerError>) {
             self.login = login
-            switch (result, code) {
-            case (.success, let code?): outcome = .success(code)
-            case (.success, nil): outcome = .failure(AppError(.serverError, "The broker has failed."))
-            case (.failure(let error), _): outcome = .failure(Self.error(error))
-            }
+            self.outcome = outcome.mapError { Self.error($0) }
         }
 
         private static func error(_ error: BrokerError) -> AppError {
@@ -95,7 +91,7 @@ package struct AppLogin: Sendable, Equatable {
 }
 
 extension AppLogin {
-    package init(
+    init(
         client: AppClient, redirectURI: String, namedRedirectURI: Bool, state: WireText?, codeChallenge: WireText
     ) {
         self.init(

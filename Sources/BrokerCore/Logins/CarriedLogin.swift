@@ -11,8 +11,20 @@ internal import OAuth
 /// authentication code: so the broker knows a state of its own whose cookie a browser lacks.
 struct CarriedLogin: Sendable {
     let tenant: TenantName
-    let storageKey: StorageKey
-    let app: AppLogin
+    /// The client of the app, and when its identifier was registered: another registration of it, by whatever tenant of that
+    /// name, is another app.
+    let clientID: String
+    let clientCreated: Timestamp
+    /// Where the users' credentials are stored, as `AppClient.Settings.storageKey`.
+    let storageKey: StorageKey?
+    /// Whether the client has no secret.
+    let isPublic: Bool
+    let appRedirectURI: String
+    /// Whether the app's request named the redirect URI.
+    let namedRedirectURI: Bool
+    /// The app's own state; nil where its request had none.
+    let appState: WireText?
+    let codeChallenge: WireText
     /// Of the provider's callback.
     let redirectURI: String
     let callback: PendingLogin.Callback
@@ -47,6 +59,17 @@ struct CarriedLogin: Sendable {
             json.member("token", server.tokenEndpoint)
         }
         return Base64URL.encode(Array(SHA256.digest(content).prefix(16)))
+    }
+
+    /// The login for the client as it is registered now; nil where that is another app, or one that ends elsewhere.
+    func login(for client: AppClient) -> AppLogin? {
+        guard client.tenant == tenant, client.created == clientCreated, client.settings.storageKey == storageKey,
+            client.isPublic == isPublic,
+            client.redirectURI(namedRedirectURI ? WireText(appRedirectURI) : nil) == appRedirectURI
+        else { return nil }
+        return AppLogin(
+            client: client, redirectURI: appRedirectURI, namedRedirectURI: namedRedirectURI, state: appState,
+            codeChallenge: codeChallenge)
     }
 
     // MARK: The state
@@ -108,12 +131,19 @@ struct CarriedLogin: Sendable {
     // MARK: Encoded
 
     init(
-        tenant: TenantName, storageKey: StorageKey, app: AppLogin, redirectURI: String, callback: PendingLogin.Callback,
-        expires: Timestamp, codeVerifier: SecretBytes, nonce: WireText?, registration: String
+        _ request: LoginFlow.AppParameters, redirectURI: String, callback: PendingLogin.Callback, expires: Timestamp,
+        codeVerifier: SecretBytes, nonce: WireText?, registration: String
     ) {
-        self.tenant = tenant
-        self.storageKey = storageKey
-        self.app = app
+        let client = request.client
+        tenant = client.tenant
+        clientID = client.clientID
+        clientCreated = client.created
+        storageKey = client.settings.storageKey
+        isPublic = client.isPublic
+        appRedirectURI = request.redirectURI
+        namedRedirectURI = request.namedRedirectURI
+        appState = request.state
+        codeChallenge = request.codeChallenge
         self.redirectURI = redirectURI
         self.callback = callback
         self.expires = expires
@@ -126,13 +156,13 @@ struct CarriedLogin: Sendable {
     private var encoded: [UInt8] {
         JSONWriter.object { json in
             json.member("t", tenant.description)
-            json.member("k", storageKey.description)
-            json.member("c", app.clientID)
-            json.member("n", app.title)
-            json.member("r", app.redirectURI)
-            json.memberIfPresent("s", app.state?.text)
-            json.member("p", app.codeChallenge.text)
-            json.member("f", (app.namedRedirectURI ? 1 : 0) | (app.storesByUser ? 2 : 0) | (app.asksUser ? 4 : 0))
+            json.member("c", clientID)
+            json.member("d", clientCreated.milliseconds)
+            json.memberIfPresent("k", storageKey?.description)
+            json.member("r", appRedirectURI)
+            json.memberIfPresent("s", appState?.text)
+            json.member("p", codeChallenge.text)
+            json.member("f", (namedRedirectURI ? 1 : 0) | (isPublic ? 2 : 0))
             json.member("u", redirectURI)
             json.member("b", callback.rawValue)
             json.member("e", expires.milliseconds)
@@ -144,22 +174,33 @@ struct CarriedLogin: Sendable {
 
     /// Nil where this build cannot read it.
     private init?(_ json: JSONValue) {
-        guard let tenant = json["t"]?.string.flatMap({ TenantName($0) }),
-            let storageKey = json["k"]?.string.flatMap(StorageKey.init), let clientID = json["c"]?.string?.text,
-            let title = json["n"]?.string?.text, let appRedirectURI = json["r"]?.string?.text,
-            let challenge = json["p"]?.string, let flags = json["f"]?.integer, (0..<8).contains(flags),
+        guard let tenant = json["t"]?.string.flatMap({ TenantName($0) }), let clientID = json["c"]?.string?.text,
+            let created = json["d"]?.integer, let appRedirectURI = json["r"]?.string?.text,
+            let challenge = json["p"]?.string, let flags = json["f"]?.integer, (0..<4).contains(flags),
             let redirectURI = json["u"]?.string?.text,
             let callback = json["b"]?.string.flatMap({ PendingLogin.Callback($0) }),
             let expires = json["e"]?.integer, let verifier = json["v"]?.string?.text,
             let registration = json["g"]?.string?.text
         else { return nil }
-        self.init(
-            tenant: tenant, storageKey: storageKey,
-            app: AppLogin(
-                clientID: clientID, title: title, redirectURI: appRedirectURI, namedRedirectURI: flags & 1 != 0,
-                state: json["s"]?.string, codeChallenge: challenge, storesByUser: flags & 2 != 0,
-                asksUser: flags & 4 != 0),
-            redirectURI: redirectURI, callback: callback, expires: Timestamp(milliseconds: expires),
-            codeVerifier: SecretBytes(utf8: verifier), nonce: json["o"]?.string, registration: registration)
+        if let text = json["k"]?.string {
+            guard let known = StorageKey(text) else { return nil }
+            storageKey = known
+        } else {
+            storageKey = nil
+        }
+        self.tenant = tenant
+        self.clientID = clientID
+        clientCreated = Timestamp(milliseconds: created)
+        isPublic = flags & 2 != 0
+        self.appRedirectURI = appRedirectURI
+        namedRedirectURI = flags & 1 != 0
+        appState = json["s"]?.string
+        codeChallenge = challenge
+        self.redirectURI = redirectURI
+        self.callback = callback
+        self.expires = Timestamp(milliseconds: expires)
+        codeVerifier = SecretBytes(utf8: verifier)
+        nonce = json["o"]?.string
+        self.registration = registration
     }
 }

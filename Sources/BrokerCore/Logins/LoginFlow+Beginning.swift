@@ -66,10 +66,10 @@ extension LoginFlow {
                 configuration: configuration.withoutListedURIs, server: server, loginURI: loginURI,
                 codeVerifier: pkce.codeVerifier, nonce: nonce.map { WireText($0) }, binding: binding,
                 deviceKey: deviceKey),
-            isBound: mustStartHere, isByLink: parameters.strangersSource != nil)
+            isBound: mustStartHere, endedSession: parameters.reconnection?.end)
         let record = try Self.firstRecord(of: login, state: WireText(state))
-        if let source = parameters.strangersSource {
-            try strangers.admit(WireText(loginID), of: tenant.name, from: source)
+        if let source = parameters.reconnection?.source {
+            try await admit(login, from: source)
         } else {
             try await quota.admit(tenant.name)
         }

@@ -1,7 +1,7 @@
 internal import CredentialStore
 internal import Cryptography
 package import ExternalText
-internal import OAuth
+package import OAuth
 internal import Reactor
 
 /// An app's login, which its browser carries until it comes back from the provider: nothing is stored before. See `CarriedLogin`.
@@ -30,13 +30,16 @@ extension LoginFlow {
             throw Self.noRandomness
         }
         let carried = CarriedLogin(
-            tenant: tenant.name, storageKey: parameters.storageKey ?? AppLogin.unknownUser, app: parameters.app,
-            redirectURI: redirectURI.text, callback: callback, expires: expires, codeVerifier: pkce.codeVerifier,
-            nonce: nonce.map { WireText($0) },
+            parameters, redirectURI: redirectURI.text, callback: callback, expires: expires,
+            codeVerifier: pkce.codeVerifier, nonce: nonce.map { WireText($0) },
             registration: CarriedLogin.registration(of: tenant.configuration, at: server))
         let cookie = try cookie(for: carried, WireText(state))
+        let app = AppLogin(
+            client: parameters.client, redirectURI: parameters.redirectURI,
+            namedRedirectURI: parameters.namedRedirectURI, state: parameters.state,
+            codeChallenge: parameters.codeChallenge)
         // So that the user does not log in for a record that cannot be made.
-        let login = try login(of: carried, WireText(state), cookie.value, tenant, server)
+        let login = try login(of: carried, app, WireText(state), cookie.value, tenant, server)
         _ = try Self.firstRecord(of: login, state: WireText(state))
         log.info(
             "login_begun", LogField.credentials(login.credentialsID) + [.provider(tenant.configuration.preset)])
@@ -98,9 +101,10 @@ extension LoginFlow {
         CarriedLogin.end(ofState: state, vault).map { $0 > time.now } ?? false
     }
 
-    /// Makes the record of the login that the browser carries for a state of which the store has none.
+    /// Opens the login that the browser carries for a state of which the store has none. Stores nothing.
+    /// - Returns: the login, and the record that it is to have.
     /// - Throws: `forbidden` for another browser, `gone` where the login is over.
-    func takeUp(_ state: WireText, from browser: Browser) async throws(BrokerError) -> Found {
+    func opened(_ state: WireText, from browser: Browser) async throws(BrokerError) -> Found {
         guard isCarried(state) else { throw Self.unknown }
         guard let cookie = browser.cookies[WireText(cookieName(of: CarriedLogin.id(ofState: state)))],
             let carried = CarriedLogin(opening: cookie, for: state, vault)
@@ -112,32 +116,55 @@ extension LoginFlow {
         guard carried.registration == CarriedLogin.registration(of: tenant.configuration, at: server) else {
             throw BrokerError.response(.otherRegistration)
         }
-        let login = try login(of: carried, state, SecretBytes(utf8: cookie.text), tenant, server)
-        let record = login.record(version: 1, stateDigest: SHA256.digest(Array(state.utf8)))
+        guard let app = try await clients.client(WireText(carried.clientID)).flatMap({ carried.login(for: $0) }) else {
+            throw BrokerError.response(.otherApp)
+        }
+        let login = try login(of: carried, app, state, SecretBytes(utf8: cookie.text), tenant, server)
+        return (login.record(version: 1, stateDigest: SHA256.digest(Array(state.utf8))), login)
+    }
+
+    /// Stores a login that its browser has carried.
+    /// - Returns: false where another request has stored it, or its tenant is gone.
+    func insert(_ found: Found, from browser: Browser) async throws(BrokerError) -> Bool {
         do throws(BrokerError) {
-            try strangers.admit(WireText(login.id), of: tenant.name, from: browser.source)
+            try await admit(found.login, from: browser.source)
         } catch {
             throw BrokerError(.retryableError, error.detail, retryAfter: error.retryAfter)
         }
         do throws(StoreError) {
-            try await vault.commit([.require(RecordID(.tenant, tenant.name)), .insert(record)])
-            return (record, login)
+            try await vault.commit([.require(RecordID(.tenant, found.login.tenant)), .insert(found.record)])
+            return true
         } catch .conflict {
-            // Another request has made the record, or the tenant is gone.
-            guard let found = try await find(state: state) else { throw Self.unknown }
-            return found
+            return false
         } catch {
             log.storeFailed(error)
             throw BrokerError(error)
         }
     }
 
+    /// Counts a login as one of strangers. Where there are too many, some of them may have succeeded at other replicas.
+    /// - Throws: `too_many_requests` where the tenant or the address has as many as it may have.
+    func admit(_ login: PendingLogin, from source: NetworkSource) async throws(BrokerError) {
+        let (id, tenant) = (WireText(login.id), login.tenant)
+        if strangers.admit(id, of: tenant, from: source) { return }
+        for other in strangers.sample(of: tenant) {
+            do throws(BrokerError) {
+                if try await find(tenant, other.text).login.status == .completed {
+                    strangers.succeeded(other, of: tenant)
+                }
+            } catch {
+                guard error.code == .gone else { break }
+            }
+        }
+        guard strangers.admit(id, of: tenant, from: source) else { throw strangers.refusal() }
+    }
+
     private func login(
-        of carried: CarriedLogin, _ state: WireText, _ cookie: SecretBytes, _ tenant: Tenant,
+        of carried: CarriedLogin, _ app: AppLogin, _ state: WireText, _ cookie: SecretBytes, _ tenant: Tenant,
         _ server: AuthorizationServer
     ) throws(BrokerError) -> PendingLogin {
         var configuration = tenant.configuration.withoutListedURIs
-        configuration.browserBinding = PendingLogin.binding(of: configuration, carried.app)
+        configuration.browserBinding = PendingLogin.binding(of: configuration, app)
         var deviceKey: DeviceKey?
         do {
             if configuration.bindsDeviceKeys { deviceKey = try DeviceKey.generate(isBound: true) }
@@ -145,7 +172,8 @@ extension LoginFlow {
             throw Self.noRandomness
         }
         return PendingLogin(
-            id: CarriedLogin.id(ofState: state), tenant: tenant.name, storageKey: carried.storageKey, app: carried.app,
+            id: CarriedLogin.id(ofState: state), tenant: tenant.name,
+            storageKey: carried.storageKey ?? AppLogin.unknownUser, app: app,
             tenantTitle: configuration.displayName ?? tenant.name.description,
             providerTitle: configuration.providerTitle(at: server), callback: carried.callback,
             expires: carried.expires,
@@ -154,5 +182,48 @@ extension LoginFlow {
                 loginURI: nil, codeVerifier: carried.codeVerifier, nonce: carried.nonce,
                 binding: CarriedLogin.digest(of: WireText(cookie.revealedText)), deviceKey: deviceKey),
             isBound: true, isStarted: true)
+    }
+
+    // MARK: A second answer
+
+    /// How long a browser waits for the end of its login that an earlier request of its brings about.
+    private static let longestWait: Duration = .seconds(20)
+
+    /// Where the app gets the outcome of its login, for the browser that has finished it and asks again: its user has pressed the
+    /// button twice, or has loaded the page again before the answer came. The cookie goes with the first answer, so that a
+    /// browser that has seen it gets no second one. Waits for the end.
+    /// - Returns: nil for another browser, where the app has used its code already, and where the store does not tell.
+    package func appReturn(
+        _ tenant: TenantName, _ loginID: String, cookies: [WireText: WireText]
+    ) async -> AppLogin.Return? {
+        do throws(BrokerError) {
+            let begun = try await find(tenant, loginID).login
+            guard let cookie = cookies[WireText(cookieName(of: loginID))], let app = begun.app,
+                begun.finisher == CarriedLogin.digest(of: cookie)
+            else { return nil }
+            switch try await progress(tenant: tenant, loginID: loginID, storageKeys: nil, wait: Self.longestWait) {
+            case .pending?, .expired?, nil: return nil
+            case .failed(let failure)?: return AppLogin.Return(login: app, .failure(failure.error))
+            case .completed?: break
+            }
+            guard let code = try await find(tenant, loginID).login.appCode else { return nil }
+            return try await isUnused(code, of: tenant) ? AppLogin.Return(login: app, .success(code)) : nil
+        } catch {
+            // The page of the login's end says what became of it.
+            return nil
+        }
+    }
+
+    private func isUnused(_ code: SecretBytes, of tenant: TenantName) async throws(BrokerError) -> Bool {
+        do throws(StoreError) {
+            let id = AppCode.recordID(tenant, code: WireText(code.revealedText).utf8.span)
+            guard let issued = try await vault.read(id).map({ record throws(StoreError) in try AppCode(record) }) else {
+                return false
+            }
+            return issued.session == nil && issued.expires > time.now
+        } catch {
+            log.storeFailed(error)
+            throw BrokerError(error)
+        }
     }
 }

@@ -43,12 +43,18 @@ extension LoginFlow {
     ) async throws(BrokerError) -> Start {
         guard let (storageKey, ended) = read(link, of: tenant.name) else { throw Self.unknownLink }
         let id = CredentialsID(tenant: tenant.name, storageKey: storageKey)
-        guard try await endedSession(of: id)?.time == ended else {
-            throw BrokerError(.gone, "A user has logged in or out since this address was made.")
+        do throws(StoreError) {
+            guard try await redemption.endedSession(of: id)?.time == ended else { throw .conflict }
+        } catch .conflict {
+            throw LoginRedemption.overtakenByUser
+        } catch {
+            throw BrokerError(error)
         }
+        var parameters = Parameters(storageKey: storageKey)
+        parameters.reconnection = Reconnection(source: browser.source, end: ended)
         let begun: Begun
         do throws(BrokerError) {
-            begun = try await begin(Parameters(storageKey: storageKey, strangersSource: browser.source), of: tenant)
+            begun = try await begin(parameters, of: tenant)
         } catch {
             throw Self.failure(error)
         }
@@ -62,15 +68,6 @@ extension LoginFlow {
         case .tooManyRequests: BrokerError(.retryableError, error.detail, retryAfter: error.retryAfter)
         case .notFound: unknownLink
         default: BrokerError(.illegalConfiguration, error.detail, errorCode: error.errorCode)
-        }
-    }
-
-    private func endedSession(of id: CredentialsID) async throws(BrokerError) -> EndedSession? {
-        do throws(StoreError) {
-            return try await vault.read(CredentialsRecords.recordID(id))
-                .flatMap { CredentialRecord(decoding: $0.content.revealedBytes) }?.session
-        } catch {
-            throw BrokerError(error)
         }
     }
 

@@ -16,16 +16,14 @@ extension LoginFlow {
         package var authorizationEndpoint: WireText?
         /// What the `state` ends with, after a full stop, so that it comes back with the response; nil for nothing.
         package var stateSuffix: WireText?
-        /// Whose browser begins the login by an address that needs no key; nil for a caller of the API.
-        package var strangersSource: NetworkSource?
+        /// Nil for a login that a caller of the API begins.
+        var reconnection: Reconnection?
 
         package init(
             storageKey: StorageKey, redirectURI: WireText? = nil, returnTo: WireText? = nil, language: WireText? = nil,
             email: WireText? = nil, customParameters: [WireText: WireText] = [:],
-            authorizationEndpoint: WireText? = nil, stateSuffix: WireText? = nil,
-            strangersSource: NetworkSource? = nil
+            authorizationEndpoint: WireText? = nil, stateSuffix: WireText? = nil
         ) {
-            self.strangersSource = strangersSource
             self.stateSuffix = stateSuffix
             self.storageKey = storageKey
             self.redirectURI = redirectURI
@@ -37,17 +35,35 @@ extension LoginFlow {
         }
     }
 
+    /// A login that a browser begins by the address for a new login after a session's end.
+    struct Reconnection: Sendable {
+        let source: NetworkSource
+        /// When the session ended.
+        let end: Timestamp
+    }
+
     /// What an app's authorization request asks for.
     package struct AppParameters: Sendable {
-        package let app: AppLogin
-        /// Nil for one that is made of the user's identifier.
-        package let storageKey: StorageKey?
+        package let client: AppClient
+        package let redirectURI: String
+        /// Whether the request named the redirect URI.
+        package let namedRedirectURI: Bool
+        /// Nil where the request has none.
+        package let state: WireText?
+        /// Of the method S256.
+        package let codeChallenge: WireText
         package let language: WireText?
         package let email: WireText?
 
-        package init(for app: AppLogin, storageKey: StorageKey?, language: WireText?, email: WireText?) {
-            self.app = app
-            self.storageKey = storageKey
+        package init(
+            for client: AppClient, redirectURI: String, namedRedirectURI: Bool, state: WireText?,
+            codeChallenge: WireText, language: WireText?, email: WireText?
+        ) {
+            self.client = client
+            self.redirectURI = redirectURI
+            self.namedRedirectURI = namedRedirectURI
+            self.state = state
+            self.codeChallenge = codeChallenge
             self.language = language
             self.email = email
         }

@@ -11,12 +11,13 @@ package final class LoginFlow: Sendable {
     let vault: Vault
     let servers: ProviderServers
     let tenants: TenantDirectory
+    let clients: AppClientDirectory
     private let logins: LoginRecords
     /// The URL at which browsers reach the broker, without a slash at its end. It is the issuer of apps' tokens, too.
     package let publicBaseURL: String
     let time: any Time
     let log: Log
-    private let redemption: LoginRedemption
+    let redemption: LoginRedemption
     private let endings: LoginEndings
     let quota: PendingLoginQuota
     let strangers: StrangersLogins
@@ -32,14 +33,15 @@ package final class LoginFlow: Sendable {
     }
 
     init(
-        vault: Vault, tenants: TenantDirectory, providers: ProviderAccess, intake: GrantIntake,
-        revocations: RevocationJob, bus: EventBus, options: Options, instruments: Instruments
+        vault: Vault, tenants: TenantDirectory, clients: AppClientDirectory, providers: ProviderAccess,
+        intake: GrantIntake, revocations: RevocationJob, bus: EventBus, options: Options, instruments: Instruments
     ) {
         (time, log) = (instruments.time, instruments.log)
         quota = PendingLoginQuota(.login, .pendingLogins, limit: options.limit, vault: vault, time: time)
         strangers = StrangersLogins(limit: options.strangersLimit, time: time, metrics: instruments.metrics)
         self.vault = vault
         self.tenants = tenants
+        self.clients = clients
         servers = providers.servers
         logins = LoginRecords(vault: vault, bus: bus, time: time)
         publicBaseURL = options.publicBaseURL
@@ -112,17 +114,21 @@ package final class LoginFlow: Sendable {
         _ response: AuthorizationResponse, from browser: Browser
     ) async throws(BrokerError) -> Received {
         while true {
-            let (record, login) = try await find(response) { state throws(BrokerError) in
-                try await takeUp(state, from: browser)
-            }
+            guard let state = response.state else { throw Self.stateless }
+            let stored = try await find(state: state)
+            let found = if let stored { stored } else { try await opened(state, from: browser) }
+            let (record, login) = found
             if login.expires <= time.now { throw Self.unknown }
             guard browser.callback.fits(login) else { throw BrokerError.response(.otherCallback) }
             let secrets = try usableSecrets(of: login)
             try check(response, secrets.server)
             try checkBrowser(browser.cookies, login, secrets)
             let grant = try Self.grant(in: response)
-            if secrets.configuration.browserBinding == .confirm, case .success(let code) = grant {
-                guard browser.canConfirm else { throw Self.needsBrowser }
+            let asks = secrets.configuration.browserBinding == .confirm
+            if asks, case .success(let code) = grant { try Self.checkKeepable(code, for: browser) }
+            // A response that does not get so far stores nothing.
+            if stored == nil, try await !insert(found, from: browser) { continue }
+            if asks, case .success(let code) = grant {
                 if let cookie = try await keep(code, for: browser, login, record, secrets) {
                     return .mustConfirm(login.description, cookie)
                 }
@@ -152,6 +158,7 @@ package final class LoginFlow: Sendable {
             let (record, login) = try await find(tenant, loginID)
             let secrets = try usableSecrets(of: login)
             let confirmation = try confirmation(of: login, secrets, cookies)
+            if let app = login.app { try await requirePresent(app, of: tenant) }
             let grant: Result<SecretBytes, BrokerError> =
                 isConfirmed
                 ? .success(confirmation.code)
@@ -160,6 +167,14 @@ package final class LoginFlow: Sendable {
                 noteEnd(ended)
                 return ended
             }
+        }
+    }
+
+    /// - Throws: `gone` where the app was removed, or ends its logins elsewhere now, while the user was asked.
+    private func requirePresent(_ app: AppLogin, of tenant: TenantName) async throws(BrokerError) {
+        let client = try await clients.client(WireText(app.clientID), of: tenant)
+        guard client?.redirectURI(WireText(app.redirectURI)) == app.redirectURI else {
+            throw BrokerError.response(.otherApp)
         }
     }
 
@@ -180,6 +195,15 @@ package final class LoginFlow: Sendable {
         return confirmation
     }
 
+    /// - Throws: for a code that cannot be kept until its user has confirmed the login.
+    private static func checkKeepable(_ code: SecretBytes, for browser: Browser) throws(BrokerError) {
+        guard browser.canConfirm else { throw needsBrowser }
+        guard code.count <= PendingLogin.longestKeptCode else {
+            throw BrokerError(
+                .invalidRequest, "The response's code is longer than \(PendingLogin.longestKeptCode) bytes.")
+        }
+    }
+
     /// Keeps a code for the browser that has brought it, in place of an earlier code.
     /// - Returns: the cookie by which the browser is recognized; nil where the login was changed meanwhile.
     private func keep(
@@ -190,13 +214,13 @@ package final class LoginFlow: Sendable {
         if let kept = secrets.confirmation, kept.code == code, Self.isSet(name, to: kept.cookie, in: browser.cookies) {
             return Cookie(name: name, value: kept.cookie)
         }
-        guard code.count <= PendingLogin.longestKeptCode else {
-            throw BrokerError(
-                .invalidRequest, "The response's code is longer than \(PendingLogin.longestKeptCode) bytes.")
+        let count = (secrets.confirmation?.count ?? 0) + 1
+        guard count <= PendingLogin.mostKeptCodes else {
+            throw BrokerError(.gone, "This login was brought back with too many codes. Begin another one.")
         }
         let cookie = Cookie(name: name, value: try Self.secret())
         var waiting = login
-        waiting.secrets?.confirmation = .init(cookie: cookie.value, code: code)
+        waiting.secrets?.confirmation = .init(cookie: cookie.value, code: code, count: count)
         let kept = waiting.record(replacing: record)
         guard kept.content.count <= PendingLogin.longest(for: secrets.configuration.client) else {
             throw BrokerError(.invalidRequest, "The response's code is too long to be kept until it is confirmed.")
@@ -212,7 +236,7 @@ package final class LoginFlow: Sendable {
     }
 
     /// The code of a response, or the failure that it reports.
-    private static func grant(
+    static func grant(
         in response: AuthorizationResponse
     ) throws(BrokerError) -> Result<SecretBytes, BrokerError> {
         switch response.outcome {
@@ -238,7 +262,7 @@ package final class LoginFlow: Sendable {
 
     /// RFC 9207 §2.4: the issuer is compared octet by octet. It must not be missing where the provider announces it, and it is
     /// refused where there is no issuer to compare it with.
-    private func check(_ response: AuthorizationResponse, _ server: AuthorizationServer) throws(BrokerError) {
+    func check(_ response: AuthorizationResponse, _ server: AuthorizationServer) throws(BrokerError) {
         var fault: BrokerError.ResponseFault?
         switch (response.issuer, server.issuer) {
         case (nil, nil): break
@@ -260,22 +284,16 @@ package final class LoginFlow: Sendable {
         }
     }
 
-    /// - Parameter otherwise: is called where no record has the response's state.
-    private func find(
-        _ response: AuthorizationResponse,
-        otherwise: (WireText) async throws(BrokerError) -> Found = { _ throws(BrokerError) in throw LoginFlow.unknown }
-    ) async throws(BrokerError) -> Found {
-        guard let state = response.state else {
-            throw BrokerError(.invalidRequest, "The response has no state.")
-        }
-        if let found = try await find(state: state) { return found }
-        return try await otherwise(state)
+    private func find(_ response: AuthorizationResponse) async throws(BrokerError) -> Found {
+        guard let state = response.state else { throw Self.stateless }
+        guard let found = try await find(state: state) else { throw Self.unknown }
+        return found
     }
 
     /// The record of a login, and what it says.
     typealias Found = (record: OpenRecord, login: PendingLogin)
 
-    private func find(_ tenant: TenantName, _ loginID: String) async throws(BrokerError) -> Found {
+    func find(_ tenant: TenantName, _ loginID: String) async throws(BrokerError) -> Found {
         let found: Found?
         do throws(StoreError) {
             found =
@@ -366,6 +384,7 @@ package final class LoginFlow: Sendable {
         cookies[WireText(name)].map { SecretBytes(utf8: $0.text) == value } ?? false
     }
 
+    static let stateless = BrokerError(.invalidRequest, "The response has no state.")
     static let unknown = BrokerError(
         .gone, "The login is unknown or has expired. Begin another one.")
     static let used = BrokerError(

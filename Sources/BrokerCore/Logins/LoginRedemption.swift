@@ -26,8 +26,8 @@ final class LoginRedemption: Sendable {
     private let log: Log
     private let metrics: Metrics
     private let flights: SingleFlight<RefreshID, Attempt>
-    /// How many failures of logins for apps the log of events tells of, for each tenant: browsers without a key cause them,
-    /// and could else push out what the log tells of others.
+    /// How many failures of logins that browsers without a key have begun the log of events tells of, for each tenant: such browsers
+    /// could else push out what the log tells of others.
     private let strangersFailures = TokenBuckets<TenantName>(Rate(perSecond: 1, burst: 100), capacity: 4096)
 
     /// How often a store that does not answer is asked again, after 0.2, 0.4, 0.8, 1.6 and 3.2 seconds: a user waits meanwhile,
@@ -95,9 +95,16 @@ final class LoginRedemption: Sendable {
                 return .failed(error)
             }
         }
+        do throws(StoreError) {
+            if try await isOvertaken(login) { return .failed(Self.overtakenByUser) }
+        } catch {
+            log.storeFailed(error, LogField.credentials(login.credentialsID))
+            return .failed(BrokerError(error))
+        }
         var used = login
         used.secrets = nil
         used.attempt = id.text
+        if login.app != nil { used.finisher = secrets.binding }
         var codeGuard: RevocationJob.CodeGuard?
         switch grant {
         case .failure(let error): used.status = .failed(LoginFailure(error))
@@ -137,7 +144,8 @@ final class LoginRedemption: Sendable {
             let response = try await endpoint.redeem(
                 .authorizationCode(
                     code: code, redirectURI: secrets.redirectURI, codeVerifier: secrets.codeVerifier, keyProof: proof),
-                for: client, of: login.tenant, at: secrets.server, as: id, binding: secrets.deviceKey)
+                for: client, of: login.tenant, at: secrets.server, as: id, binding: secrets.deviceKey,
+                notesOutage: !login.isStrangers)
             spent = .granted(nil)
             let grant = GrantIntake.Grant(
                 response, origin: .login, nonce: secrets.nonce, login: login.id, deviceKey: secrets.deviceKey,
@@ -155,16 +163,19 @@ final class LoginRedemption: Sendable {
                 spent = .granted(nil)
             }
             let code = try login.app.map { _ throws(BrokerError) in try AppCode.secret() }
-            let (outcome, hasArrived, isIssued) = try await store(
-                grant, of: login, over: record, settling: codeGuard, issuing: code, as: id)
-            switch outcome {
+            let stored = try await store(grant, of: login, over: record, settling: codeGuard, issuing: code, as: id)
+            switch stored.outcome {
             case .stored(let snapshot):
                 let held = snapshot.record.held ?? grant.credentials
-                if let code, !isIssued { try await issue(code, for: login, held) }
+                if let code, !stored.isIssued { try await issue(code, for: login, held) }
                 return end(login, secrets, .success(held), code)
-            case .dropped where hasArrived: return end(login, secrets, .success(grant.credentials), code)
+            case .dropped where stored.hasArrived: return end(login, secrets, .success(grant.credentials), code)
             case .refused(let error): return end(login, secrets, .failure(error))
             case .dropped:
+                if stored.isOvertaken {
+                    if await !intake.isHeld(grant, login.credentialsID) { spent = .granted(grant.credentials) }
+                    throw Self.overtakenByUser
+                }
                 throw BrokerError(
                     .gone, "The tenant was deleted, or the login was given up, before the login ended.")
             case .waits(let error):
@@ -179,6 +190,20 @@ final class LoginRedemption: Sendable {
             await markFailed(login, record, error, codeGuard, spent, by: secrets.server)
             return end(login, secrets, .failure(error))
         }
+    }
+
+    static let overtakenByUser = BrokerError(.gone, "A user has logged in or out since this address was made.")
+
+    /// The end of a user's session, where no user has logged in or out since.
+    func endedSession(of id: CredentialsID) async throws(StoreError) -> EndedSession? {
+        try await vault.read(CredentialsRecords.recordID(id))
+            .flatMap { CredentialRecord(decoding: $0.content.revealedBytes) }?.session
+    }
+
+    /// Whether a user has logged in or out since the end of the session for which the login was begun.
+    private func isOvertaken(_ login: PendingLogin) async throws(StoreError) -> Bool {
+        guard let end = login.endedSession else { return false }
+        return try await endedSession(of: login.credentialsID)?.time != end
     }
 
     /// What has become of the code of a login that fails.
@@ -198,34 +223,52 @@ final class LoginRedemption: Sendable {
         }
     }
 
+    /// What became of the commit that ends a login.
+    private struct Stored {
+        let outcome: GrantIntake.Outcome
+        /// Whether an earlier try was carried out although its answer was lost.
+        let hasArrived: Bool
+        /// Whether the app's code was issued.
+        let isIssued: Bool
+        /// Whether nothing was stored because of `isOvertaken`.
+        let isOvertaken: Bool
+    }
+
     /// Stores the credentials and the login's progress in one commit: its completion, or that it waits for the provider's keys.
     /// - Parameters:
     ///   - codeGuard: is removed with it.
     ///   - code: of the app that the login is for, to be issued with it; nil for none.
-    /// - Returns: the outcome, whether an earlier try was carried out although its answer was lost, and whether the code was
-    ///   issued.
     private func store(
         _ grant: GrantIntake.Grant, of login: PendingLogin, over record: OpenRecord,
         settling codeGuard: RevocationJob.CodeGuard, issuing code: SecretBytes?, as id: RefreshID
-    ) async throws(BrokerError) -> (GrantIntake.Outcome, hasArrived: Bool, isIssued: Bool) {
-        var (isFirst, waits, hasArrived) = (true, false, false)
+    ) async throws(BrokerError) -> Stored {
+        var (isFirst, waits, hasArrived, isOvertaken) = (true, false, false, false)
         let told = BrokerEvent.loginCompleted(login.credentialsID, .standard, loginID: login.id, at: time.now)
         let outcome = try await intake.take(grant, for: login.credentialsID) {
             isWaiting, held async throws(StoreError) in
             var next = login
             waits = isWaiting
-            if isWaiting { next.isVerifying = true } else { next.status = .completed }
+            if isWaiting {
+                next.isVerifying = true
+            } else {
+                (next.status, next.appCode) = (.completed, code)
+            }
             let nextRecord = next.record(replacing: record)
             let codes = code.map { isWaiting ? [] : self.issuing($0, for: login, held) } ?? []
             let events = isWaiting ? [] : [told]
             // Only the process that has used the state writes the login, so the first try does not read it.
             if isFirst {
                 isFirst = false
+                // A change of the credentials after this is a conflict.
+                isOvertaken = try await self.isOvertaken(login)
+                if isOvertaken { return nil }
                 return ([.replace(nextRecord, version: record.version), codeGuard.removal] + codes, events)
             }
             let standing = try await self.vault.read(login.recordID)
             // An earlier version stands where the store has lost the commit that began the redemption.
             if let standing, standing.version <= record.version {
+                isOvertaken = try await self.isOvertaken(login)
+                if isOvertaken { return nil }
                 // Another process may have given the login up, and revoked what it was granted.
                 guard let removal = try await self.revocations.removal(of: codeGuard) else { return nil }
                 return ([.replace(nextRecord, version: standing.version)] + removal + codes, events)
@@ -237,10 +280,11 @@ final class LoginRedemption: Sendable {
             // The login completes once the store takes it.
             self.flights.answer(id, with: .failed(.grantNotStored))
         }
-        guard case .dropped = outcome, hasArrived, waits else { return (outcome, hasArrived, !waits) }
-        return (
-            .waits(BrokerError(.networkError, "The provider's keys are not there yet.", retryAfter: 5)), true, false
-        )
+        if case .dropped = outcome, hasArrived, waits {
+            let error = BrokerError(.networkError, "The provider's keys are not there yet.", retryAfter: 5)
+            return Stored(outcome: .waits(error), hasArrived: true, isIssued: false, isOvertaken: false)
+        }
+        return Stored(outcome: outcome, hasArrived: hasArrived, isIssued: !waits, isOvertaken: isOvertaken)
     }
 
     /// The changes that issue the code of the app that the login is for.
@@ -293,7 +337,11 @@ final class LoginRedemption: Sendable {
     ) -> LoginFlow.Ended {
         LoginFlow.Ended(
             login: login.description, credentialsID: login.credentialsID, returnTo: secrets.returnTo,
-            appReturn: login.app.map { AppLogin.Return(login: $0, result, code) }, result: result)
+            appReturn: login.app.map { app in
+                let noCode = BrokerError(.internalError, "A login has ended without a code.")
+                return AppLogin.Return(
+                    login: app, result.flatMap { _ in code.map { .success($0) } ?? .failure(noCode) })
+            }, result: result)
     }
 
     /// Stores why the login failed. If the store does not take that, the login expires in due time.
@@ -330,7 +378,7 @@ final class LoginRedemption: Sendable {
         of login: PendingLogin, _ result: Result<Success, BrokerError>
     ) -> [VaultChange] {
         guard case .failure(let error) = result else { return [] }
-        if login.app != nil, case .refused = strangersFailures.take(login.tenant, now: time.monotonic) {
+        if login.isStrangers, case .refused = strangersFailures.take(login.tenant, now: time.monotonic) {
             metrics.leftUntold()
             return []
         }

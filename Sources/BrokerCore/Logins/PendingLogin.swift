@@ -21,6 +21,8 @@ package struct PendingLogin: Sendable {
         /// The value of the cookie of the browser that has brought the code.
         let cookie: SecretBytes
         let code: SecretBytes
+        /// How many codes were kept so far, with this one.
+        let count: Int
     }
 
     /// What the second part of the login needs. Removed once the state is used: the record then has only the outcome.
@@ -76,6 +78,8 @@ package struct PendingLogin: Sendable {
     }
     /// The longest code that can wait for a confirmation, in bytes. Providers' codes have tens to hundreds of bytes.
     static let longestKeptCode = 4096
+    /// How many codes a login keeps, each in place of the one before: a user may go back to the login service a few times.
+    static let mostKeptCodes = 10
     /// The bytes that a login's record keeps free for a code and the cookie of its browser.
     static let confirmationReserve = longestKeptCode + 256
 
@@ -95,13 +99,18 @@ package struct PendingLogin: Sendable {
     var isBound: Bool
     /// Whether a browser has opened the start address and has the cookie.
     var isStarted = false
-    /// Whether a browser without a key has begun it, by the address for a new login after a session's end.
-    var isByLink = false
+    /// When the session ended whose user logs in again by the address for that; nil for any other login. The credentials are
+    /// stored only while no user has logged in or out since.
+    var endedSession: Timestamp?
     var status = LoginProgress.pending
     /// Whether the code was redeemed, and what it brought waits for the provider's keys.
     var isVerifying = false
     /// Identifies the attempt that has used the state, so that it recognizes its own write.
     var attempt: String?
+    /// The digest of the cookie of the browser that has finished an app's login; nil before that.
+    var finisher: SecretBytes?
+    /// The code that was issued to the app at the end, for a browser that has not seen the answer.
+    var appCode: SecretBytes?
 
     /// Whether the state is used, and there is no outcome yet.
     private var isBeingRedeemed: Bool { status == .pending && secrets == nil }
@@ -127,7 +136,10 @@ package struct PendingLogin: Sendable {
 
     /// The due mark, which all logins with an unused state have that a caller of the API has begun: `PendingLoginQuota`
     /// counts them by it. `StrangersLogins` counts the others.
-    private var due: Timestamp? { secrets == nil || app != nil || isByLink ? nil : expires }
+    private var due: Timestamp? { secrets == nil || isStrangers ? nil : expires }
+
+    /// Whether a browser without a key has begun it.
+    var isStrangers: Bool { app != nil || endedSession != nil }
 
     /// The name of the cookie of the browser that is asked to confirm the login.
     func confirmationCookieName(isSecure: Bool) -> String {
@@ -180,8 +192,10 @@ extension PendingLogin {
             json.member("expires", expires.milliseconds)
             json.member("bound", isBound)
             json.member("started", isStarted)
-            if isByLink { json.member("by_link", true) }
+            json.memberIfPresent("ended_session", endedSession?.milliseconds)
             json.memberIfPresent("attempt", attempt)
+            json.memberIfPresent("finisher", finisher?.revealedText)
+            json.memberIfPresent("app_code", appCode?.revealedText)
             if isVerifying { json.member("verifying", true) }
             if let app {
                 json.name("app")
@@ -204,6 +218,7 @@ extension PendingLogin {
                     json.object { json in
                         json.member("cookie", confirmation.cookie.revealedText)
                         json.member("code", confirmation.code.revealedText)
+                        json.member("count", confirmation.count)
                     }
                 }
             }
@@ -236,8 +251,10 @@ extension PendingLogin {
         }
         self.expires = Timestamp(milliseconds: expires)
         self.isBound = isBound
-        isByLink = json["by_link"]?.bool ?? false
+        endedSession = json["ended_session"]?.integer.map { Timestamp(milliseconds: $0) }
         attempt = json["attempt"]?.string?.text
+        finisher = (json["finisher"]?.string?.text).map { SecretBytes(utf8: $0) }
+        appCode = (json["app_code"]?.string?.text).map { SecretBytes(utf8: $0) }
         isVerifying = json["verifying"]?.bool ?? false
         // Earlier builds kept the configuration of a login that has ended, and did not write the titles.
         let configuration = json["configuration"].flatMap(TenantConfiguration.init(stored:))
@@ -259,7 +276,9 @@ extension PendingLogin {
                 guard let cookie = kept["cookie"]?.string?.text, let code = kept["code"]?.string?.text else {
                     throw damaged
                 }
-                confirmation = Confirmation(cookie: SecretBytes(utf8: cookie), code: SecretBytes(utf8: code))
+                confirmation = Confirmation(
+                    cookie: SecretBytes(utf8: cookie), code: SecretBytes(utf8: code),
+                    count: kept["count"]?.integer.flatMap { Int(exactly: $0) } ?? 1)
             }
             secrets = Secrets(
                 redirectURI: redirectURI, returnTo: json["return_to"]?.string?.text, configuration: configuration,

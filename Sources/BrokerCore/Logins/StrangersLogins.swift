@@ -8,14 +8,16 @@ internal import Synchronization
 /// of that. Each of them has stored a record, and its code, which may be made up, is presented to the provider. They do not count
 /// as the tenant's pending logins, so that its own API keys are not refused for what strangers bring.
 ///
-/// A login counts until it succeeds at this process, or ten minutes have passed. One that has only begun does not count: it
-/// has stored nothing (`CarriedLogin`).
+/// A login counts until it succeeds, or ten minutes have passed. That it has succeeded at another replica shows when there are too
+/// many (`sample`). One that has only begun does not count: it has stored nothing (`CarriedLogin`).
 final class StrangersLogins: Sendable {
     private struct Pending {
         /// In the order in which they end. Those that have succeeded stay until they would have ended, or are half of all.
         var brought: [(id: WireText, end: MonotonicInstant)] = []
         var first = 0
         var open: [WireText: NetworkSource] = [:]
+        /// When other logins were last looked at, to make room.
+        var sampled: MonotonicInstant?
         var ofSource: [NetworkSource: Int] = [:]
 
         mutating func close(_ id: WireText) {
@@ -55,26 +57,51 @@ final class StrangersLogins: Sendable {
 
     /// To be called before a login is stored. A login that is brought again, after the store has failed, counts once.
     /// - Parameter source: `.unknown` counts for the tenant only.
-    /// - Throws: `too_many_requests` where the tenant or the address has as many as it may have.
-    func admit(_ id: WireText, of tenant: TenantName, from source: NetworkSource) throws(BrokerError) {
-        guard let limit else { return }
+    /// - Returns: whether the tenant and the address may have one more.
+    func admit(_ id: WireText, of tenant: TenantName, from source: NetworkSource) -> Bool {
+        guard let limit else { return true }
         let now = time.monotonic
-        let isAdmitted = tenants.withLock { tenants in
+        return tenants.withLock { tenants in
             var pending = tenants.removeValue(forKey: tenant) ?? Pending()
             defer { tenants[tenant] = pending.brought.isEmpty ? nil : pending }
             pending.expire(at: now)
             if pending.open[id] != nil { return true }
             let ofSource = pending.ofSource[source, default: 0]
-            guard pending.open.count < limit, source == .unknown || ofSource < max(1, limit / 10) else { return false }
+            guard pending.open.count < limit, source == .unknown || ofSource < Self.ofSource(limit) else {
+                return false
+            }
             pending.brought.append((id, now.advanced(by: PendingLogin.validity)))
             pending.open[id] = source
             pending.ofSource[source] = ofSource + 1
             return true
         }
-        if isAdmitted { return }
-        metrics.refused(over: .pendingAppLogins)
-        throw Quota.pendingAppLogins.exceeded(retryAfter: Self.retryAfter)
     }
+
+    /// How many of a tenant's an address may have.
+    private static func ofSource(_ limit: Int) -> Int { max(1, limit / 10) }
+
+    /// For whom `admit` refuses.
+    func refusal() -> BrokerError {
+        metrics.refused(over: .pendingAppLogins)
+        return Quota.pendingAppLogins.exceeded(retryAfter: Self.retryAfter)
+    }
+
+    /// Some logins of those that leave no room, to be asked whether they have succeeded at other replicas. None where some were
+    /// asked for within the last second.
+    func sample(of tenant: TenantName) -> [WireText] {
+        let now = time.monotonic
+        return tenants.withLock { tenants in
+            guard var pending = tenants.removeValue(forKey: tenant) else { return [] }
+            defer { tenants[tenant] = pending }
+            if let sampled = pending.sampled, sampled.advanced(by: .seconds(1)) > now { return [] }
+            pending.sampled = now
+            // In random order, so that logins which never succeed do not hide the others; of all addresses, so that one cannot
+            // take the looks of the others.
+            return Array(pending.open.keys.shuffled().prefix(Self.sampleSize))
+        }
+    }
+
+    private static let sampleSize = 64
 
     /// The login has ended well.
     func succeeded(_ id: WireText, of tenant: TenantName) {

@@ -11,6 +11,9 @@ internal import Synchronization
 /// answer of this kind pauses its own user for as long as it says, and all others for `longestForOthers` at most. If another
 /// user's call is answered likewise while the first pause lasts, the provider counts the client's requests, and all are paused
 /// for as long as it says.
+///
+/// The exchange of a code pauses nothing: strangers can bring made-up codes, and would have all users' refreshes wait. A provider
+/// that counts the client's requests says so to the next refresh, too.
 package final class ProviderPauses: Sendable {
     package struct Key: Hashable {
         private let tokenEndpoint: WireText
@@ -31,8 +34,8 @@ package final class ProviderPauses: Sendable {
     /// One user of a client.
     package struct User: Hashable {
         let client: Key
-        /// Nil for a call that belongs to no stored credentials, such as the exchange of a code. Two of these count as calls of
-        /// two users.
+        /// Nil for a call that belongs to no stored credentials, such as an app's request for another app. Such calls pause one
+        /// another, and no user's.
         let id: CredentialsID?
 
         package init(_ id: CredentialsID?, of client: Key) {
@@ -67,14 +70,15 @@ package final class ProviderPauses: Sendable {
     package func pause(_ user: User, for duration: Duration, now: MonotonicInstant) {
         let end = now.advanced(by: duration)
         state.withLock { state in
+            _ = state.users.setNewest(max(end, state.users[user] ?? end), forKey: user)
+            if user.id == nil { return }
             let known = state.clients[user.client]
             var isClients = false
-            if let known, known.userEnd > now { isClients = user.id == nil || known.user != user.id }
+            if let known, known.userEnd > now { isClients = known.user != user.id }
             let others = isClients ? end : now.advanced(by: min(duration, Self.longestForOthers))
             let pause = ClientPause(
                 end: max(others, known?.end ?? others), user: user.id, userEnd: max(end, known?.userEnd ?? end))
             state.clients.setNewest(pause, forKey: user.client)
-            if user.id != nil { state.users.setNewest(max(end, state.users[user] ?? end), forKey: user) }
         }
     }
 

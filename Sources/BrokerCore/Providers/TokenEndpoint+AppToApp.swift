@@ -150,7 +150,7 @@ extension TokenEndpoint {
         }
     }
 
-    /// Has other calls spare a provider that limits their rate.
+    /// Has other requests for apps spare a provider that limits their rate.
     /// - Throws: `retryable_error` where the refusal says nothing about the request.
     func requireDecision(
         _ refusal: Refusal, for client: ClientConfiguration, at server: AuthorizationServer

@@ -120,7 +120,7 @@ extension TokenEndpoint {
 
     /// Sends a token request, and notes whether the provider answers.
     func send(
-        _ request: AuthenticatedRequest, through circuit: ProviderCircuits.Key, at server: AuthorizationServer
+        _ request: AuthenticatedRequest, through circuit: ProviderCircuits.Key?, at server: AuthorizationServer
     ) async -> (message: ClientRequest, result: Result<ClientResponse, TransportError>) {
         await send(request, at: server) { await self.send($0, through: circuit, at: server) }
     }

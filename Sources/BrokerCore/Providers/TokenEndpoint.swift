@@ -118,16 +118,19 @@ package struct TokenEndpoint: Sendable {
     }
 
     /// Exchanges a code for a token: one call, and more where the schedule allows retries, by default up to five.
-    /// - Parameter key: the device key that the exchange of a code binds; each further call needs a proof of its own.
+    /// - Parameters:
+    ///   - key: the device key that the exchange of a code binds; each further call needs a proof of its own.
+    ///   - notesOutage: whether the circuit of the client is told. False for a code that may be made up.
+    ///   - repeats: false for one call.
     func redeem(
         _ request: TokenRequest, for client: ClientConfiguration, of tenant: TenantName,
         at server: AuthorizationServer, as id: RefreshID,
-        binding key: DeviceKey? = nil
+        binding key: DeviceKey? = nil, notesOutage: Bool = true, repeats: Bool = true
     ) async throws(BrokerError) -> TokenResponse {
         var call = try prepare(request, for: client, of: tenant, at: server, as: id)
         var (retry, limits) = (0, RateLimitWaits(server.schedule))
         while true {
-            let answer = await send(call).answer
+            let answer = await send(call, notesOutage: notesOutage).answer
             switch answer {
             case .granted(let response): return response
             case .again(let error, _), .rateLimited(let error, _):
@@ -135,11 +138,7 @@ package struct TokenEndpoint: Sendable {
                 let retryAfter = answer.retryAfter
                 var isAllowed = true
                 if case .rateLimited(_, let wait) = answer { isAllowed = limits.allow(wait) }
-                guard isAllowed, let wait = server.schedule.wait(before: retry, retryAfter: retryAfter) else {
-                    if let retryAfter {
-                        budget.pauses.pause(
-                            ProviderPauses.User(nil, of: call.pause), for: retryAfter, now: time.monotonic)
-                    }
+                guard repeats, isAllowed, let wait = server.schedule.wait(before: retry, retryAfter: retryAfter) else {
                     throw error
                 }
                 // A code expires soon, so it does not wait for a pause that the provider has asked other calls for.
@@ -299,13 +298,18 @@ package struct TokenEndpoint: Sendable {
     }
 
     /// Makes one call. Returns its result, what it may have done at the provider, and whether the provider's answer was read.
-    /// - Parameter limit: for how long to wait for the answer; nil for as long as a token request may take.
-    func send(_ call: Call, limit: Duration? = nil) async -> (answer: Answer, trace: Trace, isAnswered: Bool) {
+    /// - Parameters:
+    ///   - limit: for how long to wait for the answer; nil for as long as a token request may take.
+    ///   - notesOutage: whether the circuit of the client is told of it.
+    func send(
+        _ call: Call, limit: Duration? = nil, notesOutage: Bool = true
+    ) async -> (answer: Answer, trace: Trace, isAnswered: Bool) {
         let (server, grant) = (call.server, call.grant)
         let response: ClientResponse
         // A lifetime counts from the grant, which comes after this.
         let asked = time.now
-        let (message, result) = await send(call.request.limited(to: limit), through: call.circuit, at: server)
+        let circuit = notesOutage ? call.circuit : nil
+        let (message, result) = await send(call.request.limited(to: limit), through: circuit, at: server)
         switch result {
         case .success(let answer): response = answer
         case .failure(let error):
@@ -414,10 +418,12 @@ package struct TokenEndpoint: Sendable {
     }
 
     /// Sends a request to the token endpoint, and notes whether the provider answers.
+    /// - Parameter circuit: where that is noted; nil for nowhere.
     func send(
-        _ message: ClientRequest, through circuit: ProviderCircuits.Key, at server: AuthorizationServer
+        _ message: ClientRequest, through circuit: ProviderCircuits.Key?, at server: AuthorizationServer
     ) async -> Result<ClientResponse, TransportError> {
         let result = await send(message, endpoint: .token, server: server)
+        guard let circuit else { return result }
         switch result {
         case .success(let response):
             if response.status.code >= 500 {

@@ -102,11 +102,9 @@ struct AppAuthorizationRoutes {
         }
         do throws(BrokerError) {
             guard let tenant = try await broker.tenants.tenant(client.tenant) else { throw BrokerError.noSuchTenant }
-            let app = AppLogin(
-                client: client, redirectURI: redirectURI, namedRedirectURI: form["redirect_uri"] != nil,
-                state: form["state"], codeChallenge: challenge)
             let parameters = LoginFlow.AppParameters(
-                for: app, storageKey: client.settings.storageKey, language: locale, email: hint)
+                for: client, redirectURI: redirectURI, namedRedirectURI: form["redirect_uri"] != nil,
+                state: form["state"], codeChallenge: challenge, language: locale, email: hint)
             let begun = try await broker.logins.authorize(parameters, of: tenant)
             let cookies = LoginCookies(broker.logins)
             var response = cookies.setting(begun.cookie, LoginPage.redirect(to: begun.loginURI))

@@ -42,17 +42,26 @@ internal import Testing
     /// When a second answer comes, for whom, and for how long the others are paused then.
     @Test(
         arguments: [
-            (6, "two", 100), (59, "two", 100), (60, "two", 5), (6, "one", 5), (6, nil, 100),
-        ] as [(Int64, String?, Int64)])
+            (6, "two", 100), (59, "two", 100), (60, "two", 5), (6, "one", 5),
+        ] as [(Int64, String, Int64)])
     func `another user's answer while that pause lasts pauses all for as long as it says`(
-        second: Int64, name: String?, others: Int64
+        second: Int64, name: String, others: Int64
     ) throws {
         let pauses = ProviderPauses()
         let (one, three) = (try Self.user("one"), try Self.user("three"))
         pauses.pause(one, for: .seconds(60), now: Self.at(0))
-        let next = try name.map(Self.user) ?? .init(nil, of: Self.client)
-        pauses.pause(next, for: .seconds(100), now: Self.at(second))
+        pauses.pause(try Self.user(name), for: .seconds(100), now: Self.at(second))
         #expect(pauses.remaining(three, now: Self.at(second)) == .seconds(others))
+    }
+
+    @Test func `an answer to a call without stored credentials pauses such calls, and no user`() throws {
+        let pauses = ProviderPauses()
+        let (user, other) = (try Self.user("one"), ProviderPauses.User(nil, of: Self.client))
+        for second in 0..<3 {
+            pauses.pause(other, for: .seconds(100), now: Self.at(Int64(second)))
+            #expect(pauses.remaining(user, now: Self.at(Int64(second))) == nil)
+        }
+        #expect(pauses.remaining(other, now: Self.at(2)) == .seconds(100))
     }
 
     @Test func `a new configuration ends the pauses of the client and of all its users`() throws {

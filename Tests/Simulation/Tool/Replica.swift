@@ -174,12 +174,14 @@ final class Replica: @unchecked Sendable {
 
     // MARK: What it could have done
 
-    /// Whether it reaches the database.
-    private var reaches: Bool { !process.isDead && !process.isPaused && link?.isUp == true && vault != nil }
+    /// Whether it reaches the database, which takes what it stores.
+    private var reaches: Bool {
+        !process.isDead && !process.isPaused && link?.isUp == true && vault != nil && world.database.refusal == nil
+    }
 
     /// Whether it could renew something now, as far as the world lets it.
     private var isAble: Bool {
-        isServing && reaches && world.database.refusal == nil && !isCutFromProvider && !world.faults.isProviderDown
+        isServing && reaches && !isCutFromProvider && !world.faults.isProviderDown
     }
 
     /// What decides it has changed.

@@ -255,6 +255,72 @@ internal import TokenBroker
         #expect(broker.transport.seen.count == 1)
     }
 
+    /// A browser whose user presses twice, or loads again, shows the answer to the last request only.
+    @Test(arguments: [publicClient, secretClient])
+    func `that are finished twice lead to the app both times, with one code`(_ client: String) async throws {
+        let broker = try await BrokerHarness(time: ManualTime(skipsSleeps: false))
+        await Self.prepare(broker, client)
+        let login = await broker.beginAppLogin()
+        let gate = Gate()
+        broker.transport.enqueue(.after(gate, .json(200, Self.granted)))
+        let asked = client == Self.publicClient ? await broker.bring(for: login) : nil
+        @Sendable func finish(_ cookie: String) async -> String? {
+            if let asked {
+                let both = [cookie, BrokerHarness.cookie(asked) ?? ""].joined(separator: "; ")
+                let answer = await broker.press(
+                    "continue", at: BrokerHarness.path(of: asked.fields["Location"]?.text ?? ""), cookie: both)
+                return answer.text.split(separator: "code=").dropFirst().first.map { String($0.prefix(43)) }
+            }
+            let answer = await broker.bring(for: login, cookie: cookie)
+            return BrokerHarness.parameters(of: answer.fields["Location"]?.text ?? "")["code"]
+        }
+        async let first = finish(login.cookie)
+        await gate.arrivals()
+        async let second = finish(login.cookie)
+        // It waits for the end that the first one brings about.
+        await broker.time.sleepers(of: .seconds(20))
+        gate.open()
+        let codes = [await first, await second, await finish(login.cookie)]
+        let code = try #require(codes[0])
+        #expect(codes == [code, code, code])
+        #expect(broker.transport.seen.count == 1)
+        let digest = Base64URL.encode(SHA256.digest(Array(login.value.utf8)))
+        for cookie in ["a=b", "\(login.name)=\(digest)", "\(login.name)=\(await broker.beginAppLogin().value)"] {
+            #expect(await finish(cookie) == nil)
+        }
+        let secret = client == Self.publicClient ? nil : "0123456789abcdef"
+        #expect(await broker.exchange(code, ["client_secret": secret]).status == 200)
+        // The app has the code, and another use would end its session.
+        #expect(await finish(login.cookie) == nil)
+    }
+
+    @Test func `that are brought back with ever new codes end`() async throws {
+        let broker = try await Self.broker(Self.publicClient)
+        let login = await broker.beginAppLogin()
+        for number in 1...10 {
+            let asked = await broker.bring("code=c-\(number)", for: login)
+            #expect(asked.fields["Location"]?.text.contains("/login/confirm/") == true)
+        }
+        let refused = await broker.following(await broker.bring("code=c-11", for: login))
+        #expect(refused.status == 410)
+        #expect(refused.text.contains("begin again"), "\(refused.text)")
+    }
+
+    @Test(arguments: [
+        ("x=y", secretClient, 400), ("code=c-1&iss=https%3A%2F%2Fother.example", secretClient, 400),
+        ("code=", secretClient, 400), ("code=c-1", publicClient, 403),
+        ("code=" + String(repeating: "c", count: 4097), publicClient, 403),
+    ])
+    func `that a response does not end store nothing`(_ response: String, _ client: String, _ status: Int) async throws
+    {
+        let broker = try await Self.broker(client)
+        let login = await broker.beginAppLogin()
+        #expect(await broker.bring(response, for: login, accept: "application/json").status == status)
+        #expect(try await broker.count(.login) == 0)
+        Self.token(broker)
+        #expect(await Self.ends(login, at: broker))
+    }
+
     // MARK: The configuration
 
     @Test(arguments: [
@@ -300,6 +366,71 @@ internal import TokenBroker
         let seen = try #require(broker.transport.seen.first)
         let sent = seen.form["client_secret"] ?? seen.fields["Authorization"]?.text ?? ""
         #expect(sent == "new" || sent == "Basic " + Base64.encode(Array("c1:new".utf8)))
+    }
+
+    private static func client(_ changes: String) -> String { String(publicClient.dropLast()) + ", \(changes)}" }
+
+    @Test(
+        arguments: [
+            (#"{"redirect_uris": ["https://other.example/cb"], "storage_key": "default"}"#, false),
+            (#"{"redirect_uris": ["https://app.example/cb"], "storage_key": "other"}"#, false),
+            (#"{"redirect_uris": ["https://app.example/cb"]}"#, false),
+            (secretClient, false), (nil, false), (client(#""name": "Renamed""#), true),
+            (#"{"redirect_uris": ["https://a.example/", "https://app.example/cb"], "storage_key": "default"}"#, true),
+        ] as [(String?, Bool)])
+    func `of an app that was changed have to begin again, unless they still end there`(
+        _ changed: String?, _ isSame: Bool
+    ) async throws {
+        let broker = try await Self.broker(Self.publicClient)
+        let login = await broker.beginAppLogin()
+        if let changed {
+            await broker.makeClient("app", of: "t1", changed)
+        } else {
+            #expect(await broker.call(.delete, "/tenants/t1/clients/app").status == 204)
+        }
+        if isSame {
+            Self.token(broker)
+            #expect(await Self.ends(login, at: broker))
+            return
+        }
+        let json = await broker.bring(for: login, accept: "application/json")
+        #expect((json.status, json.code) == (410, "gone"))
+        #expect(json.text.contains("Begin another login"))
+        let page = await broker.following(await broker.bring(for: login))
+        #expect(page.status == 410)
+        #expect(page.text.contains("The app was changed"), "\(page.text)")
+        #expect(broker.transport.seen.isEmpty)
+        #expect(try await broker.count(.login) == 0)
+    }
+
+    @Test(arguments: [true, false])
+    func `of an app that is removed while its user is asked end nowhere`(isRemoved: Bool) async throws {
+        let broker = try await Self.broker(Self.publicClient)
+        let login = await broker.beginAppLogin()
+        let asked = await broker.bring(for: login)
+        if isRemoved {
+            #expect(await broker.call(.delete, "/tenants/t1/clients/app").status == 204)
+        } else {
+            await broker.makeClient("app", of: "t1", Self.publicClient.replacing("app.example", with: "b.example"))
+        }
+        #expect(await broker.confirm(asked, login).answer.status == 410)
+        #expect(broker.transport.seen.isEmpty)
+        #expect(try await broker.count(.credentials) == 0)
+    }
+
+    @Test func `of a tenant that was made anew are another tenant's`() async throws {
+        let broker = try await Self.broker()
+        let (login, ended) = (await broker.beginAppLogin(), await broker.beginAppLogin())
+        Self.token(broker)
+        #expect(await Self.ends(ended, at: broker))
+        #expect(await broker.call(.delete, "/tenants/t1").status == 204)
+        broker.time.advance(by: .seconds(1))
+        await Self.prepare(broker)
+        for login in [login, ended] {
+            #expect(await broker.bring(for: login, accept: "application/json").status == 410)
+        }
+        #expect(broker.transport.seen.count == 1)
+        #expect(try await broker.count(.credentials) == 0)
     }
 
     @Test func `of a tenant that is gone are unknown`() async throws {

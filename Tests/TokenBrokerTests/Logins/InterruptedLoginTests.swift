@@ -86,6 +86,27 @@ internal import TokenBroker
         #expect(try await setting.one.count(.code) == 0)
     }
 
+    @Test func `a code that the provider does not answer is presented a few times, for an hour`() async throws {
+        let setting = try await Setting()
+        let gate = Gate()
+        setting.store.onCommit(of: .credentials, .hold(gate))
+        let login = Task { await setting.one.logIn(app: BrokerHarness.authorization(), token: Self.granted) }
+        await gate.arrivals()
+        setting.two.transport.always(.json(500, ""))
+        var tries: [Int] = []
+        for minute in 0..<180 {
+            let before = setting.codes.count
+            await setting.settle()
+            if setting.codes.count > before { tries.append(minute) }
+            setting.time.advance(by: .seconds(60))
+        }
+        #expect(tries == [2, 5, 11, 23, 47], "\(tries)")
+        #expect(setting.codes.count == tries.count)
+        #expect(try await setting.two.count(.revocation) == 0)
+        gate.open()
+        _ = await login.value
+    }
+
     /// The database goes back to the moment between the two commits of a login, and the first replica stores the session again.
     // B06
     @Test(arguments: [true, false])

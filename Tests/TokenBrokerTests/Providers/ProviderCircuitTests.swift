@@ -113,6 +113,23 @@ internal import TokenBroker
         #expect(Self.count(broker).open == 1)
     }
 
+    @Test func `is not known by the codes that browsers without a key bring`() async throws {
+        let broker = try await Self.make()
+        await broker.makeClient(
+            "app", of: "t1",
+            #"{"redirect_uris": ["https://app.example/cb"], "storage_key": "default", "client_secret": "0123456789abcdef"}"#
+        )
+        for _ in 0..<25 {
+            let login = await broker.beginAppLogin()
+            broker.transport.enqueue(Self.lost)
+            _ = await broker.bring("code=made-up", for: login)
+        }
+        #expect(broker.transport.seen.count == 25)
+        #expect(Self.count(broker) == .init())
+        broker.transport.always(Self.token())
+        #expect(await Self.get(broker, "user1").status == 200)
+    }
+
     @Test func `begins no renewal for a caller that is told so`() async throws {
         let broker = try await Self.make()
         await Self.leave(20, broker)

@@ -251,6 +251,27 @@ internal import TokenBroker
 
     // MARK: Whom it concerns
 
+    /// Strangers can bring made-up codes.
+    @Test(arguments: [429, 503])
+    func `is not asked for by the exchange of a code`(status: Int) async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant("t1", Self.tenant)
+        await broker.makeClient(
+            "app", of: "t1",
+            #"{"redirect_uris": ["https://app.example/cb"], "storage_key": "default", "client_secret": "0123456789abcdef"}"#
+        )
+        await broker.set("a1", refresh: "r1", storageKey: "user")
+        for _ in 0..<3 {
+            let login = await broker.beginAppLogin()
+            broker.transport.enqueue(.json(status, "", fields: ["Retry-After": "3600"]))
+            let answer = await broker.bring("code=made-up", for: login)
+            #expect(answer.fields["Location"]?.text.contains("error=temporarily_unavailable") == true)
+        }
+        #expect(broker.transport.seen.count == 3)
+        broker.transport.enqueue(.json(200, BrokerHarness.token("a2")))
+        #expect(await broker.get("policy=local_force_refresh&storage_key=user").token == "a2")
+    }
+
     @Test func `is one user's, and after five seconds no other's, until another user's call is answered likewise`()
         async throws
     {
