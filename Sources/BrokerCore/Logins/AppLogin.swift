@@ -87,7 +87,6 @@ package struct AppLogin: Sendable, Equatable {
         json.member("stores_by_user", storesByUser)
         json.member("asks_user", asksUser)
     }
-
 }
 
 extension AppLogin {

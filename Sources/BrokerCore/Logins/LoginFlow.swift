@@ -236,7 +236,7 @@ package final class LoginFlow: Sendable {
     }
 
     /// The code of a response, or the failure that it reports.
-    static func grant(
+    private static func grant(
         in response: AuthorizationResponse
     ) throws(BrokerError) -> Result<SecretBytes, BrokerError> {
         switch response.outcome {
@@ -262,7 +262,7 @@ package final class LoginFlow: Sendable {
 
     /// RFC 9207 §2.4: the issuer is compared octet by octet. It must not be missing where the provider announces it, and it is
     /// refused where there is no issuer to compare it with.
-    func check(_ response: AuthorizationResponse, _ server: AuthorizationServer) throws(BrokerError) {
+    private func check(_ response: AuthorizationResponse, _ server: AuthorizationServer) throws(BrokerError) {
         var fault: BrokerError.ResponseFault?
         switch (response.issuer, server.issuer) {
         case (nil, nil): break
@@ -310,7 +310,7 @@ package final class LoginFlow: Sendable {
         return found
     }
 
-    func find(state: WireText) async throws(BrokerError) -> Found? {
+    private func find(state: WireText) async throws(BrokerError) -> Found? {
         do throws(StoreError) {
             guard let record = try await vault.find(.login, lookup: SHA256.digest(Array(state.utf8))) else {
                 return nil
@@ -384,7 +384,7 @@ package final class LoginFlow: Sendable {
         cookies[WireText(name)].map { SecretBytes(utf8: $0.text) == value } ?? false
     }
 
-    static let stateless = BrokerError(.invalidRequest, "The response has no state.")
+    private static let stateless = BrokerError(.invalidRequest, "The response has no state.")
     static let unknown = BrokerError(
         .gone, "The login is unknown or has expired. Begin another one.")
     static let used = BrokerError(
