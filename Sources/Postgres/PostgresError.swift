@@ -96,8 +96,9 @@ extension PostgresError: CustomStringConvertible, CustomDebugStringConvertible {
     private static func meaning(of sqlstate: String) -> String? {
         switch sqlstate {
         case "08P01":
-            "the settings of the session are refused; behind a pooler in transaction mode, such as PgBouncer, set "
-                + "TOKEN_BROKER_DATABASE_POOLER=true"
+            "the session is refused; behind a pooler in transaction mode, such as PgBouncer, "
+                + "TOKEN_BROKER_DATABASE_POOLER=true has to be set; where it is, the pooler has no connection to the server, "
+                + "and its own log says why"
         case "26000", "42P05":
             "a prepared statement was lost or made by another client; behind a pooler in transaction mode, such as "
                 + "PgBouncer, set TOKEN_BROKER_DATABASE_POOLER=true"

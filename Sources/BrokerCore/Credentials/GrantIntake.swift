@@ -66,6 +66,8 @@ package struct GrantIntake: Sendable {
     private let renewer: CredentialsRenewer
     private let revocations: RevocationJob
 
+    var records: CredentialsRecords { renewer.records }
+
     init(
         verifier: GrantVerifier, writer: CredentialsWriter, renewer: CredentialsRenewer, revocations: RevocationJob
     ) {
@@ -137,7 +139,6 @@ package struct GrantIntake: Sendable {
         _ login: String, from origin: WaitingVerification.Origin, _ id: CredentialsID, of tenant: Tenant,
         _ removal: VaultChange
     ) async throws(StoreError) {
-        let records = renewer.records
         let current = try await records.reread(id)
         guard let waiting = current.record.waiting, let set = current.record.granted, waiting.login == login,
             waiting.origin == origin
@@ -153,7 +154,7 @@ package struct GrantIntake: Sendable {
     /// Whether the stored credentials may be of the same grant as those of a login that were dropped, so that a revocation would end
     /// their session. Also true where the store does not answer.
     func isHeld(_ grant: Grant, _ id: CredentialsID) async -> Bool {
-        await renewer.records.mayHold(grantOf: grant.credentials, id)
+        await records.mayHold(grantOf: grant.credentials, id)
     }
 
     private func verify(_ stored: CredentialsSnapshot, _ id: CredentialsID) async throws(BrokerError) -> Outcome {
@@ -166,7 +167,7 @@ package struct GrantIntake: Sendable {
             case .success(.new(let verified, _)): return .stored(verified)
             case .success(.overtaken):
                 do throws(StoreError) {
-                    snapshot = try await renewer.records.reread(id, requiringTombstones: false)
+                    snapshot = try await records.reread(id, requiringTombstones: false)
                 } catch {
                     throw BrokerError(error)
                 }

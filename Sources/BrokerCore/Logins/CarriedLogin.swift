@@ -67,7 +67,12 @@ struct CarriedLogin: Sendable {
             client.isPublic == isPublic,
             client.redirectURI(namedRedirectURI ? WireText(appRedirectURI) : nil) == appRedirectURI
         else { return nil }
-        return AppLogin(
+        return login(of: client)
+    }
+
+    /// The login for the client whose request this is.
+    func login(of client: AppClient) -> AppLogin {
+        AppLogin(
             client: client, redirectURI: appRedirectURI, namedRedirectURI: namedRedirectURI, state: appState,
             codeChallenge: codeChallenge)
     }

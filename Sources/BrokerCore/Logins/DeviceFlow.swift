@@ -72,7 +72,7 @@ package final class DeviceFlow: Sendable {
         endpoint = providers.endpoint
         self.intake = intake
         logins = LoginRecords(vault: vault, bus: bus, time: time)
-        endings = LoginEndings(.device, vault: vault, bus: bus, time: time)
+        endings = LoginEndings(.device, vault: vault, records: intake.records, bus: bus, time: time)
         intake.setLoginEnding(of: .device) { [vault, time, endings] id, login, refusal throws(StoreError) in
             let record = RecordID(.device, id.tenant, key: login)
             return try await Self.end(of: record, id, refusal: refusal, in: vault, at: time.now) {
@@ -129,7 +129,7 @@ package final class DeviceFlow: Sendable {
         guard let found = try await find(handle, for: caller) else { return nil }
         return try await endings.progress(of: found.record.id, within: wait) { record throws(StoreError) in
             let login = try PendingDeviceLogin(record)
-            return (login.status, login.end)
+            return LoginEndings.Seen(progress: login.status, end: login.end, credentials: login.credentialsID)
         }
     }
 

@@ -34,10 +34,7 @@ extension LoginFlow {
             codeVerifier: pkce.codeVerifier, nonce: nonce.map { WireText($0) },
             registration: CarriedLogin.registration(of: tenant.configuration, at: server))
         let cookie = try cookie(for: carried, WireText(state))
-        let app = AppLogin(
-            client: parameters.client, redirectURI: parameters.redirectURI,
-            namedRedirectURI: parameters.namedRedirectURI, state: parameters.state,
-            codeChallenge: parameters.codeChallenge)
+        let app = carried.login(of: parameters.client)
         // So that the user does not log in for a record that cannot be made.
         let login = try login(of: carried, app, WireText(state), cookie.value, tenant, server)
         _ = try Self.firstRecord(of: login, state: WireText(state))

@@ -43,13 +43,13 @@ extension LoginFlow {
     ) async throws(BrokerError) -> Start {
         guard let (storageKey, ended) = read(link, of: tenant.name) else { throw Self.unknownLink }
         let id = CredentialsID(tenant: tenant.name, storageKey: storageKey)
+        let last: EndedSession?
         do throws(StoreError) {
-            guard try await redemption.endedSession(of: id)?.time == ended else { throw .conflict }
-        } catch .conflict {
-            throw LoginRedemption.overtakenByUser
+            last = try await redemption.endedSession(of: id)
         } catch {
             throw BrokerError(error)
         }
+        guard last?.time == ended else { throw LoginRedemption.overtakenByUser }
         var parameters = Parameters(storageKey: storageKey)
         parameters.reconnection = Reconnection(source: browser.source, end: ended)
         let begun: Begun

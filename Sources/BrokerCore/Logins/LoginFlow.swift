@@ -45,7 +45,7 @@ package final class LoginFlow: Sendable {
         servers = providers.servers
         logins = LoginRecords(vault: vault, bus: bus, time: time)
         publicBaseURL = options.publicBaseURL
-        endings = LoginEndings(.login, vault: vault, bus: bus, time: time)
+        endings = LoginEndings(.login, vault: vault, records: intake.records, bus: bus, time: time)
         redemption = LoginRedemption(
             vault: vault, endpoint: providers.endpoint, intake: intake, revocations: revocations, logins: logins,
             endings: endings, instruments: instruments)
@@ -349,7 +349,7 @@ package final class LoginFlow: Sendable {
             record throws(StoreError) in
             let login = try PendingLogin(record)
             if let storageKeys, !storageKeys.includes(login.storageKey) { return nil }
-            return (login.status, login.end)
+            return LoginEndings.Seen(progress: login.status, end: login.end, credentials: login.credentialsID)
         }
     }
 

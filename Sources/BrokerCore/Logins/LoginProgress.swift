@@ -78,13 +78,15 @@ package struct LoginFailure: Sendable, Equatable {
 /// Lets callers wait for the end of a login, which any replica may bring about.
 final class LoginEndings: Sendable {
     private let vault: Vault
+    private let records: CredentialsRecords
     private let cacheValidity: CacheValidity
     private let time: any Time
     private let signals = KeyedSignal<RecordID>()
 
     /// - Parameter kind: the kind of the logins' records.
-    init(_ kind: RecordKind, vault: Vault, bus: EventBus, time: any Time) {
+    init(_ kind: RecordKind, vault: Vault, records: CredentialsRecords, bus: EventBus, time: any Time) {
         self.vault = vault
+        self.records = records
         self.time = time
         cacheValidity = bus.cacheValidity
         bus.onChange(of: kind) { [signals] id, _ in signals.signal(id) }
@@ -100,13 +102,21 @@ final class LoginEndings: Sendable {
         signals.close()
     }
 
-    /// The progress of a login; waits for its end for `wait` at most.
-    /// - Parameter look: returns the progress that the record has, and when a pending login expires; nil for a login that is
-    ///   unknown or not the caller's.
+    /// What a login's record says.
+    struct Seen {
+        let progress: LoginProgress
+        /// When a pending login expires.
+        let end: Timestamp
+        let credentials: CredentialsID
+    }
+
+    /// The progress of a login; waits for its end for `wait` at most. A caller that is told of a success gets what was stored
+    /// with it from then on.
+    /// - Parameter look: nil for a login that is unknown or not the caller's.
     /// - Returns: nil when `look` returns nil.
     func progress(
         of id: RecordID, within wait: Duration,
-        _ look: (OpenRecord) throws(StoreError) -> (progress: LoginProgress, end: Timestamp)?
+        _ look: (OpenRecord) throws(StoreError) -> Seen?
     ) async throws(BrokerError) -> LoginProgress? {
         let deadline = time.monotonic.advanced(by: wait)
         while true {
@@ -114,7 +124,11 @@ final class LoginEndings: Sendable {
             let end: Timestamp
             do throws(StoreError) {
                 guard let record = try await vault.read(id), let seen = try look(record) else { return nil }
-                if seen.progress != .pending { return seen.progress }
+                if seen.progress != .pending {
+                    // The process or replica that stored the set may be about to put it into this cache.
+                    if seen.progress == .completed { records.forget(seen.credentials) }
+                    return seen.progress
+                }
                 end = seen.end
             } catch {
                 throw BrokerError(error)
