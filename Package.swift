@@ -36,8 +36,8 @@ let package = Package(
         .target(name: "CLinux"),
         // Overwrites freed memory in the program that it is linked into.
         .target(name: "CWipe"),
-        // openapi.yaml, carried inside the binary by #embed.
-        .target(name: "CResources"),
+        // openapi.yaml and the profiles of providers, carried inside the binary by #embed.
+        .target(name: "CResources", exclude: ["profiles"]),
         .systemLibrary(name: "COpenSSL", pkgConfig: "openssl", providers: [.apt(["libssl-dev"])]),
         // libpq, loaded by the processes that use a database.
         .target(name: "CPostgres"),
@@ -49,7 +49,8 @@ let package = Package(
         library("Cryptography", ["COpenSSL"]),
         library("HTTPCodec", ["ExternalText"]),
         library("JOSE", ["Cryptography", "ExternalText", "JSON"]),
-        library("OAuth", ["Containers", "Cryptography", "ExternalText", "HTTPCodec", "JOSE", "JSON"]),
+        library(
+            "OAuth", ["Containers", "CResources", "Cryptography", "ExternalText", "HTTPCodec", "JOSE", "JSON"]),
 
         // What several replicas may do to one record, without a store, a clock or a network.
         library("Renewal", []),

@@ -58,25 +58,32 @@ package struct AuthorizationRequest: Sendable {
             .init("response_type", "code"),
             .init("redirect_uri", redirectURI),
             .init("client_id", client.clientID),
-            .init("code_challenge_method", "S256"),
-            .init("code_challenge", codeChallenge),
-            .init("state", state),
         ]
+        let shape = server.shape
         // RFC 6749 §3.3: a scope has at least one name, so an empty scope must not be sent.
-        if !client.scopes.isEmpty { parameters.insert(.init("scope", client.scopes.description), at: 3) }
+        if !client.scopes.isEmpty { parameters.append(.init("scope", shape.scope(client.scopes))) }
+        if let name = shape.userScopeParameter, !shape.userScopes.isEmpty {
+            parameters.append(.init(name, WireText(shape.scope(shape.userScopes))))
+        }
+        if shape.pkce != .forbidden {
+            parameters.append(.init("code_challenge_method", "S256"))
+            parameters.append(.init("code_challenge", codeChallenge))
+        }
+        parameters.append(.init("state", state))
         if let nonce { parameters.append(.init("nonce", nonce)) }
         if server.preset.sendsClientUniqueKey, let key = client.clientUniqueKey {
             parameters.append(.init("client_unique_key", key))
         }
         if let language, let name = server.preset.languageParameter { parameters.append(.init(name, language)) }
         if let email, let name = server.preset.emailParameter { parameters.append(.init(name, email)) }
+        parameters += shape.authorizeParameters.filter { customParameters[$0.name] == nil }
         for (name, value) in customParameters.sorted(by: { $0.key < $1.key }) {
             parameters.append(.init(name, value))
         }
         // RFC 6749 §3.1: a query that the endpoint has already is kept.
         let endpoint = server.authorizationEndpoint
         let separator = WireText(endpoint).contains("?") ? "&" : "?"
-        return endpoint + separator + FormEncoding.encode(parameters)
+        return endpoint + separator + FormEncoding.encode(shape.named(parameters))
     }
 }
 

@@ -1,5 +1,6 @@
 package import ExternalText
 package import HTTPCodec
+package import JSON
 
 /// The response that the login service sends through the user's browser (RFC 6749 §4.1.2, RFC 9207 §2).
 package struct AuthorizationResponse: Sendable, Equatable {
@@ -15,6 +16,8 @@ package struct AuthorizationResponse: Sendable, Equatable {
     package let state: WireText?
     package let issuer: WireText?
     package let outcome: Outcome
+    /// What the protocol does not define, the first value of each name.
+    private let others: [WireText: WireText]
 
     package enum Fault: Error, Equatable {
         case malformed
@@ -60,6 +63,21 @@ package struct AuthorizationResponse: Sendable, Equatable {
         } else {
             outcome = .incomplete
         }
+        let known: Set<WireText> = ["state", "iss", "code", "error"]
+        others = Dictionary(
+            pairs.filter { !known.contains($0.name) }.map { ($0.name, $0.value) }, uniquingKeysWith: { first, _ in first })
+    }
+
+    /// The outcome at a provider whose callback has the code under that name.
+    package func outcome(codeNamed name: WireText) -> Outcome {
+        guard case .incomplete = outcome, let code = others[name], !code.isEmpty else { return outcome }
+        return .code(code)
+    }
+
+    /// The facts of the callback that the profile keeps.
+    package func facts(by answers: AnswerShape) -> [WireText: JSONValue] {
+        Extra.bounded(
+            answers.callbackFields.compactMap { name, parameter in others[parameter].map { (name, .string($0)) } })
     }
 }
 

@@ -3,6 +3,8 @@ package struct AuthorizationServer: Sendable, Equatable {
     package var preset: ProviderPreset
     package var authorizationEndpoint: String
     package var tokenEndpoint: String
+    /// Where refreshes go; nil for the token endpoint.
+    package var refreshEndpoint: String?
     package var revocationEndpoint: String?
     /// Nil when the provider has no device login (RFC 8628 §4).
     package var deviceAuthorizationEndpoint: String?
@@ -35,12 +37,16 @@ package struct AuthorizationServer: Sendable, Equatable {
     package var pinnedCertificates: [String]
     /// The responses to a refresh that end the session: those of the preset and those of the tenant.
     package var sessionEndingAnswers: [RefusalPattern]
-    /// The lifetime of a token whose response has no lifetime and which is not a JWT.
-    package var defaultLifetime: TokenLifetime
+    /// The lifetime of a token whose response has no lifetime and which is not a JWT; nil where it is not known.
+    package var defaultLifetime: TokenLifetime?
     /// Sent with each request, in addition to the broker's own fields.
     package var requestHeaders = RequestHeaders.none
     /// When requests are repeated.
     package var schedule = BackoffSchedule.standard
+    /// What requests have beside what the RFCs say: the preset's, with what the tenant says.
+    package var shape: RequestShape
+    /// Which of the tokens of an answer with two is used.
+    package var tokenUse = AnswerShape.TokenUse.user
 
     /// Whether the provider has an endpoint that ends sessions.
     package var canRevoke: Bool { logoutEndpoint != nil || revocationEndpoint != nil }
@@ -70,6 +76,7 @@ package struct AuthorizationServer: Sendable, Equatable {
         self.pinnedCertificates = pinnedCertificates
         self.sessionEndingAnswers = sessionEndingAnswers ?? preset.sessionEndingAnswers
         self.defaultLifetime = defaultLifetime ?? preset.defaultLifetime
+        shape = preset.shape
         self.revocationAuthentication = revocationAuthentication ?? clientAuthentication
     }
 }

@@ -8,9 +8,9 @@ package enum DeviceAuthorizationRequest {
         for client: ClientConfiguration, at server: AuthorizationServer
     ) -> (pairs: [FormEncoding.Pair], authorization: String?) {
         var pairs: [FormEncoding.Pair] = []
-        if !client.scopes.isEmpty { pairs.append(.init("scope", client.scopes.description)) }
+        if !client.scopes.isEmpty { pairs.append(.init("scope", server.shape.scope(client.scopes))) }
         let authorization = ClientAuthenticator.authenticate(
             client, by: server.clientAuthentication, at: server, into: &pairs)
-        return (pairs, authorization)
+        return (server.shape.named(pairs), authorization)
     }
 }

@@ -1,5 +1,6 @@
 package import Cryptography
 package import ExternalText
+package import JSON
 
 /// Stored credentials with a token: the result of a login, a refresh or the client credentials grant.
 package struct HeldCredentials: Sendable, Equatable {
@@ -23,6 +24,8 @@ package struct HeldCredentials: Sendable, Equatable {
     package var proof = TokenProof()
     /// The key by which the session lets other apps in; nil for a session that has none.
     package var deviceKey: DeviceKey?
+    /// What the provider told beside the token, by the profile's names; nil for nothing.
+    package var extra: ExtraFacts?
 
     /// When the first of this user's logins came, since which there was neither an end nor a login of a user who is not known to
     /// be the same; `unknownLogin` for credentials that an earlier build stored. Identifies the login that sessions, codes and
@@ -73,12 +76,11 @@ package struct HeldCredentials: Sendable, Equatable {
         now: Timestamp
     ) {
         let previous = previous?.level == level ? previous : nil
+        let refreshToken = level == .user ? response.refreshToken ?? previous?.refreshToken : nil
+        let lifetime = server.defaultLifetime ?? .assumed(canBeRenewed: level == .client || refreshToken != nil)
         self.init(
-            level: level, accessToken: response.accessToken,
-            refreshToken: level == .user ? response.refreshToken ?? previous?.refreshToken : nil,
-            expires: response.expires
-                ?? (response.hasUnreadableLifetime ? server.defaultLifetime.limited : server.defaultLifetime)
-                .end(from: now),
+            level: level, accessToken: response.accessToken, refreshToken: refreshToken,
+            expires: response.expires ?? (response.hasUnreadableLifetime ? lifetime.limited : lifetime).end(from: now),
             grantedScopes: response.scopes ?? previous?.grantedScopes ?? requested ?? client.scopes,
             userID: level == .user ? response.userID ?? previous?.userID : nil,
             obtainedWith: client.fingerprint, grantedBy: GrantingProvider(server))
@@ -87,9 +89,30 @@ package struct HeldCredentials: Sendable, Equatable {
             // A refresh need not bring an ID token; the one of the login still tells who the user is.
             proof.idToken = previous?.proof.idToken
             deviceKey = previous?.deviceKey
+            extra = ExtraFacts(previous?.extra, response.extra)
             if let previous { loggedInSince = previous.loggedInSince }
         }
     }
+}
+
+/// Facts that are kept with credentials. An object, since few have any.
+package final class ExtraFacts: Sendable, Equatable {
+    package let members: [WireText: JSONValue]
+
+    /// The facts of before, with those of a later answer in their place; nil where there are none.
+    package init?(_ earlier: ExtraFacts?, _ later: [WireText: JSONValue]) {
+        let members = (earlier?.members ?? [:]).merging(later) { $1 }
+        if members.isEmpty { return nil }
+        self.members = Extra.bounded(members.sorted { $0.key < $1.key }.map { ($0.key, $0.value) })
+    }
+
+    package func encode(to json: inout JSONWriter) {
+        json.object { json in
+            for (name, value) in members.sorted(by: { $0.key < $1.key }) { json.member(name.text, value) }
+        }
+    }
+
+    package static func == (left: ExtraFacts, right: ExtraFacts) -> Bool { left.members == right.members }
 }
 
 extension HeldCredentials {

@@ -2,58 +2,78 @@ package import ExternalText
 
 extension ProviderPreset {
     /// How a token request is sent.
-    package enum TokenRequestFormat: Sendable {
+    package enum TokenRequestFormat: String, Sendable, CaseIterable {
         /// By POST, with the parameters as a form (RFC 6749 §4.1.3).
         case form
+        /// By POST, with the parameters as the members of a JSON object.
+        case json
         /// By GET, with the parameters as the query.
         case query
     }
 
-    /// The service whose base URI a path is below.
-    package enum Base: Sendable, Equatable {
-        case loginService
-        case authService
+    enum Switch: String, CaseIterable {
+        case on, off
     }
 
-    /// The path of an endpoint below one of the base URIs, without a slash at its beginning.
-    package struct EndpointPath: Sendable, Equatable {
-        package let base: Base
-        package let path: String
+    /// The addresses of a provider's endpoints. Nil where the tenant or the provider's metadata must name the endpoint, or
+    /// where the provider has no such endpoint.
+    package struct Endpoints: Sendable {
+        package var authorization: AddressTemplate?
+        package var token: AddressTemplate?
+        /// Where refreshes go; nil for the token endpoint.
+        package var refresh: AddressTemplate?
+        package var deviceAuthorization: AddressTemplate?
+        package var revocation: AddressTemplate?
+        package var keys: AddressTemplate?
+        package var accountCreation: AddressTemplate?
+        package var activation: AddressTemplate?
+        package var logout: AddressTemplate?
 
-        package init(_ base: Base, _ path: String) {
-            self.base = base
-            self.path = path
+        init() {}
+
+        init(_ reader: inout ObjectReader) {
+            authorization = template(&reader, "authorization")
+            token = template(&reader, "token")
+            refresh = template(&reader, "refresh")
+            deviceAuthorization = template(&reader, "device_authorization")
+            revocation = template(&reader, "revocation")
+            keys = template(&reader, "jwks")
+            accountCreation = template(&reader, "account_creation")
+            activation = template(&reader, "activation")
+            logout = template(&reader, "logout")
         }
     }
 
-    /// The paths of a provider's endpoints below its base URIs. Nil where the tenant or the provider's metadata must
-    /// name the endpoint, or where the provider has no such endpoint.
-    package struct EndpointPaths: Sendable, Equatable {
-        package var authorization: EndpointPath?
-        package var token: EndpointPath?
-        package var deviceAuthorization: EndpointPath?
-        package var keys: EndpointPath?
-        package var accountCreation: EndpointPath?
-        package var activation: EndpointPath?
-        package var logout: EndpointPath?
-
-        package init(
-            authorization: EndpointPath? = nil, token: EndpointPath? = nil, deviceAuthorization: EndpointPath? = nil,
-            keys: EndpointPath? = nil, accountCreation: EndpointPath? = nil, activation: EndpointPath? = nil,
-            logout: EndpointPath? = nil
-        ) {
-            self.authorization = authorization
-            self.token = token
-            self.deviceAuthorization = deviceAuthorization
-            self.keys = keys
-            self.accountCreation = accountCreation
-            self.activation = activation
-            self.logout = logout
+    static func template(_ reader: inout ObjectReader, _ name: WireText) -> AddressTemplate? {
+        reader.value(name, rule: "must be an https URL, in which {name} stands for a parameter") { text in
+            guard text.starts(with: "https://") || text.starts(with: "{") else { return nil }
+            return AddressTemplate(text)
         }
+    }
+
+    static func texts(_ reader: inout ObjectReader, _ name: WireText) -> [String] {
+        reader.strings(name)?.map(\.text) ?? []
+    }
+
+    static func seconds(_ reader: inout ObjectReader, _ name: WireText, in range: ClosedRange<Int64>) -> Duration? {
+        reader.integer(name, in: range).map { .seconds($0) }
+    }
+
+    static func levels(_ reader: inout ObjectReader) -> Set<CredentialsLevel> {
+        let rule = ValueRule.choice(CredentialsLevel.self)
+        let names = reader.strings("levels", allowsEmpty: false) { CredentialsLevel($0) == nil ? rule : nil }
+        return names.map { Set($0.compactMap { CredentialsLevel($0) }) } ?? Set(CredentialsLevel.allCases)
+    }
+
+    static func refusals(
+        _ reader: inout ObjectReader, _ name: WireText, _ usual: [(status: Int, error: String)]
+    ) -> [RefusalPattern] {
+        reader.objects(name, atMost: 32) { RefusalPattern(&$0) }
+            ?? usual.compactMap { RefusalPattern(status: $0.status, error: $0.error) }
     }
 
     /// How a provider without a login page creates and activates accounts, and how it logs out.
-    package struct AccountRules: Sendable, Equatable {
+    package struct AccountRules: Sendable {
         /// The redirect URI of the provider's own applications. The provider's redirects to it carry the code; they are
         /// read and not followed.
         package let redirectURI: String
@@ -65,10 +85,18 @@ extension ProviderPreset {
         package let logoutStatus: WireText
         /// The `error` values of the provider's refusals.
         package let errors: Set<WireText>
+
+        init(_ reader: inout ObjectReader) {
+            redirectURI = reader.requiredString("redirect_uri")?.text ?? ""
+            sessionCookie = reader.requiredString("session_cookie") ?? ""
+            signatureSource = reader.requiredString("signature_source") ?? ""
+            logoutStatus = reader.requiredString("logout_status") ?? ""
+            errors = Set(reader.strings("errors") ?? [])
+        }
     }
 
     /// How an app of a device, which a user is logged in to, gets a code for another app of the device.
-    package struct AppToAppRules: Sendable, Equatable {
+    package struct AppToAppRules: Sendable {
         /// The path of the challenge endpoint below the issuer, without a slash at its beginning.
         package let challengePath: String
         /// What a challenge is asked for.
@@ -87,14 +115,26 @@ extension ProviderPreset {
         package let biometricGrantType: String
         /// The `error_description` of an `invalid_grant` for a biometric key that the provider does not know.
         package let biometricRefusal: WireText
+
+        init(_ reader: inout ObjectReader) {
+            challengePath = reader.requiredString("challenge_path")?.text ?? ""
+            challengePurpose = reader.requiredString("challenge_purpose")?.text ?? ""
+            proofType = reader.requiredString("proof_type") ?? ""
+            keyParameter = reader.requiredString("key_parameter")?.text ?? ""
+            grantType = reader.requiredString("grant_type")?.text ?? ""
+            biometricPurpose = reader.requiredString("biometric_purpose")?.text ?? ""
+            biometricProofType = reader.requiredString("biometric_proof_type") ?? ""
+            biometricGrantType = reader.requiredString("biometric_grant_type")?.text ?? ""
+            biometricRefusal = reader.requiredString("biometric_refusal") ?? ""
+        }
     }
 
     /// A refusal that callers get as an error of that name.
-    package enum NamedRefusal: Sendable {
+    package enum NamedRefusal: String, Sendable, CaseIterable {
         /// The refresh token is not valid any more.
-        case invalidTokenRequest
+        case invalidTokenRequest = "invalid_token_request"
         /// The account does not exist.
-        case unknownAccount
+        case unknownAccount = "unknown_account"
     }
 
     /// How long a token request may take.

@@ -17,6 +17,22 @@ package struct RefusalPattern: Sendable, Hashable {
         self.error = error
     }
 
+    /// Reads a pattern of a profile or of a tenant; nil where the reader has noted a fault of it.
+    package init?(_ reader: inout ObjectReader) {
+        let status = reader.requiredInteger("status", in: 400...499)
+        let error = reader.string("error", limit: 64)
+        guard let status else { return nil }
+        guard Self.isAllowed(status: Int(status)) else {
+            reader.note("status", "must not be 408 or 429: those are about the moment, not the session")
+            return nil
+        }
+        guard let pattern = RefusalPattern(status: Int(status), error: error?.text) else {
+            reader.note("error", "must consist of letters, digits and . _ : -")
+            return nil
+        }
+        self = pattern
+    }
+
     /// 400 to 499 except 408 and 429. These two are transient: the same request may succeed later (RFC 9110 §15.5.9,
     /// RFC 6585 §4).
     package static func isAllowed(status: Int) -> Bool {

@@ -59,14 +59,16 @@ package enum TokenRequest: Sendable {
         var pairs: [FormEncoding.Pair] = [.init("grant_type", grantType)]
         let preset = server.preset
         // RFC 6749 §3.3: a scope has at least one name, so a client without scopes must send none.
-        let scopes = Self.pairs(of: client.scopes)
+        let shape = server.shape
+        let scopes = Self.pairs(of: client.scopes, shape)
         let uniqueKey = preset.sendsClientUniqueKey ? client.clientUniqueKey : nil
         switch self {
         case .authorizationCode(let code, let redirectURI, let codeVerifier, let keyProof):
             pairs.append(.init("code", code.revealedText))
             pairs.append(.init("redirect_uri", redirectURI))
-            pairs.append(.init("code_verifier", codeVerifier.revealedText))
+            if shape.pkce != .forbidden { pairs.append(.init("code_verifier", codeVerifier.revealedText)) }
             if preset.repeatsScopes { pairs += scopes }
+            pairs += shape.tokenParameters
             if let uniqueKey { pairs.append(.init("client_unique_key", uniqueKey)) }
             if let keyProof, let rules = preset.appToApp {
                 pairs.append(.init(WireText(rules.keyParameter), keyProof))
@@ -74,8 +76,9 @@ package enum TokenRequest: Sendable {
         case .refresh(let refreshToken):
             pairs.append(.init("refresh_token", refreshToken.revealedText))
             if preset.repeatsScopes { pairs += scopes }
+            pairs += shape.refreshParameters
         case .clientCredentials:
-            if preset.scopesClientCredentials { pairs += Self.pairs(of: client.scopes.withoutOpenID) }
+            if preset.scopesClientCredentials { pairs += Self.pairs(of: client.scopes.withoutOpenID, shape) }
         case .upgrade(let refreshToken, _):
             pairs.append(.init("refresh_token", refreshToken.revealedText))
             // The scopes of the new registration, to which the session is moved.
@@ -88,11 +91,11 @@ package enum TokenRequest: Sendable {
         }
         let authorization = ClientAuthenticator.authenticate(
             client, by: server.clientAuthentication, at: server, into: &pairs)
-        return (Self.ordered(pairs, by: preset.parameterOrder), authorization)
+        return (shape.named(Self.ordered(pairs, by: preset.parameterOrder)), authorization)
     }
 
-    private static func pairs(of scopes: ScopeSet) -> [FormEncoding.Pair] {
-        scopes.isEmpty ? [] : [FormEncoding.Pair("scope", scopes.description)]
+    private static func pairs(of scopes: ScopeSet, _ shape: RequestShape) -> [FormEncoding.Pair] {
+        scopes.isEmpty ? [] : [FormEncoding.Pair("scope", shape.scope(scopes))]
     }
 
     /// The parameters in the order of `names`, followed by the others in their own order.
@@ -126,6 +129,9 @@ package enum ClientAuthenticator {
             pairs.append(.init("client_id", client.clientID))
             pairs.append(.init("client_secret", secret.revealedText))
             return nil
+        case .clientSecretBearer:
+            if server.repeatsClientID { pairs.append(.init("client_id", client.clientID)) }
+            return "Bearer " + secret.revealedText
         case .none:
             return nil
         }

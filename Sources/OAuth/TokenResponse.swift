@@ -22,22 +22,30 @@ package struct TokenResponse: Sendable, Equatable {
     package let userID: WireText?
     /// The ID token, of which nothing is believed before it is verified; nil when there is none.
     package let idToken: SecretBytes?
+    /// What the provider tells beside the token, by the profile's names; usually empty.
+    package var extra: [WireText: JSONValue]
 
     /// The longest lifetime: ten years. Longer ones are cut to this, which is beyond every real token and safe from
     /// overflow.
     package static let longestLifetimeSeconds: Int64 = 315_360_000
 
-    /// Nil when `body` has no usable token: it is not JSON, it has no `access_token`, its type is not Bearer, or its
-    /// refresh token is not a text.
-    /// - Parameter prefersTokenExpiry: whether the expiry in a token that is a JWT overrides the named lifetime.
-    package init?(body: [UInt8], askedAt now: Timestamp, prefersTokenExpiry: Bool = false) {
-        // A user's name with half a surrogate pair must not keep the user from logging in.
-        guard let json = (try? JSONValue(parsing: body)) ?? (try? JSONValue(repairing: body)),
-            case .object(let members) = json, let token = members["access_token"]?.string, TokenText.isSendable(token)
+    /// Nil when `body` has no usable token: it is neither JSON nor a form, it has no `access_token`, its type is not one that
+    /// can be sent as a bearer token, or its refresh token is not a text.
+    /// - Parameters:
+    ///   - profile: how the provider's answers are read.
+    ///   - use: which of the tokens of an answer with two is read.
+    ///   - isForm: whether the answer says that it is a form.
+    package init?(
+        body: [UInt8], askedAt now: Timestamp, from profile: ProviderPreset, use: AnswerShape.TokenUse = .user,
+        isForm: Bool = false
+    ) {
+        let answers = profile.answers
+        guard let members = answers.members(of: body, isForm: isForm, for: use),
+            let token = members["access_token"]?.string, TokenText.isSendable(token)
         else { return nil }
         switch members["token_type"] {
         case nil, .null?: break
-        case .string(let type)? where type.equalsIgnoringCase("bearer"): break
+        case .string(let type)? where answers.isUsable(tokenType: type): break
         default: return nil
         }
         switch members["refresh_token"] {
@@ -50,10 +58,11 @@ package struct TokenResponse: Sendable, Equatable {
         // Refusing a response with an unreadable lifetime would lose a refresh token that has replaced the held one.
         let lifetime = members["expires_in"] ?? .null
         expires =
-            (prefersTokenExpiry ? Self.expiry(ofToken: token) : nil)
+            (profile.prefersTokenExpiry ? Self.expiry(ofToken: token) : nil)
             ?? lifetime.wholeSeconds(.down).map {
-                now.advanced(by: .seconds(min(max($0, 0), Self.longestLifetimeSeconds)))
-            } ?? Self.expiry(ofToken: token)
+                let seconds = answers.isInMilliseconds ? $0 / 1000 : $0
+                return now.advanced(by: .seconds(min(max(seconds, 0), Self.longestLifetimeSeconds)))
+            } ?? members["expires_at"].flatMap(Self.time) ?? Self.expiry(ofToken: token)
         self.lifetime = expires.map { now.duration(to: $0) }
         hasUnreadableLifetime = expires == nil && lifetime != .null
         switch members["scope"] {
@@ -68,6 +77,13 @@ package struct TokenResponse: Sendable, Equatable {
         case .string(let text)? where !text.isEmpty: userID = text
         default: userID = nil
         }
+        extra = answers.extra(in: body, isForm: isForm)
+    }
+
+    /// A time in Unix seconds, or in the form of RFC 3339.
+    private static func time(_ value: JSONValue) -> Timestamp? {
+        if let text = value.string, let time = Timestamp(rfc3339: text.text) { return time }
+        return value.wholeSeconds(.down).map { Timestamp(seconds: min(max($0, 0), Timestamp.latest.seconds)) }
     }
 
     /// Whether something of the text was replaced because it could not be read.
@@ -212,11 +228,13 @@ package struct TokenErrorResponse: Sendable, Equatable {
     package let isReadable: Bool
 
     /// Never fails: a body that cannot be understood is an error without a name.
-    /// - Parameter sent: the secrets of the request.
-    package init(body: [UInt8], answering sent: SentSecrets) {
+    /// - Parameters:
+    ///   - sent: the secrets of the request.
+    ///   - answers: how the provider's answers are read; nil for as RFC 6749 says.
+    package init(body: [UInt8], answering sent: SentSecrets, answers: AnswerShape? = nil) {
         let json = try? JSONValue(parsing: body)
         isReadable = body.isEmpty || json?.object != nil
-        switch json?["error"] {
+        switch answers.map({ answers in json.flatMap(answers.error) }) ?? json?["error"] {
         case nil, .null?:
             error = nil
             isMalformed = !isReadable
@@ -235,6 +253,18 @@ package struct TokenErrorResponse: Sendable, Equatable {
         detailNumber = json?["error_code"]?.integer
         shownError = error.map { ErrorText.shown($0, answering: sent) }
         shownSubStatus = subStatus.map { ErrorText.shown($0, answering: sent) }
+    }
+
+    /// This answer, whose error means what the profile says.
+    /// - Parameter meaning: see `AnswerShape.meaning`.
+    package init(_ answer: TokenErrorResponse, meaning: AnswerShape.Meaning) {
+        error = meaning.error
+        subStatus = answer.subStatus
+        detailNumber = answer.detailNumber
+        shownError = answer.shownError
+        shownSubStatus = answer.shownSubStatus
+        isMalformed = false
+        isReadable = true
     }
 
     package init(error: String?, subStatus: String?, isMalformed: Bool = false) {

@@ -28,6 +28,24 @@ package struct TokenVerification: Sendable, Equatable {
             self.leeway = leeway
         }
 
+        /// Reads what a profile or a tenant says.
+        package init(_ reader: inout ObjectReader) {
+            let names = SignatureAlgorithm.names
+            let algorithms = reader.strings("algorithms", allowsEmpty: false, atMost: names.count) { text in
+                SignatureAlgorithm(named: text) == nil ? "must be one of " + names.joined(separator: ", ") : nil
+            }
+            let scope = reader.string("scope")
+            let scopes = scope.flatMap { ScopeSet($0.split(at: " ")) }
+            if scope != nil, scopes == nil {
+                reader.note(
+                    "scope", "must be scopes of visible ASCII without quote and backslash, with one space between them")
+            }
+            self.init(
+                issuer: reader.string("issuer"), audience: reader.string("audience"), scopes: scopes,
+                algorithms: algorithms.map { Set($0.compactMap { SignatureAlgorithm(named: $0) }) },
+                leeway: reader.integer("leeway", in: TokenVerification.leewaySeconds).map { .seconds($0) })
+        }
+
         /// These expectations, with the members of `other` in place of those that it has.
         func replaced(by other: Expectations) -> Expectations {
             Expectations(
@@ -80,6 +98,14 @@ package struct TokenVerification: Sendable, Equatable {
         self.jwks = jwks
         self.issuesAsBase = issuesAsBase
         self.namesOneUser = namesOneUser
+    }
+
+    /// Reads what a profile says.
+    init(profile reader: inout ObjectReader) {
+        self.init(
+            accessToken: reader.object("access_token") { Expectations(&$0) },
+            refreshToken: reader.object("refresh_token") { Expectations(&$0) },
+            issuesAsBase: reader.bool("issues_as_base") ?? false, namesOneUser: reader.bool("names_one_user") ?? false)
     }
 
     /// This verification, with the members of `other` in place of those that it has.

@@ -30,7 +30,7 @@ enum AdminRoutes {
         (.delete, "/credentials", [.operator]), (.get, "/credentials/status", both),
         (.get, "/credentials/claims", [.operator]), (.get, "/credentials/list", both),
         (.post, "/credentials/restore", [.operator]), (.post, "/credentials/activate", [.operator]),
-        (.get, "/events", both),
+        (.get, "/events", both), (.get, "/providers", both), (.get, "/providers/{name}", both),
     ]
 
     /// The roles that may use an operation. Only `admin` for one that is not in the table.

@@ -138,7 +138,7 @@ struct BrowserLoginRoutes {
             response = parsed
             if try await broker.logins.isBound(parsed) {
                 let address = broker.logins.publicURI(path: call.request.path)
-                return LoginPage.redirect(to: address + "?" + Self.protocolParameters(of: pairs))
+                return LoginPage.redirect(to: address + "?" + Self.parameters(of: pairs))
             }
             return await finish(call) { parsed }
         } catch {
@@ -157,11 +157,16 @@ struct BrowserLoginRoutes {
         }
     }
 
-    /// The parameters of a form that the callback reads. The others may be too long for an address.
-    private static func protocolParameters(of form: [FormEncoding.Pair]) -> String {
+    /// The parameters of a form for the address of the callback: all, or where they are too long for an address, those that
+    /// the protocol defines.
+    private static func parameters(of form: [FormEncoding.Pair]) -> String {
         let names: [WireText] = ["code", "error", "iss", "state"]
-        return FormEncoding.encode(form.filter { names.contains($0.name) })
+        let all = FormEncoding.encode(form)
+        return all.utf8.count <= longestQuery ? all : FormEncoding.encode(form.filter { names.contains($0.name) })
     }
+
+    /// Of a form that is turned into an address, in bytes.
+    private static let longestQuery = 6144
 
     /// - Parameter read: reads the login service's response.
     private func finish(

@@ -68,9 +68,9 @@ struct OperationRoutes {
             (
                 "provider_circuit", "gauge",
                 "Clients whose token endpoint has left their last calls without an answer, by state.",
-                zip(ProviderPreset.all, circuits).flatMap { preset, count in
+                circuits.flatMap { provider, count in
                     [("open", count.open), ("half_open", count.halfOpen)].map { state, value in
-                        (#"provider="\#(preset.name)",state="\#(state)""#, value)
+                        (#"provider="\#(provider)",state="\#(state)""#, value)
                     }
                 }
             ),

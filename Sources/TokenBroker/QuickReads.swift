@@ -4,6 +4,7 @@ internal import HTTPCodec
 internal import HTTPServer
 internal import OAuth
 internal import Reactor
+internal import Synchronization
 
 /// Answers `GET /credentials` within the turn of the event loop that read the request. It does so if the API key, its
 /// tenant and the credentials are in memory and fresh, and if the policy serves the credentials without a refresh.
@@ -25,8 +26,9 @@ final class QuickReads: Sendable {
     private let tenants: TenantDirectory
     private let credentials: CredentialsProvider
     private let route: Route
-    /// Two counters for each preset of a provider: for answers with content, and for 304 Not Modified.
-    private let counters: [Counters]
+    /// Two kinds of answers for each provider in use: those with content, and 304 Not Modified. Made when they are first counted.
+    private let counters = Mutex([Counters?](repeating: nil, count: NowAnswer.kinds))
+    private let metrics: Metrics
     private let durations: Metrics.Durations
 
     /// - Parameter route: `GET /credentials`.
@@ -36,15 +38,7 @@ final class QuickReads: Sendable {
         tenants = broker.tenants
         credentials = broker.credentials
         self.route = route
-        let metrics = broker.metrics
-        counters = ProviderPreset.all.flatMap { preset in
-            [(200, Metrics.TokenRead.fresh), (304, .notModified)].map { status, outcome in
-                Counters(
-                    requests: metrics.counter(ofRequests: Self.path, method: "GET", status: status),
-                    reads: metrics.counter(ofReads: outcome, provider: preset.name))
-            }
-        }
-        precondition(counters.count <= NowAnswer.kinds)
+        metrics = broker.metrics
         durations = metrics.durations(ofRequests: Self.path)
     }
 
@@ -63,7 +57,9 @@ final class QuickReads: Sendable {
         let clocks = clocks(for: answer)
         guard let digest = digest(of: head, bytes, from: peer, at: clocks.now),
             case .key(let key) = authenticator.find(digest, at: clocks), (try? route.authorize(key)) != nil,
-            let tenant = tenants.inMemory(of: key, now: clocks.monotonic)
+            let tenant = tenants.inMemory(of: key, now: clocks.monotonic),
+            // Reads at further providers are answered, and counted, by `CredentialsRoutes`.
+            tenant.configuration.preset.number < NowAnswer.kinds / 2
         else { return nil }
         let text = bytes.extracting(head.query ?? 0..<0)
         guard let parameters = try? CredentialsParameters(text), !parameters.query.refusedByAPI,
@@ -77,7 +73,19 @@ final class QuickReads: Sendable {
             }
         }
         guard isAnswered else { return nil }
-        return 2 * tenant.presetNumber + (isModified ? 0 : 1)
+        return 2 * tenant.configuration.preset.number + (isModified ? 0 : 1)
+    }
+
+    private func counters(of kind: Int) -> Counters {
+        counters.withLock { counters in
+            if let known = counters[kind] { return known }
+            let (status, outcome): (Int, Metrics.TokenRead) = kind % 2 == 0 ? (200, .fresh) : (304, .notModified)
+            let made = Counters(
+                requests: metrics.counter(ofRequests: Self.path, method: "GET", status: status),
+                reads: metrics.counter(ofReads: outcome, provider: ProviderPreset.inUse[kind / 2]))
+            counters[kind] = made
+            return made
+        }
     }
 
     /// The digest of the bearer token. It is kept with the field section, so that the token of an identical section is not
@@ -136,8 +144,9 @@ final class QuickReads: Sendable {
 
     /// As `RequestHandler.answeredNow`.
     func answered(_ count: Int, kind: Int) {
-        counters[kind].requests.add(count)
-        counters[kind].reads.add(count)
+        let counters = counters(of: kind)
+        counters.requests.add(count)
+        counters.reads.add(count)
     }
 
     /// As `RequestHandler.turnEnded`.

@@ -3,6 +3,7 @@ internal import ExternalText
 internal import HTTPCodec
 internal import HTTPServer
 internal import JSON
+internal import OAuth
 
 /// Finds the route of a path. A parameter is a whole segment of the path, percent-decoded once.
 struct Router: Sendable {
@@ -106,6 +107,8 @@ struct Route: Sendable {
         case admin
         /// An API key with this permission, or such an admin key with `X-Tenant`.
         case tenant(Permission)
+        /// Any API key, or such an admin key.
+        case anyKey
     }
 
     let method: Method
@@ -182,7 +185,7 @@ struct Route: Sendable {
     /// - Throws: `forbidden`.
     func authorize(_ key: CallerKey) throws(BrokerError) {
         switch access {
-        case .open: return
+        case .open, .anyKey: return
         case .admin: throw BrokerError(.forbidden, "Only an admin key may do this.")
         case .tenant(let permission):
             if key.permissions.contains(permission) { return }

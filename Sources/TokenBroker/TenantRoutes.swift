@@ -47,7 +47,7 @@ struct TenantRoutes {
         guard let name = TenantName(call.parameters["tenant"] ?? ""),
             let tenant = try await broker.tenants.tenant(name)
         else { throw BrokerError.noSuchTenant }
-        return .json(.ok) { Self.encode(tenant, to: &$0) }
+        return answer(.ok, tenant)
     }
 
     private func put(_ call: Call) async throws(BrokerError) -> Response {
@@ -58,10 +58,13 @@ struct TenantRoutes {
                 "A tenant's name is 1 to 63 characters of a-z, 0-9 and hyphen, and does not begin with a hyphen.")
         }
         let targets = broker.settings.providerTargets
-        let configuration = try await call.json { (json) throws(BrokerError) in
-            try TenantConfiguration(json, rules: targets)
+        let (configuration, namesSecret) = try await call.json { (json) throws(BrokerError) in
+            (try TenantConfiguration(json, rules: targets), json["client_secret"] != nil)
         }
-        let (tenant, isNew) = try await broker.tenants.put(name, configuration)
+        let written = try await broker.tenants.put(name) { previous in
+            namesSecret ? configuration : configuration.keepingSecret(of: previous)
+        }
+        let tenant = written.tenant
         var fields: [LogField] = [.tenant(name), .provider(configuration.preset), .version(tenant.version)]
         if configuration.effectivePins.isEmpty, !configuration.preset.pinnedCertificates.isEmpty {
             fields.append(.outcome("certificate_pinning_disabled"))
@@ -69,7 +72,27 @@ struct TenantRoutes {
         } else {
             broker.log.info("tenant_configured", fields)
         }
-        return .json(isNew ? .created : .ok) { Self.encode(tenant, to: &$0) }
+        return answer(written.isNew ? .created : .ok, tenant, dropped: written.previous.map { tenant.configuration.dropped(from: $0) })
+    }
+
+    /// - Parameter dropped: the members that were set before, and are not now; nil for leaving that out.
+    private func answer(_ status: Status, _ tenant: Tenant, dropped: [String]? = nil) -> Response {
+        let warnings = tenant.configuration.warnings(at: broker.time.now)
+        let redirectURI = broker.logins.redirectURI(of: tenant)
+        return .json(status) { json in
+            Self.encode(tenant, to: &json)
+            json.member("redirect_uri", redirectURI)
+            if let dropped { json.member("dropped", dropped) }
+            json.name("warnings")
+            json.array { json in
+                for warning in warnings {
+                    json.object { json in
+                        json.member("code", warning.code.rawValue)
+                        json.member("detail", warning.detail)
+                    }
+                }
+            }
+        }
     }
 
     private func delete(_ call: Call) async throws(BrokerError) -> Response {

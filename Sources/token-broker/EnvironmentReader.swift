@@ -3,6 +3,7 @@ internal import CredentialStore
 internal import Cryptography
 internal import ExternalText
 internal import HTTPSClient
+internal import OAuth
 internal import Reactor
 internal import TokenBroker
 

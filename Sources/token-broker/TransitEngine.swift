@@ -4,6 +4,7 @@ internal import Glibc
 internal import HTTPCodec
 internal import HTTPSClient
 internal import JSON
+internal import OAuth
 internal import Reactor
 
 /// The transit engine of a HashiCorp Vault or OpenBao that decrypts the master keys, and what this program proves to it.

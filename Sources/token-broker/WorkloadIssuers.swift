@@ -2,6 +2,7 @@ internal import BrokerCore
 internal import ExternalText
 internal import HTTPSClient
 internal import JSON
+internal import OAuth
 
 /// Reads the issuers of workloads' tokens: `[{"issuer": "https://…", "audience": "…", "jwks_uri": "https://…"}]`.
 enum WorkloadIssuers {

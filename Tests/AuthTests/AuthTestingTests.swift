@@ -1,3 +1,4 @@
+internal import BrokerTesting
 internal import Auth
 internal import AuthTesting
 internal import FoundationEssentials

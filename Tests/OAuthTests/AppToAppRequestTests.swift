@@ -1,3 +1,4 @@
+internal import BrokerTesting
 internal import Cryptography
 internal import ExternalText
 internal import JOSE
@@ -117,7 +118,7 @@ internal import Testing
             revocationEndpoint: nil, issuer: nil, announcesIssuerInResponses: false, clientAuthentication: .none,
             pinnedCertificates: [])
         let response = try #require(
-            TokenResponse(body: Array(#"{"access_token":"b"}"#.utf8), askedAt: Timestamp(seconds: 1)))
+            TokenResponse(body: Array(#"{"access_token":"b"}"#.utf8), askedAt: Timestamp(seconds: 1), from: .oidc))
         func granted(_ level: CredentialsLevel) -> HeldCredentials {
             HeldCredentials(
                 granted: response, level: level, to: client, by: server, replacing: held, now: Timestamp(seconds: 1))

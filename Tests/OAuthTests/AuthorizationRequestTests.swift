@@ -69,7 +69,7 @@ import Testing
     }
 
     @Test func `the client secret is not part of it`() {
-        for server in ProviderPreset.all.map({ Sample.server($0) }) {
+        for server in ProviderPreset.seeds.map({ Sample.server($0) }) {
             #expect(!Self.full([:]).uri(for: Sample.client(), at: server).contains("secret-1"))
         }
     }
@@ -126,7 +126,7 @@ import Testing
     }
 
     @Test func `a custom parameter cannot have a name that the request uses`() throws {
-        for server in ProviderPreset.all.map({ Sample.server($0) }) {
+        for server in ProviderPreset.seeds.map({ Sample.server($0) }) {
             let uri = Self.full([:]).uri(for: Sample.client(uniqueKey: "k"), at: server)
             let names = try pairs(uri).map(\.name)
             #expect(Set(names).count == names.count)

@@ -1,3 +1,4 @@
+import BrokerTesting
 import Cryptography
 import HTTPCodec
 import OAuth
@@ -32,6 +33,8 @@ import Testing
             switch method {
             case .clientSecretBasic:
                 #expect(form == "scope=a%20b&client_id=client-1" && authorization?.hasPrefix("Basic ") == true)
+            case .clientSecretBearer:
+                #expect(form == "scope=a%20b&client_id=client-1" && authorization == "Bearer secret-1")
             case .clientSecretPost: #expect(form == "scope=a%20b&client_id=client-1&client_secret=secret-1")
             case .none: #expect(form == "scope=a%20b&client_id=client-1" && authorization == nil)
             }

@@ -1,3 +1,4 @@
+import BrokerTesting
 import Cryptography
 import ExternalText
 import OAuth
@@ -5,7 +6,7 @@ import Testing
 
 @Suite struct `Held credentials` {
     private func response(_ members: String = "") -> TokenResponse {
-        TokenResponse(body: Array((#"{"access_token":"at-2""# + members + "}").utf8), askedAt: Sample.now)!
+        TokenResponse(body: Array((#"{"access_token":"at-2""# + members + "}").utf8), askedAt: Sample.now, from: .oidc)!
     }
 
     private func granted(

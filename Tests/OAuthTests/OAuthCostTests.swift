@@ -75,7 +75,7 @@ struct `Cost of OAuth` {
             let growth = ReadingCost.growth(from: 16_384) {
                 Array(make(text.make($0)).utf8)
             } _: { body in
-                _ = TokenResponse(body: body, askedAt: Sample.now)
+                _ = TokenResponse(body: body, askedAt: Sample.now, from: .oidc)
                 _ = TokenErrorResponse(body: body, answering: .none)
                 _ = DeviceAuthorizationResponse(body: body)
             }

@@ -1,3 +1,4 @@
+import BrokerTesting
 import Cryptography
 import ExternalText
 import OAuth
@@ -12,24 +13,23 @@ import Testing
         #expect(ProviderPreset.named("duckduckgo") == .duckduckgo)
         #expect(ProviderPreset.named("TIDAL") == nil)
         #expect(ProviderPreset.named("") == nil)
-        #expect(Set(ProviderPreset.all.map(\.name)).count == ProviderPreset.all.count)
     }
 
     @Test func `tidal has the values of the design`() {
         #expect(ProviderPreset.tidal.loginServiceBaseURI == "https://login.tidal.com")
         #expect(ProviderPreset.tidal.authServiceBaseURI == "https://auth.tidal.com/v1")
         #expect(ProviderPreset.tidal.clientAuthentication == .clientSecretPost)
-        let paths = ProviderPreset.tidal.paths
-        #expect(paths.authorization == .init(.loginService, "authorize"))
-        #expect(paths.token == .init(.authService, "oauth2/token"))
-        #expect(paths.deviceAuthorization == .init(.authService, "oauth2/device_authorization"))
+        let endpoints = ProviderPreset.tidal.endpoints
+        #expect(endpoints.authorization == AddressTemplate("{login_service_base_uri}/authorize"))
+        #expect(endpoints.token == AddressTemplate("{auth_service_base_uri}/oauth2/token"))
+        #expect(endpoints.deviceAuthorization == AddressTemplate("{auth_service_base_uri}/oauth2/device_authorization"))
         #expect(ProviderPreset.tidal.upgradeGrant == "update_client")
     }
 
     @Test func `spotify has one address for all clients`() {
         let spotify = ProviderPreset.spotify
-        #expect(spotify.authorizationEndpoint == "https://accounts.spotify.com/authorize")
-        #expect(spotify.tokenEndpoint == "https://accounts.spotify.com/api/token")
+        #expect(spotify.endpoints.authorization == AddressTemplate("https://accounts.spotify.com/authorize"))
+        #expect(spotify.endpoints.token == AddressTemplate("https://accounts.spotify.com/api/token"))
         #expect(spotify.loginServiceBaseURI == nil && spotify.authServiceBaseURI == nil)
         #expect(spotify.clientAuthentication == .clientSecretBasic)
         #expect(spotify.languageParameter == nil && spotify.emailParameter == nil)
@@ -37,21 +37,21 @@ import Testing
 
     @Test func `authgear is found by its issuer`() {
         let authgear = ProviderPreset.authgear
-        #expect(authgear.authorizationEndpoint == nil && authgear.tokenEndpoint == nil)
+        #expect(authgear.endpoints.authorization == nil && authgear.endpoints.token == nil)
         #expect(authgear.loginServiceBaseURI == nil && authgear.authServiceBaseURI == nil)
         #expect(authgear.clientAuthentication == .clientSecretPost)
     }
 
     @Test func `only tidal has an upgrade and a device login of its own`() {
-        for preset in ProviderPreset.all where preset != .tidal {
+        for preset in ProviderPreset.seeds where preset != .tidal {
             #expect(preset.upgradeGrant == nil)
-            #expect(preset.paths.deviceAuthorization == nil)
+            #expect(preset.endpoints.deviceAuthorization == nil)
             #expect(!preset.sendsClientUniqueKey && !preset.repeatsScopes)
         }
     }
 
     @Test func `a preset ends a session for an invalid grant, or for what its provider says in its place`() {
-        for preset in ProviderPreset.all {
+        for preset in ProviderPreset.seeds {
             let pairs = preset.sessionEndingAnswers.map { "\($0.status) \($0.error ?? "")" }
             switch preset {
             case .tidal: #expect(pairs.count == 6)
@@ -67,19 +67,20 @@ import Testing
         let duckduckgo = ProviderPreset.duckduckgo
         #expect(duckduckgo.authServiceBaseURI == "https://quack.duckduckgo.com")
         #expect(duckduckgo.loginServiceBaseURI == nil)
-        let paths = duckduckgo.paths
+        let endpoints = duckduckgo.endpoints
         #expect(
             [
-                paths.authorization, paths.token, paths.keys, paths.accountCreation, paths.activation, paths.logout,
-            ].map { $0?.path } == [
-                "api/auth/v2/authorize", "api/auth/v2/token", "api/auth/v2/.well-known/jwks.json",
-                "api/auth/v2/account/create", "api/auth/v2/login", "api/auth/v2/logout",
+                endpoints.authorization, endpoints.token, endpoints.keys, endpoints.accountCreation, endpoints.activation,
+                endpoints.logout,
+            ].map { $0?.filled { _ in "" } } == [
+                "/api/auth/v2/authorize", "/api/auth/v2/token", "/api/auth/v2/.well-known/jwks.json",
+                "/api/auth/v2/account/create", "/api/auth/v2/login", "/api/auth/v2/logout",
             ])
         #expect(duckduckgo.clientAuthentication == .none)
         #expect(duckduckgo.defaultScopes.values == ["privacypro"])
         #expect(duckduckgo.levels == [.user])
         #expect(duckduckgo.prefersTokenExpiry)
-        for preset in ProviderPreset.all where preset != .duckduckgo {
+        for preset in ProviderPreset.seeds where preset != .duckduckgo {
             #expect(preset.levels == Set(CredentialsLevel.allCases) && preset.accounts == nil)
             #expect(preset.tokenRequestFormat == .form && !preset.prefersTokenExpiry)
         }
@@ -106,15 +107,17 @@ import Testing
     }
 
     @Test func `every pin is the SHA-256 digest of a key`() {
-        for pin in ProviderPreset.all.flatMap(\.pinnedCertificates) {
+        for pin in ProviderPreset.seeds.flatMap(\.pinnedCertificates) {
             #expect(pin.hasPrefix("sha256/"))
             #expect(Base64.decode(String(pin.dropFirst("sha256/".count)))?.count == SHA256.digestCount)
         }
         #expect(ProviderPreset.tidal.pinnedCertificates.count == 4)
     }
 
-    @Test func `the default lifetime of a token is an hour`() {
-        for preset in ProviderPreset.all { #expect(preset.defaultLifetime == .limited(.seconds(3600))) }
+    @Test func `a token of which nothing is known lives an hour where it can be renewed, else until it is refused`() {
+        for preset in ProviderPreset.seeds { #expect(preset.defaultLifetime == nil) }
+        #expect(TokenLifetime.assumed(canBeRenewed: true) == .limited(.seconds(3600)))
+        #expect(TokenLifetime.assumed(canBeRenewed: false) == .unlimited)
     }
 }
 

@@ -27,7 +27,8 @@ import Testing
                 "verification_uri_complete":"https://id.example/device?user_code=\#(canary)"}
                 """#.utf8)),
         TokenResponse(
-            body: Array(#"{"access_token":"\#(canary)","refresh_token":"\#(canary)"}"#.utf8), askedAt: Sample.now),
+            body: Array(#"{"access_token":"\#(canary)","refresh_token":"\#(canary)"}"#.utf8), askedAt: Sample.now,
+            from: .oidc),
         try? AuthorizationResponse(query: "code=\(canary)&state=\(canary)"),
         AuthorizationResponse.Outcome.code(WireText(canary)),
         AuthorizationRequest(

@@ -1,3 +1,4 @@
+import BrokerTesting
 import Cryptography
 import ExternalText
 import OAuth

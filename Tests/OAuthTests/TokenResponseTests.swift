@@ -1,3 +1,4 @@
+import BrokerTesting
 import Cryptography
 import ExternalText
 import OAuth
@@ -5,7 +6,7 @@ import Testing
 
 @Suite struct `Token response` {
     private func parse(_ body: String) -> TokenResponse? {
-        TokenResponse(body: Array(body.utf8), askedAt: Sample.now)
+        TokenResponse(body: Array(body.utf8), askedAt: Sample.now, from: .oidc)
     }
 
     /// A body with a token and the given members.
@@ -77,7 +78,7 @@ import Testing
         let body = members.map { Array("\"\($0.key)\":\"".utf8) + $0.value + Array("\"".utf8) }
         let response = TokenResponse(
             body: Array("{".utf8) + Array(body.joined(separator: Array(",".utf8))) + Array("}".utf8),
-            askedAt: Sample.now)
+            askedAt: Sample.now, from: .oidc)
         #expect((response != nil) == isRead)
         #expect(response?.scopes?.values.isEmpty ?? true)
     }

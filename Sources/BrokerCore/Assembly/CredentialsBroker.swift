@@ -61,8 +61,7 @@ package final class CredentialsBroker: Sendable {
         /// Gives the transport the limits that the broker relies on: if a call outlasted its lease, another replica would
         /// present the same refresh token.
         package func limit(_ transport: inout HTTPSClientConfiguration) {
-            let limits = ProviderPreset.all.map { $0.longestTokenRequest(atLeast: providerTimeout) }
-            transport.exchangeTimeout = limits.max() ?? providerTimeout
+            transport.exchangeTimeout = max(providerTimeout, ProviderPreset.longestTokenRequest)
             transport.maximumConnectionsPerOrigin = providerBudget.connections
             transport.targets = providerTargets
         }

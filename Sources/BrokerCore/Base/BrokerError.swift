@@ -130,16 +130,7 @@ package struct BrokerError: Error, Sendable, Equatable {
     }
 
     /// One fault of a request's content.
-    package struct Fault: Sendable, Equatable {
-        /// A JSON pointer into the body, or the name of a query parameter.
-        package let pointer: String
-        package let detail: String
-
-        package init(_ pointer: String, _ detail: String) {
-            self.pointer = pointer
-            self.detail = detail
-        }
-    }
+    package typealias Fault = InputFault
 
     package let code: Code
     /// What happened and what to change. May be shown to anyone: it has no secret, and of a provider's text at most an address.

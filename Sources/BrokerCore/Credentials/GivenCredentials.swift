@@ -66,9 +66,12 @@ package struct GivenCredentials: Sendable {
         let tokenExpiry = TokenResponse.expiry(ofToken: token)
         let named = expires ?? expiresIn.map { now.advanced(by: $0) }
         let known = tenant.configuration.preset.prefersTokenExpiry ? tokenExpiry ?? named : named ?? tokenExpiry
+        let lifetime =
+            tenant.configuration.effectiveDefaultLifetime
+            ?? .assumed(canBeRenewed: level == .client || refreshToken != nil)
         return HeldCredentials(
             level: level, accessToken: SecretBytes(utf8: token.text), refreshToken: refreshToken,
-            expires: known ?? tenant.configuration.effectiveDefaultLifetime.end(from: now),
+            expires: known ?? lifetime.end(from: now),
             grantedScopes: grantedScopes ?? requestedScopes ?? client.scopes,
             userID: level == .user ? userID : nil,
             obtainedWith: ClientFingerprint(

@@ -142,16 +142,21 @@ extension LoginFlow {
         return endpoint
     }
 
+    /// The broker's own redirect URI, which a tenant registers at its provider.
+    package func redirectURI(of tenant: Tenant) -> String {
+        switch tenant.configuration.callbackURI {
+        case .shared: callbackURI
+        case .perTenant: "\(callbackURI)/\(tenant.name)"
+        }
+    }
+
     /// The redirect URI of a login, and which callback that is.
     func redirect(
         _ given: WireText?, of tenant: Tenant
     ) throws(BrokerError) -> (uri: WireText, callback: PendingLogin.Callback) {
         let configuration = tenant.configuration
-        let (callback, own): (PendingLogin.Callback, String) =
-            switch configuration.callbackURI {
-            case .shared: (.shared, callbackURI)
-            case .perTenant: (.perTenant, "\(callbackURI)/\(tenant.name)")
-            }
+        let own = redirectURI(of: tenant)
+        let callback: PendingLogin.Callback = configuration.callbackURI == .shared ? .shared : .perTenant
         // RFC 9700 §2.1: exact comparison.
         guard let given, given != WireText(own) else { return (WireText(own), callback) }
         let isOtherCallback = given == WireText(callbackURI) || given.starts(with: WireText(callbackURI + "/"))

@@ -95,11 +95,11 @@ package final class LoginFlow: Sendable {
                 throw BrokerError.forbidden(
                     login.storageKey, "The API key is not valid for this login's storage key.")
             }
-            let secrets = try usableSecrets(of: login)
+            let secrets = try usableSecrets(of: login, with: response)
             try check(response, secrets.server)
             if login.isBound { throw Self.otherBrowser }
             if secrets.configuration.browserBinding == .confirm { throw Self.needsBrowser }
-            if let ended = try await redemption.redeem(login, record, secrets, try Self.grant(in: response)) {
+            if let ended = try await redemption.redeem(login, record, secrets, try Self.grant(in: response, secrets)) {
                 return ended
             }
         }
@@ -120,10 +120,10 @@ package final class LoginFlow: Sendable {
             let (record, login) = found
             if login.expires <= time.now { throw Self.unknown }
             guard browser.callback.fits(login) else { throw BrokerError.response(.otherCallback) }
-            let secrets = try usableSecrets(of: login)
+            let secrets = try usableSecrets(of: login, with: response)
             try check(response, secrets.server)
             try checkBrowser(browser.cookies, login, secrets)
-            let grant = try Self.grant(in: response)
+            let grant = try Self.grant(in: response, secrets)
             let asks = secrets.configuration.browserBinding == .confirm
             if asks, case .success(let code) = grant { try Self.checkKeepable(code, for: browser) }
             // A response that does not get so far stores nothing.
@@ -156,8 +156,9 @@ package final class LoginFlow: Sendable {
     ) async throws(BrokerError) -> Ended {
         while true {
             let (record, login) = try await find(tenant, loginID)
-            let secrets = try usableSecrets(of: login)
+            var secrets = try usableSecrets(of: login)
             let confirmation = try confirmation(of: login, secrets, cookies)
+            secrets.callbackFacts = confirmation.facts
             if let app = login.app { try await requirePresent(app, of: tenant) }
             let grant: Result<SecretBytes, BrokerError> =
                 isConfirmed
@@ -220,7 +221,8 @@ package final class LoginFlow: Sendable {
         }
         let cookie = Cookie(name: name, value: try Self.secret())
         var waiting = login
-        waiting.secrets?.confirmation = .init(cookie: cookie.value, code: code, count: count)
+        waiting.secrets?.confirmation = .init(
+            cookie: cookie.value, code: code, count: count, facts: secrets.callbackFacts)
         let kept = waiting.record(replacing: record)
         guard kept.content.count <= PendingLogin.longest(for: secrets.configuration.client) else {
             throw BrokerError(.invalidRequest, "The response's code is too long to be kept until it is confirmed.")
@@ -237,9 +239,9 @@ package final class LoginFlow: Sendable {
 
     /// The code of a response, or the failure that it reports.
     private static func grant(
-        in response: AuthorizationResponse
+        in response: AuthorizationResponse, _ secrets: PendingLogin.Secrets
     ) throws(BrokerError) -> Result<SecretBytes, BrokerError> {
-        switch response.outcome {
+        switch response.outcome(codeNamed: secrets.server.shape.codeName) {
         case .incomplete:
             throw BrokerError(.invalidRequest, "The response has neither a code nor an error.")
         case .code(let code):
@@ -257,6 +259,15 @@ package final class LoginFlow: Sendable {
     private func usableSecrets(of login: PendingLogin) throws(BrokerError) -> PendingLogin.Secrets {
         if login.expires <= time.now { throw Self.unknown }
         guard login.status == .pending, let secrets = login.secrets else { throw Self.used }
+        return secrets
+    }
+
+    /// The same with the facts of the callback.
+    private func usableSecrets(
+        of login: PendingLogin, with response: AuthorizationResponse
+    ) throws(BrokerError) -> PendingLogin.Secrets {
+        var secrets = try usableSecrets(of: login)
+        secrets.callbackFacts = response.facts(by: secrets.server.preset.answers)
         return secrets
     }
 

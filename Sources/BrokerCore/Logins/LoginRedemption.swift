@@ -141,12 +141,13 @@ final class LoginRedemption: Sendable {
         var login = login
         var spent = Spent.inDoubt
         do throws(BrokerError) {
-            let response = try await endpoint.redeem(
+            var response = try await endpoint.redeem(
                 .authorizationCode(
                     code: code, redirectURI: secrets.redirectURI, codeVerifier: secrets.codeVerifier, keyProof: proof),
                 for: client, of: login.tenant, at: secrets.server, as: id, binding: secrets.deviceKey,
                 notesOutage: !login.isStrangers)
             spent = .granted(nil)
+            response.extra.merge(secrets.callbackFacts) { told, _ in told }
             let grant = GrantIntake.Grant(
                 response, origin: .login, nonce: secrets.nonce, login: login.id, deviceKey: secrets.deviceKey,
                 to: secrets.configuration, by: secrets.server, now: time.now)
@@ -161,6 +162,7 @@ final class LoginRedemption: Sendable {
                 let server = secrets.server
                 login.storageKey = StorageKey(user: userID, of: WireText(server.issuer ?? server.tokenEndpoint))
                 spent = .granted(nil)
+            response.extra.merge(secrets.callbackFacts) { told, _ in told }
             }
             let code = try login.app.map { _ throws(BrokerError) in try AppCode.secret() }
             let stored = try await store(grant, of: login, over: record, settling: codeGuard, issuing: code, as: id)

@@ -23,6 +23,8 @@ package struct PendingLogin: Sendable {
         let code: SecretBytes
         /// How many codes were kept so far, with this one.
         let count: Int
+        /// What the callback told beside the code.
+        var facts: [WireText: JSONValue] = [:]
     }
 
     /// What the second part of the login needs. Removed once the state is used: the record then has only the outcome.
@@ -44,6 +46,8 @@ package struct PendingLogin: Sendable {
         var confirmation: Confirmation?
         /// The key that the code exchange binds to the session; nil where it binds none.
         var deviceKey: DeviceKey?
+        /// What the callback told beside the code, by the profile's names. Not stored with the login.
+        var callbackFacts: [WireText: JSONValue] = [:]
 
         /// Whether the record was made of a `CarriedLogin`.
         private var isCarried: Bool { loginURI == nil }
@@ -219,6 +223,7 @@ extension PendingLogin {
                         json.member("cookie", confirmation.cookie.revealedText)
                         json.member("code", confirmation.code.revealedText)
                         json.member("count", confirmation.count)
+                        if !confirmation.facts.isEmpty { json.member("facts", .object(confirmation.facts)) }
                     }
                 }
             }
@@ -278,7 +283,8 @@ extension PendingLogin {
                 }
                 confirmation = Confirmation(
                     cookie: SecretBytes(utf8: cookie), code: SecretBytes(utf8: code),
-                    count: kept["count"]?.integer.flatMap { Int(exactly: $0) } ?? 1)
+                    count: kept["count"]?.integer.flatMap { Int(exactly: $0) } ?? 1,
+                    facts: kept["facts"]?.object ?? [:])
             }
             secrets = Secrets(
                 redirectURI: redirectURI, returnTo: json["return_to"]?.string?.text, configuration: configuration,

@@ -40,9 +40,7 @@ extension AuthorizationServer {
             ProviderPreset.ClientAuthentication.init)
         alternativeRevocationAuthentication = json["alternative_revocation_authentication"]?.string.flatMap(
             ProviderPreset.ClientAuthentication.init)
-        repeatsClientID = configuration.repeatsClientID ?? configuration.preset.repeatsClientID
         challengeEndpoint = json["challenge"]?.string?.text
-        requestHeaders = configuration.requestHeaders
-        schedule = configuration.schedule
+        configuration.complete(&self)
     }
 }

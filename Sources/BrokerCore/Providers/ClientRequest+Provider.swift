@@ -1,6 +1,7 @@
 internal import ExternalText
 internal import HTTPCodec
 internal import HTTPSClient
+internal import JSON
 internal import OAuth
 
 extension ClientRequest {
@@ -35,11 +36,23 @@ extension ClientRequest {
         self.fields.add(configuration.requestHeaders)
     }
 
-    /// The parameters in the form of an HTML form: the body, or the query of a request without a body.
+    /// The parameters in the form of an HTML form: those of the body, or the query of a request without a body.
     var parameters: [UInt8] {
+        if body.first == UInt8(ascii: "{"), let members = (try? JSONValue(parsing: body))?.object {
+            let pairs = members.compactMap { name, value in value.string.map { FormEncoding.Pair(name, $0) } }
+            return Array(FormEncoding.encode(pairs).utf8)
+        }
         guard body.isEmpty else { return body }
         let parts = WireText(url.pathAndQuery).split(at: "?", limit: 2)
         return parts.count == 2 ? Array(parts[1].utf8) : []
+    }
+}
+
+extension ClientResponse {
+    /// Whether the answer says that its body is a form.
+    var isForm: Bool {
+        fields["Content-Type"]?.split(at: ";", limit: 2)[0].trimmed
+            .equalsIgnoringCase("application/x-www-form-urlencoded") ?? false
     }
 }
 

@@ -17,8 +17,8 @@ package struct ProviderAccess: Sendable {
         tenant.configuration.preset.longestTokenRequest(atLeast: callLimit)
     }
 
-    /// How many clients' circuits are open at the providers of each preset, in the order of `ProviderPreset.all`.
-    package var circuitCounts: [ProviderCircuits.Count] { endpoint.circuits.counts }
+    /// How many clients' circuits are open at each of `ProviderPreset.inUse`, in that order.
+    package var circuitCounts: [(provider: String, count: ProviderCircuits.Count)] { endpoint.circuits.counts }
 
     package enum Revocation: String, Sendable {
         case revoked

@@ -55,8 +55,7 @@ package final class ProviderCircuits: Sendable {
 
     private struct Entry {
         var circuit = ProviderCircuit()
-        /// The index of the preset in `ProviderPreset.all`.
-        let preset: Int
+        let preset: ProviderPreset
         /// When a change was last told.
         var told: MonotonicInstant?
     }
@@ -128,7 +127,7 @@ package final class ProviderCircuits: Sendable {
     func fail(_ failure: ProviderCircuit.Failure, _ key: Key, at server: AuthorizationServer) {
         let now = time.monotonic
         let (change, tell) = state.withLock { state -> (Change?, (@Sendable (Key, Change) -> Void)?) in
-            var entry = state.entries[key] ?? Entry(preset: Self.number(of: server.preset))
+            var entry = state.entries[key] ?? Entry(preset: server.preset)
             var change: Change?
             if entry.circuit.fail(failure, at: now) {
                 change = .opened(failure)
@@ -178,12 +177,8 @@ package final class ProviderCircuits: Sendable {
         guard let opened = entry.circuit.opened else { return }
         log.info(
             "provider_circuit_closed",
-            Self.fields(key, ProviderPreset.all[entry.preset]) + [.duration(opened.duration(to: time.monotonic))])
+            Self.fields(key, entry.preset) + [.duration(opened.duration(to: time.monotonic))])
         recoveries.signal(key)
-    }
-
-    private static func number(of preset: ProviderPreset) -> Int {
-        ProviderPreset.all.firstIndex { $0.name == preset.name } ?? 0
     }
 
     private static func fields(_ key: Key, _ preset: ProviderPreset) -> [LogField] {
@@ -200,19 +195,19 @@ package final class ProviderCircuits: Sendable {
 
     // MARK: For the metrics
 
-    /// How many circuits are open at the providers of each preset, in the order of `ProviderPreset.all`.
-    package var counts: [Count] {
+    /// How many circuits are open at each of `ProviderPreset.inUse`, in that order.
+    package var counts: [(provider: String, count: Count)] {
+        var counts = ProviderPreset.inUse.map { (provider: $0, count: Count()) }
         state.withLock { state in
-            var counts = [Count](repeating: Count(), count: ProviderPreset.all.count)
-            for (_, entry) in state.entries.all where entry.circuit.isOpen {
+            for (_, entry) in state.entries.all where entry.circuit.isOpen && entry.preset.number < counts.count {
                 if entry.circuit.isTrying {
-                    counts[entry.preset].halfOpen += 1
+                    counts[entry.preset.number].count.halfOpen += 1
                 } else {
-                    counts[entry.preset].open += 1
+                    counts[entry.preset.number].count.open += 1
                 }
             }
-            return counts
         }
+        return counts
     }
 
     /// How many circuits are kept, open ones among them.

@@ -105,7 +105,7 @@ package final class ProviderServers: Sendable {
 
     /// Nil for a tenant without an issuer.
     private static func source(of configuration: TenantConfiguration) -> ProviderSource? {
-        configuration.issuer.map { ProviderSource($0, for: configuration) }
+        configuration.effectiveIssuer.map { ProviderSource($0, for: configuration) }
     }
 
     /// Does not suspend while the known metadata is valid. Otherwise joins a fetch or begins one, which takes `longestFetch` at
@@ -224,7 +224,7 @@ package final class ProviderServers: Sendable {
         let preset = tenant.configuration.preset
         let fields =
             [.tenant(tenant.name), .provider(preset)]
-            + [tenant.configuration.issuer.map(LogField.issuer)].compactMap(\.self)
+            + [tenant.configuration.effectiveIssuer.map(LogField.issuer)].compactMap(\.self)
         guard let url = URLTarget(address) else {
             return .unusable(BrokerError(.illegalConfiguration, "The issuer is not a URL without a query."))
         }

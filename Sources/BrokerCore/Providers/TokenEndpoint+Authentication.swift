@@ -2,6 +2,7 @@ internal import Containers
 internal import ExternalText
 internal import HTTPCodec
 internal import HTTPSClient
+internal import JSON
 internal import OAuth
 internal import Synchronization
 
@@ -92,8 +93,10 @@ extension TokenEndpoint {
             or: server.alternativeAuthentication
         ) { server throws(BrokerError) in
             let (form, authorization) = request.form(for: client, at: server)
+            let address = request.grant == .refreshToken ? server.refreshEndpoint : nil
             var message = try Self.message(
-                server.preset.tokenRequestFormat, to: server.tokenEndpoint, form, authorization, server)
+                server.preset.tokenRequestFormat, to: address ?? server.tokenEndpoint, form, authorization, server)
+            for field in server.shape.tokenHeaders.fields { message.fields.set(field.name.text, field.value.text) }
             // A code is good once. A connection that was kept may be lost after the request was sent, unanswered.
             message.needsNewConnection = request.grant == .authorizationCode
             return message
@@ -110,6 +113,14 @@ extension TokenEndpoint {
             message.fields.append("Content-Type", "application/x-www-form-urlencoded")
             if let authorization { message.fields.append("Authorization", authorization) }
             message.body = Array(FormEncoding.encode(form).utf8)
+            return message
+        case .json:
+            var message = try ClientRequest(provider: server, .post, endpoint)
+            message.fields.append("Content-Type", "application/json")
+            if let authorization { message.fields.append("Authorization", authorization) }
+            message.body = JSONWriter.object { json in
+                for pair in form { json.member(pair.name.text, pair.value.text) }
+            }
             return message
         case .query:
             var message = try ClientRequest(provider: server, .get, endpoint, query: form)

@@ -61,22 +61,24 @@ extension TokenEndpoint {
         ofErrorIn response: ClientResponse, to message: ClientRequest, of call: Call, at server: AuthorizationServer
     ) async -> Answer? {
         let refusal = await refusal(response, to: message, at: server, call.fields)
-        guard call.grant == .refreshToken, refusal.answer.error != nil else { return nil }
+        guard refusal.answer.error != nil else { return nil }
         let answer = meaning(of: refusal, grant: call.grant, server: server)
         switch answer {
-        case .sessionEnded, .clientRefused:
-            log.warning("token_request_refused", refusal.fields)
-            return answer
-        default: return nil
+        case .sessionEnded, .clientRefused, .rateLimited: break
+        // The refresh token may be spent, so the answer to a refresh counts as one that cannot be used.
+        case _ where call.grant.spendsRefreshToken: return nil
+        default: break
         }
+        log.warning("token_request_refused", refusal.fields)
+        return answer
     }
 
     private static func failure(
         _ refusal: Refusal, _ grant: TokenRequest.Grant, _ server: AuthorizationServer
     ) -> TokenFailure {
         TokenFailure(
-            grant: grant, status: refusal.status, answer: refusal.answer,
-            sessionEndingAnswers: server.sessionEndingAnswers,
+            grant: grant, status: grant.spendsRefreshToken ? refusal.status : refusal.decidingStatus,
+            answer: refusal.answer, sessionEndingAnswers: server.sessionEndingAnswers,
             sessionEndingErrors: server.preset.sessionEndingErrors,
             configurationErrors: server.preset.configurationErrors)
     }
@@ -114,6 +116,8 @@ extension TokenEndpoint {
     struct Refusal {
         let status: Int
         let answer: TokenErrorResponse
+        /// The status that decides: 400 for an error that an answer of success bears.
+        var decidingStatus: Int { (200..<300).contains(status) && answer.error != nil ? 400 : status }
         /// The answer's `Retry-After`; nil where there is none that can be read.
         let retryAfter: Duration?
         /// What continues a sentence about an answer that is a redirect; nil for other answers.

@@ -284,7 +284,9 @@ package struct TokenEndpoint: Sendable {
             }
             let refusal = await refusal(response, to: message, at: server, fields)
             log.debug("device_poll_answered", refusal.fields)
-            return (.answered(status: refusal.status, refusal.answer, retryAfter: refusal.retryAfter), nil)
+            return (
+                .answered(status: refusal.decidingStatus, refusal.answer, retryAfter: refusal.retryAfter), nil
+            )
         }
     }
 
@@ -348,7 +350,7 @@ package struct TokenEndpoint: Sendable {
     ) async -> TokenResponse? {
         let granted = await InputReading.run(bytes: response.body.count) {
             TokenResponse(
-                body: response.body, askedAt: asked, prefersTokenExpiry: server.preset.prefersTokenExpiry)
+                body: response.body, askedAt: asked, from: server.preset, use: server.tokenUse, isForm: response.isForm)
         }
         if granted?.hasUnreadableLifetime == true {
             log.warning("token_lifetime_unreadable", fields)
@@ -357,10 +359,8 @@ package struct TokenEndpoint: Sendable {
     }
 
     private func refreshToken(ofUnusable response: ClientResponse) async -> SecretBytes? {
-        let type = response.fields["Content-Type"]?.split(at: ";", limit: 2)[0].trimmed
-        let isForm = type?.equalsIgnoringCase("application/x-www-form-urlencoded") ?? false
-        return await InputReading.run(bytes: response.body.count) {
-            TokenResponse.refreshToken(ofUnusable: response.body, isForm: isForm)
+        await InputReading.run(bytes: response.body.count) {
+            TokenResponse.refreshToken(ofUnusable: response.body, isForm: response.isForm)
         }
     }
 
@@ -376,8 +376,11 @@ package struct TokenEndpoint: Sendable {
     func refusal(
         _ response: ClientResponse, to sent: SentSecrets, at server: AuthorizationServer, _ fields: [LogField]
     ) async -> Refusal {
+        let (status, answers) = (response.status.code, server.preset.answers)
         let answer = await InputReading.run(bytes: response.body.count) {
-            TokenErrorResponse(body: response.body, answering: sent)
+            let answer = TokenErrorResponse(body: response.body, answering: sent, answers: answers)
+            let meaning = answers.meaning(ofAnswer: response.body, status: status)
+            return meaning.map { TokenErrorResponse(answer, meaning: $0) } ?? answer
         }
         return Refusal(
             status: response.status.code, answer: answer,

@@ -68,7 +68,7 @@ package final class WorkloadTokens: Sendable {
     private let requests: SingleFlight<WireText, Result<String, BrokerError>>
     /// How the issuers are called: without pins and further header fields.
     private let configuration = TenantConfiguration(
-        preset: .oidc,
+        preset: .shipped("oidc"),
         client: ClientConfiguration(
             clientID: "token-broker", clientSecret: nil, clientUniqueKey: nil, scopes: .empty))
 

@@ -163,6 +163,10 @@ private struct EncodedCredentials {
             json.memberOrNull("client_unique_key", client.clientUniqueKey?.text)
             json.member("granted_scopes", held.grantedScopes.values)
             json.memberOrNull("user_id", held.userID?.text)
+            if let extra = held.extra {
+                json.name("extra")
+                extra.encode(to: &json)
+            }
             json.memberOrNull("expires", held.expiry?.description)
         }
         head.removeLast()

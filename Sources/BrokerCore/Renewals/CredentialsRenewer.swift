@@ -184,7 +184,7 @@ package final class CredentialsRenewer: Sendable {
             patience: RenewalRules.usualPatience)
         rules.isGraceKnown = grace != nil
         // What is configured holds, and not what is assumed.
-        rules.keepsWaits = grace == nil && configuration.preset.retry.replaced(by: configuration.retry).namesWaits
+        rules.keepsWaits = grace == nil && configuration.retry.namesWaits
         return rules
     }
 

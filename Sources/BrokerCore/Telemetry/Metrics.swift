@@ -18,8 +18,10 @@ package final class Metrics: Sendable {
         var expectedRoutes: [(route: StaticString, method: String)] = []
         /// For how many of them the series have been made.
         var madeRoutes = 0
-        /// Whether the other series that are known in advance have been made.
+        /// Whether the series that concern no provider have been made.
         var hasEnumerable = false
+        /// For how many of `ProviderPreset.inUse` the series have been made.
+        var madeProviders = 0
 
         mutating func counter(_ series: Series) -> Counter {
             if let counter = counters[series] { return counter }
@@ -89,12 +91,17 @@ package final class Metrics: Sendable {
     /// see the first increment of a series that begins with it. They are made for the first text and not at the start,
     /// of which they would take a tenth.
     private func makeExpected() {
-        let (routes, made, isFirst) = state.withLock { state in
-            (state.expectedRoutes, state.madeRoutes, !state.hasEnumerable)
+        let providers = ProviderPreset.inUse
+        let (routes, made, isFirst, known) = state.withLock { state in
+            (state.expectedRoutes, state.madeRoutes, !state.hasEnumerable, state.madeProviders)
         }
         // Each request counts under the lock, so the series are named before it is taken.
         var counters = isFirst ? Self.enumerableCounters : []
-        var durations = isFirst ? Self.enumerableHistograms : []
+        var durations = isFirst ? [Series(name: "refresh_lease_wait_seconds", labels: "")] : []
+        for provider in providers.dropFirst(known) {
+            counters += Self.counters(of: provider)
+            durations += Self.histograms(of: provider)
+        }
         let codes = made == routes.count ? [] : Set(BrokerError.Code.allCases.map(\.status.code) + Self.successes)
         for (route, method) in routes.dropFirst(made) {
             counters += codes.map { Self.requests(route, method, $0) }
@@ -107,6 +114,7 @@ package final class Metrics: Sendable {
             for series in durations { _ = state.durations(series) }
             // Not before: a text that is written at the same time makes the same series, so that none lacks them.
             state.hasEnumerable = true
+            state.madeProviders = max(state.madeProviders, providers.count)
             state.madeRoutes = max(state.madeRoutes, routes.count)
         }
     }
@@ -359,25 +367,6 @@ package final class Metrics: Sendable {
             Quota.allCases.map { Self.series($0) } + AuthenticationFailure.allCases.map { Self.series($0) }
             + [Self.unverifiedTokens, Self.recordsPutBack, Self.loginFailuresUntold]
         func add(_ name: String, _ labels: String) { series.append(Series(name: name, labels: labels)) }
-        for provider in ProviderPreset.all.map(\.name) {
-            for outcome in TokenRead.allCases { add("token_reads_total", labels(provider, outcome)) }
-            for grant in [TokenRequest.Grant.refreshToken, .upgrade, .clientCredentials, .accountCreation, nil] {
-                for outcome in Renewal.allCases { add("refresh_total", labels(provider, grant, outcome)) }
-            }
-            for name in [
-                "refresh_outcome_unknown_total", "client_refused_total", "subject_changed_total",
-                "provider_calls_spared_total",
-            ] {
-                add(name, #"provider="\#(provider)""#)
-            }
-            for endpoint in ProviderEndpoint.allCases {
-                for code in providerCodes {
-                    add(
-                        "provider_requests_total",
-                        #"provider="\#(provider)",endpoint="\#(endpoint.rawValue)",code="\#(code)""#)
-                }
-            }
-        }
         for outcome in RenewalAhead.allCases { add("proactive_refresh_total", #"outcome="\#(outcome.rawValue)""#) }
         for kind in LoginKind.allCases {
             for outcome in loginOutcomes { add("logins_total", #"flow="\#(kind.rawValue)",outcome="\#(outcome)""#) }
@@ -387,18 +376,37 @@ package final class Metrics: Sendable {
         return series
     }
 
-    private static var enumerableHistograms: [Series] {
-        var series = [Series(name: "refresh_lease_wait_seconds", labels: "")]
-        for provider in ProviderPreset.all.map(\.name) {
-            series.append(Series(name: "refresh_duration_seconds", labels: #"provider="\#(provider)""#))
-            for endpoint in ProviderEndpoint.allCases {
-                series.append(
-                    Series(
-                        name: "provider_request_duration_seconds",
-                        labels: #"provider="\#(provider)",endpoint="\#(endpoint.rawValue)""#))
+    /// The counters of a provider.
+    private static func counters(of provider: String) -> [Series] {
+        var series: [Series] = []
+        func add(_ name: String, _ labels: String) { series.append(Series(name: name, labels: labels)) }
+        for outcome in TokenRead.allCases { add("token_reads_total", labels(provider, outcome)) }
+        for grant in [TokenRequest.Grant.refreshToken, .upgrade, .clientCredentials, .accountCreation, nil] {
+            for outcome in Renewal.allCases { add("refresh_total", labels(provider, grant, outcome)) }
+        }
+        for name in [
+            "refresh_outcome_unknown_total", "client_refused_total", "subject_changed_total",
+            "provider_calls_spared_total",
+        ] {
+            add(name, #"provider="\#(provider)""#)
+        }
+        for endpoint in ProviderEndpoint.allCases {
+            for code in providerCodes {
+                add(
+                    "provider_requests_total",
+                    #"provider="\#(provider)",endpoint="\#(endpoint.rawValue)",code="\#(code)""#)
             }
         }
         return series
+    }
+
+    private static func histograms(of provider: String) -> [Series] {
+        [Series(name: "refresh_duration_seconds", labels: #"provider="\#(provider)""#)]
+            + ProviderEndpoint.allCases.map { endpoint in
+                Series(
+                    name: "provider_request_duration_seconds",
+                    labels: #"provider="\#(provider)",endpoint="\#(endpoint.rawValue)""#)
+            }
     }
 
     // MARK: Text

@@ -18,9 +18,7 @@ extension TenantConfiguration {
         let clientID = reader.requiredString("client_id", limit: 512)
         let secret = reader.string("client_secret", limit: 4096)
         let uniqueKey = reader.string("client_unique_key", limit: 512)
-        let scopes = reader.strings("scopes", atMost: ScopeSet.most) {
-            ScopeSet([$0]) == nil ? "must be one scope: visible ASCII without space, quote or backslash" : nil
-        }
+        let scopes = reader.strings("scopes", atMost: ScopeSet.most, check: Self.scopeFault)
         self.init(
             preset: preset,
             client: ClientConfiguration(
@@ -43,6 +41,7 @@ extension TenantConfiguration {
         if certificatePinning == true, effectivePins.isEmpty {
             reader.note("certificate_pinning", "needs pinned_certificates with this provider")
         }
+        parameters = Self.parameters(&reader, of: preset)
         let faultsBefore = reader.faultCount
         issuer = Self.providerURI(&reader, "issuer", rules, isBase: true)
         endpoints =
@@ -50,6 +49,7 @@ extension TenantConfiguration {
                 var endpoints = Endpoints()
                 endpoints.authorization = Self.providerURI(&reader, "authorization", rules)
                 endpoints.token = Self.providerURI(&reader, "token", rules)
+                endpoints.refresh = Self.providerURI(&reader, "refresh", rules)
                 endpoints.deviceAuthorization = Self.providerURI(&reader, "device_authorization", rules)
                 endpoints.revocation = Self.providerURI(&reader, "revocation", rules)
                 endpoints.jwks = Self.providerURI(&reader, "jwks", rules)
@@ -66,7 +66,7 @@ extension TenantConfiguration {
                 }
                 return endpoints
             } ?? Endpoints()
-        let hasUnusableAddresses = reader.faultCount > faultsBefore
+        var hasUnusableAddresses = reader.faultCount > faultsBefore
         previousIssuers = Self.providerURIs(&reader, "previous_issuers", rules, isBase: true)
         previousTokenEndpoints = Self.providerURIs(&reader, "previous_token_endpoints", rules)
         if issuer != nil, !isStored, usesPresetAddresses {
@@ -76,7 +76,11 @@ extension TenantConfiguration {
                 "is not where the provider \(preset.name) is looked for: with an issuer say \"provider\": \"oidc\", or "
                     + "name endpoints.authorization and endpoints.token, too")
         }
-        if configuredServer == nil, issuer == nil, !hasUnusableAddresses {
+        if let missing = missingParameter, !isStored {
+            hasUnusableAddresses = true
+            reader.note("parameters", member: missing, "is required with this provider: " + preset.parameters[missing]!.description)
+        }
+        if configuredServer == nil, effectiveIssuer == nil, !hasUnusableAddresses {
             reader.note(
                 "issuer", "is required with this provider, unless endpoints.authorization and endpoints.token are given"
             )
@@ -95,20 +99,30 @@ extension TenantConfiguration {
         browserBinding = reader.choice("browser_binding", BrowserBinding.self) ?? .whenStartedHere
         callbackURI = reader.choice("callback_uri", CallbackURI.self) ?? .shared
         displayName = Self.displayName(&reader)
-        sessionEndingAnswers = reader.objects("session_ending_answers", atMost: 32, Self.refusal) ?? []
+        sessionEndingAnswers = reader.objects("session_ending_answers", atMost: 32) { RefusalPattern(&$0) } ?? []
         refreshLeadTime = reader.integer("refresh_lead_time", in: 0...86_400).map { .seconds($0) }
-        defaultLifetime = Self.lifetime(&reader)
+        defaultLifetime = TokenLifetime(&reader, "default_lifetime")
         reuseGrace = reader.integer("reuse_grace", in: 0...86_400).map { .seconds($0) }
         rotation = reader.choice("rotation", TokenRotation.self)
         accessTokenAfterRefresh = reader.choice("access_token_after_refresh", AccessTokenAfterRefresh.self)
         proactiveRefresh = reader.integer("proactive_refresh", in: 60...86_400).map { .seconds($0) }
         clientCredentials = reader.choice("client_credentials", ClientCredentials.self) ?? .on
         requestHeaders = Self.requestHeaders(&reader)
-        retry = Self.retry(&reader, of: preset)
+        requests.pkce = reader.choice("pkce", PKCEUse.self)
+        requests.authorizeParameters = RequestShape.parameters(&reader, "authorize_parameters")
+        requests.tokenParameters = RequestShape.parameters(&reader, "token_parameters")
+        requests.refreshParameters = RequestShape.parameters(&reader, "refresh_parameters")
+        requests.userScopes = reader.strings("user_scopes", atMost: ScopeSet.most, check: Self.scopeFault)
+            .flatMap { ScopeSet($0) } ?? .empty
+        if !requests.userScopes.isEmpty, preset.shape.userScopeParameter == nil {
+            reader.note("user_scopes", "is not used with this provider, which has one kind of scopes: use scopes")
+        }
+        tokenUse = reader.choice("token_use", AnswerShape.TokenUse.self)
+        retry = Self.retry(&reader)
         tokenVerification = reader.object("token_verification") { reader in
             TokenVerification(
-                accessToken: reader.object("access_token", Self.expectations),
-                refreshToken: reader.object("refresh_token", Self.expectations),
+                accessToken: reader.object("access_token") { TokenVerification.Expectations(&$0) },
+                refreshToken: reader.object("refresh_token") { TokenVerification.Expectations(&$0) },
                 jwks: Self.providerURI(&reader, "jwks", rules))
         }
         trustedAudiences = reader.strings("trusted_audiences", atMost: 100) {
@@ -124,14 +138,38 @@ extension TenantConfiguration {
         appToApp = reader.object("app2app") { Self.appToApp(&$0, rules) }
         if appToApp != nil, preset.appToApp == nil { reader.note("app2app", "is not used with this provider") }
         if bindsDeviceKeys || appToApp?.bindsKeysLater == true, configuredServer != nil,
-            challengeEndpoint(issuer: issuer) == nil, !hasUnusableAddresses
+            challengeEndpoint(issuer: effectiveIssuer) == nil, !hasUnusableAddresses
         {
             reader.note("app2app", "needs endpoints.challenge, or the issuer")
         }
         try reader.finish()
     }
 
-    private static func retry(_ reader: inout ObjectReader, of preset: ProviderPreset) -> RetrySettings {
+    private static func scopeFault(_ text: WireText) -> String? {
+        ScopeSet([text]) == nil ? "must be one scope: visible ASCII without space, quote or backslash" : nil
+    }
+
+    private static func parameters(
+        _ reader: inout ObjectReader, of preset: ProviderPreset
+    ) -> [WireText: WireText] {
+        let parameters = reader.stringMap("parameters") ?? [:]
+        for (name, value) in parameters.sorted(by: { $0.key < $1.key }) {
+            if preset.parameters[name] == nil {
+                reader.note("parameters", member: name, "is not a parameter of the provider \(preset.name)")
+            } else if let fault = AddressTemplate.fault(value) {
+                reader.note("parameters", member: name, fault)
+            }
+        }
+        return parameters
+    }
+
+    /// A parameter that the preset's addresses lack; nil where the tenant has the addresses, or all parameters.
+    private var missingParameter: WireText? {
+        if endpoints.authorization != nil, endpoints.token != nil || issuer != nil { return nil }
+        return preset.parameters.filter { $0.value.usual == nil && parameters[$0.key] == nil }.keys.min()
+    }
+
+    private static func retry(_ reader: inout ObjectReader) -> RetrySettings {
         let faultsBefore = reader.faultCount
         let settings = reader.object("retry") { reader in
             var settings = RetrySettings()
@@ -147,7 +185,7 @@ extension TenantConfiguration {
             return settings
         }
         guard let settings, reader.faultCount == faultsBefore else { return RetrySettings() }
-        let schedule = BackoffSchedule(preset.retry.replaced(by: settings))
+        let schedule = BackoffSchedule(settings)
         if schedule.longestPause < schedule.firstPause {
             reader.note("retry", "must not have a longest_pause_ms that is less than first_pause_ms")
         } else if schedule.total > BackoffSchedule.longestWait {
@@ -167,47 +205,9 @@ extension TenantConfiguration {
         return appToApp
     }
 
-    private static func expectations(_ reader: inout ObjectReader) -> TokenVerification.Expectations {
-        let names = SignatureAlgorithm.names
-        let algorithms = reader.strings("algorithms", allowsEmpty: false, atMost: names.count) { text in
-            SignatureAlgorithm(named: text) == nil ? "must be one of " + names.joined(separator: ", ") : nil
-        }
-        let scope = reader.string("scope")
-        let scopes = scope.flatMap { ScopeSet($0.split(at: " ")) }
-        if scope != nil, scopes == nil {
-            reader.note(
-                "scope", "must be scopes of visible ASCII without quote and backslash, with one space between them")
-        }
-        return TokenVerification.Expectations(
-            issuer: reader.string("issuer"), audience: reader.string("audience"), scopes: scopes,
-            algorithms: algorithms.map { Set($0.compactMap { SignatureAlgorithm(named: $0) }) },
-            leeway: reader.integer("leeway", in: TokenVerification.leewaySeconds).map { .seconds($0) })
-    }
-
     /// The members of `endpoints` that only a provider with accounts of its own has.
     private static var accountEndpoints: [(name: String, path: WritableKeyPath<Endpoints, String?>)] {
         [("account_creation", \.accountCreation), ("activation", \.activation), ("logout", \.logout)]
-    }
-
-    private static func refusal(_ reader: inout ObjectReader) -> RefusalPattern? {
-        let status = reader.requiredInteger("status", in: 400...499)
-        let error = reader.string("error", limit: 64)
-        guard let status else { return nil }
-        guard RefusalPattern.isAllowed(status: Int(status)) else {
-            reader.note("status", "must not be 408 or 429: those are about the moment, not the session")
-            return nil
-        }
-        let pattern = RefusalPattern(status: Int(status), error: error?.text)
-        if pattern == nil { reader.note("error", "must consist of letters, digits and . _ : -") }
-        return pattern
-    }
-
-    private static func lifetime(_ reader: inout ObjectReader) -> TokenLifetime? {
-        switch reader.integer("default_lifetime", in: TokenLifetime.seconds, or: "never") {
-        case .integer(let seconds)?: .limited(.seconds(seconds))
-        case .word?: .unlimited
-        case nil: nil
-        }
     }
 
     private static func requestHeaders(_ reader: inout ObjectReader) -> RequestHeaders {
@@ -247,7 +247,7 @@ extension TenantConfiguration {
     private static func preset(_ reader: inout ObjectReader) -> ProviderPreset {
         guard let name = reader.string("provider") else { return .tidal }
         if let preset = ProviderPreset.named(name) { return preset }
-        reader.note("provider", "must be one of " + ProviderPreset.all.map(\.name).joined(separator: ", "))
+        reader.note("provider", "must be one of " + ShippedProfiles.names.joined(separator: ", "))
         return .tidal
     }
 
@@ -322,6 +322,7 @@ extension TenantConfiguration {
             json.object { json in
                 json.memberIfPresent("authorization", endpoints.authorization)
                 json.memberIfPresent("token", endpoints.token)
+                json.memberIfPresent("refresh", endpoints.refresh)
                 json.memberIfPresent("device_authorization", endpoints.deviceAuthorization)
                 json.memberIfPresent("revocation", endpoints.revocation)
                 json.memberIfPresent("jwks", endpoints.jwks)
@@ -370,6 +371,13 @@ extension TenantConfiguration {
                 json.memberIfPresent("jwks", tokenVerification.jwks)
             }
         }
+        Self.encode(parameters, "parameters", to: &json)
+        json.memberIfPresent("pkce", requests.pkce?.rawValue)
+        Self.encode(requests.authorizeParameters, "authorize_parameters", to: &json)
+        Self.encode(requests.tokenParameters, "token_parameters", to: &json)
+        Self.encode(requests.refreshParameters, "refresh_parameters", to: &json)
+        if !requests.userScopes.isEmpty { json.member("user_scopes", requests.userScopes.values) }
+        json.memberIfPresent("token_use", tokenUse?.rawValue)
         if let appToApp {
             json.name("app2app")
             json.object { json in
@@ -385,6 +393,14 @@ extension TenantConfiguration {
             json.object { json in
                 for field in requestHeaders.fields { json.member(field.name.text, field.value.text) }
             }
+        }
+    }
+
+    private static func encode(_ map: [WireText: WireText], _ name: String, to json: inout JSONWriter) {
+        if map.isEmpty { return }
+        json.name(name)
+        json.object { json in
+            for (name, value) in map.sorted(by: { $0.key < $1.key }) { json.member(name.text, value.text) }
         }
     }
 

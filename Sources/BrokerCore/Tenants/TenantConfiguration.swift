@@ -31,6 +31,8 @@ package struct TenantConfiguration: Sendable, Equatable {
         package var authorization: String?
         package var token: String?
         package var deviceAuthorization: String?
+        /// Where refreshes go; nil for the token endpoint.
+        package var refresh: String?
         package var revocation: String?
         package var jwks: String?
         /// Asked after each login with an ID token; nil for not asking.
@@ -105,6 +107,12 @@ package struct TenantConfiguration: Sendable, Equatable {
     package var retry = RetrySettings()
     /// Nil where the broker takes no part in logins between apps.
     package var appToApp: AppToApp?
+    /// What stands for the placeholders of the preset's addresses, by name.
+    package var parameters: [WireText: WireText] = [:]
+    /// What requests have beside what the preset says.
+    package var requests = RequestShape.Own()
+    /// Which of the tokens of an answer with two is used; nil for the user's.
+    package var tokenUse: AnswerShape.TokenUse?
 
     package init(preset: ProviderPreset, client: ClientConfiguration) {
         self.preset = preset
@@ -120,12 +128,16 @@ package struct TenantConfiguration: Sendable, Equatable {
     /// Whether callers can get client credentials, the level between a user's and the basic one.
     package var obtainsClientCredentials: Bool {
         client.clientSecret != nil && clientCredentials == .on && preset.levels.contains(.client)
+            && preset.grantsClientCredentials
     }
 
     /// When requests to the provider are repeated.
-    package var schedule: BackoffSchedule { BackoffSchedule(preset.retry.replaced(by: retry)) }
+    package var schedule: BackoffSchedule { BackoffSchedule(retry) }
 
-    package var effectiveDefaultLifetime: TokenLifetime { defaultLifetime ?? preset.defaultLifetime }
+    package var effectiveDefaultLifetime: TokenLifetime? { defaultLifetime ?? preset.defaultLifetime }
+
+    /// The issuer: the tenant's, or the preset's.
+    package var effectiveIssuer: String? { issuer ?? filled(preset.issuer) }
 
     /// How signed access tokens and refresh tokens are verified; nil where they are taken as opaque.
     package var effectiveTokenVerification: TokenVerification? {
@@ -144,7 +156,7 @@ package struct TenantConfiguration: Sendable, Equatable {
     }
 
     /// The address of the provider's keys, as far as that is known without its metadata.
-    var configuredKeys: String? { effectiveTokenVerification?.jwks ?? endpoints.jwks ?? endpoint(preset.paths.keys) }
+    var configuredKeys: String? { effectiveTokenVerification?.jwks ?? endpoints.jwks ?? filled(preset.endpoints.keys) }
 
     /// The address that grants challenges; nil where the provider has none, and where it is not known.
     /// - Parameter issuer: the provider's.
@@ -180,10 +192,9 @@ package struct TenantConfiguration: Sendable, Equatable {
 
     /// Whether token requests and browsers are sent to addresses of the preset, and not of the tenant.
     var usesPresetAddresses: Bool {
-        let namesLogin = endpoints.authorization != nil || base(preset.paths.authorization) != nil
-        let namesTokens = endpoints.token != nil || base(preset.paths.token) != nil
-        let presetKnowsThem = preset.authServiceBaseURI != nil || preset.authorizationEndpoint != nil
-        return presetKnowsThem && !(namesLogin && namesTokens)
+        let namesLogin = endpoints.authorization != nil || ownBase(preset.endpoints.authorization) != nil
+        let namesTokens = endpoints.token != nil || ownBase(preset.endpoints.token) != nil
+        return preset.endpoints.authorization != nil && !(namesLogin && namesTokens)
     }
 
     /// The same registration without the lists of addresses, which can be long, and which a login does not need any more once it
@@ -199,7 +210,7 @@ package struct TenantConfiguration: Sendable, Equatable {
     /// The providers whose refresh tokens may be sent to this one, as far as that is known without its metadata.
     var acceptedProviders: AcceptedProviders {
         AcceptedProviders(
-            issuer: issuer.map { WireText($0) },
+            issuer: effectiveIssuer.map { WireText($0) },
             tokenEndpoint: (configuredServer?.tokenEndpoint ?? endpoints.token).map { WireText($0) },
             namesTokenEndpoint: endpoints.token != nil, previousIssuers: previousIssuers.map { WireText($0) },
             previousTokenEndpoints: previousTokenEndpoints.map { WireText($0) })
@@ -208,9 +219,8 @@ package struct TenantConfiguration: Sendable, Equatable {
     /// The endpoints, if the configuration has all of them; nil where the provider's metadata is needed.
     package var configuredServer: AuthorizationServer? {
         server(
-            authorization: endpoints.authorization ?? endpoint(preset.paths.authorization)
-                ?? preset.authorizationEndpoint,
-            token: endpoints.token ?? endpoint(preset.paths.token) ?? preset.tokenEndpoint)
+            authorization: endpoints.authorization ?? filled(preset.endpoints.authorization),
+            token: endpoints.token ?? filled(preset.endpoints.token))
     }
 
     /// The endpoints; those that are not configured come from the provider's metadata.
@@ -264,44 +274,54 @@ package struct TenantConfiguration: Sendable, Equatable {
         guard let authorization, let token else { return nil }
         var server = AuthorizationServer(
             preset: preset, authorizationEndpoint: authorization, tokenEndpoint: token,
-            revocationEndpoint: endpoints.revocation,
-            deviceAuthorizationEndpoint: endpoints.deviceAuthorization ?? endpoint(preset.paths.deviceAuthorization),
-            jwksURI: configuredKeys, issuer: issuer, announcesIssuerInResponses: false,
+            revocationEndpoint: endpoints.revocation ?? filled(preset.endpoints.revocation),
+            deviceAuthorizationEndpoint: endpoints.deviceAuthorization ?? filled(preset.endpoints.deviceAuthorization),
+            jwksURI: configuredKeys, issuer: effectiveIssuer, announcesIssuerInResponses: false,
             clientAuthentication: clientAuthentication ?? preset.clientAuthentication,
             pinnedCertificates: effectivePins,
             sessionEndingAnswers: preset.sessionEndingAnswers + sessionEndingAnswers,
             defaultLifetime: effectiveDefaultLifetime)
-        server.accountCreationEndpoint = endpoints.accountCreation ?? endpoint(preset.paths.accountCreation)
-        server.activationEndpoint = endpoints.activation ?? endpoint(preset.paths.activation)
-        server.logoutEndpoint = endpoints.logout ?? endpoint(preset.paths.logout)
-        server.challengeEndpoint = challengeEndpoint(issuer: issuer)
+        server.accountCreationEndpoint = endpoints.accountCreation ?? filled(preset.endpoints.accountCreation)
+        server.activationEndpoint = endpoints.activation ?? filled(preset.endpoints.activation)
+        server.logoutEndpoint = endpoints.logout ?? filled(preset.endpoints.logout)
+        server.challengeEndpoint = challengeEndpoint(issuer: effectiveIssuer)
+        complete(&server)
+        return server
+    }
+
+    /// Gives a server what only the configuration says of it.
+    func complete(_ server: inout AuthorizationServer) {
+        server.refreshEndpoint = endpoints.refresh ?? (endpoints.token == nil ? filled(preset.endpoints.refresh) : nil)
         server.requestHeaders = requestHeaders
         server.repeatsClientID = repeatsClientID ?? preset.repeatsClientID
         server.schedule = schedule
-        return server
+        server.shape = preset.shape.replaced(by: requests)
+        server.tokenUse = tokenUse ?? .user
     }
 
     /// Identifies the provider within this process, even before its metadata is known: tenants whose requests go to one place
     /// have the same name.
     var providerName: String {
-        configuredServer?.origin ?? issuer ?? preset.name
+        configuredServer?.origin ?? effectiveIssuer ?? preset.name
     }
 
-    /// The tenant's own base URI of the service that the path is below; nil for the preset's.
-    private func base(_ path: ProviderPreset.EndpointPath?) -> String? {
-        switch path?.base {
+    /// The tenant's own base URI that the address is below; nil for the preset's.
+    private func ownBase(_ template: AddressTemplate?) -> String? {
+        switch template?.base {
         case .loginService?: loginServiceBaseURI
         case .authService?: authServiceBaseURI
         case nil: nil
         }
     }
 
-    /// Joins base URI and path with exactly one slash.
-    private func endpoint(_ path: ProviderPreset.EndpointPath?) -> String? {
-        guard let path else { return nil }
-        let presetBase = path.base == .loginService ? preset.loginServiceBaseURI : preset.authServiceBaseURI
-        return (base(path) ?? presetBase).map {
-            WireText($0).ends(with: "/") ? $0 + path.path : "\($0)/\(path.path)"
+    /// An address of the preset with the tenant's values; nil where the preset has none, and where a value is missing.
+    private func filled(_ template: AddressTemplate?) -> String? {
+        template?.filled { name in
+            switch AddressTemplate.Base(name) {
+            case .loginService?: loginServiceBaseURI ?? preset.loginServiceBaseURI
+            case .authService?: authServiceBaseURI ?? preset.authServiceBaseURI
+            case nil: parameters[name]?.text ?? preset.parameters[name]?.usual
+            }
         }
     }
 }

@@ -13,8 +13,6 @@ package final class Tenant: Cacheable, Equatable {
     package let configuration: TenantConfiguration
     /// What the configuration means for `CredentialsPolicy`. Made once, since every read needs it.
     package let terms: CredentialsPolicy.Terms
-    /// The index of the configuration's preset in `ProviderPreset.all`.
-    package let presetNumber: Int
     /// Hashes the identities of the tenant's credentials.
     let hashing: CredentialsID.Hashing
 
@@ -23,7 +21,6 @@ package final class Tenant: Cacheable, Equatable {
         self.version = version
         self.configuration = configuration
         hashing = CredentialsID.Hashing(name)
-        presetNumber = ProviderPreset.all.firstIndex { $0.name == configuration.preset.name } ?? 0
         terms = CredentialsPolicy.Terms(
             client: configuration.client.fingerprint,
             canObtainClientCredentials: configuration.obtainsClientCredentials,
@@ -139,13 +136,25 @@ package final class TenantDirectory: Sendable {
         changed.withLock { _ = $0.setNewest((), forKey: name) }
     }
 
-    /// Replaces the whole configuration. Returns the tenant, and whether it is new.
+    /// A tenant that was written.
+    package struct Written: Sendable {
+        package let tenant: Tenant
+        /// What was replaced; nil for a new tenant, and for a configuration that this build cannot read.
+        package let previous: TenantConfiguration?
+        package let isNew: Bool
+    }
+
+    /// Replaces the whole configuration.
+    /// - Parameter make: makes the configuration from the one that it replaces; nil where there is none that can be read. May be
+    ///   called more than once.
     package func put(
-        _ name: TenantName, _ configuration: TenantConfiguration
-    ) async throws(BrokerError) -> (tenant: Tenant, isNew: Bool) {
+        _ name: TenantName, _ make: @Sendable (TenantConfiguration?) -> TenantConfiguration
+    ) async throws(BrokerError) -> Written {
         do throws(StoreError) {
             return try await retryingConflicts { () async throws(StoreError) in
                 let current = try await self.vault.read(RecordID(.tenant, name))
+                let previous = current.flatMap { TenantConfiguration(decoding: $0.content.revealedBytes) }
+                let configuration = make(previous)
                 let version =
                     current.map { self.versions.next(after: $0.version, at: self.time.now) }
                     ?? self.versions.first(at: self.time.now)
@@ -161,7 +170,7 @@ package final class TenantDirectory: Sendable {
                 self.cache.put(name, tenant, ticket)
                 _ = self.changed.withLock { $0.removeValue(forKey: name) }
                 self.onPut(tenant)
-                return (tenant, current == nil)
+                return Written(tenant: tenant, previous: previous, isNew: current == nil)
             }
         } catch {
             // The store may have carried out the write although its answer was lost.

@@ -1,4 +1,4 @@
-// Files of the package's top folder, carried inside the binary.
+// Files of the package, carried inside the binary.
 #ifndef TOKEN_BROKER_CRESOURCES_H
 #define TOKEN_BROKER_CRESOURCES_H
 
@@ -7,5 +7,16 @@
 /// The bytes of openapi.yaml.
 const unsigned char *cresources_openapi(void);
 size_t cresources_openapi_size(void);
+
+/// The bytes of the profile of one provider, and its name.
+struct cresources_profile {
+  const char *name;
+  const unsigned char *bytes;
+  size_t size;
+};
+
+/// All profiles, ordered by name.
+const struct cresources_profile *cresources_profiles(void);
+size_t cresources_profile_count(void);
 
 #endif

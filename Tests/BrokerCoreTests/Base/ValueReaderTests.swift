@@ -1,6 +1,7 @@
 internal import BrokerCore
 internal import ExternalText
-internal import Testing
+internal import OAuth
+import Testing
 
 @Suite struct `Reading values that are text` {
     private enum Colour: String, CaseIterable {

@@ -25,8 +25,12 @@ enum DocumentReaders {
     static func readAnswer(_ bytes: [UInt8]) {
         let now = Timestamp(seconds: 1_700_000_000)
         let sent = SentSecrets([Array("a-secret-of-the-request".utf8)])
-        for prefers in [false, true] {
-            guard let answer = TokenResponse(body: bytes, askedAt: now, prefersTokenExpiry: prefers) else { continue }
+        for name in ["oidc", "duckduckgo", "slack", "github", "instagram"] as [WireText] {
+            let profile = ProviderPreset.shipped(name)
+            _ = profile.answers.meaning(ofAnswer: bytes, status: 200)
+            guard let answer = TokenResponse(body: bytes, askedAt: now, from: profile, isForm: name == "github") else {
+                continue
+            }
             require(!answer.accessToken.revealedBytes.isEmpty, "an access token is empty")
             require(
                 answer.expires.map { $0 <= .latest } ?? true, "a token expires at \(String(describing: answer.expires))"

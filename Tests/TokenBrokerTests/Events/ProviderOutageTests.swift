@@ -151,7 +151,7 @@ internal import TokenBroker
         await Self.leave(20, broker)
         await gate.arrivals()
         // The store holds the event, and nothing else.
-        #expect(broker.broker.core.providers.circuitCounts.map(\.open).reduce(0, +) == 1)
+        #expect(broker.broker.core.providers.circuitCounts.map(\.count.open).reduce(0, +) == 1)
         await Self.leave(1, broker)
         gate.open()
         await Self.settle(broker)

@@ -44,8 +44,7 @@ internal import TokenBroker
     }
 
     private static func count(_ broker: BrokerHarness) -> ProviderCircuits.Count {
-        let index = ProviderPreset.all.firstIndex { $0.name == "oidc" }
-        return index.map { broker.broker.core.providers.circuitCounts[$0] } ?? ProviderCircuits.Count()
+        broker.broker.core.providers.circuitCounts.first { $0.provider == "oidc" }?.count ?? ProviderCircuits.Count()
     }
 
     private static func token(_ text: String = "new") -> ScriptedTransport.Step {

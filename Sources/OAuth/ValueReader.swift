@@ -1,5 +1,4 @@
 package import ExternalText
-package import OAuth
 
 /// Reads values from outside by name and notes what is wrong with them, so that a caller is told all faults at once.
 ///

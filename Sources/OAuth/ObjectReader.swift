@@ -7,8 +7,8 @@ package struct ObjectReader: ValueReader {
     private let members: [WireText: JSONValue]
     private let pointer: String
     private var known: Set<WireText> = []
-    private var faults = FaultList()
-    var faultCount: Int { faults.count }
+    package private(set) var faults = FaultList()
+    package var faultCount: Int { faults.count }
 
     package init(_ value: JSONValue, at pointer: String = "") {
         self.pointer = pointer
@@ -161,6 +161,31 @@ package struct ObjectReader: ValueReader {
         return results
     }
 
+    /// A text, or a list of texts, each checked by `check`, which returns what is wrong or nil.
+    package mutating func stringOrStrings(_ name: WireText, check: (WireText) -> String?) -> [WireText]? {
+        guard case .string(let text)? = members[name] else { return strings(name, allowsEmpty: false, atMost: 8, check: check) }
+        known.insert(name)
+        if let wrong = check(text) { note(name, wrong) }
+        return [text]
+    }
+
+    /// An object whose members are all objects, each read by `body`.
+    package mutating func objectMap<T>(
+        _ name: WireText, atMost limit: Int, _ body: (inout ObjectReader) -> T
+    ) -> [WireText: T]? {
+        guard let value = take(name) else { return nil }
+        guard case .object(let members) = value else { return fail(name, "must be an object of objects") }
+        if members.count > limit { return fail(name, "must not have more than \(limit) members") }
+        var map: [WireText: T] = [:]
+        for (key, member) in members.sorted(by: { $0.key < $1.key }) {
+            var inner = ObjectReader(member, at: path(name) + "/" + JSONValue.pointerToken(key))
+            map[key] = body(&inner)
+            inner.refuseUnknown()
+            faults.add(inner.faults)
+        }
+        return map
+    }
+
     /// An object whose members are all texts.
     package mutating func stringMap(_ name: WireText, atMost limit: Int = 50) -> [WireText: WireText]? {
         guard let value = take(name) else { return nil }
@@ -193,13 +218,8 @@ package struct ObjectReader: ValueReader {
         faults.add(.init(pointer, detail))
     }
 
-    /// Throws `invalid_request` with every fault found, unknown members among them.
-    package mutating func finish() throws(BrokerError) {
-        refuseUnknown()
-        try faults.check(in: "The body") { $0.pointer.isEmpty ? "The body" : $0.pointer }
-    }
-
-    private mutating func refuseUnknown() {
+    /// Notes each member that was not read.
+    package mutating func refuseUnknown() {
         for name in members.keys.filter({ !known.contains($0) }).sorted() {
             note(name, "is not a known member")
         }

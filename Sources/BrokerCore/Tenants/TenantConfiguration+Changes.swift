@@ -1,0 +1,110 @@
+internal import ExternalText
+internal import JSON
+package import OAuth
+
+/// What a new configuration keeps of the one before, and what an operator is told of it.
+extension TenantConfiguration {
+    /// This configuration with the secret of the one that it replaces, where it names none and its requests go to the same place.
+    package func keepingSecret(of previous: TenantConfiguration?) -> TenantConfiguration {
+        guard let previous, let secret = previous.client.clientSecret, client.clientSecret == nil,
+            sendsSecret(like: previous)
+        else { return self }
+        var copy = self
+        copy.client = ClientConfiguration(
+            clientID: client.clientID, clientSecret: secret, clientUniqueKey: client.clientUniqueKey, scopes: client.scopes)
+        return copy
+    }
+
+    /// Whether the secret of the other configuration goes where that one would send it.
+    private func sendsSecret(like other: TenantConfiguration) -> Bool {
+        preset == other.preset && effectiveIssuer == other.effectiveIssuer
+            && configuredServer?.tokenEndpoint == other.configuredServer?.tokenEndpoint
+            && endpoints.token == other.endpoints.token && endpoints.refresh == other.endpoints.refresh
+            && endpoints.revocation == other.endpoints.revocation
+    }
+
+    /// The members that `previous` has and this configuration has not, `endpoints.token` for a member of a member, in their order.
+    package func dropped(from previous: TenantConfiguration) -> [String] {
+        Self.dropped(Self.members(previous), Self.members(self), "")
+    }
+
+    private static func members(_ configuration: TenantConfiguration) -> [WireText: JSONValue] {
+        (try? JSONValue(parsing: configuration.encoded))?.object ?? [:]
+    }
+
+    private static func dropped(
+        _ before: [WireText: JSONValue], _ now: [WireText: JSONValue], _ prefix: String
+    ) -> [String] {
+        before.sorted { $0.key < $1.key }.flatMap { name, value -> [String] in
+            switch (value, now[name]) {
+            // An empty list is written, too.
+            case (.array(let list), .array(let other)?) where other.isEmpty && !list.isEmpty: [prefix + name.text]
+            case (.object(let members), .object(let others)?): dropped(members, others, prefix + name.text + ".")
+            case (_, nil): [prefix + name.text]
+            default: []
+            }
+        }
+    }
+
+    /// What may surprise the operator of a tenant.
+    package struct Warning: Sendable {
+        package enum Code: String, Sendable, CaseIterable {
+            /// Logins bring no refresh token: users have to log in again when their token ends.
+            case noRefreshToken = "no_refresh_token"
+            /// A setting of the app at the provider decides whether they do.
+            case refreshTokenBySetting = "refresh_token_by_setting"
+            /// Tokens do not end, so that a stolen one is good until it is revoked.
+            case tokenNeverExpires = "token_never_expires"
+            /// Everything ends at a fixed time after the login.
+            case consentEnds = "consent_ends"
+            /// The provider has announced a change.
+            case providerChanges = "provider_changes"
+        }
+
+        package let code: Code
+        package let detail: String
+    }
+
+    package func warnings(at now: Timestamp) -> [Warning] {
+        var warnings: [Warning] = []
+        func warn(_ code: Warning.Code, _ detail: String) { warnings.append(Warning(code: code, detail: detail)) }
+        let (lives, provider) = (preset.lives, preset.title ?? "The provider")
+        let neverEnds = effectiveDefaultLifetime == .unlimited
+        switch lives.refreshTokens {
+        case .never? where !neverEnds:
+            warn(.noRefreshToken, "\(provider) grants no refresh tokens: users have to log in again when their tokens end.")
+        case .withScope?:
+            if let scope = lives.refreshTokenScope, !client.scopes.values.contains(scope.text),
+                !requests.userScopes.values.contains(scope.text)
+            {
+                warn(
+                    .noRefreshToken,
+                    "\(provider) grants refresh tokens only for the scope \(scope.text), which is not among the scopes: add it, or "
+                        + "users have to log in again when their tokens end.")
+            }
+        case .bySetting?:
+            warn(
+                .refreshTokenBySetting,
+                "A setting of the app at \(preset.title ?? "the provider") decides whether tokens end and can be renewed: see the "
+                    + "notes of GET /providers/\(preset.name).")
+        case .always?, .never?, nil: break
+        }
+        if neverEnds, preset.name != "static" {
+            warn(
+                .tokenNeverExpires,
+                "Tokens for which the provider names no end are served until it refuses them: a stolen one is good until it is "
+                    + "revoked.")
+        }
+        if let consent = lives.consent {
+            warn(
+                .consentEnds,
+                "\(provider) ends what a user has consented to after \(consent.components.seconds / 86_400) days, whatever is "
+                    + "refreshed: users have to log in again then.")
+        }
+        let today = String(now.description.prefix(10))
+        for change in preset.guide.changes where change.date >= today {
+            warn(.providerChanges, "From \(change.date) on: \(change.what)")
+        }
+        return warnings
+    }
+}

@@ -1,0 +1,101 @@
+package import ExternalText
+
+extension ProviderPreset {
+    /// What people read of a profile.
+    package struct Guide: Sendable {
+        /// The provider's own page about its OAuth.
+        package let documentation: String
+        /// The page at which a developer registers an app; nil where there is none.
+        package let registration: String?
+        /// The day on which the facts were checked, as 2026-11-29.
+        package let asOf: String
+        /// What a tenant must bring: its members, and `endpoints.token` or `parameters.subdomain` for members of members.
+        package let required: [WireText]
+        package let notes: [String]
+        /// What the provider has announced, the earliest first.
+        package let changes: [Change]
+
+        init(_ reader: inout ObjectReader) {
+            documentation = reader.requiredString("documentation")?.text ?? ""
+            registration = reader.string("registration")?.text
+            asOf = reader.requiredString("as_of", limit: 10)?.text ?? ""
+            required =
+                reader.strings("required") { name in
+                    Self.isRequirable(name)
+                        ? nil
+                        : "must be client_id, client_secret, issuer, scopes, endpoints.authorization, endpoints.token or "
+                            + "parameters.NAME"
+                } ?? []
+            notes = reader.strings("notes")?.map(\.text) ?? []
+            changes = reader.objects("changes", atMost: 32) { Change(&$0) } ?? []
+        }
+
+        private static func isRequirable(_ name: WireText) -> Bool {
+            switch name {
+            case "client_id", "client_secret", "issuer", "scopes", "endpoints.authorization", "endpoints.token": true
+            default: name.starts(with: "parameters.")
+            }
+        }
+    }
+
+    /// A change that a provider has announced.
+    package struct Change: Sendable {
+        /// A day, as 2027-02-16.
+        package let date: String
+        package let what: String
+
+        init?(_ reader: inout ObjectReader) {
+            let (date, what) = (reader.requiredString("date", limit: 10), reader.requiredString("what"))
+            reader.passOver("set")
+            guard let date, what != nil else { return nil }
+            (self.date, self.what) = (date.text, what?.text ?? "")
+        }
+    }
+
+    /// A part of addresses that a tenant brings.
+    package struct AddressParameter: Sendable {
+        package let description: String
+        package let example: String
+        /// What holds where a tenant names none; nil where it has to.
+        package let usual: String?
+
+        static func read(_ reader: inout ObjectReader) -> [WireText: AddressParameter] {
+            reader.objectMap("parameters", atMost: 16) { reader in
+                AddressParameter(
+                    description: reader.requiredString("description")?.text ?? "",
+                    example: reader.requiredString("example")?.text ?? "", usual: reader.string("default")?.text)
+            } ?? [:]
+        }
+    }
+
+    /// When the grants of a provider end, whatever a broker does. Nil for what is not known.
+    package struct GrantLives: Sendable {
+        /// Whether a login brings a refresh token.
+        package enum RefreshTokens: String, Sendable, CaseIterable {
+            case always
+            case never
+            case withScope = "with_scope"
+            /// A setting of the app at the provider decides.
+            case bySetting = "by_setting"
+        }
+
+        package let refreshTokens: RefreshTokens?
+        /// The scope without which a login brings none.
+        package let refreshTokenScope: WireText?
+        /// How long a refresh token lives that is not used.
+        package let refreshToken: Duration?
+        /// Whether a use does not begin that time again.
+        package let isFixed: Bool
+        /// From the login until everything ends.
+        package let consent: Duration?
+
+        init(_ reader: inout ObjectReader) {
+            let range = TokenLifetime.seconds
+            refreshTokens = reader.choice("refresh_tokens", RefreshTokens.self)
+            refreshTokenScope = reader.string("refresh_token_scope")
+            refreshToken = ProviderPreset.seconds(&reader, "refresh_token_lifetime", in: range)
+            isFixed = reader.bool("refresh_token_lifetime_is_fixed") ?? false
+            consent = ProviderPreset.seconds(&reader, "consent_lifetime", in: range)
+        }
+    }
+}

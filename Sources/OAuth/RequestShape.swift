@@ -1,0 +1,142 @@
+package import ExternalText
+package import HTTPCodec
+
+/// Whether a login is protected by RFC 7636.
+package enum PKCEUse: String, Sendable, CaseIterable {
+    case required
+    /// As `required`, as long as the provider's metadata do not deny it.
+    case allowed
+    /// The provider refuses its parameters, or takes them for a statement that the client is a public one.
+    case forbidden
+}
+
+/// What the requests to a provider have beside what the RFCs say. Immutable; an object, so that each call passes one reference on.
+package final class RequestShape: Sendable {
+    /// What a tenant says of it. A member that is nil or empty means what the profile says.
+    package struct Own: Sendable, Equatable {
+        package var pkce: PKCEUse?
+        package var authorizeParameters: [WireText: WireText] = [:]
+        package var tokenParameters: [WireText: WireText] = [:]
+        package var refreshParameters: [WireText: WireText] = [:]
+        /// Scopes of the other kind, for a provider that has two.
+        package var userScopes: ScopeSet = .empty
+
+        package init() {}
+    }
+
+    /// Sent with each authorization request, in the order of their names.
+    package let authorizeParameters: [FormEncoding.Pair]
+    /// Sent with each exchange of a code.
+    package let tokenParameters: [FormEncoding.Pair]
+    /// Sent with each refresh.
+    package let refreshParameters: [FormEncoding.Pair]
+    /// Sent with each request to the token endpoint.
+    package let tokenHeaders: RequestHeaders
+    /// The provider's names of parameters, by the names of RFC 6749. Usually empty.
+    package let names: [WireText: WireText]
+    package let scopeSeparator: String
+    package let pkce: PKCEUse
+    /// The parameter for scopes of the other kind; nil where the provider has one kind.
+    package let userScopeParameter: WireText?
+    package let userScopes: ScopeSet
+    /// The name of the code in the callback.
+    package let codeName: WireText
+
+    init(_ reader: inout ObjectReader) {
+        authorizeParameters = Self.pairs(Self.parameters(&reader, "authorize_parameters"))
+        tokenParameters = Self.pairs(Self.parameters(&reader, "token_parameters"))
+        refreshParameters = Self.pairs(Self.parameters(&reader, "refresh_parameters"))
+        let headers = reader.stringMap("token_headers", atMost: RequestHeaders.most) ?? [:]
+        for (name, value) in headers {
+            if let fault = RequestHeaders.fault(name, value) { reader.note("token_headers", member: name, fault) }
+        }
+        tokenHeaders = RequestHeaders(headers)
+        names = reader.stringMap("parameter_names", atMost: 16) ?? [:]
+        for name in names.keys where !Self.renamable.contains(name) {
+            reader.note("parameter_names", member: name, "is not a parameter that has another name")
+        }
+        let separator = reader.string("scope_separator")
+        if let separator, separator != " ", separator != "," {
+            reader.note("scope_separator", "must be a space or a comma")
+        }
+        scopeSeparator = separator?.text ?? " "
+        pkce = reader.choice("pkce", PKCEUse.self) ?? .required
+        userScopeParameter = reader.string("user_scope_parameter")
+        userScopes = .empty
+        codeName = reader.string("callback_parameter") ?? "code"
+    }
+
+    private init(_ shape: RequestShape, _ own: Own) {
+        authorizeParameters = Self.merged(shape.authorizeParameters, own.authorizeParameters)
+        tokenParameters = Self.merged(shape.tokenParameters, own.tokenParameters)
+        refreshParameters = Self.merged(shape.refreshParameters, own.refreshParameters)
+        tokenHeaders = shape.tokenHeaders
+        names = shape.names
+        scopeSeparator = shape.scopeSeparator
+        pkce = own.pkce ?? shape.pkce
+        userScopeParameter = shape.userScopeParameter
+        userScopes = own.userScopes
+        codeName = shape.codeName
+    }
+
+    /// This shape with what a tenant says.
+    package func replaced(by own: Own) -> RequestShape { own == Own() ? self : RequestShape(self, own) }
+
+    package func scope(_ scopes: ScopeSet) -> String { scopes.values.joined(separator: scopeSeparator) }
+
+    /// The parameters by the provider's names.
+    func named(_ pairs: [FormEncoding.Pair]) -> [FormEncoding.Pair] {
+        names.isEmpty ? pairs : pairs.map { .init(names[$0.name] ?? $0.name, $0.value) }
+    }
+
+    private static func pairs(_ parameters: [WireText: WireText]) -> [FormEncoding.Pair] {
+        parameters.sorted { $0.key < $1.key }.map { .init($0.key, $0.value) }
+    }
+
+    private static func merged(
+        _ pairs: [FormEncoding.Pair], _ own: [WireText: WireText]
+    ) -> [FormEncoding.Pair] {
+        if own.isEmpty { return pairs }
+        return Self.pairs(Dictionary(pairs.map { ($0.name, $0.value) }, uniquingKeysWith: { $1 }).merging(own) { $1 })
+    }
+
+    // MARK: Parameters that are configured
+
+    private static let renamable: Set<WireText> = [
+        "client_id", "client_secret", "redirect_uri", "scope", "code", "refresh_token", "code_verifier", "grant_type",
+        "response_type", "state",
+    ]
+
+    /// What the broker writes itself, and what would have it ask for something else than it reads.
+    private static let reserved: Set<WireText> = [
+        "response_type", "redirect_uri", "client_id", "client_secret", "client_assertion", "client_assertion_type", "scope",
+        "code_challenge_method", "code_challenge", "code_verifier", "code", "state", "nonce", "grant_type", "refresh_token",
+        "device_code", "response_mode", "request", "request_uri", "dpop_jkt", "client_unique_key",
+    ]
+
+    /// Reads parameters that are sent with each request of a kind, and notes those that may not be.
+    package static func parameters(_ reader: inout ObjectReader, _ member: WireText) -> [WireText: WireText] {
+        let parameters = reader.stringMap(member) ?? [:]
+        for (name, value) in parameters {
+            if reserved.contains(name) {
+                reader.note(member, member: name, "is a parameter that the broker writes itself, or that it never sends")
+            } else if !AuthorizationRequest.isCustomParameterName(name) {
+                reader.note(member, member: name, "must have a name of 1 to 64 letters, digits, - and _")
+            } else if value.count > 1024 {
+                reader.note(member, member: name, "must not be longer than 1024 bytes")
+            }
+        }
+        return parameters
+    }
+}
+
+extension RequestShape: Equatable {
+    package static func == (left: RequestShape, right: RequestShape) -> Bool {
+        left === right
+            || left.authorizeParameters == right.authorizeParameters && left.tokenParameters == right.tokenParameters
+                && left.refreshParameters == right.refreshParameters && left.tokenHeaders == right.tokenHeaders
+                && left.names == right.names && left.scopeSeparator == right.scopeSeparator && left.pkce == right.pkce
+                && left.userScopeParameter == right.userScopeParameter && left.userScopes == right.userScopes
+                && left.codeName == right.codeName
+    }
+}
