@@ -135,7 +135,7 @@ let package = Package(
             path: "Tests/Support",
             exclude: [
                 "chromium", "glewlwyd", "openapi/contract.py", "openapi/fuzz", "openapi/fuzz.toml",
-                "openapi/fuzz_apps.py", "openapi/requirements.txt",
+                "openapi/fuzz_apps.py", "openapi/requirements.txt", "servers",
             ], swiftSettings: strict),
         // Whole replicas in a simulated world: a program of its own, since it takes over Swift's runtime.
         .target(name: "CSimulation", path: "Tests/Simulation/CSimulation"),

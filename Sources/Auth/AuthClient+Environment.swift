@@ -36,8 +36,7 @@ extension AuthClient {
     ) async throws(BrokerError) -> Tenant {
         let tenants = opened.broker.tenants
         if let tenant = try await tenants.tenant(name), tenant.configuration == configuration { return tenant }
-        let configuration = configuration
-        return try await tenants.put(name) { _ in configuration }.tenant
+        return try await tenants.put(name, configuration).tenant
     }
 
     /// A storage key may be any text, a tenant name may not. The name is therefore derived from a digest.

@@ -219,7 +219,7 @@ public final class AuthClient: Sendable {
         let given = JSONValue.object(members)
         try await run { opened, tenant throws(BrokerError) in
             var reader = ObjectReader(given)
-            let credentials = GivenCredentials(&reader)
+            let credentials = GivenCredentials(&reader, for: tenant.configuration)
             try reader.finish()
             let brought = try credentials.held(
                 refreshToken: refreshToken.map(SecretBytes.init(utf8:)), for: tenant,

@@ -2,6 +2,7 @@ package import BrokerCore
 internal import ExternalText
 package import HTTPCodec
 package import HTTPSClient
+internal import JSON
 internal import Synchronization
 
 /// A provider that is a script: each request gets the next answer, and is recorded. A request that the script does not
@@ -30,7 +31,7 @@ public final class ScriptedTransport: Sendable {
         package let method: Method
         package let fields: Fields
         package let form: [String: String]
-        /// The parameters of the form, or of the URL's query where there is no form, in their order.
+        /// The parameters of the form or of the JSON object, or of the URL's query where there is no form, in their order.
         package let parameters: [(name: String, value: String)]
         package let isPinned: Bool
         package let timeLimit: Duration?
@@ -73,7 +74,10 @@ public final class ScriptedTransport: Sendable {
 
 extension ScriptedTransport: ProviderTransport {
     package func send(_ request: ClientRequest) async throws(TransportError) -> ClientResponse {
-        let pairs = (try? FormEncoding.decode(WireText(request.body))) ?? []
+        let members = request.body.first == UInt8(ascii: "{") ? (try? JSONValue(parsing: request.body))?.object : nil
+        let pairs =
+            members.map { $0.compactMap { name, value in value.string.map { FormEncoding.Pair(name, $0) } } }
+            ?? (try? FormEncoding.decode(WireText(request.body))) ?? []
         let query = WireText(request.url.pathAndQuery).split(at: "?", limit: 2).dropFirst().first ?? ""
         let parameters = request.body.isEmpty ? (try? FormEncoding.decode(query)) ?? [] : pairs
         let seen = Seen(

@@ -9,6 +9,7 @@ package struct Method: Hashable, Sendable, CustomStringConvertible {
     package static let head = Method("HEAD")
     package static let post = Method("POST")
     package static let put = Method("PUT")
+    package static let patch = Method("PATCH")
     package static let delete = Method("DELETE")
     package static let options = Method("OPTIONS")
 

@@ -23,6 +23,7 @@ package struct Status: Hashable, Sendable, CustomStringConvertible {
     package static let requestTimeout = Status(408)
     package static let conflict = Status(409)
     package static let gone = Status(410)
+    package static let preconditionFailed = Status(412)
     package static let contentTooLarge = Status(413)
     package static let uriTooLong = Status(414)
     package static let unsupportedMediaType = Status(415)

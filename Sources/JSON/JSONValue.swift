@@ -69,6 +69,17 @@ extension JSONValue {
     /// The member of an object; nil when it is missing or the value is not an object.
     package subscript(_ member: WireText) -> JSONValue? { object?[member] }
 
+    /// This value changed as a merge patch says (RFC 7396): a member that is null is removed, an object is merged, and anything
+    /// else is put in place.
+    package func merged(with patch: JSONValue) -> JSONValue {
+        guard case .object(let changes) = patch else { return patch }
+        var members = object ?? [:]
+        for (name, change) in changes {
+            members[name] = change == .null ? nil : (members[name] ?? .null).merged(with: change)
+        }
+        return .object(members)
+    }
+
     /// The most bytes of a name in a pointer. Names can be long, and pointers are read by people.
     private static let longestToken = 64
 

@@ -186,6 +186,17 @@ package struct ObjectReader: ValueReader {
         return map
     }
 
+    /// An object whose members are facts that are kept with credentials; see `Extra.bounded`.
+    package mutating func facts(_ name: WireText) -> [WireText: JSONValue] {
+        guard let value = take(name) else { return [:] }
+        guard case .object(let members) = value else { return fail(name, "must be an object") ?? [:] }
+        let facts = Extra.bounded(members.sorted { $0.key < $1.key }.map { ($0.key, $0.value) })
+        for key in members.keys.sorted() where facts[key] == nil {
+            note(name, member: key, "must be a text, a number or a truth value; all members have room for \(Extra.longest) bytes")
+        }
+        return facts
+    }
+
     /// An object whose members are all texts.
     package mutating func stringMap(_ name: WireText, atMost limit: Int = 50) -> [WireText: WireText]? {
         guard let value = take(name) else { return nil }

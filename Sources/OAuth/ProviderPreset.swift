@@ -198,6 +198,9 @@ package final class ProviderPreset: Sendable {
 
     /// The most that `token_request_limit` may say, in seconds.
     private static let longestTokenRequestSeconds: Int64 = 20
+    /// Whether users log in at the provider. False for keys that do not come by OAuth, which callers bring.
+    package var hasLogins: Bool { guide.required.contains("client_id") }
+
     /// The longest that any profile lets a token request take.
     package static let longestTokenRequest: Duration = .seconds(longestTokenRequestSeconds)
 }

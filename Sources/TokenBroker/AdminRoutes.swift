@@ -14,6 +14,7 @@ enum AdminRoutes {
     /// looks, and gets no token, no claims of a user and no secret.
     static let table: [(method: Method, path: String, roles: [AdminRole])] = [
         (.get, "/tenants", both), (.get, "/tenants/{tenant}", both), (.put, "/tenants/{tenant}", []),
+        (.patch, "/tenants/{tenant}", []),
         (.delete, "/tenants/{tenant}", []), (.post, "/tenants/{tenant}/check", [.operator]),
         (.get, "/tenants/{tenant}/api-keys", both), (.post, "/tenants/{tenant}/api-keys", []),
         (.get, "/tenants/{tenant}/api-keys/{id}", both), (.delete, "/tenants/{tenant}/api-keys/{id}", [.operator]),

@@ -52,6 +52,7 @@ struct CredentialsListRoutes {
         json.memberOrNull("user_id", listed.userID?.text)
         json.memberOrNull("expires", listed.expires?.description)
         json.member("refreshable", listed.isRefreshable)
+        ForeseenEnd.encode(listed.end, to: &json)
         json.memberOrNull("last_refresh", listed.lastRefresh?.description)
         if let failure = listed.lastError {
             json.name("last_error")

@@ -142,13 +142,13 @@ struct CredentialsRoutes {
 
     private func put(_ call: Call) async throws(BrokerError) -> Response {
         try call.refuseQuery()
+        let tenant = try await broker.tenant(of: call)
         let (storageKey, refreshToken, given) = try await call.body { body in
             (
                 body.storageKey(), (body.string("refresh_token", limit: 65_536)?.text).map(SecretBytes.init(utf8:)),
-                body.requiredObject("credentials", GivenCredentials.init)
+                body.requiredObject("credentials") { GivenCredentials(&$0, for: tenant.configuration) }
             )
         }
-        let tenant = try await broker.tenant(of: call)
         try call.authorize(try storageKey.writable())
         try broker.rateLimits.spend(.writes, call.caller)
         let providers = broker.core.providers.servers.acceptedProviders(of: tenant)
@@ -247,6 +247,7 @@ struct CredentialsRoutes {
             json.member("level", (held?.level ?? .basic).rawValue)
             json.memberOrNull("expires", held?.expiry?.description)
             json.member("refreshable", held?.refreshToken != nil)
+            ForeseenEnd.encode(tenant.configuration.end(of: record), to: &json)
             json.memberIfPresent("state", state?.rawValue)
             // The differences that an upgrade would remove. They stay if the provider has no upgrade grant, or if
             // another provider is configured now.

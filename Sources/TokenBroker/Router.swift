@@ -135,8 +135,8 @@ struct Route: Sendable {
         self.allowsHead = allowsHead
         self.handle = handle
         roles = AdminRoutes.roles(method, path)
-        let readsContent = checksContent && (method == .post || method == .put)
-        contentType = readsContent ? access == .open ? .form : .json : nil
+        let readsContent = checksContent && (method == .post || method == .put || method == .patch)
+        contentType = !readsContent ? nil : access == .open ? .form : method == .patch ? .mergePatch : .json
     }
 
     /// The longest content of a request, in bytes; nil for the server's limit.
@@ -239,7 +239,7 @@ struct Call: Sendable {
         _ read: @Sendable (JSONValue) throws(BrokerError) -> Value
     ) async throws(BrokerError) -> Value {
         if request.body.isEmpty { return try read(.object([:])) }
-        try ContentType.json.check(request.fields)
+        try (request.method == .patch ? ContentType.mergePatch : .json).check(request.fields)
         let body = request.body
         return try await InputReading.run(bytes: body.count) { () throws(BrokerError) in
             try read(try Self.parse(body))
@@ -268,14 +268,16 @@ struct Call: Sendable {
 /// The media type of the content that a route reads.
 enum ContentType: Sendable {
     case json
+    /// JSON, or a merge patch (RFC 7396).
+    case mergePatch
     case form
 
     /// - Throws: `unsupported_media_type`.
     func check(_ fields: Fields) throws(BrokerError) {
         switch self {
-        case .json:
+        case .json, .mergePatch:
             let types = fields.values("Content-Type")
-            guard types.count == 1, Self.isJSON(types[0]) else {
+            guard types.count == 1, isJSON(types[0]) else {
                 throw BrokerError(.unsupportedMediaType, "Send the body as Content-Type: application/json.")
             }
         case .form:
@@ -289,9 +291,10 @@ enum ContentType: Sendable {
         .unsupportedMediaType, "Send the response as Content-Type: application/x-www-form-urlencoded.")
 
     /// `application/json`, with `charset=utf-8` or no parameter at all.
-    private static func isJSON(_ value: WireText) -> Bool {
+    private func isJSON(_ value: WireText) -> Bool {
         if value == "application/json" { return true }
         let type = MediaType(value)
-        return type.name == "application/json" && type.parameters.allSatisfy { $0 == "charset=utf-8" }
+        let isNamed = type.name == "application/json" || self == .mergePatch && type.name == "application/merge-patch+json"
+        return isNamed && type.parameters.allSatisfy { $0 == "charset=utf-8" }
     }
 }

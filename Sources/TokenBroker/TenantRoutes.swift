@@ -19,6 +19,7 @@ struct TenantRoutes {
             Route(.get, "/tenants", .admin, list),
             Route(.get, "/tenants/{tenant}", .admin, get),
             Route(.put, "/tenants/{tenant}", .admin, put),
+            Route(.patch, "/tenants/{tenant}", .admin, patch),
             Route(.delete, "/tenants/{tenant}", .admin, delete),
             Route(.post, "/tenants/{tenant}/check", .admin, check),
         ]
@@ -61,10 +62,46 @@ struct TenantRoutes {
         let (configuration, namesSecret) = try await call.json { (json) throws(BrokerError) in
             (try TenantConfiguration(json, rules: targets), json["client_secret"] != nil)
         }
-        let written = try await broker.tenants.put(name) { previous in
-            namesSecret ? configuration : configuration.keepingSecret(of: previous)
+        let change = TenantDirectory.Change(isWanted: Self.condition(call)) { previous in
+            .success(namesSecret ? configuration : configuration.keepingSecret(of: previous))
         }
-        let tenant = written.tenant
+        return try await write(name, change)
+    }
+
+    /// RFC 7396: the members of the stored configuration, changed.
+    private func patch(_ call: Call) async throws(BrokerError) -> Response {
+        try call.refuseQuery()
+        guard let name = TenantName(call.parameters["tenant"] ?? "") else { throw BrokerError.noSuchTenant }
+        let targets = broker.settings.providerTargets
+        let patch = try await call.json { (json) throws(BrokerError) in json }
+        guard case .object = patch else { throw BrokerError(.invalidRequest, "The body must be an object.") }
+        let condition = Self.condition(call)
+        let change = TenantDirectory.Change(isWanted: condition) { previous in
+            guard let previous else { return .failure(.noSuchTenant) }
+            do throws(BrokerError) {
+                let stored = (try? JSONValue(parsing: previous.encoded)) ?? .object([:])
+                return .success(try TenantConfiguration(stored.merged(with: patch), rules: targets))
+            } catch {
+                return .failure(error)
+            }
+        }
+        return try await write(name, change)
+    }
+
+    /// What `If-Match` asks for (RFC 9110 §13.1.1).
+    private static func condition(_ call: Call) -> @Sendable (Int64?) -> Bool {
+        let tags = call.request.fields.list("If-Match")
+        if tags.isEmpty { return { _ in true } }
+        return { version in
+            guard let version else { return false }
+            let tag = WireText(CredentialsSnapshot.tag(version))
+            return tags.contains { $0 == "*" || $0 == tag }
+        }
+    }
+
+    private func write(_ name: TenantName, _ change: TenantDirectory.Change) async throws(BrokerError) -> Response {
+        let written = try await broker.tenants.put(name, change)
+        let (tenant, configuration) = (written.tenant, written.tenant.configuration)
         var fields: [LogField] = [.tenant(name), .provider(configuration.preset), .version(tenant.version)]
         if configuration.effectivePins.isEmpty, !configuration.preset.pinnedCertificates.isEmpty {
             fields.append(.outcome("certificate_pinning_disabled"))
@@ -72,14 +109,15 @@ struct TenantRoutes {
         } else {
             broker.log.info("tenant_configured", fields)
         }
-        return answer(written.isNew ? .created : .ok, tenant, dropped: written.previous.map { tenant.configuration.dropped(from: $0) })
+        return answer(
+            written.isNew ? .created : .ok, tenant, dropped: written.previous.map { configuration.dropped(from: $0) })
     }
 
     /// - Parameter dropped: the members that were set before, and are not now; nil for leaving that out.
     private func answer(_ status: Status, _ tenant: Tenant, dropped: [String]? = nil) -> Response {
         let warnings = tenant.configuration.warnings(at: broker.time.now)
         let redirectURI = broker.logins.redirectURI(of: tenant)
-        return .json(status) { json in
+        var response = Response.json(status) { json in
             Self.encode(tenant, to: &json)
             json.member("redirect_uri", redirectURI)
             if let dropped { json.member("dropped", dropped) }
@@ -93,6 +131,8 @@ struct TenantRoutes {
                 }
             }
         }
+        response.fields.append("ETag", CredentialsSnapshot.tag(tenant.version))
+        return response
     }
 
     private func delete(_ call: Call) async throws(BrokerError) -> Response {

@@ -113,8 +113,9 @@ import Testing
         #expect(held.grantedScopes.values == ["a", "b"])
     }
 
-    @Test func `a grant without a lifetime has the default lifetime`() {
-        #expect(granted().expires == Sample.now.advanced(by: .seconds(3600)))
+    @Test func `a grant without a lifetime has the default lifetime, and none where nothing can renew it`() {
+        #expect(granted(#","refresh_token":"r""#).expires == Sample.now.advanced(by: .seconds(3600)))
+        #expect(granted().expires == .never)
         #expect(granted(#","expires_in":0"#).expires == Sample.now)
     }
 

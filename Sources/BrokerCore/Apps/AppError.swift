@@ -63,7 +63,7 @@ package struct AppError: Error, Sendable, Equatable {
         case .internalError: self.init(.serverError, "The broker has failed.")
         case .invalidRequest, .conflict, .gone, .forbidden:
             self.init(.invalidRequest, Self.plain(error.detail))
-        case .notFound, .methodNotAllowed, .payloadTooLarge, .unsupportedMediaType:
+        case .notFound, .methodNotAllowed, .preconditionFailed, .payloadTooLarge, .unsupportedMediaType:
             self.init(
                 .invalidRequest, Self.plain(error.detail), status: error.code.status,
                 allowedMethods: error.allowedMethods)

@@ -27,6 +27,7 @@ package struct BrokerError: Error, Sendable, Equatable {
         case methodNotAllowed = "method_not_allowed"
         case conflict
         case gone
+        case preconditionFailed = "precondition_failed"
         case payloadTooLarge = "payload_too_large"
         case unsupportedMediaType = "unsupported_media_type"
         case tooManyRequests = "too_many_requests"
@@ -44,6 +45,7 @@ package struct BrokerError: Error, Sendable, Equatable {
             case .methodNotAllowed: .methodNotAllowed
             case .conflict: .conflict
             case .gone: .gone
+            case .preconditionFailed: .preconditionFailed
             case .payloadTooLarge: .contentTooLarge
             case .unsupportedMediaType: .unsupportedMediaType
             case .tooManyRequests: .tooManyRequests
@@ -77,6 +79,7 @@ package struct BrokerError: Error, Sendable, Equatable {
             case .methodNotAllowed: "Method not allowed"
             case .conflict: "Already done"
             case .gone: "No longer valid"
+            case .preconditionFailed: "Changed meanwhile"
             case .payloadTooLarge: "Content too large"
             case .unsupportedMediaType: "Unsupported media type"
             case .tooManyRequests: "Too many requests"

@@ -22,6 +22,8 @@ package struct ListedCredentials: Sendable {
     package let quarantinedUntil: Timestamp?
     /// The names of the members of the tenant's configuration that were different when the stored credentials were granted.
     package var differences: [String] = []
+    /// When the stored credentials end; nil where that is not known.
+    package var end: ForeseenEnd?
 }
 
 /// Selects the storage keys of a list.
@@ -308,6 +310,7 @@ package struct CredentialsList: Sendable {
             storageKey: storageKey, state: state ?? (held == nil ? .ended : .active), level: held?.level ?? .basic,
             userID: held?.userID, expires: held?.expiry, isRefreshable: held?.refreshToken != nil,
             lastRefresh: record.renewed, lastError: failure, session: record.session, quarantinedUntil: nil)
+        listed.end = tenant.configuration.end(of: record)
         listed.differences = held.map { servers.differences(of: $0, from: tenant) } ?? []
         return listed
     }

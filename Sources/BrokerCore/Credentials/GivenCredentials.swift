@@ -1,5 +1,6 @@
 package import Cryptography
 internal import ExternalText
+internal import JSON
 package import OAuth
 
 /// Credentials that a caller brings (TIDAL's Auth design, "setCredentials"): the members of an answer of `GET /credentials`, so
@@ -14,10 +15,15 @@ package struct GivenCredentials: Sendable {
     private let expires: Timestamp?
     private let expiresIn: Duration?
     private let token: WireText
+    private let extra: [WireText: JSONValue]
 
-    package init(_ body: inout ObjectReader) {
+    /// - Parameter configuration: of the tenant that they are brought to.
+    package init(_ body: inout ObjectReader, for configuration: TenantConfiguration) {
         level = body.choice("level", CredentialsLevel.self)
-        clientID = body.requiredString("client_id", limit: 512) ?? ""
+        clientID =
+            configuration.preset.hasLogins
+            ? body.requiredString("client_id", limit: 512) ?? ""
+            : body.string("client_id", limit: 512) ?? configuration.client.clientID
         requestedScopes = Self.scopes("requested_scopes", &body)
         clientUniqueKey = body.string("client_unique_key", limit: 512)
         grantedScopes = Self.scopes("granted_scopes", &body)
@@ -30,6 +36,7 @@ package struct GivenCredentials: Sendable {
         if let type = body.string("token_type"), !type.equalsIgnoringCase("bearer") {
             body.note("token_type", "must be Bearer")
         }
+        extra = body.facts("extra")
         // These members concern the broker that has answered, and not this one.
         for name: WireText in ["degraded", "session"] { body.passOver(name) }
         token = body.requiredString("token", limit: 65_536) ?? ""
@@ -56,7 +63,7 @@ package struct GivenCredentials: Sendable {
         for scopes in [requestedScopes, grantedScopes].compactMap({ $0 }) where !scopes.isSubset(of: client.scopes) {
             throw BrokerError(.illegalArgument, "The credentials have scopes that are not configured.")
         }
-        let level = level ?? (userID != nil || refreshToken != nil ? .user : .client)
+        let level = level ?? (userID != nil || refreshToken != nil || !tenant.configuration.preset.hasLogins ? .user : .client)
         if level == .basic {
             throw BrokerError(.illegalArgument, "Basic credentials hold no token; delete the credentials instead.")
         }
@@ -69,7 +76,7 @@ package struct GivenCredentials: Sendable {
         let lifetime =
             tenant.configuration.effectiveDefaultLifetime
             ?? .assumed(canBeRenewed: level == .client || refreshToken != nil)
-        return HeldCredentials(
+        var held = HeldCredentials(
             level: level, accessToken: SecretBytes(utf8: token.text), refreshToken: refreshToken,
             expires: known ?? lifetime.end(from: now),
             grantedScopes: grantedScopes ?? requestedScopes ?? client.scopes,
@@ -78,5 +85,7 @@ package struct GivenCredentials: Sendable {
                 clientID: clientID, scopes: requestedScopes ?? client.scopes, clientUniqueKey: clientUniqueKey,
                 clientSecretDigest: client.fingerprint.clientSecretDigest),
             grantedBy: provider)
+        if level == .user { held.extra = ExtraFacts(nil, extra) }
+        return held
     }
 }

@@ -4,9 +4,11 @@ package import OAuth
 
 /// What a new configuration keeps of the one before, and what an operator is told of it.
 extension TenantConfiguration {
-    /// This configuration with the secret of the one that it replaces, where it names none and its requests go to the same place.
+    /// This configuration with the secret of the one that it replaces, where it names none, the client is the same and its requests go
+    /// to the same place.
     package func keepingSecret(of previous: TenantConfiguration?) -> TenantConfiguration {
         guard let previous, let secret = previous.client.clientSecret, client.clientSecret == nil,
+            client.clientID == previous.client.clientID,
             sendsSecret(like: previous)
         else { return self }
         var copy = self
@@ -95,7 +97,7 @@ extension TenantConfiguration {
                 "Tokens for which the provider names no end are served until it refuses them: a stolen one is good until it is "
                     + "revoked.")
         }
-        if let consent = lives.consent {
+        if let consent = consentLifetime ?? lives.consent {
             warn(
                 .consentEnds,
                 "\(provider) ends what a user has consented to after \(consent.components.seconds / 86_400) days, whatever is "

@@ -15,7 +15,9 @@ extension TenantConfiguration {
     package init(_ json: JSONValue, rules: TargetPolicy, isStored: Bool = false) throws(BrokerError) {
         var reader = ObjectReader(json)
         let preset = Self.preset(&reader)
-        let clientID = reader.requiredString("client_id", limit: 512)
+        let clientID =
+            preset.hasLogins
+            ? reader.requiredString("client_id", limit: 512) : reader.string("client_id", limit: 512) ?? Self.staticClient
         let secret = reader.string("client_secret", limit: 4096)
         let uniqueKey = reader.string("client_unique_key", limit: 512)
         let scopes = reader.strings("scopes", atMost: ScopeSet.most, check: Self.scopeFault)
@@ -80,7 +82,7 @@ extension TenantConfiguration {
             hasUnusableAddresses = true
             reader.note("parameters", member: missing, "is required with this provider: " + preset.parameters[missing]!.description)
         }
-        if configuredServer == nil, effectiveIssuer == nil, !hasUnusableAddresses {
+        if configuredServer == nil, effectiveIssuer == nil, !hasUnusableAddresses, preset.hasLogins {
             reader.note(
                 "issuer", "is required with this provider, unless endpoints.authorization and endpoints.token are given"
             )
@@ -118,6 +120,8 @@ extension TenantConfiguration {
             reader.note("user_scopes", "is not used with this provider, which has one kind of scopes: use scopes")
         }
         tokenUse = reader.choice("token_use", AnswerShape.TokenUse.self)
+        refreshTokenLifetime = reader.integer("refresh_token_lifetime", in: TokenLifetime.seconds).map { .seconds($0) }
+        consentLifetime = reader.integer("consent_lifetime", in: TokenLifetime.seconds).map { .seconds($0) }
         retry = Self.retry(&reader)
         tokenVerification = reader.object("token_verification") { reader in
             TokenVerification(
@@ -144,6 +148,9 @@ extension TenantConfiguration {
         }
         try reader.finish()
     }
+
+    /// The client of a tenant whose keys do not come by OAuth, and that names none.
+    private static let staticClient: WireText = "static"
 
     private static func scopeFault(_ text: WireText) -> String? {
         ScopeSet([text]) == nil ? "must be one scope: visible ASCII without space, quote or backslash" : nil
@@ -378,6 +385,8 @@ extension TenantConfiguration {
         Self.encode(requests.refreshParameters, "refresh_parameters", to: &json)
         if !requests.userScopes.isEmpty { json.member("user_scopes", requests.userScopes.values) }
         json.memberIfPresent("token_use", tokenUse?.rawValue)
+        json.memberIfPresent("refresh_token_lifetime", refreshTokenLifetime?.components.seconds)
+        json.memberIfPresent("consent_lifetime", consentLifetime?.components.seconds)
         if let appToApp {
             json.name("app2app")
             json.object { json in

@@ -111,6 +111,10 @@ package struct TenantConfiguration: Sendable, Equatable {
     package var parameters: [WireText: WireText] = [:]
     /// What requests have beside what the preset says.
     package var requests = RequestShape.Own()
+    /// How long a refresh token lives that is not used; nil for what the preset says.
+    package var refreshTokenLifetime: Duration?
+    /// How long after a login everything ends; nil for what the preset says.
+    package var consentLifetime: Duration?
     /// Which of the tokens of an answer with two is used; nil for the user's.
     package var tokenUse: AnswerShape.TokenUse?
 

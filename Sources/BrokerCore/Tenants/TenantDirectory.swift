@@ -144,17 +144,50 @@ package final class TenantDirectory: Sendable {
         package let isNew: Bool
     }
 
+    /// How a tenant is written. An object, since it is passed through asynchronous calls.
+    package final class Change: Sendable {
+        /// Whether the tenant may be written that has this version now; nil where there is none.
+        let isWanted: @Sendable (Int64?) -> Bool
+        /// Makes the configuration from the one that it replaces; nil where there is none that this build can read.
+        let make: @Sendable (TenantConfiguration?) -> Result<TenantConfiguration, BrokerError>
+
+        package init(
+            isWanted: @escaping @Sendable (Int64?) -> Bool = { _ in true },
+            _ make: @escaping @Sendable (TenantConfiguration?) -> Result<TenantConfiguration, BrokerError>
+        ) {
+            self.isWanted = isWanted
+            self.make = make
+        }
+    }
+
     /// Replaces the whole configuration.
-    /// - Parameter make: makes the configuration from the one that it replaces; nil where there is none that can be read. May be
-    ///   called more than once.
     package func put(
-        _ name: TenantName, _ make: @Sendable (TenantConfiguration?) -> TenantConfiguration
+        _ name: TenantName, _ configuration: TenantConfiguration
     ) async throws(BrokerError) -> Written {
+        try await put(name, Change { _ in .success(configuration) })
+    }
+
+    /// Replaces the whole configuration by what the change makes of it; that may be asked more than once.
+    /// - Throws: `precondition_failed` for a tenant that is not wanted, and the change's error.
+    package func put(_ name: TenantName, _ change: Change) async throws(BrokerError) -> Written {
+        let result: Result<Written, BrokerError>
         do throws(StoreError) {
-            return try await retryingConflicts { () async throws(StoreError) in
+            result = try await retryingConflicts { () async throws(StoreError) in
                 let current = try await self.vault.read(RecordID(.tenant, name))
+                guard change.isWanted(current?.version) else {
+                    return .failure(
+                        BrokerError(
+                            .preconditionFailed,
+                            current == nil
+                                ? "There is no tenant with this name."
+                                : "The tenant was changed meanwhile: read it again, and send its new ETag."))
+                }
                 let previous = current.flatMap { TenantConfiguration(decoding: $0.content.revealedBytes) }
-                let configuration = make(previous)
+                let configuration: TenantConfiguration
+                switch change.make(previous) {
+                case .success(let made): configuration = made
+                case .failure(let error): return .failure(error)
+                }
                 let version =
                     current.map { self.versions.next(after: $0.version, at: self.time.now) }
                     ?? self.versions.first(at: self.time.now)
@@ -170,13 +203,14 @@ package final class TenantDirectory: Sendable {
                 self.cache.put(name, tenant, ticket)
                 _ = self.changed.withLock { $0.removeValue(forKey: name) }
                 self.onPut(tenant)
-                return Written(tenant: tenant, previous: previous, isNew: current == nil)
+                return .success(Written(tenant: tenant, previous: previous, isNew: current == nil))
             }
         } catch {
             // The store may have carried out the write although its answer was lost.
             cache.remove(name)
             throw BrokerError(error)
         }
+        return try result.get()
     }
 
     /// Removes the tenant with everything under it. Returns the version that its record had, also of one that cannot be opened; nil

@@ -249,7 +249,7 @@ final class World: @unchecked Sendable {
                     configuration.endpoints.token = "https://provider.example/token"
                     // An operator whose call fails tries again.
                     for _ in 0..<3 {
-                        if (try? await broker.tenants.put(name) { [configuration] _ in configuration }) != nil { break }
+                        if (try? await broker.tenants.put(name, configuration)) != nil { break }
                         guard (try? await broker.time.sleep(for: .seconds(1))) != nil else { return }
                     }
                 }

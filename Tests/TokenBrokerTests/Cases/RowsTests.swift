@@ -230,7 +230,7 @@ internal import TokenBroker
         let broker = try await BrokerHarness()
         await broker.makeTenant("t1", #"{"client_id": "c1", "client_secret": "s1", "scopes": ["a", "b"]}"#)
         await broker.logIn()
-        await broker.makeTenant("t1", #"{"client_id": "c1", "scopes": []}"#)
+        await broker.makeTenant("t1", #"{"client_id": "c1", "client_secret": null, "scopes": []}"#)
         let tenant = await broker.call(.get, "/tenants/t1").json
         #expect(tenant["scopes"] == .array([]))
         #expect(tenant["client_secret_set"] == .bool(false))

@@ -121,7 +121,8 @@ internal import TokenBroker
     }
 
     @Test(arguments: [
-        #"{"client_id": "c1"}"#, #"{"client_id": "c1", "client_secret": "s1", "client_credentials": "off"}"#,
+        #"{"client_id": "c1", "client_secret": null}"#,
+        #"{"client_id": "c1", "client_secret": "s1", "client_credentials": "off"}"#,
     ])
     func `client credentials serve only where the tenant has the level`(tenant: String) async throws {
         let broker = try await BrokerHarness()

@@ -41,15 +41,26 @@ internal import TokenBroker
             (#""default_lifetime": 315360000"#, "opaque", 315_360_000), (#""default_lifetime": 60"#, "jwt", 7200),
             (#""default_lifetime": "never""#, "jwt", 7200), (#""default_lifetime": null"#, "opaque", 3600),
         ] as [(String?, String, Int64)])
-    func `lives as its JWT says, else as the tenant says, else for an hour`(
+    func `lives as its JWT says, else as the tenant says, else for an hour where it can be renewed`(
         member: String?, kind: String, seconds: Int64
     ) async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant("t1", #"{"client_id": "c1"\#(member.map { ", " + $0 } ?? "")}"#)
         let token = kind == "jwt" ? Self.jwt(exp: broker.time.now.seconds + seconds) : "a1"
-        await broker.logIn(token: BrokerHarness.token(token, expiresIn: nil))
+        await broker.logIn(token: BrokerHarness.token(token, refresh: "r1", expiresIn: nil))
         let answer = await broker.get("min_ttl=0")
         #expect(answer.json["expires_in"]?.integer == seconds)
+    }
+
+    @Test func `lives until it is refused where nothing is known of it and nothing can renew it`() async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant("t1", #"{"client_id": "c1"}"#)
+        await broker.logIn(token: BrokerHarness.token("a1", expiresIn: nil))
+        broker.time.advance(by: .seconds(30 * 86_400))
+        Self.expectEndless(await broker.get(), "a1")
+        broker.transport.always(.json(200, BrokerHarness.token("never asked for")))
+        let refused = await broker.get("api_error_sub_status=11003")
+        #expect(refused.token == nil, "\(refused.text)")
     }
 
     /// What a provider sends as `expires_in` to a tenant whose tokens last for ever without it; nil for no end.

@@ -106,7 +106,10 @@ internal import TokenBroker
         .init(testDescription: "unsupported_grant_type", step: error(400, "unsupported_grant_type"), outcome: refused),
         .init(testDescription: "200 without a token", step: .json(200, "{}"), outcome: refused),
         .init(testDescription: "200 that is no JSON", step: .json(200, "<html>"), outcome: refused),
-        .init(testDescription: "200 with an error", step: error(200, "authorization_pending"), outcome: refused),
+        .init(testDescription: "200 with an error", step: error(200, "invalid_grant"), outcome: refused),
+        .init(
+            testDescription: "200 with access_denied", step: error(200, "access_denied"),
+            outcome: #"{"status":"failed","error":"authorization_error"}"#),
         .init(
             testDescription: "302", step: .json(302, "", fields: ["Location": "https://x.example/"]), outcome: refused),
     ]

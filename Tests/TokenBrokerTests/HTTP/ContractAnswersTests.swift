@@ -50,7 +50,7 @@ internal import TokenBroker
                 .replacing("{device_code}", with: String(repeating: "A", count: 43))
                 .replacing("{client_id}", with: "app")
                 .replacing("{session_id}", with: ContractApps.unknownSession).replacing("{key_id}", with: "unknown")
-                .replacing("{link}", with: "AAAA")
+                .replacing("{link}", with: "AAAA").replacing("{name}", with: "nobody")
                 .replacing("{id}", with: String(repeating: "0", count: 24)).replacing("{code}", with: "gone")
             var sample = Sample(method: Method(operation.method), target: target)
             switch "\(operation.method) \(operation.path)" {
@@ -61,6 +61,7 @@ internal import TokenBroker
                 sample.body = "grant_type=refresh_token&token=t"
                 sample.fields = ["Content-Type": "application/x-www-form-urlencoded"]
             case "PUT /tenants/{tenant}": sample.body = #"{"client_id": "c1"}"#
+            case "PATCH /tenants/{tenant}": sample.body = #"{"display_name": "Acme"}"#
             case "POST /tenants/{tenant}/check": sample.body = "{}"
             case "POST /tenants/{tenant}/api-keys/{id}/rotate": sample.body = #"{"overlap": 60}"#
             case "POST /tenants/{tenant}/api-keys": sample.body = #"{"name": "k", "permissions": ["login"]}"#
@@ -100,7 +101,7 @@ internal import TokenBroker
             if sample.method != .put || sample.target != "/tenants/t9" {
                 let answer = await recorder.call(
                     broker, sample.method, sample.target, tenant: "nobody", body: sample.body)
-                #expect(answer.status == 404 || sample.target == "/tenants")
+                #expect(answer.status == 404 || ["/tenants", "/providers"].contains { sample.target.hasPrefix($0) })
             }
         }
         for sample in Self.samples(broker) where sample.body != nil {
@@ -151,6 +152,10 @@ internal import TokenBroker
             await recorder.call(
                 broker, sample.method, sample.target, tenant: "t9", body: sample.body, fields: sample.fields)
         }
+        // What an API key may read without a tenant.
+        for target in ["/providers", "/providers/slack"] {
+            await recorder.call(broker, .get, target, key: "tb_" + String(repeating: "A", count: 43))
+        }
     }
 
     /// What the server refuses, and what no operation is there for.
@@ -186,6 +191,23 @@ internal import TokenBroker
     private func tenantsAndKeys() async throws {
         let broker = try await BrokerHarness()
         await recorder.call(broker, .put, "/tenants/t1", body: #"{"client_id": "c1"}"#)
+        await recorder.call(broker, .get, "/providers/slack")
+        await recorder.call(broker, .put, "/tenants/t1", body: #"{"client_id": "c1"}"#, fields: ["If-Match": #""1""#])
+        await recorder.call(broker, .patch, "/tenants/t1", body: "{}", fields: ["If-Match": #""1""#])
+        await recorder.call(
+            broker, .patch, "/tenants/t1", body: #"{"display_name": "Acme", "scopes": null}"#,
+            fields: ["Content-Type": "application/merge-patch+json"])
+        await recorder.call(
+            broker, .put, "/tenants/t3",
+            body: #"""
+                {"provider": "slack", "client_id": "c1", "client_secret": "s1", "pkce": "required",
+                 "authorize_parameters": {"team": "T1"}, "token_parameters": {"a": "b"}, "refresh_parameters": {"a": "b"},
+                 "scopes": ["chat:write"], "user_scopes": ["search:read"], "token_use": "user",
+                 "refresh_token_lifetime": 2592000, "consent_lifetime": 2592000}
+                """#)
+        await recorder.call(
+            broker, .put, "/tenants/t4",
+            body: #"{"provider": "zendesk", "client_id": "c1", "client_secret": "s1", "parameters": {"subdomain": "acme"}}"#)
         await recorder.call(
             broker, .put, "/tenants/t1",
             body: #"""

@@ -78,7 +78,7 @@ internal import TokenBroker
         return broker
     }
 
-    @Test(arguments: [#"{"client_id": "c2"}"#, #"{"client_id": "c1"}"#])
+    @Test(arguments: [#"{"client_id": "c2"}"#, #"{"client_id": "c1", "client_secret": null}"#])
     func `is not given out where the secret went: the next level is`(tenant: String) async throws {
         for query in ["", "policy=create_if_needed"] {
             let broker = try await Self.broker(then: tenant)

@@ -39,6 +39,16 @@ internal import TokenBroker
         }
     }
 
+    @Test func `an answer that says that it is a form is read as one`() async throws {
+        let broker = try await Self.broker()
+        broker.transport.enqueue(Unusable.form("access_token=a2&token_type=bearer&refresh_token=r2&expires_in=60").step)
+        #expect(await broker.get().token == "a2")
+        broker.time.advance(by: .seconds(61))
+        broker.transport.enqueue(.json(200, BrokerHarness.token("a3", refresh: "r3")))
+        #expect(await broker.get().token == "a3")
+        #expect(broker.transport.seen.last?.form["refresh_token"] == "r2")
+    }
+
     // H077
     @Test(arguments: [
         Unusable(200, #"{"access_token": null, "token_type": "Bearer", "refresh_token": "r2"}"#),
@@ -52,7 +62,7 @@ internal import TokenBroker
         Unusable(200, #"{"access_token": "a2", "refresh_token": "r2"} <!-- a page -->"#),
         Unusable(200, #"{"access_token": "a2", "access_token": "a3", "refresh_token": "r2"}"#),
         Unusable(200, #"{"access_token": "a2", "refresh_token": "r2", "refresh_token": "r2"}"#),
-        Unusable.form("access_token=a2&token_type=bearer&refresh_token=r2"),
+        Unusable.form("token_type=bearer&refresh_token=r2"), Unusable.form("access_token=&refresh_token=r2"),
         Unusable(200, "access_token=a2&token_type=bearer&refresh_token=r2"),
         // What was cut off came after it.
         Unusable(200, #"{"access_token": "a2", "refresh_token": "r2""#),

@@ -47,7 +47,7 @@ internal import TokenBroker
             form: ["client_secret": "s2"]),
         Change(
             difference: "client_secret",
-            configuration: #"{"client_id": "c1", "client_unique_key": "u1", "scopes": ["a"]}"#,
+            configuration: #"{"client_id": "c1", "client_secret": null, "client_unique_key": "u1", "scopes": ["a"]}"#,
             form: ["client_secret": nil]),
         Change(
             difference: "client_unique_key",
@@ -429,7 +429,7 @@ internal import TokenBroker
         await broker.makeTenant("t1", Self.first)
         broker.transport.enqueue(.json(200, BrokerHarness.token("client-1", expiresIn: 100)))
         #expect(await broker.get().token == "client-1")
-        await broker.makeTenant("t1", #"{"client_id": "c1"}"#)
+        await broker.makeTenant("t1", #"{"client_id": "c1", "client_secret": null}"#)
         #expect(await broker.get().level == "basic")
         #expect(broker.transport.seen.count == 1)
     }
