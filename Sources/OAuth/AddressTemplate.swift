@@ -52,7 +52,8 @@ package struct AddressTemplate: Sendable, Equatable {
         for (index, part) in parts.enumerated() {
             switch part {
             case .text(let text):
-                let isSecondSlash = index > 0 && address.utf8.last == UInt8(ascii: "/") && text.utf8.first == UInt8(ascii: "/")
+                let isSecondSlash =
+                    index > 0 && address.utf8.last == UInt8(ascii: "/") && text.utf8.first == UInt8(ascii: "/")
                 address += isSecondSlash ? String(text.dropFirst()) : text
             case .parameter(let name):
                 guard let value = value(name) else { return nil }
@@ -68,10 +69,10 @@ package struct AddressTemplate: Sendable, Equatable {
             (1...longestValue).contains(value.count)
             && value.utf8.allSatisfy {
                 $0.isLowercaseLetter || $0.isUppercaseLetter || $0.isDigit || "._-".utf8.contains($0)
-            } && !value.starts(with: ".") && !value.starts(with: "-") && !value.text.contains("..")
+            } && !value.starts(with: "-") && !value.split(at: ".").contains { $0.isEmpty }
         return isUsable
             ? nil
-            : "must have 1 to \(longestValue) letters, digits, dots, hyphens and underscores, with no dot or hyphen first and no two "
-                + "dots together"
+            : "must have 1 to \(longestValue) letters, digits, dots, hyphens and underscores, with no hyphen first, no dot "
+                + "at an end and no two dots together"
     }
 }

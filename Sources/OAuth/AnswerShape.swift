@@ -10,7 +10,19 @@ package struct JSONPointer: Sendable, Hashable {
     package init?(_ text: WireText) {
         guard text.starts(with: "/") else { return nil }
         tokens = text.dropping(1).split(at: "/").map { token in
-            WireText(token.text.replacing("~1", with: "/").replacing("~0", with: "~"))
+            Self.unescaped(token)
+        }
+    }
+
+    /// `~1` stands for a slash and `~0` for a tilde.
+    private static func unescaped(_ token: WireText) -> WireText {
+        let parts = token.split(at: "~")
+        return parts.dropFirst().reduce(parts[0]) { text, part in
+            switch part.utf8.first {
+            case UInt8(ascii: "0"): WireText(text.text + "~" + part.dropping(1).text)
+            case UInt8(ascii: "1"): WireText(text.text + "/" + part.dropping(1).text)
+            default: WireText(text.text + "~" + part.text)
+            }
         }
     }
 
@@ -118,7 +130,8 @@ package final class AnswerShape: Sendable {
     private static let pointerRule = "must be a JSON pointer, such as /data/access_token"
 
     private static let readable: Set<WireText> = [
-        "access_token", "refresh_token", "expires_in", "expires_at", "scope", "token_type", "user_id", "id_token", "error",
+        "access_token", "refresh_token", "expires_in", "expires_at", "scope", "token_type", "user_id", "id_token",
+        "error",
     ]
 
     private static func pointer(_ reader: inout ObjectReader, _ name: WireText) -> JSONPointer? {

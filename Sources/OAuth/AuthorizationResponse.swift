@@ -65,7 +65,8 @@ package struct AuthorizationResponse: Sendable, Equatable {
         }
         let known: Set<WireText> = ["state", "iss", "code", "error"]
         others = Dictionary(
-            pairs.filter { !known.contains($0.name) }.map { ($0.name, $0.value) }, uniquingKeysWith: { first, _ in first })
+            pairs.filter { !known.contains($0.name) }.map { ($0.name, $0.value) },
+            uniquingKeysWith: { first, _ in first })
     }
 
     /// The outcome at a provider whose callback has the code under that name.

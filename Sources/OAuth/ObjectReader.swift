@@ -163,7 +163,9 @@ package struct ObjectReader: ValueReader {
 
     /// A text, or a list of texts, each checked by `check`, which returns what is wrong or nil.
     package mutating func stringOrStrings(_ name: WireText, check: (WireText) -> String?) -> [WireText]? {
-        guard case .string(let text)? = members[name] else { return strings(name, allowsEmpty: false, atMost: 8, check: check) }
+        guard case .string(let text)? = members[name] else {
+            return strings(name, allowsEmpty: false, atMost: 8, check: check)
+        }
         known.insert(name)
         if let wrong = check(text) { note(name, wrong) }
         return [text]
@@ -192,7 +194,9 @@ package struct ObjectReader: ValueReader {
         guard case .object(let members) = value else { return fail(name, "must be an object") ?? [:] }
         let facts = Extra.bounded(members.sorted { $0.key < $1.key }.map { ($0.key, $0.value) })
         for key in members.keys.sorted() where facts[key] == nil {
-            note(name, member: key, "must be a text, a number or a truth value; all members have room for \(Extra.longest) bytes")
+            note(
+                name, member: key,
+                "must be a text, a number or a truth value; all members have room for \(Extra.longest) bytes")
         }
         return facts
     }

@@ -10,6 +10,12 @@ package enum PKCEUse: String, Sendable, CaseIterable {
     case forbidden
 }
 
+/// What stands between the scopes of a request.
+package enum ScopeSeparator: String, Sendable, CaseIterable {
+    case space = " "
+    case comma = ","
+}
+
 /// What the requests to a provider have beside what the RFCs say. Immutable; an object, so that each call passes one reference on.
 package final class RequestShape: Sendable {
     /// What a tenant says of it. A member that is nil or empty means what the profile says.
@@ -34,7 +40,7 @@ package final class RequestShape: Sendable {
     package let tokenHeaders: RequestHeaders
     /// The provider's names of parameters, by the names of RFC 6749. Usually empty.
     package let names: [WireText: WireText]
-    package let scopeSeparator: String
+    package let scopeSeparator: ScopeSeparator
     package let pkce: PKCEUse
     /// The parameter for scopes of the other kind; nil where the provider has one kind.
     package let userScopeParameter: WireText?
@@ -55,11 +61,8 @@ package final class RequestShape: Sendable {
         for name in names.keys where !Self.renamable.contains(name) {
             reader.note("parameter_names", member: name, "is not a parameter that has another name")
         }
-        let separator = reader.string("scope_separator")
-        if let separator, separator != " ", separator != "," {
-            reader.note("scope_separator", "must be a space or a comma")
-        }
-        scopeSeparator = separator?.text ?? " "
+        scopeSeparator =
+            reader.value("scope_separator", rule: "must be a space or a comma", { ScopeSeparator($0) }) ?? .space
         pkce = reader.choice("pkce", PKCEUse.self) ?? .required
         userScopeParameter = reader.string("user_scope_parameter")
         userScopes = .empty
@@ -82,7 +85,7 @@ package final class RequestShape: Sendable {
     /// This shape with what a tenant says.
     package func replaced(by own: Own) -> RequestShape { own == Own() ? self : RequestShape(self, own) }
 
-    package func scope(_ scopes: ScopeSet) -> String { scopes.values.joined(separator: scopeSeparator) }
+    package func scope(_ scopes: ScopeSet) -> String { scopes.values.joined(separator: scopeSeparator.rawValue) }
 
     /// The parameters by the provider's names.
     func named(_ pairs: [FormEncoding.Pair]) -> [FormEncoding.Pair] {
@@ -109,8 +112,10 @@ package final class RequestShape: Sendable {
 
     /// What the broker writes itself, and what would have it ask for something else than it reads.
     private static let reserved: Set<WireText> = [
-        "response_type", "redirect_uri", "client_id", "client_secret", "client_assertion", "client_assertion_type", "scope",
-        "code_challenge_method", "code_challenge", "code_verifier", "code", "state", "nonce", "grant_type", "refresh_token",
+        "response_type", "redirect_uri", "client_id", "client_secret", "client_assertion", "client_assertion_type",
+        "scope",
+        "code_challenge_method", "code_challenge", "code_verifier", "code", "state", "nonce", "grant_type",
+        "refresh_token",
         "device_code", "response_mode", "request", "request_uri", "dpop_jkt", "client_unique_key",
     ]
 
@@ -119,7 +124,8 @@ package final class RequestShape: Sendable {
         let parameters = reader.stringMap(member) ?? [:]
         for (name, value) in parameters {
             if reserved.contains(name) {
-                reader.note(member, member: name, "is a parameter that the broker writes itself, or that it never sends")
+                reader.note(
+                    member, member: name, "is a parameter that the broker writes itself, or that it never sends")
             } else if !AuthorizationRequest.isCustomParameterName(name) {
                 reader.note(member, member: name, "must have a name of 1 to 64 letters, digits, - and _")
             } else if value.count > 1024 {

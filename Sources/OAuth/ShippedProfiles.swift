@@ -1,5 +1,5 @@
 internal import CResources
-internal import ExternalText
+package import ExternalText
 package import JSON
 internal import Synchronization
 
@@ -10,9 +10,15 @@ package enum ShippedProfiles {
         unsafe String(cString: cresources_profiles()[$0].name)
     }
 
+    private static let indices = Dictionary(
+        uniqueKeysWithValues: names.enumerated().map { (WireText($0.element), $0.offset) })
+
+    /// The longest name, in bytes.
+    private static let longestName = 63
+
     /// The document of a profile; nil for a name that is not shipped.
-    package static func document(_ name: String) -> JSONValue? {
-        guard let index = names.firstIndex(of: name) else { return nil }
+    package static func document(_ name: WireText) -> JSONValue? {
+        guard name.count <= longestName, let index = indices[name] else { return nil }
         // A table of constants.
         let profile = unsafe cresources_profiles()[index]
         let bytes = unsafe [UInt8](UnsafeBufferPointer(start: profile.bytes, count: profile.size))
@@ -20,20 +26,21 @@ package enum ShippedProfiles {
     }
 
     /// Those that were asked for, by name.
-    private static let read = Mutex<[String: ProviderPreset]>([:])
+    private static let read = Mutex<[WireText: ProviderPreset]>([:])
 
     /// The profile of that name; nil for a name that is not shipped.
     static func named(_ name: WireText) -> ProviderPreset? {
-        if let known = read.withLock({ $0[name.text] }) { return known }
-        guard let document = document(name.text) else { return nil }
+        guard name.count <= longestName else { return nil }
+        if let known = read.withLock({ $0[name] }) { return known }
+        guard let document = document(name) else { return nil }
         var reader = ObjectReader(document)
         let profile = ProviderPreset(&reader)
         reader.refuseUnknown()
         // The tests read all of them.
         precondition(reader.faultCount == 0, "the profile \(name.text) has faults: \(reader.faults.told)")
         return read.withLock { read in
-            if let other = read[name.text] { return other }
-            read[name.text] = profile
+            if let other = read[name] { return other }
+            read[name] = profile
             return profile
         }
     }

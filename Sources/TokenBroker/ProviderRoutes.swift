@@ -32,7 +32,7 @@ struct ProviderRoutes {
             json.name("providers")
             json.array { json in
                 for name in names {
-                    let members = ShippedProfiles.document(name)?.object ?? [:]
+                    let members = ShippedProfiles.document(WireText(name))?.object ?? [:]
                     json.object { json in
                         for name in Self.listed { if let value = members[name] { json.member(name.text, value) } }
                     }
@@ -43,11 +43,13 @@ struct ProviderRoutes {
 
     private func get(_ call: Call) async throws(BrokerError) -> Response {
         try call.refuseQuery()
-        guard let document = ShippedProfiles.document((call.parameters["name"] ?? "").text) else {
+        guard let document = ShippedProfiles.document(call.parameters["name"] ?? "") else {
             throw BrokerError(.notFound, "There is no provider of that name. GET /providers lists them.")
         }
         return .json(.ok) { json in
-            for (name, value) in (document.object ?? [:]).sorted(by: { $0.key < $1.key }) { json.member(name.text, value) }
+            for (name, value) in (document.object ?? [:]).sorted(by: { $0.key < $1.key }) {
+                json.member(name.text, value)
+            }
         }
     }
 }

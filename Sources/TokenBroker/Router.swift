@@ -294,7 +294,8 @@ enum ContentType: Sendable {
     private func isJSON(_ value: WireText) -> Bool {
         if value == "application/json" { return true }
         let type = MediaType(value)
-        let isNamed = type.name == "application/json" || self == .mergePatch && type.name == "application/merge-patch+json"
+        let isNamed =
+            type.name == "application/json" || self == .mergePatch && type.name == "application/merge-patch+json"
         return isNamed && type.parameters.allSatisfy { $0 == "charset=utf-8" }
     }
 }

@@ -16,7 +16,8 @@ struct Routes {
     }
 
     var all: [Route] {
-        TenantRoutes(broker).all + ProviderRoutes(broker).all + CallerKeyRoutes(broker).all + BrowserLoginRoutes(broker).all
+        TenantRoutes(broker).all + ProviderRoutes(broker).all + CallerKeyRoutes(broker).all
+            + BrowserLoginRoutes(broker).all
             + EndedLoginRoutes(broker).all + LoginRoutes(broker).all + DeviceRoutes(broker).all
             + AppToAppRoutes(broker).all
             + CredentialsRoutes(broker).all + EventRoutes(broker).all + AppClientRoutes(broker).all

@@ -92,10 +92,11 @@ struct TenantRoutes {
     private static func condition(_ call: Call) -> @Sendable (Int64?) -> Bool {
         let tags = call.request.fields.list("If-Match")
         if tags.isEmpty { return { _ in true } }
+        let any: WireText = "*"
         return { version in
             guard let version else { return false }
             let tag = WireText(CredentialsSnapshot.tag(version))
-            return tags.contains { $0 == "*" || $0 == tag }
+            return tags.contains { $0 == any || $0 == tag }
         }
     }
 

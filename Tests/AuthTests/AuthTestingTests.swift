@@ -1,6 +1,6 @@
-internal import BrokerTesting
 internal import Auth
 internal import AuthTesting
+internal import BrokerTesting
 internal import FoundationEssentials
 internal import Testing
 

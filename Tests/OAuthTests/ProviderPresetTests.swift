@@ -70,7 +70,8 @@ import Testing
         let endpoints = duckduckgo.endpoints
         #expect(
             [
-                endpoints.authorization, endpoints.token, endpoints.keys, endpoints.accountCreation, endpoints.activation,
+                endpoints.authorization, endpoints.token, endpoints.keys, endpoints.accountCreation,
+                endpoints.activation,
                 endpoints.logout,
             ].map { $0?.filled { _ in "" } } == [
                 "/api/auth/v2/authorize", "/api/auth/v2/token", "/api/auth/v2/.well-known/jwks.json",

@@ -63,7 +63,8 @@ package struct GivenCredentials: Sendable {
         for scopes in [requestedScopes, grantedScopes].compactMap({ $0 }) where !scopes.isSubset(of: client.scopes) {
             throw BrokerError(.illegalArgument, "The credentials have scopes that are not configured.")
         }
-        let level = level ?? (userID != nil || refreshToken != nil || !tenant.configuration.preset.hasLogins ? .user : .client)
+        let level =
+            level ?? (userID != nil || refreshToken != nil || !tenant.configuration.preset.hasLogins ? .user : .client)
         if level == .basic {
             throw BrokerError(.illegalArgument, "Basic credentials hold no token; delete the credentials instead.")
         }

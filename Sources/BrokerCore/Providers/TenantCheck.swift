@@ -84,7 +84,8 @@ package struct TenantCheck: Sendable {
         of configuration: TenantConfiguration, _ server: AuthorizationServer?, _ keys: String?, hasFetched: Bool
     ) -> [URLTarget.Origin] {
         let called = [
-            hasFetched ? configuration.effectiveIssuer : nil, server?.tokenEndpoint ?? configuration.endpoints.token, keys,
+            hasFetched ? configuration.effectiveIssuer : nil, server?.tokenEndpoint ?? configuration.endpoints.token,
+            keys,
             server?.revocationEndpoint, server?.deviceAuthorizationEndpoint,
             configuration.provesDeviceKeys ? server?.challengeEndpoint : nil,
         ]

@@ -4,8 +4,8 @@ package import OAuth
 
 /// What a new configuration keeps of the one before, and what an operator is told of it.
 extension TenantConfiguration {
-    /// This configuration with the secret of the one that it replaces, where it names none, the client is the same and its requests go
-    /// to the same place.
+    /// This configuration with the secret of the one that it replaces, where it names none, the client is the same and its
+    /// requests go to the same place.
     package func keepingSecret(of previous: TenantConfiguration?) -> TenantConfiguration {
         guard let previous, let secret = previous.client.clientSecret, client.clientSecret == nil,
             client.clientID == previous.client.clientID,
@@ -13,7 +13,8 @@ extension TenantConfiguration {
         else { return self }
         var copy = self
         copy.client = ClientConfiguration(
-            clientID: client.clientID, clientSecret: secret, clientUniqueKey: client.clientUniqueKey, scopes: client.scopes)
+            clientID: client.clientID, clientSecret: secret, clientUniqueKey: client.clientUniqueKey,
+            scopes: client.scopes)
         return copy
     }
 
@@ -74,15 +75,17 @@ extension TenantConfiguration {
         let neverEnds = effectiveDefaultLifetime == .unlimited
         switch lives.refreshTokens {
         case .never? where !neverEnds:
-            warn(.noRefreshToken, "\(provider) grants no refresh tokens: users have to log in again when their tokens end.")
+            warn(
+                .noRefreshToken,
+                "\(provider) grants no refresh tokens: users have to log in again when their tokens end.")
         case .withScope?:
             if let scope = lives.refreshTokenScope, !client.scopes.values.contains(scope.text),
                 !requests.userScopes.values.contains(scope.text)
             {
                 warn(
                     .noRefreshToken,
-                    "\(provider) grants refresh tokens only for the scope \(scope.text), which is not among the scopes: add it, or "
-                        + "users have to log in again when their tokens end.")
+                    "\(provider) grants refresh tokens only for the scope \(scope.text), which is not among the scopes: "
+                        + "add it, or users have to log in again when their tokens end.")
             }
         case .bySetting?:
             warn(
@@ -91,7 +94,7 @@ extension TenantConfiguration {
                     + "notes of GET /providers/\(preset.name).")
         case .always?, .never?, nil: break
         }
-        if neverEnds, preset.name != "static" {
+        if neverEnds, preset.hasLogins {
             warn(
                 .tokenNeverExpires,
                 "Tokens for which the provider names no end are served until it refuses them: a stolen one is good until it is "

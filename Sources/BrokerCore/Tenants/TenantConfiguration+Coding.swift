@@ -17,7 +17,8 @@ extension TenantConfiguration {
         let preset = Self.preset(&reader)
         let clientID =
             preset.hasLogins
-            ? reader.requiredString("client_id", limit: 512) : reader.string("client_id", limit: 512) ?? Self.staticClient
+            ? reader.requiredString("client_id", limit: 512)
+            : reader.string("client_id", limit: 512) ?? Self.staticClient
         let secret = reader.string("client_secret", limit: 4096)
         let uniqueKey = reader.string("client_unique_key", limit: 512)
         let scopes = reader.strings("scopes", atMost: ScopeSet.most, check: Self.scopeFault)
@@ -80,7 +81,9 @@ extension TenantConfiguration {
         }
         if let missing = missingParameter, !isStored {
             hasUnusableAddresses = true
-            reader.note("parameters", member: missing, "is required with this provider: " + preset.parameters[missing]!.description)
+            reader.note(
+                "parameters", member: missing,
+                "is required with this provider: " + preset.parameters[missing]!.description)
         }
         if configuredServer == nil, effectiveIssuer == nil, !hasUnusableAddresses, preset.hasLogins {
             reader.note(
@@ -114,7 +117,8 @@ extension TenantConfiguration {
         requests.authorizeParameters = RequestShape.parameters(&reader, "authorize_parameters")
         requests.tokenParameters = RequestShape.parameters(&reader, "token_parameters")
         requests.refreshParameters = RequestShape.parameters(&reader, "refresh_parameters")
-        requests.userScopes = reader.strings("user_scopes", atMost: ScopeSet.most, check: Self.scopeFault)
+        requests.userScopes =
+            reader.strings("user_scopes", atMost: ScopeSet.most, check: Self.scopeFault)
             .flatMap { ScopeSet($0) } ?? .empty
         if !requests.userScopes.isEmpty, preset.shape.userScopeParameter == nil {
             reader.note("user_scopes", "is not used with this provider, which has one kind of scopes: use scopes")

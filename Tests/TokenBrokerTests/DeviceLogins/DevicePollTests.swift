@@ -38,6 +38,10 @@ internal import TokenBroker
             step: .json(400, #"{"status": 400, "error": "authorization_pending", "sub_status": 1002}"#),
             wait: .seconds(5)),
         .init(testDescription: "slow_down", step: error(400, "slow_down"), wait: .seconds(10)),
+        // GitHub's answers.
+        .init(
+            testDescription: "200 authorization_pending", step: error(200, "authorization_pending"), wait: .seconds(5)),
+        .init(testDescription: "200 slow_down", step: error(200, "slow_down"), wait: .seconds(10)),
         .init(testDescription: "429", step: .json(429, "{}"), wait: .seconds(10)),
         .init(
             testDescription: "429, Retry-After 60", step: .json(429, "{}", fields: ["Retry-After": "60"]),

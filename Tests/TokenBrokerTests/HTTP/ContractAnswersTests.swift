@@ -207,7 +207,9 @@ internal import TokenBroker
                 """#)
         await recorder.call(
             broker, .put, "/tenants/t4",
-            body: #"{"provider": "zendesk", "client_id": "c1", "client_secret": "s1", "parameters": {"subdomain": "acme"}}"#)
+            body:
+                #"{"provider": "zendesk", "client_id": "c1", "client_secret": "s1", "parameters": {"subdomain": "acme"}}"#
+        )
         await recorder.call(
             broker, .put, "/tenants/t1",
             body: #"""

@@ -13,7 +13,7 @@ internal import TokenBroker
 @Suite(.timeLimit(.minutes(1))) struct `A provider by its name` {
     /// A tenant with what the profile requires.
     private static func tenant(_ name: String, _ more: [String: Any] = [:]) throws -> String {
-        let document = try #require(ShippedProfiles.document(name))
+        let document = try #require(ShippedProfiles.document(WireText(name)))
         var members: [String: Any] = ["provider": name]
         for required in (document["required"]?.array ?? []).compactMap(\.string?.text) {
             let parts = required.split(separator: ".").map(String.init)
@@ -82,7 +82,10 @@ internal import TokenBroker
         let broker = try await BrokerHarness()
         let (uri, request, answer) = try await Self.logIn(
             broker, try Self.tenant("tiktok", ["scopes": ["user.info.basic", "video.list"]]),
-            .json(200, #"{"access_token": "act.1", "expires_in": 7200, "open_id": "u-1", "refresh_token": "rft.1", "scope": "user.info.basic,video.list", "token_type": "Bearer"}"#))
+            .json(
+                200,
+                #"{"access_token": "act.1", "expires_in": 7200, "open_id": "u-1", "refresh_token": "rft.1", "scope": "user.info.basic,video.list", "token_type": "Bearer"}"#
+            ))
         #expect(uri["client_key"] == "c1" && uri["client_id"] == nil && uri["scope"] == "user.info.basic,video.list")
         #expect(uri["code_challenge"] == nil && uri["code_challenge_method"] == nil)
         #expect(request.form["client_key"] == "c1" && request.form["client_secret"] == "secret-of-c1")
@@ -95,13 +98,18 @@ internal import TokenBroker
         let broker = try await BrokerHarness()
         let (uri, request, answer) = try await Self.logIn(
             broker, try Self.tenant("notion"),
-            .json(200, #"{"access_token": "ntn_1", "refresh_token": "nrt_1", "token_type": "bearer", "bot_id": "b-1", "workspace_id": "w-1", "workspace_name": "Acme", "owner": {"type": "user", "user": {"id": "p-1"}}}"#))
+            .json(
+                200,
+                #"{"access_token": "ntn_1", "refresh_token": "nrt_1", "token_type": "bearer", "bot_id": "b-1", "workspace_id": "w-1", "workspace_name": "Acme", "owner": {"type": "user", "user": {"id": "p-1"}}}"#
+            ))
         #expect(uri["owner"] == "user" && uri["scope"] == nil)
         #expect(request.fields["Content-Type"] == "application/json" && request.fields["Notion-Version"] != nil)
         #expect(request.fields["Authorization"]?.starts(with: "Basic ") == true)
         #expect(request.form["grant_type"] == "authorization_code" && request.form["client_id"] == nil)
         #expect(answer.json["token"]?.text == "ntn_1" && answer.json["user_id"]?.text == "p-1")
-        #expect(answer.text.contains(#""extra":{"bot_id":"b-1","workspace_id":"w-1","workspace_name":"Acme"}"#), "\(answer.text)")
+        #expect(
+            answer.text.contains(#""extra":{"bot_id":"b-1","workspace_id":"w-1","workspace_name":"Acme"}"#),
+            "\(answer.text)")
     }
 
     @Test func `is asked for lasting access by the profile's parameters, which a tenant can replace`() async throws {
@@ -110,7 +118,7 @@ internal import TokenBroker
         let uri = BrokerHarness.parameters(of: await broker.beginLogin().uri)
         #expect(uri["access_type"] == "offline" && uri["prompt"] == "select_account" && uri["code_challenge"] != nil)
         let other = await broker.beginLogin(
-            body: #"{"login_config": {"custom_params": [{"key": "prompt", "value": "none"}]}}"#)
+            body: #"{"login_config": {"custom_parameters": {"prompt": "none"}}}"#)
         #expect(BrokerHarness.parameters(of: other.uri)["prompt"] == "none", "\(other.uri)")
     }
 
@@ -139,7 +147,8 @@ internal import TokenBroker
         #"{"ok": true, "access_token": "xoxb-1", "token_type": "bot", "scope": "chat:write", "bot_user_id": "U0", "app_id": "A1", "team": {"id": "T1", "name": "Acme"}, "enterprise": null, "authed_user": {"id": "U1", "scope": "search:read", "access_token": "xoxp-1", "token_type": "user"}}"#
 
     @Test(arguments: [("bot", "xoxb-1", "chat:write"), ("user", "xoxp-1", "search:read")])
-    func `answers with two tokens, of which the tenant chooses`(use: String, token: String, scope: String) async throws {
+    func `answers with two tokens, of which the tenant chooses`(use: String, token: String, scope: String) async throws
+    {
         let broker = try await BrokerHarness()
         let (uri, request, answer) = try await Self.logIn(
             broker,
@@ -187,9 +196,12 @@ internal import TokenBroker
         let broker = try await BrokerHarness()
         let (_, _, answer) = try await Self.logIn(
             broker, try Self.tenant("salesforce"),
-            .json(200, #"{"access_token": "00D!1", "instance_url": "https://acme.my.salesforce.com", "id": "https://login.salesforce.com/id/1/2", "token_type": "Bearer", "refresh_token": "r", "issued_at": "1"}"#))
+            .json(
+                200,
+                #"{"access_token": "00D!1", "instance_url": "https://acme.my.salesforce.com", "id": "https://login.salesforce.com/id/1/2", "token_type": "Bearer", "refresh_token": "r", "issued_at": "1"}"#
+            ))
         #expect(answer.text.contains(#""instance_url":"https://acme.my.salesforce.com""#), "\(answer.text)")
-        #expect(answer.json["expires_in"]?.text == "900", "\(answer.text)")
+        #expect(answer.json["expires_in"]?.integer == 900, "\(answer.text)")
     }
 
     @Test func `names the end of a token as a time`() async throws {
@@ -197,14 +209,18 @@ internal import TokenBroker
         let end = Timestamp(seconds: broker.time.now.seconds + 1800).description
         let (_, _, answer) = try await Self.logIn(
             broker, try Self.tenant("square"),
-            .json(200, #"{"access_token": "EAAA", "token_type": "bearer", "expires_at": "\#(end)", "merchant_id": "M1", "refresh_token": "r"}"#))
-        #expect(answer.json["expires_in"]?.text == "1800", "\(answer.text)")
+            .json(
+                200,
+                #"{"access_token": "EAAA", "token_type": "bearer", "expires_at": "\#(end)", "merchant_id": "M1", "refresh_token": "r"}"#
+            ))
+        #expect(answer.json["expires_in"]?.integer == 1800, "\(answer.text)")
     }
 
     // MARK: Errors
 
     @Test(arguments: [
-        ("github", #"{"error": "bad_refresh_token"}"#, true), ("github", #"{"error": "incorrect_client_credentials"}"#, false),
+        ("github", #"{"error": "bad_refresh_token"}"#, true),
+        ("github", #"{"error": "incorrect_client_credentials"}"#, false),
         ("github", #"{"error": "odd"}"#, false), ("slack", #"{"ok": false, "error": "invalid_refresh_token"}"#, true),
         ("slack", #"{"ok": false, "error": "ratelimited"}"#, false),
     ])
@@ -214,13 +230,15 @@ internal import TokenBroker
         let broker = try await BrokerHarness()
         _ = try await Self.logIn(
             broker, try Self.tenant(name, name == "slack" ? ["token_use": "bot"] : [:]),
-            .json(200, #"{"ok": true, "access_token": "a", "refresh_token": "r", "expires_in": 60, "token_type": "bearer"}"#))
+            .json(
+                200,
+                #"{"ok": true, "access_token": "a", "refresh_token": "r", "expires_in": 60, "token_type": "bearer"}"#))
         broker.time.advance(by: .seconds(61))
         broker.transport.always(.json(200, body))
         let answer = await broker.get()
-        #expect(answer.status >= 400, "\(answer.text)")
+        #expect(answer.token == nil, "\(answer.text)")
         let status = await broker.call(.get, "/credentials/status", tenant: "t1")
-        #expect(status.json["logged_in"]?.text == (ends ? "false" : "true"), "\(status.text)")
+        #expect(status.json["logged_in"]?.bool == !ends, "\(status.text)")
     }
 
     @Test func `refuses a code by an error with the status 200`() async throws {
@@ -232,20 +250,6 @@ internal import TokenBroker
         #expect(ended.status == 502 && ended.text.contains("bad_verification_code"), "\(ended.text)")
     }
 
-    @Test func `has a device poll wait by an error with the status 200`() async throws {
-        let broker = try await BrokerHarness()
-        await broker.makeTenant("t1", try Self.tenant("github"))
-        broker.transport.enqueue(
-            .json(200, #"{"device_code": "d", "user_code": "U-1", "verification_uri": "https://github.com/login/device", "expires_in": 900, "interval": 5}"#),
-            .json(200, #"{"error": "authorization_pending"}"#), .json(200, #"{"error": "slow_down", "interval": 10}"#),
-            .json(200, #"{"access_token": "gho_2", "scope": "", "token_type": "bearer"}"#))
-        let begun = await broker.call(.post, "/device", tenant: "t1", body: "{}")
-        let handle = try #require(begun.json["device_code"]?.text)
-        let answer = await broker.call(.get, "/device/\(handle)?wait=60", tenant: "t1")
-        #expect(answer.json["status"]?.text == "completed", "\(answer.text)")
-        #expect(await broker.get().token == "gho_2")
-    }
-
     // MARK: Tenants
 
     @Test(arguments: [
@@ -253,7 +257,10 @@ internal import TokenBroker
         (#"{"provider": "zendesk", "client_id": "c", "parameters": {"subdomain": "a/b"}}"#, "/parameters/subdomain"),
         (#"{"provider": "zendesk", "client_id": "c", "parameters": {"subdomain": "a", "x": "y"}}"#, "/parameters/x"),
         (#"{"provider": "google", "client_id": "c", "user_scopes": ["a"]}"#, "/user_scopes"),
-        (#"{"provider": "google", "client_id": "c", "authorize_parameters": {"redirect_uri": "x"}}"#, "/authorize_parameters/redirect_uri"),
+        (
+            #"{"provider": "google", "client_id": "c", "authorize_parameters": {"redirect_uri": "x"}}"#,
+            "/authorize_parameters/redirect_uri"
+        ),
         (#"{"provider": "gogle", "client_id": "c"}"#, "/provider"),
     ])
     func `refuses what it cannot use, with the place`(body: String, pointer: String) async throws {
@@ -276,21 +283,30 @@ internal import TokenBroker
         #expect(try await codes("spotify") == [])
     }
 
-    @Test func `keeps a secret that is not named, unless it would go elsewhere, and tells what was dropped`() async throws {
+    @Test func `keeps a secret that is not named, unless it would go elsewhere, and tells what was dropped`()
+        async throws
+    {
         let broker = try await BrokerHarness()
-        func put(_ body: String) async -> (isSet: String?, dropped: String) {
+        func put(_ body: String) async -> (isSet: Bool?, dropped: String) {
             let answer = await broker.call(.put, "/tenants/t1", body: body)
             let dropped = answer.text.firstMatch(of: /"dropped":\[([^\]]*)\]/).map { String($0.output.1) } ?? "none"
-            return (answer.json["client_secret_set"]?.text, dropped)
+            return (answer.json["client_secret_set"]?.bool, dropped)
         }
         let oidc = #""provider": "oidc", "issuer": "https://id.example", "client_id": "c1""#
-        #expect(await put(#"{\#(oidc), "client_secret": "s1", "display_name": "D", "rotation": "always"}"#) == ("true", "none"))
-        #expect(await put("{\(oidc)}") == ("true", #""display_name","rotation""#))
-        #expect(await put(#"{\#(oidc), "client_secret": null}"#) == ("false", #""client_secret""#))
-        #expect(await put(#"{\#(oidc), "client_secret": "s2"}"#) == ("true", ""))
+        #expect(
+            await put(#"{\#(oidc), "client_secret": "s1", "display_name": "D", "rotation": "always"}"#) == (
+                true, "none"
+            ))
+        #expect(await put("{\(oidc)}") == (true, #""display_name","rotation""#))
+        #expect(await put(#"{\#(oidc), "client_secret": null}"#) == (false, #""client_secret""#))
+        #expect(await put(#"{\#(oidc), "client_secret": "s2"}"#) == (true, ""))
+        #expect(
+            await put(#"{"provider": "oidc", "issuer": "https://id.example", "client_id": "c2"}"#)
+                == (false, #""client_secret""#))
+        _ = await put(#"{\#(oidc), "client_secret": "s2"}"#)
         #expect(
             await put(#"{"provider": "oidc", "issuer": "https://other.example", "client_id": "c1"}"#)
-                == ("false", #""client_secret""#))
+                == (false, #""client_secret""#))
     }
 
     // MARK: Keys that do not come by OAuth
@@ -299,7 +315,8 @@ internal import TokenBroker
         let broker = try await BrokerHarness()
         await broker.makeTenant("t1", #"{"provider": "static"}"#)
         let stored = await broker.call(
-            .put, "/credentials", tenant: "t1", body: #"{"storage_key": "u1", "credentials": {"token": "sk-1", "extra": {"region": "eu"}}}"#)
+            .put, "/credentials", tenant: "t1",
+            body: #"{"storage_key": "u1", "credentials": {"token": "sk-1", "extra": {"region": "eu"}}}"#)
         #expect(stored.status == 200, "\(stored.text)")
         broker.time.advance(by: .seconds(400 * 86_400))
         let answer = await broker.get("storage_key=u1")
@@ -314,11 +331,12 @@ internal import TokenBroker
 
     // MARK: Ends
 
-    @Test(arguments: [
-        ("atlassian", [:], "r", 90, "idle"), ("linkedin", [:], "r", 365, "consent"), ("spotify", [:], "r", 0, ""),
-        ("spotify", ["refresh_token_lifetime": 86_400 * 3], "r", 3, "idle"),
-        ("atlassian", ["consent_lifetime": 86_400 * 2], "r", 2, "consent"), ("spotify", [:], "", 1, "token"),
-    ] as [(String, [String: Int], String, Int, String)])
+    @Test(
+        arguments: [
+            ("atlassian", [:], "r", 90, "idle"), ("linkedin", [:], "r", 365, "consent"), ("spotify", [:], "r", 0, ""),
+            ("spotify", ["refresh_token_lifetime": 86_400 * 3], "r", 3, "idle"),
+            ("atlassian", ["consent_lifetime": 86_400 * 2], "r", 2, "consent"), ("spotify", [:], "", 1, "token"),
+        ] as [(String, [String: Int], String, Int, String)])
     func `tells when credentials end`(
         name: String, more: [String: Int], refresh: String, days: Int, why: String
     ) async throws {
@@ -330,7 +348,9 @@ internal import TokenBroker
         let expected = why.isEmpty ? nil : broker.time.now.advanced(by: .seconds(days * 86_400)).description
         #expect(ends?["at"]?.text == expected && ends?["why"]?.text == (why.isEmpty ? nil : why))
         let list = await broker.call(.get, "/credentials/list", tenant: "t1")
-        if let expected { #expect(list.text.contains(#""ends":{"at":"\#(expected)","why":"\#(why)"}"#), "\(list.text)") }
+        if let expected {
+            #expect(list.text.contains(#""ends":{"at":"\#(expected)","why":"\#(why)"}"#), "\(list.text)")
+        }
     }
 
     @Test func `tells of an idle end as it is, which each refresh moves`() async throws {
@@ -348,12 +368,15 @@ internal import TokenBroker
     @Test func `has single members of its tenant changed, and the others stay`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant(
-            "t1", #"{"provider": "zendesk", "client_id": "c1", "client_secret": "s1", "parameters": {"subdomain": "acme"}, "display_name": "D"}"#)
+            "t1",
+            #"{"provider": "zendesk", "client_id": "c1", "client_secret": "s1", "parameters": {"subdomain": "acme"}, "display_name": "D"}"#
+        )
         let patch: Fields = ["Content-Type": "application/merge-patch+json"]
         let first = await broker.call(
-            .patch, "/tenants/t1", body: #"{"parameters": {"subdomain": "other"}, "display_name": null}"#, fields: patch)
+            .patch, "/tenants/t1", body: #"{"parameters": {"subdomain": "other"}, "display_name": null}"#, fields: patch
+        )
         #expect(first.status == 200 && first.json["parameters"]?["subdomain"]?.text == "other", "\(first.text)")
-        #expect(first.json["client_secret_set"]?.text == "true" && first.json["display_name"] == nil)
+        #expect(first.json["client_secret_set"]?.bool == true && first.json["display_name"] == nil)
         #expect(first.text.contains(#""dropped":["display_name"]"#))
         let tag = try #require(first.fields["ETag"])
         #expect(await broker.call(.get, "/tenants/t1").fields["ETag"] == tag)
@@ -363,7 +386,9 @@ internal import TokenBroker
         let refused = await broker.call(
             .patch, "/tenants/t1", body: #"{"display_name": "F"}"#, fields: ["If-Match": "\(tag)"])
         #expect((refused.status, refused.code) == (412, "precondition_failed"))
-        #expect(await broker.call(.put, "/tenants/t9", body: #"{"client_id": "c"}"#, fields: ["If-Match": "*"]).status == 412)
+        #expect(
+            await broker.call(.put, "/tenants/t9", body: #"{"client_id": "c"}"#, fields: ["If-Match": "*"]).status
+                == 412)
         #expect(await broker.call(.patch, "/tenants/t9", body: "{}").status == 404)
         let wrong = await broker.call(.patch, "/tenants/t1", body: #"{"parameters": {"subdomain": "a/b"}}"#)
         #expect(wrong.status == 400 && wrong.text.contains("/parameters/subdomain"))

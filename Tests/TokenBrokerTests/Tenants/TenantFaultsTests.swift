@@ -188,7 +188,8 @@ private func list(_ text: String, count: Int) -> String {
         let broker = try await BrokerHarness()
         let answer = await broker.call(
             .put, "/tenants/t1",
-            body: #"{"provider": "nobody", "scopes": ["a b", 5], "endpoints": {"what": 1, "token": "x"}, "browser": 1}"#)
+            body: #"{"provider": "nobody", "scopes": ["a b", 5], "endpoints": {"what": 1, "token": "x"}, "browser": 1}"#
+        )
         #expect(answer.status == 400)
         #expect(
             answer.pointers == [
