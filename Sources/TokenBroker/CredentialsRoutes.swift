@@ -247,7 +247,7 @@ struct CredentialsRoutes {
             json.member("level", (held?.level ?? .basic).rawValue)
             json.memberOrNull("expires", held?.expiry?.description)
             json.member("refreshable", held?.refreshToken != nil)
-            ForeseenEnd.encode(tenant.configuration.end(of: record), to: &json)
+            if held != nil { ForeseenEnd.encode(tenant.configuration.end(of: record), to: &json) }
             json.memberIfPresent("state", state?.rawValue)
             // The differences that an upgrade would remove. They stay if the provider has no upgrade grant, or if
             // another provider is configured now.

@@ -1,5 +1,6 @@
 internal import Cryptography
 internal import ExternalText
+internal import JSON
 internal import OAuth
 
 /// Estimates how much memory values take beside their own fields, in bytes, by the rules of glibc's malloc and of Swift's
@@ -23,6 +24,14 @@ package enum MemorySize {
     static func secret(_ secret: SecretBytes?) -> Int {
         // An object, and the buffer that it owns.
         secret.map { allocation(32) + allocation($0.count) } ?? 0
+    }
+
+    /// The object, its dictionary, of which three quarters are used at most, and the texts.
+    static func facts(_ facts: ExtraFacts) -> Int {
+        let entry = MemoryLayout<(key: WireText, value: JSONValue)>.stride
+        return facts.members.reduce(allocation(24) + allocation(32 + 2 * entry * facts.members.count)) { sum, fact in
+            sum + text(fact.key.text) + text(fact.value.string?.text)
+        }
     }
 
     static func client(_ client: ClientFingerprint) -> Int {

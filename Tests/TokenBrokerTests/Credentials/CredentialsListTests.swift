@@ -55,7 +55,8 @@ internal import TokenBroker
         #expect(
             answer.text.hasPrefix(
                 #"{"credentials":[{"storage_key":"active",\#(digest),"state":"active","level":"user","user_id":"42","#
-                    + #""expires":"2026-11-21T11:00:00Z","refreshable":true,"last_refresh":null,"last_error":null},"#))
+                    + #""expires":"2026-11-21T11:00:00Z","refreshable":true,"ends":null,"last_refresh":null,"last_error":null},"#
+            ))
         #expect(listed.map { $0["state"]?.text } == ["active", "degraded", "ended", "quarantined"])
         #expect(listed.map { $0["level"]?.text } == ["user", "user", "basic", "user"])
         #expect(listed.map { $0["user_id"]?.text } == ["42", "42", nil, "42"])

@@ -35,9 +35,10 @@ internal import TokenBroker
         await broker.set("a1", refresh: isRefreshable ? "r1" : nil)
         broker.time.advance(by: .milliseconds(milliseconds))
         let answer = await Self.status(broker)
+        let ends = isRefreshable ? "null" : #"{"at":"2026-11-21T10:00:00Z","why":"token"}"#
         #expect(
             answer.text == #"{"logged_in":\#(isLoggedIn),"level":"user","expires":"2026-11-21T10:00:00Z","#
-                + #""refreshable":\#(isRefreshable),"state":"active"}"#)
+                + #""refreshable":\#(isRefreshable),"ends":\#(ends),"state":"active"}"#)
         #expect(broker.transport.seen.isEmpty)
     }
 
@@ -48,8 +49,8 @@ internal import TokenBroker
         await broker.set("a1", members: #""level": "client", "#)
         let answer = await Self.status(broker)
         #expect(
-            answer.text == #"{"logged_in":false,"level":"client","expires":"2026-11-21T10:00:00Z","refreshable":false}"#
-        )
+            answer.text == #"{"logged_in":false,"level":"client","expires":"2026-11-21T10:00:00Z","refreshable":false,"#
+                + #""ends":null}"#)
     }
 
     @Test func `the status tells storage keys apart`() async throws {

@@ -369,6 +369,14 @@ internal import TokenBroker
                 return (broker, answer)
             }),
         Situation(
+            code: .preconditionFailed, status: 412, how: "a tenant that was changed meanwhile",
+            bring: {
+                let broker = try await made()
+                let answer = await broker.call(
+                    .put, "/tenants/t1", body: #"{"client_id": "c1"}"#, fields: ["If-Match": #""1""#])
+                return (broker, answer)
+            }),
+        Situation(
             code: .payloadTooLarge, status: 413, how: "a body that the server stops reading",
             bring: {
                 let broker = try await made()
