@@ -1,4 +1,3 @@
-internal import ExternalText
 internal import HTTPCodec
 package import OAuth
 internal import Synchronization
@@ -377,21 +376,6 @@ package final class Metrics: Sendable {
         return series
     }
 
-    /// The endpoints that are known in advance to be called: a tenant may name further ones, whose series come with their first
-    /// call.
-    private static func endpoints(of provider: String) -> [ProviderEndpoint] {
-        guard let profile = ProviderPreset.named(WireText(provider)) else { return [.token] }
-        let usesMetadata = profile.endpoints.authorization == nil
-        var endpoints: [ProviderEndpoint] = [.token]
-        if usesMetadata { endpoints += [.metadata, .jwks, .userInfo] }
-        if usesMetadata || profile.endpoints.revocation != nil { endpoints.append(.revocation) }
-        if usesMetadata || profile.endpoints.deviceAuthorization != nil { endpoints.append(.deviceAuthorization) }
-        if !usesMetadata, profile.endpoints.keys != nil { endpoints.append(.jwks) }
-        if profile.accounts != nil { endpoints += [.authorization, .accountCreation, .activation, .logout] }
-        if profile.appToApp != nil { endpoints.append(.challenge) }
-        return endpoints
-    }
-
     /// The counters of a provider.
     private static func counters(of provider: String) -> [Series] {
         var series: [Series] = []
@@ -406,7 +390,7 @@ package final class Metrics: Sendable {
         ] {
             add(name, #"provider="\#(provider)""#)
         }
-        for endpoint in endpoints(of: provider) {
+        for endpoint in ProviderEndpoint.allCases {
             for code in providerCodes {
                 add(
                     "provider_requests_total",
@@ -418,7 +402,7 @@ package final class Metrics: Sendable {
 
     private static func histograms(of provider: String) -> [Series] {
         [Series(name: "refresh_duration_seconds", labels: #"provider="\#(provider)""#)]
-            + endpoints(of: provider).map { endpoint in
+            + ProviderEndpoint.allCases.map { endpoint in
                 Series(
                     name: "provider_request_duration_seconds",
                     labels: #"provider="\#(provider)",endpoint="\#(endpoint.rawValue)""#)
