@@ -86,7 +86,7 @@ package actor HTTPRawClient {
     /// Reads one whole response; what follows it is kept for the next call.
     package func response(to method: Method = .get) throws -> ParsedResponse {
         // In a process of tests all providers are in use, and the metrics tell of each.
-        var parser = ResponseParser(requestMethod: method, limits: ResponseLimits(bodyBytes: 16 << 20))
+        var parser = ResponseParser(limits: ResponseLimits(bodyBytes: 16 << 20), requestMethod: method)
         if buffered.isEmpty { buffered = try receive() }
         while true {
             if buffered.isEmpty { return try parser.peerClosed() }
