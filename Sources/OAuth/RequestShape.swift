@@ -4,7 +4,7 @@ package import HTTPCodec
 /// Whether a login is protected by RFC 7636.
 package enum PKCEUse: String, Sendable, CaseIterable {
     case required
-    /// As `required`, as long as the provider's metadata do not deny it.
+    /// Sent like `required`. The name says that the provider does without it.
     case allowed
     /// The provider refuses its parameters, or takes them for a statement that the client is a public one.
     case forbidden
