@@ -63,7 +63,8 @@ struct TenantRoutes {
             (try TenantConfiguration(json, rules: targets), json["client_secret"] != nil)
         }
         let change = TenantDirectory.Change(isWanted: Self.condition(call)) { previous in
-            .success(namesSecret ? configuration : configuration.keepingSecret(of: previous))
+            .success(
+                (namesSecret ? configuration : configuration.keepingSecret(of: previous)).keepingFinding(of: previous))
         }
         return try await write(name, change)
     }
@@ -79,8 +80,9 @@ struct TenantRoutes {
         let change = TenantDirectory.Change(isWanted: condition) { previous in
             guard let previous else { return .failure(.noSuchTenant) }
             do throws(BrokerError) {
-                let stored = (try? JSONValue(parsing: previous.encoded)) ?? .object([:])
-                return .success(try TenantConfiguration(stored.merged(with: patch), rules: targets))
+                let stored = JSONValue.object(previous.configuredMembers)
+                let changed = try TenantConfiguration(stored.merged(with: patch), rules: targets)
+                return .success(changed.keepingFinding(of: previous))
             } catch {
                 return .failure(error)
             }
