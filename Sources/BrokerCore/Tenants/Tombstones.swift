@@ -223,7 +223,7 @@ package final class Tombstones: Sendable {
         plan.mark = mark.with(written, version: versions.next(after: mark.version, at: time.now))
         plan.write(plan.mark.record(tenant), over: mark.version)
         // What is inserted would outlive a tenant that is removed meanwhile.
-        if plan.versions.contains(nil) { plan.changes.insert(.require(RecordID(.tenant, tenant)), at: 0) }
+        if plan.versions.contains(nil), tenant != .broker { plan.changes.insert(.require(RecordID(.tenant, tenant)), at: 0) }
         return plan
     }
 
@@ -309,7 +309,7 @@ package final class Tombstones: Sendable {
             let mark = TombstoneMark.none.with(
                 versions, version: self.versions.next(after: contents.markVersion, at: self.time.now)
             ).record(tenant)
-            changes.append(.require(RecordID(.tenant, tenant)))
+            if tenant != .broker { changes.append(.require(RecordID(.tenant, tenant))) }
             changes.append(
                 contents.markVersion == 0 ? .insert(mark) : .replace(mark, version: contents.markVersion))
             try await self.vault.commit(changes)
