@@ -85,7 +85,7 @@ struct CallerKeyRoutes {
     }
 
     /// The tenants of these names.
-    /// - Throws: `invalid_request` with each that does not exist.
+    /// - Throws: `illegal_argument` with each that does not exist.
     private func known(_ names: [WireText]?) async throws(BrokerError) -> [TenantName]? {
         guard let names else { return nil }
         var tenants: [TenantName] = []
@@ -98,7 +98,7 @@ struct CallerKeyRoutes {
             }
         }
         if faults.isEmpty { return tenants }
-        throw BrokerError(.invalidRequest, "Not every one of the tenants exists.", faults: faults)
+        throw BrokerError(.illegalArgument, "Not every one of the tenants exists.", faults: faults)
     }
 
     /// The one answer that has the secret, if the key has one.

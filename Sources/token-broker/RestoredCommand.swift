@@ -25,7 +25,9 @@ private func acceptRestored(_ opened: CommandStore) async throws(CommandFailure)
     do throws(StoreError) {
         // Those of API keys of several tenants.
         let accepted = try await tombstones.accept(.broker)
-        if accepted > 0 { Console.print("keys of several tenants: \(accepted) records of tombstones accepted as they are") }
+        if accepted > 0 {
+            Console.print("API keys of several tenants: \(accepted) records of tombstones accepted as they are")
+        }
         pages += accepted
         while true {
             let records = try await opened.store.vault.list(.tenant, tenant: nil, after: last, limit: 100)

@@ -18,7 +18,9 @@ enum AuditedChanges {
                 guard let name = name(of: change, record) else { continue }
                 (action, id, version) = (name, record.id, record.version)
             case .remove(let removed, let old):
-                guard isAudited(removed.kind), !removed.isOfEarlierSecret, !isOfSeveralTenants(removed) else { continue }
+                guard isAudited(removed.kind), !removed.isOfEarlierSecret, !isOfSeveralTenants(removed) else {
+                    continue
+                }
                 (action, id, version) = ("\(removed.kind.rawValue).removed", removed, old)
             case .removeAll(let tenant): (action, id, version) = ("tenant.removed", RecordID(.tenant, tenant), nil)
             case .require, .settleDue, .claim, .release, .append, .audit: continue
