@@ -38,17 +38,25 @@ extension CallerKeyDirectory {
     func current(_ keys: [CallerKey]) async throws(StoreError) -> [CallerKey] {
         let ids = keys.filter { $0.tenants != nil }.flatMap { [.apiKey($0.id, of: .broker)] + $0.shareIDs }
         if ids.isEmpty { return keys }
-        var present: Set<RecordID> = []
+        var present: [RecordID: Int64] = [:]
         for batch in ids.inBatches(of: Self.batch) {
             let batch = Array(batch)
-            for case (let id, .some) in zip(batch, try await vault.versions(of: batch)) { present.insert(id) }
+            for case (let id, let version?) in zip(batch, try await vault.versions(of: batch)) { present[id] = version }
         }
-        return keys.compactMap { key in
-            guard let tenants = key.tenants else { return key }
-            let valid = tenants.filter { present.contains(.apiKey(key.id, of: $0)) }
-            guard present.contains(.apiKey(key.id, of: .broker)), !valid.isEmpty else { return nil }
-            return key.with(tenants: valid)
+        var current: [CallerKey] = []
+        for key in keys {
+            guard let tenants = key.tenants else {
+                current.append(key)
+                continue
+            }
+            let secret = RecordID.apiKey(key.id, of: .broker)
+            let valid = tenants.filter { present[.apiKey(key.id, of: $0)] != nil }
+            guard !valid.isEmpty, let version = present[secret],
+                try await !tombstones.isOver(secret, version: version)
+            else { continue }
+            current.append(key.with(tenants: valid))
         }
+        return current
     }
 
     /// The shares of a key that exist, with their versions.

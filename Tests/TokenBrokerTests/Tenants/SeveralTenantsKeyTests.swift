@@ -39,7 +39,7 @@ internal import TokenBroker
     private static func makeTenants(_ broker: BrokerHarness) async {
         for tenant in ["t1", "t2", "t3"] {
             await broker.makeTenant(tenant)
-            await broker.set("of-\(tenant)", tenant: tenant)
+            await broker.set("of-\(tenant)", lifetime: .seconds(604_800), tenant: tenant)
         }
     }
 
@@ -386,7 +386,7 @@ internal import TokenBroker
         let shown = await broker.call(.get, "/tenants/\(other)/api-keys/\(key.id)")
         #expect(shown.json["tenants"]?.array?.compactMap(\.text) == [other])
         await broker.makeTenant(tenant)
-        await broker.set("of another", tenant: tenant)
+        await broker.set("of-another", tenant: tenant)
         #expect(await Self.statuses(broker, key, [tenant, other, nil]) == [403, 200, 400])
         #expect(await Self.ids(broker, tenant) == [])
         for path in ["/\(key.id)", "/\(key.id)/rotate"] {
@@ -471,6 +471,8 @@ internal import TokenBroker
         #expect(await Self.statuses(broker, key) == [401, 401, 401, 401])
         #expect(broker.log.contains { $0.contains("record_put_back") })
         #expect(await broker.call(.post, "\(Self.path)/\(key.id)/rotate").status == 404)
+        #expect(await broker.call(.get, "\(Self.path)/\(key.id)").status == 404)
+        #expect(await Self.ids(broker, "t2") == [])
     }
 
     /// What the store loses.
