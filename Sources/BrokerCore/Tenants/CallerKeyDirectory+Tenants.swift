@@ -12,9 +12,8 @@ extension CallerKeyDirectory {
     /// - Parameter key: as its secret, or its identity, was found.
     package func key(_ key: CallerKey, in tenant: TenantName) async throws(BrokerError) -> CallerKey? {
         guard let tenants = key.tenants, tenants.contains(tenant) else { return nil }
-        let share = try await find(key.shareDigest(in: tenant)) { () async throws(StoreError) in
-            try await self.vault.read(.apiKey(key.id, of: tenant))
-        }
+        let share = try await find(
+            Place(digest: key.shareDigest(in: tenant), share: .apiKey(key.id, of: tenant)))
         guard let share, share.tenants != nil else { return nil }
         // An earlier secret ends before the key does.
         return key.secret.isEarlier ? share.with(key.secret, expires: key.expires, version: share.version) : share

@@ -59,22 +59,24 @@ package final class CallerKeyDirectory: Sendable {
 
     /// The key with this digest, expired or not. Does not suspend while a valid entry is in the cache.
     package func key(digest: SHA256.Words) async throws(BrokerError) -> CallerKey? {
-        try await find(digest) { () async throws(StoreError) in
-            // The digest is a key of an index, not a secret that is compared. A caller cannot choose a digest, so the time of the
-            // look-up reveals nothing.
-            try await self.vault.find(.apiKey, lookup: digest.bytes)
-        }
+        try await find(Place(digest: digest, share: nil))
     }
 
-    /// What the cache has for a digest, else what is read.
-    /// - Parameter read: reads the record; nil where there is none.
-    func find(
-        _ digest: SHA256.Words, _ read: () async throws(StoreError) -> OpenRecord?
-    ) async throws(BrokerError) -> CallerKey? {
+    /// Where the record of a key is found.
+    struct Place {
+        /// By which the cache has the key, and the store its secret.
+        let digest: SHA256.Words
+        /// The record in one of the tenants of a key of several; nil for that of a secret, or of an identity.
+        let share: RecordID?
+    }
+
+    /// What the cache has at a place, else what the store has.
+    func find(_ place: Place) async throws(BrokerError) -> CallerKey? {
+        let digest = place.digest
         if let key = inMemory(digest: digest, now: time.monotonic) { return key }
         let ticket = cache.ticket(digest, now: time.monotonic)
         do throws(StoreError) {
-            guard let record = try await read(), try await !tombstones.isPutBack(record) else {
+            guard let record = try await read(place), try await !tombstones.isPutBack(record) else {
                 cache.fill(digest, nil, ticket)
                 return nil
             }
@@ -90,6 +92,13 @@ package final class CallerKeyDirectory: Sendable {
             }
             throw BrokerError(error)
         }
+    }
+
+    private func read(_ place: Place) async throws(StoreError) -> OpenRecord? {
+        if let share = place.share { return try await vault.read(share) }
+        // The digest is a key of an index, not a secret that is compared. A caller cannot choose a digest, so the time of the
+        // look-up reveals nothing.
+        return try await vault.find(.apiKey, lookup: place.digest.bytes)
     }
 
     /// Makes a key, with its records in all of its tenants by one commit. The result is the only place that has its secret.
@@ -209,10 +218,10 @@ package final class CallerKeyDirectory: Sendable {
     }
 
     private static func taken(by key: CallerKey) -> BrokerError {
-        let owner = key.tenants?.map(\.description).joined(separator: ", ") ?? key.tenant.description
+        let several = key.tenants.map { "tenants " + $0.map(\.description).joined(separator: ", ") }
         return BrokerError(
             .conflict,
-            "The API key \(key.id) of the tenant \(owner) has this identity, which can be that of one key only. Delete that "
+            "The API key \(key.id) of the \(several ?? "tenant \(key.tenant)") has this identity, which can be that of one key only. Delete that "
                 + "key first.")
     }
 

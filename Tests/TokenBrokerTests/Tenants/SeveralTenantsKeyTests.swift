@@ -167,6 +167,7 @@ internal import TokenBroker
 
     // MARK: Requests
 
+    // H021
     @Test func `names one of them with each request`() async throws {
         let broker = try await Self.broker()
         let key = try await Self.make(broker)
@@ -286,7 +287,7 @@ internal import TokenBroker
         let taken = await broker.call(
             .post, "/tenants/t3/api-keys", body: #"{"name": "k", \#(Self.all), "identity": "dns:cart.example"}"#)
         #expect((taken.status, taken.code) == (409, "conflict"))
-        #expect(taken.text.contains("of the tenant t1, t2 has this identity"))
+        #expect(taken.text.contains("of the tenants t1, t2 has this identity"))
     }
 
     @Test func `can be that of a workload`() async throws {
@@ -437,6 +438,7 @@ internal import TokenBroker
 
     // MARK: Replicas and stores
 
+    // H026
     @Test func `is refused at once by a replica that hears of its end`() async throws {
         let (base, group) = (MemoryRecordStore(), ReplicaStore.Group())
         let ways = [ReplicaStore(base, in: group), ReplicaStore(base, in: group)]
