@@ -222,7 +222,8 @@ package final class CallerKeyDirectory: Sendable {
             key.tenants.map { "tenants " + $0.map(\.description).joined(separator: ", ") } ?? "tenant \(key.tenant)"
         return BrokerError(
             .conflict,
-            "The API key \(key.id) of the \(owners) has this identity, which can be that of one key only. Delete that key first.")
+            "The API key \(key.id) of the \(owners) has this identity, which can be that of one key only. Delete that key first."
+        )
     }
 
     package static let noSuchKey = BrokerError(.notFound, "The tenant has no API key with this id.")
