@@ -18,7 +18,9 @@ enum AuditedChanges {
                 guard let name = name(of: change, record) else { continue }
                 (action, id, version) = (name, record.id, record.version)
             case .remove(let removed, let old):
-                guard isAudited(removed.kind), !removed.isOfEarlierSecret else { continue }
+                guard isAudited(removed.kind), !removed.isOfEarlierSecret, !isOfSeveralTenants(removed) else {
+                    continue
+                }
                 (action, id, version) = ("\(removed.kind.rawValue).removed", removed, old)
             case .removeAll(let tenant): (action, id, version) = ("tenant.removed", RecordID(.tenant, tenant), nil)
             case .require, .settleDue, .claim, .release, .append, .audit: continue
@@ -100,7 +102,7 @@ enum AuditedChanges {
         if kind == .login, isNew, isOfStranger(record) { return nil }
         if kind == .login || kind == .device { return isNew ? "\(kind.rawValue).begun" : nil }
         // The record of the key's newest secret tells of the key.
-        guard isAudited(kind), !record.id.isOfEarlierSecret else { return nil }
+        guard isAudited(kind), !record.id.isOfEarlierSecret, !isOfSeveralTenants(record.id) else { return nil }
         if kind == .apiKey { return isNew ? "api-key.created" : "api-key.rotated" }
         if kind == .credentials {
             // A logout leaves a record without credentials.
@@ -109,6 +111,9 @@ enum AuditedChanges {
         }
         return "\(kind.rawValue).\(isNew ? "created" : "changed")"
     }
+
+    /// Whether the record has the secret of an API key of several tenants. Each of them has a share of the key, which has an entry.
+    private static func isOfSeveralTenants(_ id: RecordID) -> Bool { id.kind == .apiKey && id.tenant == .broker }
 
     /// Whether a browser without a key has begun the login, for an app. The log tells of it once it has ended: else anyone
     /// could fill the log.

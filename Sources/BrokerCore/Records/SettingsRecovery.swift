@@ -123,7 +123,8 @@ struct SettingsRecovery: RestoredRecords {
             }
         }
         guard let tenant = changed.first?.id.tenant else { return false }
-        if !insertions.isEmpty, group.first?.id.kind != .tenant {
+        // The secrets of a key of several tenants are under no tenant.
+        if !insertions.isEmpty, group.first?.id.kind != .tenant, tenant != .broker {
             changes.insert(.require(RecordID(.tenant, tenant)), at: 0)
         }
         let all = changes + insertions

@@ -315,6 +315,8 @@ extension RecordID {
     fileprivate var loss: String {
         switch kind {
         case .tenant: "tenant \(tenant) is unknown until its configuration is stored again"
+        case .apiKey where tenant == .broker:
+            "a secret of API key \(apiKeyID), which is one of several tenants, is no longer valid; its service needs a new one"
         case .apiKey where isOfEarlierSecret:
             "the secret that API key \(apiKeyID) of tenant \(tenant) had before its rotation; its service needs the new one"
         case .apiKey: "API key \(key) of tenant \(tenant) is no longer valid; its service needs a new one"

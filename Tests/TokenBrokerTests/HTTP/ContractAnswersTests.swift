@@ -276,6 +276,11 @@ internal import TokenBroker
                 broker, .post, "/tenants/t1/api-keys",
                 body: #"{"name": "k", "identity": "spiffe://example.org/a", "permissions": ["login"]}"#)
         }
+        for tenants in [#"["t1", "t2", "t1"]"#, #"["t1"]"#, #"["t1", "t9"]"#, #"["t2"]"#, "null"] {
+            await recorder.call(
+                broker, .post, "/tenants/t1/api-keys",
+                body: #"{"name": "k", "permissions": ["login"], "tenants": \#(tenants)}"#)
+        }
         await recorder.call(broker, .get, "/tenants/t1/api-keys?limit=1")
         await recorder.call(broker, .get, "/tenants/t1/api-keys")
         await recorder.call(broker, .get, "/tenants/t1/api-keys/\(id)")
