@@ -78,6 +78,8 @@ final class RenewalReader {
     private func assume(_ basis: inout RenewalBasis) -> Found? {
         guard let snapshot = assumed else { return nil }
         assumed = nil
+        // Only the store tells which sets are held.
+        if renewer.waves.isOn(request.tenant.name) { return nil }
         let decision = renewer.decider.decide(snapshot, request.tenant, request.query, request.id)
         basis = RenewalBasis(
             snapshot: snapshot, decision: decision, grant: decision.grant, lease: nil, failedHolder: nil,
@@ -136,6 +138,7 @@ final class RenewalReader {
         // without a refresh token need no lease.
         if basis.decision == .retire, basis.held?.refreshToken == nil { lease = nil }
         if let obstacle = obstacle(to: basis) { return .ended(.failure(obstacle)) }
+        if let refusal = await report.refusalOfHeld(basis) { return .ended(.failure(refusal)) }
         if let lease, !isGone || lease.isOpen { storeReachableFor = await records.reachableFor() }
         return due(basis, lease: lease.map(renewer.holders.standing))
     }

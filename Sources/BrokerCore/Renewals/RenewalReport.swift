@@ -84,6 +84,18 @@ final class RenewalReport {
         return request.isUpgrade(basis) ? fault.asFailedUpgrade : fault
     }
 
+    /// What callers get of credentials that are held because of a wave; nil where the provider may be asked.
+    func refusalOfHeld(_ basis: RenewalBasis) async -> BrokerError? {
+        guard basis.spendsRefreshToken,
+            let refusal = await renewer.waves.refusal(of: basis.held, id, request.tenant)
+        else { return nil }
+        if basis.decision == .refresh(isEarly: true) {
+            renewer.decider.pauseEarlyRenewal(
+                id, of: basis.snapshot.version, for: CredentialsDecider.pauseAfterEarlyFailure)
+        }
+        return refusal
+    }
+
     private func outage(_ basis: RenewalBasis) -> BrokerError? {
         // A cache entry does not show whether the refresh token may be spent. Where it may be, it is presented again in the
         // background.

@@ -117,6 +117,8 @@ package struct TenantConfiguration: Sendable, Equatable {
     package var consentLifetime: Duration?
     /// Which of the tokens of an answer with two is used; nil for the user's.
     package var tokenUse: AnswerShape.TokenUse?
+    /// When refused refreshes count as a fault at the provider that concerns many users.
+    package var wave = WaveSettings()
 
     package init(preset: ProviderPreset, client: ClientConfiguration) {
         self.preset = preset
