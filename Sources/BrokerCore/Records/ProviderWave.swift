@@ -196,6 +196,8 @@ extension CredentialsRecords {
         else { return false }
         try await commit(
             [.remove(Self.heldID(id), version: known.version)], events: [.recovered(id, at: time.now)], of: id)
+        // A store with one writer tells of no changes.
+        bus.announce(Self.heldID(id), version: nil)
         return true
     }
 }

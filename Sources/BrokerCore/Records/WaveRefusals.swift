@@ -2,40 +2,42 @@ internal import CredentialStore
 internal import Cryptography
 internal import ExternalText
 internal import JSON
-internal import OAuth
+package import OAuth
 internal import Reactor
 
 /// The sessions of a tenant that the provider has lately ended by a refused refresh, as all replicas count them, and how many
 /// refreshes each replica has seen succeed. Each commit that ends such a session writes this record anew, so that no two replicas
 /// count past each other. A refresh that succeeds writes nothing.
-struct WaveRefusals: Sendable, Equatable {
+package struct WaveRefusals: Sendable, Equatable {
     /// One user whose session has ended.
-    struct Refusal: Sendable, Equatable {
-        let storageKey: StorageKey
-        let time: Timestamp
+    package struct Refusal: Sendable, Equatable {
+        package let storageKey: StorageKey
+        package let time: Timestamp
     }
 
     /// What one replica said of its own refreshes when it last met a refusal.
-    struct Renewals: Sendable, Equatable {
-        let process: String
-        let count: Int
-        let time: Timestamp
+    package struct Renewals: Sendable, Equatable {
+        package let process: String
+        package let count: Int
+        package let time: Timestamp
     }
 
     /// How many refusals are counted. Where there are more within the window, the latest ones count, and the window begins with
     /// the first of those: a record has a bound, and a provider that ends so many sessions is looked at over a shorter time.
-    static let most = 200
+    package static let most = 200
     /// How many replicas are counted.
     static let mostProcesses = 64
 
     /// The earliest first, one for each storage key.
-    var refused: [Refusal] = []
-    var renewed: [Renewals] = []
+    package private(set) var refused: [Refusal] = []
+    package private(set) var renewed: [Renewals] = []
     /// Whether earlier refusals within the window have made room for later ones.
-    private(set) var isCut = false
+    package private(set) var isCut = false
+
+    package init() {}
 
     /// Counts one more user, and forgets what is older than the window.
-    mutating func add(_ storageKey: StorageKey, at now: Timestamp, within window: Duration) {
+    package mutating func add(_ storageKey: StorageKey, at now: Timestamp, within window: Duration) {
         forget(before: now.advanced(by: .zero - window))
         refused.removeAll { $0.storageKey == storageKey }
         refused.append(Refusal(storageKey: storageKey, time: now))
@@ -47,7 +49,7 @@ struct WaveRefusals: Sendable, Equatable {
 
     /// Replaces what this replica has said before.
     /// - Parameter count: how many of its refreshes have succeeded since `beginning`.
-    mutating func note(renewed count: Int, by process: String, at now: Timestamp) {
+    package mutating func note(renewed count: Int, by process: String, at now: Timestamp) {
         renewed.removeAll { $0.process == process }
         renewed.append(Renewals(process: process, count: count, time: now))
         if renewed.count > Self.mostProcesses { renewed.removeFirst(renewed.count - Self.mostProcesses) }
@@ -61,19 +63,20 @@ struct WaveRefusals: Sendable, Equatable {
     }
 
     /// Since when refreshes count: for the window, or since the first refusal that is kept.
-    func beginning(at now: Timestamp, _ window: Duration) -> Timestamp {
+    package func beginning(at now: Timestamp, _ window: Duration) -> Timestamp {
         let start = now.advanced(by: .zero - window)
         return isCut ? refused.first.map { max($0.time, start) } ?? start : start
     }
 
     /// Whether these refreshes are a wave.
-    func isWave(_ settings: WaveSettings) -> Bool {
+    package func isWave(_ settings: WaveSettings) -> Bool {
         settings.isWave(refused: refused.count, renewed: renewed.reduce(0) { $0 + $1.count })
     }
 }
 
+/// The sealed content of the record, as JSON.
 extension WaveRefusals {
-    var encoded: [UInt8] {
+    package var encoded: [UInt8] {
         JSONWriter.object { json in
             json.name("refused")
             json.array { json in
@@ -99,7 +102,7 @@ extension WaveRefusals {
     }
 
     /// Nil where `bytes` are not such a record.
-    init?(decoding bytes: [UInt8]) {
+    package init?(decoding bytes: [UInt8]) {
         guard let json = try? JSONValue(parsing: bytes), let refused = json["refused"]?.array,
             let renewed = json["renewed"]?.array
         else { return nil }

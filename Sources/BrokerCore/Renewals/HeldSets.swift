@@ -78,6 +78,7 @@ struct HeldSets: Sendable {
             try await records.commit(
                 [.remove(stored.id, version: stored.version)],
                 events: isActive ? [.recovered(id, at: time.now)] : [], of: id)
+            records.bus.announce(stored.id, version: nil)
         } catch .conflict {
             // Another replica has done so, or the set is held by another wave.
         }

@@ -78,13 +78,15 @@ final class RenewalReader {
     private func assume(_ basis: inout RenewalBasis) -> Found? {
         guard let snapshot = assumed else { return nil }
         assumed = nil
-        // Only the store tells which sets are held.
-        if renewer.waves.isOn(request.tenant.name) { return nil }
         let decision = renewer.decider.decide(snapshot, request.tenant, request.query, request.id)
         basis = RenewalBasis(
             snapshot: snapshot, decision: decision, grant: decision.grant, lease: nil, failedHolder: nil,
             isAssumed: true)
         guard decision.grant != nil, snapshot.version > 0 else { return nil }
+        if renewer.waves.isOn(request.tenant.name) {
+            // Only the store tells whether other sets are held.
+            return report.knownRefusalOfHeld(basis).map { .ended(.failure($0)) }
+        }
         if let obstacle = obstacle(to: basis) { return .ended(.failure(obstacle)) }
         return due(basis, lease: nil)
     }

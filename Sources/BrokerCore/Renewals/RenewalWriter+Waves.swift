@@ -66,7 +66,8 @@ extension RenewalWriter {
         do throws(StoreError) {
             try await renewer.records.commit(holding.changes + [release], events: holding.events + [failed], of: id)
         } catch .conflict {
-            return false
+            // An earlier try may have been carried out although its answer was lost: then the set is held, without a lease.
+            return holding.changes.isEmpty
         }
         if !holding.changes.isEmpty { renewer.waves.noteHeld(id, tenant.configuration.preset) }
         return true

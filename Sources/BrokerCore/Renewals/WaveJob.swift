@@ -20,6 +20,8 @@ package final class WaveJob: Sendable {
     private static let mostWaves = 10_000
     /// After this time another replica goes on with work that was not finished.
     private static let patience: Duration = .seconds(30)
+    /// How often the end of a wave is tried again.
+    private static let tries = 8
     /// The shortest time after which refusals of the held sets count as the provider's will, whatever the quarantine is.
     private static let shortestHold: Duration = .seconds(86_400)
 
@@ -51,7 +53,7 @@ package final class WaveJob: Sendable {
         for task in left { await task.value }
     }
 
-    /// Does what is due now, and suspends until it is done. For tests, and not beside `run`.
+    /// Does once what is due now, and suspends until it is done. Not beside `run`.
     package func handleAllDue() async {
         _ = await search()
         while let task = tasks.withLock({ $0.values.first }) { await task.value }
@@ -117,9 +119,9 @@ package final class WaveJob: Sendable {
     /// Writes the wave's record anew.
     /// - Returns: its new version.
     private func write(
-        _ wave: ProviderWave, _ tenant: TenantName, after pause: Duration, over version: Int64
+        _ wave: ProviderWave, _ tenant: TenantName, due: Timestamp, over version: Int64
     ) async throws(StoreError) -> Int64 {
-        let (change, next) = records.change(of: wave, tenant, due: time.now.advanced(by: pause), over: version)
+        let (change, next) = records.change(of: wave, tenant, due: due, over: version)
         try await records.commit([change])
         return next
     }
@@ -146,7 +148,7 @@ package final class WaveJob: Sendable {
     /// Puts back what ended before the wave was noticed.
     private func putBack(_ stored: ProviderWave, _ version: Int64, _ tenant: Tenant) async throws(StoreError) {
         // Until it is done, another replica that finds the mark goes on with it.
-        let next = try await write(stored, tenant.name, after: Self.patience, over: version)
+        let next = try await write(stored, tenant.name, due: time.now.advanced(by: Self.patience), over: version)
         for storageKey in stored.ended {
             if Task.isCancelled { return }
             let id = CredentialsID(tenant: tenant.name, storageKey: storageKey)
@@ -154,7 +156,8 @@ package final class WaveJob: Sendable {
         }
         var wave = stored
         wave.ended = []
-        _ = try await write(wave, tenant.name, after: tenant.configuration.wave.trial, over: next)
+        _ = try await write(
+            wave, tenant.name, due: time.now.advanced(by: tenant.configuration.wave.trial), over: next)
     }
 
     /// Has the provider tried with the held set that comes after the last one; frees all where it accepts that, and where no set
@@ -166,7 +169,8 @@ package final class WaveJob: Sendable {
         var wave = stored
         wave.last = set.id.storageKey
         // Moves the mark, so that one replica makes the trial.
-        let next = try await write(wave, tenant.name, after: tenant.configuration.wave.trial, over: version)
+        let due = time.now.advanced(by: tenant.configuration.wave.trial)
+        let next = try await write(wave, tenant.name, due: due, over: version)
         let (outcome, isRefused) = await waves.trying(set.id) {
             await renewer.renewAhead(set.id, of: tenant, version: set.heldVersion)
         }
@@ -175,12 +179,24 @@ package final class WaveJob: Sendable {
             LogField.credentials(set.id) + [
                 outcome == .renewed ? .outcome("accepted") : isRefused ? .outcome("refused") : .outcome("unknown")
             ])
-        if outcome == .renewed { return try await end(wave, next, tenant) }
+        if outcome == .renewed { return try await end(wave.number, tenant) }
         guard isRefused else { return }
         wave.note(refused: set.id.storageKey, at: time.now)
         wave.isEnding = wave.isFinal(at: time.now, after: max(renewer.quarantine, Self.shortestHold))
-        _ = try await write(
-            wave, tenant.name, after: wave.isEnding ? .zero : tenant.configuration.wave.trial, over: next)
+        _ = try await write(wave, tenant.name, due: wave.isEnding ? time.now : due, over: next)
+    }
+
+    /// Ends the wave of that number. The call to the provider may have taken so long that another replica has made the next trial
+    /// meanwhile, and has written the wave's record anew.
+    private func end(_ number: Int64, _ tenant: Tenant) async throws(StoreError) {
+        for _ in 0..<Self.tries {
+            guard let (wave, version) = try await records.wave(tenant.name), wave.number == number else { return }
+            do throws(StoreError) {
+                return try await end(wave, version, tenant)
+            } catch .conflict {
+                continue
+            }
+        }
     }
 
     /// The wave is over: the provider accepts refresh tokens again, or no set is held any more.
@@ -202,7 +218,7 @@ package final class WaveJob: Sendable {
 
     /// Ends the held sets, a batch at a time: the provider has refused all that were tried for as long as a quarantine lasts.
     private func endSets(_ wave: ProviderWave, _ version: Int64, _ tenant: Tenant) async throws(StoreError) {
-        let next = try await write(wave, tenant.name, after: Self.patience, over: version)
+        let next = try await write(wave, tenant.name, due: time.now.advanced(by: Self.patience), over: version)
         for _ in 0..<Self.setsAtOnce {
             if Task.isCancelled { return }
             guard let set = try await sets.next(after: nil, in: wave, tenant.name) else {
@@ -210,7 +226,7 @@ package final class WaveJob: Sendable {
             }
             try await sets.end(set, of: tenant)
         }
-        _ = try await write(wave, tenant.name, after: .zero, over: next)
+        _ = try await write(wave, tenant.name, due: time.now, over: next)
     }
 
     // MARK: After a wave

@@ -27,6 +27,8 @@ package final class Waves: Sendable {
     private struct Held {
         let wave: Int64
         let digest: [UInt8]
+        /// When the store is asked again: a notice that another replica has freed the set may have been lost.
+        let until: MonotonicInstant
     }
 
     /// What is to become of a session whose refresh the provider has refused.
@@ -36,6 +38,8 @@ package final class Waves: Sendable {
         case ends([VaultChange])
     }
 
+    /// For how long a set counts as held that was found so in the store.
+    private static let validity: Duration = .seconds(5)
     /// How often a verdict is tried again because another replica has counted meanwhile.
     private static let tries = 8
 
@@ -121,9 +125,15 @@ package final class Waves: Sendable {
         }
         do throws(StoreError) {
             guard let number = try await current(id.tenant) else { return false }
-            if let known = held.withLock({ $0[id] }), known.wave == number, known.digest == digest { return true }
+            let now = time.monotonic
+            if let known = held.withLock({ $0[id] }), known.wave == number, known.digest == digest, known.until > now {
+                return true
+            }
             guard try await records.heldMark(id)?.mark?.holds(credentials, in: number) == true else { return false }
-            held.withLock { _ = $0.setNewest(Held(wave: number, digest: digest), forKey: id) }
+            held.withLock {
+                _ = $0.setNewest(
+                    Held(wave: number, digest: digest, until: now.advanced(by: Self.validity)), forKey: id)
+            }
             return true
         } catch {
             records.report(error, id)
@@ -136,6 +146,15 @@ package final class Waves: Sendable {
         guard isOn(id.tenant), !state.withLock({ $0.trials.contains(id) }), await holds(credentials, id) else {
             return nil
         }
+        return Self.refusal(tenant)
+    }
+
+    /// The same for a set of which this replica has found a moment ago that it is held; nil where the store is to be asked.
+    func knownRefusal(of credentials: HeldCredentials?, _ id: CredentialsID, _ tenant: Tenant) -> BrokerError? {
+        let number = state.withLock { $0.trials.contains(id) ? nil : $0.numbers[id.tenant] ?? nil }
+        guard let number, let known = held.withLock({ $0[id] }), known.wave == number,
+            known.until > time.monotonic, credentials?.refreshTokenDigest == known.digest
+        else { return nil }
         return Self.refusal(tenant)
     }
 
