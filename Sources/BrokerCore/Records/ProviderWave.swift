@@ -34,8 +34,11 @@ struct ProviderWave: Sendable, Equatable {
 
     /// Notes that the provider has refused a held set again.
     mutating func note(refused storageKey: StorageKey, at now: Timestamp) {
-        guard let refused else { return self.refused = (now, storageKey) }
-        if refused.first != storageKey { hasRefusedOthers = true }
+        if let refused {
+            if refused.first != storageKey { hasRefusedOthers = true }
+        } else {
+            refused = (now, storageKey)
+        }
     }
 
     /// Whether the provider means it: it has refused several held sets, and each that was tried, for so long.

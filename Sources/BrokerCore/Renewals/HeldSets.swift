@@ -130,7 +130,8 @@ struct HeldSets: Sendable {
         do throws(StoreError) {
             _ = try await records.write(
                 record, id, over: set.snapshot,
-                alongside: quarantine + [.remove(CredentialsRecords.heldID(id), version: set.markVersion)], endingSessionsBy: .revoked
+                alongside: quarantine + [.remove(CredentialsRecords.heldID(id), version: set.markVersion)],
+                endingSessionsBy: .revoked
             ) { version in [.deauthorized(id, from: held, version: version, by: .revoked, nil, at: now)] }
         } catch .conflict {
             // The set or its mark was changed; the next search finds what is left.

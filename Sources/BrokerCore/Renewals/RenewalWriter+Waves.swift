@@ -48,7 +48,8 @@ extension RenewalWriter {
                 }
             }
         }
-        return .failure(BrokerError(.retryableError, "The provider's refusals kept changing. Ask again.", retryAfter: 1))
+        return .failure(
+            BrokerError(.retryableError, "The provider's refusals kept changing. Ask again.", retryAfter: 1))
     }
 
     /// Stores that the set is held, and gives the lease back: the refresh token is as it was.

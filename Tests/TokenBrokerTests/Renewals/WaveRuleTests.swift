@@ -18,7 +18,8 @@ internal import TokenBroker
 
     @Test(
         arguments: [
-            (5, 0.5, 4, 0, false), (5, 0.5, 5, 0, true), (5, 0.5, 6, 0, true), (5, 0.5, 5, 4, true), (5, 0.5, 5, 5, true),
+            (5, 0.5, 4, 0, false), (5, 0.5, 5, 0, true), (5, 0.5, 6, 0, true), (5, 0.5, 5, 4, true),
+            (5, 0.5, 5, 5, true),
             (5, 0.5, 5, 6, false), (5, 0.5, 6, 6, true), (5, 0.5, 4, 1, false), (1, 1, 0, 0, false), (1, 1, 1, 0, true),
             (1, 1, 1, 1, false), (2, 0.1, 2, 17, true), (2, 0.1, 2, 18, true), (2, 0.1, 2, 19, false),
             (100, 0.5, 99, 0, false), (100, 0.5, 100, 100, true), (0, 0.5, 0, 0, false), (0, 0.5, 200, 0, false),
@@ -85,8 +86,9 @@ internal import TokenBroker
         arguments: [
             (#"{"users": 0}"#, nil), (#"{"users": 100, "share": 1, "window": 3600, "trial": 1}"#, nil), ("{}", nil),
             ("null", nil), (#"{"users": -1}"#, "/wave/users"), (#"{"users": 101}"#, "/wave/users"),
-            (#"{"share": 0}"#, "/wave/share"), (#"{"share": 1.01}"#, "/wave/share"), (#"{"window": 0}"#, "/wave/window"),
-            (#"{"window": 3601}"#, "/wave/window"), (#"{"trial": 0}"#, "/wave/trial"), (#"{"trials": 1}"#, "/wave/trials"),
+            (#"{"share": 0}"#, "/wave/share"), (#"{"share": 1.01}"#, "/wave/share"),
+            (#"{"window": 0}"#, "/wave/window"), (#"{"window": 3601}"#, "/wave/window"),
+            (#"{"trial": 0}"#, "/wave/trial"), (#"{"trials": 1}"#, "/wave/trials"),
             ("5", "/wave"),
         ] as [(String, String?)])
     func `is a member of a tenant`(wave: String, pointer: String?) async throws {

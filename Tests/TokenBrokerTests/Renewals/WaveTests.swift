@@ -136,7 +136,8 @@ internal import TokenBroker
             #expect(status.json["state"]?.text == (index < 5 ? "held" : "active"))
             #expect(status.isLoggedIn == true)
         }
-        let listed = await broker.call(.get, "/credentials/list?limit=1", tenant: "t1").json["credentials"]?.array?.first
+        let listed = await broker.call(.get, "/credentials/list?limit=1", tenant: "t1").json["credentials"]?.array?
+            .first
         #expect(listed?["state"]?.text == "held")
         #expect(listed?["last_error"]?["code"]?.text == "illegal_configuration")
         #expect(listed?["last_error"]?["error_code"]?.text == "invalid_grant")
@@ -217,6 +218,25 @@ internal import TokenBroker
         }
         broker.time.advance(by: .seconds(31))
         #expect(await Self.get(broker, 5).status == 424)
+    }
+
+    @Test func `keeps the sessions of apps, which are told to come again`() async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant()
+        await broker.makeClient()
+        let token = await broker.appSession()
+        broker.time.advance(by: .seconds(3600))
+        await Self.fill(broker, 5, #"{"client_id": "c1"}"#)
+        for index in 0..<5 { _ = await Self.get(broker, index) }
+        let answer = await broker.refresh(token)
+        #expect((answer.status, answer.json["error"]?.text) == (503, "temporarily_unavailable"))
+        await Self.work(broker)
+        #expect(await Self.list(broker, "held") == ["default"] + (0..<5).map(Self.key))
+        broker.transport.always(Self.alive)
+        broker.time.advance(by: .seconds(10))
+        await Self.work(broker)
+        #expect(await broker.refresh(token).status == 200)
+        #expect(await broker.sessions().count == 1)
     }
 
     @Test func `does not concern other users, who are refreshed as ever`() async throws {
