@@ -140,7 +140,9 @@ final class RenewalReader {
         // without a refresh token need no lease.
         if basis.decision == .retire, basis.held?.refreshToken == nil { lease = nil }
         if let obstacle = obstacle(to: basis) { return .ended(.failure(obstacle)) }
-        if let refusal = await report.refusalOfHeld(basis) { return .ended(.failure(refusal)) }
+        // A trial whose process has died may have spent the refresh token, which is presented again then.
+        let mayBeSpent = lease.map { $0.hasRunOut || isGone } ?? false
+        if !mayBeSpent, let refusal = await report.refusalOfHeld(basis) { return .ended(.failure(refusal)) }
         if let lease, !isGone || lease.isOpen { storeReachableFor = await records.reachableFor() }
         return due(basis, lease: lease.map(renewer.holders.standing))
     }

@@ -26,7 +26,8 @@ extension RenewalWriter {
                     if try await hold(held, in: wave, errorCode) {
                         return .failure(Waves.refusal(tenant, errorCode: errorCode))
                     }
-                    if try await renewer.records.reread(id).version != basis.snapshot.version {
+                    let (stored, lease) = try await renewer.records.readWithLease(id)
+                    if stored.version != basis.snapshot.version || lease?.holder != holder {
                         await report.announceOvertaken(basis)
                         return .success(.overtaken)
                     }

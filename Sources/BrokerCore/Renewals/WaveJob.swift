@@ -127,7 +127,11 @@ package final class WaveJob: Sendable {
     }
 
     private func goOn(_ stored: ProviderWave, _ version: Int64, _ name: TenantName) async throws(StoreError) {
-        guard let tenant = try await tenant(name) else { return }
+        guard let tenant = try await tenant(name) else {
+            // Another replica may be able to read it.
+            _ = try await write(stored, name, due: time.now.advanced(by: Self.patience), over: version)
+            return
+        }
         waves.begun(stored, name)
         if !tenant.configuration.wave.isOn { return try await end(stored, version, tenant) }
         if stored.isEnding { return try await endSets(stored, version, tenant) }
