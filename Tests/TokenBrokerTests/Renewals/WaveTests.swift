@@ -126,6 +126,21 @@ internal import TokenBroker
         #expect(try await Self.told(broker, .providerDegraded).count == 1)
     }
 
+    @Test func `is noticed among refusals of one moment`() async throws {
+        let broker = try await Self.make(50)
+        let statuses = await withTaskGroup(of: Int.self) { group in
+            for index in 0..<50 { group.addTask { await Self.get(broker, index).status } }
+            var statuses: [Int] = []
+            for await status in group { statuses.append(status) }
+            return statuses
+        }
+        #expect(statuses.count { $0 == 424 } == 46)
+        #expect(statuses.count { $0 == 200 } == 4)
+        await Self.work(broker)
+        #expect(await Self.list(broker, "held").count == 50)
+        #expect(try await Self.told(broker, .providerDegraded).count == 1)
+    }
+
     @Test func `is told by the list, the status, the metrics and the log`() async throws {
         let broker = try await Self.make(6)
         await Self.wave(broker)
