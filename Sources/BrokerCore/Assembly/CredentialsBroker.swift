@@ -81,6 +81,7 @@ package final class CredentialsBroker: Sendable {
     package let writer: CredentialsWriter
     package let list: CredentialsList
     package let renewer: CredentialsRenewer
+    package let waveJob: WaveJob
     package let revocations: RevocationJob
     package let accounts: AccountFlow
     /// The token endpoint of apps.
@@ -206,7 +207,7 @@ package final class CredentialsBroker: Sendable {
         sessionEndings = SessionEndings(sessions: sessions)
         deferralReports = sessions.deferralReports
         list = CredentialsList(
-            records: records, clientFaults: renewer.clientFaults, servers: providers.servers)
+            records: records, clientFaults: renewer.clientFaults, waves: renewer.waves, servers: providers.servers)
         discovery = ResourceDiscovery(
             providers: providers, tenants: tenants, clientFaults: renewer.clientFaults, transport: transport,
             options: (settings.publicBaseURL, settings.providerTargets), instruments: instruments)
@@ -239,6 +240,7 @@ package final class CredentialsBroker: Sendable {
                     EventRecovery(vault: vault, feed: events, bus: bus, log: log),
                 ]), time: time, log: log)
         leaseRecovery = LeaseRecovery(vault: vault, renewer: renewer, time: time, log: log)
+        waveJob = WaveJob(renewer: renewer)
         expiryJob = ExpiryJob(
             renewer: renewer, bus: bus, schedule: schedule, budget: settings.providerBudget, instruments: instruments)
         cacheRevalidation = CacheRevalidation(vault: vault, validity: bus.cacheValidity, time: time, log: log) {
@@ -266,7 +268,7 @@ package final class CredentialsBroker: Sendable {
     }
 
     /// Starts the background jobs: removing expired records, polling for device logins, renewing tokens before they expire,
-    /// finding outages of providers whose end is still to be told, finishing renewals whose process has died, repeating
+    /// finding outages of providers whose end is still to be told, trying sessions that are held in a wave, finishing renewals whose process has died, repeating
     /// revocations that failed, ending sessions of apps, telling other replicas which of their requests could not be answered,
     /// revalidating cache entries, storing again what the store has lost. Each job is one `run()`, which ends when its task is
     /// cancelled.
@@ -274,14 +276,14 @@ package final class CredentialsBroker: Sendable {
         jobs.withLock {
             [
                 deviceLogins, storeRecovery, leaseRecovery, cacheRevalidation, expiryJob, revocations, sessionEndings,
-                deferralReports, housekeeping, audit, outages = renewer.outages
+                deferralReports, housekeeping, audit, outages = renewer.outages, waveJob
             ] jobs in
             jobs.tasks = [
                 Task { await deviceLogins.run() }, Task { await leaseRecovery.run() },
                 Task { await cacheRevalidation.run() }, Task { await expiryJob.run() },
                 Task { await revocations.run() }, Task { await sessionEndings.run() },
                 Task { await deferralReports.run() }, Task { await housekeeping.run() }, Task { await audit.run() },
-                Task { await outages.run() },
+                Task { await outages.run() }, Task { await waveJob.run() },
             ]
             jobs.recovery = Task { await storeRecovery.run() }
         }

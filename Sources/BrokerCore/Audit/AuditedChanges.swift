@@ -70,6 +70,7 @@ enum AuditedChanges {
     private static func isAudited(_ kind: BrokerEvent.Kind) -> Bool {
         switch kind {
         case .credentialsUpdated, .credentialsDeauthorized, .credentialsSubjectChanged, .credentialsDegraded,
+            .credentialsHeld, .credentialsRecovered,
             .providerDegraded, .providerRecovered, .revocationFailed, .loginCompleted, .loginFailed, .sessionStarted,
             .sessionEnded,
             .appToAppApproved, .appToAppRejected, .refreshSucceeded, .refreshFailed:
@@ -89,7 +90,7 @@ enum AuditedChanges {
         case .callerIdentity, .keyCheck, .revocation, .trouble, .unpublished, .process, .granted, .lineage, .code,
             .sessionToken,
             .usedChallenge, .biometricLogin, .softwareKey, .requestCount, .sessionEnding, .endedSession,
-            .keptSession, .journal, .outage, .tombstones, .tombstoneMark:
+            .keptSession, .journal, .outage, .wave, .held, .tombstones, .tombstoneMark:
             false
         }
     }

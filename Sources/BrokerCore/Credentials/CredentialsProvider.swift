@@ -289,6 +289,7 @@ package final class CredentialsProvider: Sendable {
     ) async -> CredentialsState? {
         let record = snapshot.record
         guard record.held?.level == .user, !record.isOver else { return record.state() }
+        if await renewer.waves.holds(record.held, id) { return .held }
         if record.held?.refreshToken != nil, let fault = await renewer.clientFaults.current(of: tenant) {
             if !fault.isRefuted(by: record) { return .degraded }
             await renewer.clientFaults.lift(fault, of: tenant)

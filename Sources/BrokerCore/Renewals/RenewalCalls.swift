@@ -218,6 +218,7 @@ final class RenewalCalls {
         case .granted(let response):
             accepted = call.shown
             granted = (response, call.grant)
+            if call.grant.spendsRefreshToken { renewer.waves.noteRenewed(tenant) }
             endpoint.budget.pauses.lift(user(of: call))
             return .granted
         case .rotated(_, let refreshToken):

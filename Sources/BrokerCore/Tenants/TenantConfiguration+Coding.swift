@@ -133,6 +133,7 @@ extension TenantConfiguration {
         refreshTokenLifetime = reader.integer("refresh_token_lifetime", in: TokenLifetime.seconds).map { .seconds($0) }
         consentLifetime = reader.integer("consent_lifetime", in: TokenLifetime.seconds).map { .seconds($0) }
         retry = Self.retry(&reader)
+        wave = reader.object("wave") { WaveSettings(&$0) } ?? WaveSettings()
         tokenVerification = reader.object("token_verification") { reader in
             TokenVerification(
                 accessToken: reader.object("access_token") { TokenVerification.Expectations(&$0) },
@@ -429,6 +430,7 @@ extension TenantConfiguration {
         json.memberIfPresent("token_use", tokenUse?.rawValue)
         json.memberIfPresent("refresh_token_lifetime", refreshTokenLifetime?.components.seconds)
         json.memberIfPresent("consent_lifetime", consentLifetime?.components.seconds)
+        wave.encode(to: &json)
         if let appToApp {
             json.name("app2app")
             json.object { json in

@@ -124,6 +124,8 @@ package struct TenantConfiguration: Sendable, Equatable {
     /// Whether the tenant has brought its client, and the scopes that are asked for. Otherwise they are what was found.
     package var hasOwnClient = true
     package var hasOwnScopes = true
+    /// When refused refreshes count as a fault at the provider that concerns many users.
+    package var wave = WaveSettings()
 
     package init(preset: ProviderPreset, client: ClientConfiguration) {
         self.preset = preset

@@ -359,6 +359,9 @@ extension RecordID {
         case .tombstones, .tombstoneMark:
             "which API keys of tenant \(tenant) were deleted and which of its users have logged out, in case they are put back; "
                 + "some requests are answered 500 until token-broker restored is run"
+        case .wave, .held:
+            "nothing, unless the provider of tenant \(tenant) is refusing many users at once: then it is noticed again, after the "
+                + "sessions of some users have ended, which are put back"
         case .outage: "nothing: listeners may be told of an outage of the provider again, or not of its end"
         }
     }

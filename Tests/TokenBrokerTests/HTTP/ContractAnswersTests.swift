@@ -203,7 +203,8 @@ internal import TokenBroker
                 {"provider": "slack", "client_id": "c1", "client_secret": "s1", "pkce": "required",
                  "authorize_parameters": {"team": "T1"}, "token_parameters": {"a": "b"}, "refresh_parameters": {"a": "b"},
                  "scopes": ["chat:write"], "user_scopes": ["search:read"], "token_use": "user",
-                 "refresh_token_lifetime": 2592000, "consent_lifetime": 2592000}
+                 "refresh_token_lifetime": 2592000, "consent_lifetime": 2592000,
+                 "wave": {"users": 3, "share": 0.25, "window": 30, "trial": 5}}
                 """#)
         await recorder.call(
             broker, .put, "/tenants/t4",
