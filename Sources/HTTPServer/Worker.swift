@@ -72,7 +72,7 @@ actor Worker {
     private func stream(
         _ makeContent: @Sendable (ResponseStream) async -> Void, _ serial: UInt64, on id: ConnectionID
     ) async {
-        let handle = ResponseStream { bytes throws(StreamEnded) in
+        let handle = ResponseStream(reset: { await self.abortStream(serial, of: id) }) { bytes throws(StreamEnded) in
             try await self.write(bytes, to: id, stream: serial)
         }
         await makeContent(handle)
@@ -146,6 +146,10 @@ actor Worker {
     private func wakeWriters(of id: ConnectionID, _ serial: UInt64) {
         guard let stream = server.connections[id]?.stream, stream.serial == serial else { return }
         stream.wakeWriters()
+    }
+
+    private func abortStream(_ serial: UInt64, of id: ConnectionID) {
+        if let connection = server.connections[id], connection.stream?.serial == serial { server.abort(connection) }
     }
 
     private func endStream(_ serial: UInt64, of id: ConnectionID) {
