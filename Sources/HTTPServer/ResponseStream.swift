@@ -9,12 +9,13 @@ package struct ResponseStream: Sendable {
     private let send: @Sendable ([UInt8]) async throws(StreamEnded) -> Void
     private let reset: @Sendable () async -> Void
 
-    /// - Parameter send: sends a piece that is not empty. The server's own sends to a connection; another closure can run
-    ///   a stream without a server.
-    /// - Parameter reset: resets the connection.
+    /// - Parameters:
+    ///   - send: sends a piece that is not empty. The server's own sends to a connection; another closure can run
+    ///     a stream without a server.
+    ///   - reset: resets the connection.
     package init(
-        reset: @escaping @Sendable () async -> Void = {},
-        _ send: @escaping @Sendable ([UInt8]) async throws(StreamEnded) -> Void
+        _ send: @escaping @Sendable ([UInt8]) async throws(StreamEnded) -> Void,
+        reset: @escaping @Sendable () async -> Void = {}
     ) {
         self.send = send
         self.reset = reset

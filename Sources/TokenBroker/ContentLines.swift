@@ -34,6 +34,9 @@ struct ContentLines {
         return lines
     }
 
+    /// The number of the line that has not ended.
+    var nextNumber: Int { number + 1 }
+
     /// What stands behind the last line's end; nil for nothing.
     mutating func last() -> Line? { endLine() }
 

@@ -50,7 +50,7 @@ final class CredentialsImport: Sendable {
                     guard try await tell([last], &counts, stream) else { return report(counts) }
                 }
             } catch {
-                if let told = Self.told(of: error, lines.last()) { try await stream.write(Self.encoded(told)) }
+                if let told = Self.told(of: error, at: lines.nextNumber) { try await stream.write(Self.encoded(told)) }
             }
         } catch {}
         report(counts)
@@ -64,7 +64,7 @@ final class CredentialsImport: Sendable {
 
     /// What is told of a content that has not come to its end; nil where the connection is closed. What has come of its last line is
     /// not taken over: it may be a part of it.
-    private static func told(of fault: ContentFault, _ last: ContentLines.Line?) -> Told? {
+    private static func told(of fault: ContentFault, at number: Int) -> Told? {
         let detail: String
         switch fault {
         case .ended: return nil
@@ -72,8 +72,7 @@ final class CredentialsImport: Sendable {
         case .tooSlow: detail = "The content took too long. The lines before are dealt with."
         case .malformed: detail = "The chunked coding of the content is malformed. The lines before are dealt with."
         }
-        return Told(
-            number: last?.number ?? 0, storageKey: nil, result: .failure(BrokerError(.invalidRequest, detail)))
+        return Told(number: number, storageKey: nil, result: .failure(BrokerError(.invalidRequest, detail)))
     }
 
     // MARK: Lines
