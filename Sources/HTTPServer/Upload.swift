@@ -70,19 +70,16 @@ final class Upload {
     private func arrived(_ connection: Connection, _ server: ConnectionServer) throws(ContentFault) -> Bool {
         if connection.unreadBytes > 0 {
             let (bytes, start) = connection.keptInput
-            guard let end = read(bytes.span.extracting(start...)) else { try fail(.malformed) }
-            connection.readKeptInput(to: start + end)
+            connection.readKeptInput(to: start + read(bytes.span.extracting(start...)))
             return true
         }
         guard connection.mayHaveMore else { return false }
         switch server.receive(connection) {
         case .bytes(let count):
-            let end = server.input.withBytes(0..<count) { bytes in
+            server.input.withBytes(0..<count) { bytes in
                 let end = self.read(bytes)
-                if let end, end < count { connection.keep(bytes.extracting(end...)) }
-                return end
+                if end < count { connection.keep(bytes.extracting(end...)) }
             }
-            if end == nil { try fail(.malformed) }
             return true
         case .wouldBlock:
             connection.mayHaveInput = false
@@ -93,9 +90,12 @@ final class Upload {
         }
     }
 
-    /// Where reading has stopped; nil where the framing is wrong.
-    private func read(_ bytes: Span<UInt8>) -> Int? {
-        guard let (isComplete, end) = try? content.read(bytes, from: 0) else { return nil }
+    /// Where reading has stopped. What has come before wrong framing is there to be taken.
+    private func read(_ bytes: Span<UInt8>) -> Int {
+        guard let (isComplete, end) = try? content.read(bytes, from: 0) else {
+            fault = .malformed
+            return bytes.count
+        }
         self.isComplete = isComplete
         return end
     }

@@ -72,9 +72,10 @@ actor Worker {
     private func stream(
         _ makeContent: @Sendable (ResponseStream) async -> Void, _ serial: UInt64, on id: ConnectionID
     ) async {
-        let handle = ResponseStream({ bytes throws(StreamEnded) in
-            try await self.write(bytes, to: id, stream: serial)
-        }, reset: { await self.abortStream(serial, of: id) })
+        let handle = ResponseStream(
+            { bytes throws(StreamEnded) in
+                try await self.write(bytes, to: id, stream: serial)
+            }, reset: { await self.abortStream(serial, of: id) })
         await makeContent(handle)
         endStream(serial, of: id)
     }

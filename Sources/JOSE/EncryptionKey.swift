@@ -10,6 +10,9 @@ package struct EncryptionKey: Sendable {
 
     private static let algorithm: WireText = "ECDH-ES"
     private static let content = "A256GCM"
+    private static let use: WireText = "enc"
+    private static let octetKeyPair: WireText = "OKP"
+    private static let curve: WireText = "X25519"
 
     /// Reads a JWK. Members that are not known are ignored (RFC 7517 §4).
     /// - Throws: every case of `JSONWebKeyError` but `.notJSON`; `.secretDisclosed` for a private key.
@@ -18,12 +21,12 @@ package struct EncryptionKey: Sendable {
         guard !members.has(.d) else { throw .secretDisclosed }
         keyID = try members.text(.kid)
         guard keyID.map({ $0.count <= JSONWebKey.longestKeyID }) ?? true else { throw .malformed(.kid) }
-        if let use = try members.text(.use), use != "enc" { throw .unsupported(.use) }
+        if let use = try members.text(.use), use != Self.use { throw .unsupported(.use) }
         if let algorithm = try members.text(.alg), algorithm != Self.algorithm { throw .unsupported(.alg) }
         let material: AgreementPublicKey.Material
-        if try members.text(.kty) == "OKP" {
+        if try members.text(.kty) == Self.octetKeyPair {
             guard let curve = try members.text(.crv) else { throw .missing(.crv) }
-            guard curve == "X25519" else { throw .unsupported(.crv) }
+            guard curve == Self.curve else { throw .unsupported(.crv) }
             material = .x25519(try members.bytes(.x, count: AgreementPublicKey.x25519Count))
         } else {
             switch try members.publicMaterial() {
@@ -48,7 +51,8 @@ package struct EncryptionKey: Sendable {
         let key = ConcatKDF.key(
             from: try ephemeral.secret(with: publicKey), algorithm: Self.content, bits: AES256GCM.keyCount * 8)
         let header = Base64URL.encode(self.header(ephemeral.publicKey))
-        let nonce, sealed: [UInt8]
+        let nonce: [UInt8]
+        let sealed: [UInt8]
         do throws(CryptographyError) {
             nonce = try SecureRandom.bytes(AES256GCM.nonceCount)
             sealed = try AES256GCM.seal(content, key: key, nonce: nonce, associatedData: Array(header.utf8))

@@ -38,8 +38,12 @@ final class CredentialsExport: Sendable {
             await stream.abort()
         }
         let tenant = order.tenant.name
-        broker.log.warning("credentials_exported", [.tenant(tenant), .count(count), .outcome(isComplete ? "done" : "cut_short")])
-        if unreadable > 0 { broker.log.error("credentials_not_exported", [.tenant(tenant), .count(unreadable)]) }
-        try? await broker.core.audit.tell(ofExportFrom: tenant, outcome: isComplete ? AuditEntry.done : "cut_short", count: count)
+        broker.log.warning(
+            "credentials_exported", [.tenant(tenant), .count(count), .outcome(isComplete ? "done" : "cut_short")])
+        if unreadable > 0 {
+            broker.log.error("credentials_not_exported", [.tenant(tenant), .count(unreadable)])
+        }
+        try? await broker.core.audit.tell(
+            ofExportFrom: tenant, outcome: isComplete ? AuditEntry.done : "cut_short", count: count)
     }
 }

@@ -161,7 +161,8 @@ final class CredentialsImport: Sendable {
         }
     }
 
-    private func held(_ document: ImportDocument, _ tenant: Tenant, _ now: Timestamp) throws(BrokerError) -> ImportLine {
+    private func held(_ document: ImportDocument, _ tenant: Tenant, _ now: Timestamp) throws(BrokerError) -> ImportLine
+    {
         let key = try document.storageKey.writable()
         let held = try document.credentials.held(
             refreshToken: document.refreshToken, for: tenant,

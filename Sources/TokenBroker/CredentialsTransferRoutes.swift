@@ -67,14 +67,16 @@ struct CredentialsTransferRoutes {
         return response
     }
 
+    private static let jwk: WireText = "jwk"
+
     private static func key(_ json: JSONValue) throws(BrokerError) -> EncryptionKey {
         guard let members = json.object else {
             throw BrokerError.invalidRequest("", "must be an object")
         }
-        for name in members.keys.sorted() where name != "jwk" {
+        for name in members.keys.sorted() where name != Self.jwk {
             throw BrokerError.invalidRequest("/" + JSONValue.pointerToken(name.prefix(64)), "is not a known member")
         }
-        guard let jwk = members["jwk"] else { throw BrokerError.invalidRequest("/jwk", "is required") }
+        guard let jwk = members[Self.jwk] else { throw BrokerError.invalidRequest("/jwk", "is required") }
         do throws(JSONWebKeyError) {
             return try EncryptionKey(jwk)
         } catch {

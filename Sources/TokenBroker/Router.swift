@@ -142,7 +142,8 @@ struct Route: Sendable {
         self.handle = handle
         roles = AdminRoutes.roles(method, path)
         let readsContent = checksContent && (method == .post || method == .put || method == .patch)
-        contentType = !readsContent ? nil : readsLines ? .lines : access == .open ? .form : method == .patch ? .mergePatch : .json
+        contentType =
+            !readsContent ? nil : readsLines ? .lines : access == .open ? .form : method == .patch ? .mergePatch : .json
     }
 
     /// The longest content of a request, in bytes; nil for the server's limit.

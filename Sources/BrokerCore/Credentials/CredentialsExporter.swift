@@ -58,7 +58,8 @@ package final class CredentialsExporter: Sendable {
         let sealed = await InputReading.runOnGlobalPool {
             zip(rows, newer).map { row, newer -> (jwe: [UInt8]?, isReadable: Bool) in
                 let record = newer ?? Self.opened(row.record, by: vault)
-                let document = record.map { Self.document($0, row.id.storageKey, configuration) }
+                let document =
+                    record.map { Self.document($0, row.id.storageKey, configuration) }
                     ?? Self.unreadable(row.id.storageKey)
                 return (document.flatMap { try? order.key.seal($0) }, record != nil)
             }

@@ -39,7 +39,8 @@ package struct ImportLine: Sendable {
             replaces
                 ? nil
                 : .conflict(
-                    "A user is logged in under this storage key, by another grant. Only an import with replace=true replaces it.")
+                    "A user is logged in under this storage key, by another grant. Only an import with replace=true replaces it."
+                )
         case .newer: .conflict("What is stored under this storage key was granted later than this line's granted_at.")
         case .refused:
             replaces

@@ -91,7 +91,9 @@ internal import TokenBroker
     @Test(arguments: [0, 1, 49, 50, 51, 120])
     func `every storage key leaves once, whatever the pages`(count: Int) async throws {
         let (broker, receiver) = (try await Self.broker(), try Receiver())
-        for number in 0..<count { await broker.set("a\(number)", refresh: "r\(number)", storageKey: "u\(1000 + number)") }
+        for number in 0..<count {
+            await broker.set("a\(number)", refresh: "r\(number)", storageKey: "u\(1000 + number)")
+        }
         let keys = try await Self.export(broker, receiver).lines.map { try receiver.open($0)["storage_key"]?.text }
         #expect(keys == (0..<count).map { "u\(1000 + $0)" })
     }
