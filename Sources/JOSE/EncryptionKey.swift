@@ -39,6 +39,8 @@ package struct EncryptionKey: Sendable {
             publicKey = try AgreementPublicKey(material)
             // Refuses the points of small order, with which there is no secret.
             _ = try AgreementPrivateKey.generate(like: publicKey).secret(with: publicKey)
+        } catch .inconsistent {
+            throw .malformed(.x)
         } catch {
             throw .key(error)
         }

@@ -32,14 +32,15 @@ import Testing
         }
     }
 
-    @Test func `the example of RFC 7748, section 6 1, is agreed on by both sides`() throws {
-        let alice = try AgreementPrivateKey(
-            x25519: SecretBytes(
-                try #require(Hex.decode("77076d0a7318a57d3c16c17251b26645ba4cda29de2ff48e0d2c0e4a1b5c7b1f"))))
-        let bob = try AgreementPrivateKey(
-            x25519: SecretBytes(
-                try #require(Hex.decode("5dab087e624a8a4b79e17f8b83800ee66f3bb1292618b6fd1c2f8b27ff88e0eb"))))
-        #expect(try alice.secret(with: bob.publicKey) == bob.secret(with: alice.publicKey))
+    @Test func `keys of X25519 agree on one secret, and not on that of every other key`() throws {
+        let keys = try (1...3).map {
+            try AgreementPrivateKey(x25519: SecretBytes([UInt8](repeating: UInt8($0), count: 32)))
+        }
+        #expect(try keys[0].secret(with: keys[1].publicKey) == keys[1].secret(with: keys[0].publicKey))
+        #expect(try keys[0].secret(with: keys[1].publicKey) != keys[0].secret(with: keys[2].publicKey))
+        // A point of small order: everyone would know the secret (RFC 7748, section 6.1).
+        let zero = try AgreementPublicKey(.x25519([UInt8](repeating: 0, count: 32)))
+        #expect(throws: KeyError.inconsistent) { try keys[0].secret(with: zero) }
     }
 
     @Test func `keys of two kinds agree on nothing`() throws {
