@@ -67,7 +67,7 @@ extension CredentialRecord {
         }
     }
 
-    private static func digest(_ member: JSONValue) -> [UInt8]? {
+    fileprivate static func digest(_ member: JSONValue) -> [UInt8]? {
         let digest = (member.string?.text).flatMap(Base64URL.decode)
         return digest?.count == SHA256.digestCount ? digest : nil
     }
@@ -166,6 +166,10 @@ extension HeldCredentials {
                 json.name("extra")
                 extra.encode(to: &json)
             }
+            if let imported {
+                json.member("imported", Base64URL.encode(imported.digest))
+                if let granted = imported.granted { json.member("imported_granted", granted.milliseconds) }
+            }
             if let deviceKey {
                 json.member("device_key", deviceKey.pem.revealedText)
                 if !deviceKey.isBound { json.member("device_key_is_candidate", true) }
@@ -215,6 +219,11 @@ extension HeldCredentials {
             idToken: (json["verified_id_token"]?.string?.text).map(SecretBytes.init(utf8:)))
         extra = ExtraFacts(nil, json["extra"]?.object ?? [:])
         if let since = json["logged_in_since"]?.integer { loggedInSince = Timestamp(milliseconds: since) }
+        if let member = json["imported"] {
+            guard let digest = CredentialRecord.digest(member) else { return nil }
+            imported = ImportedGrant(
+                digest: digest, granted: (json["imported_granted"]?.integer).map(Timestamp.init(milliseconds:)))
+        }
         deviceKey = (json["device_key"]?.string?.text).map { pem in
             DeviceKey(pem: SecretBytes(utf8: pem), isBound: json["device_key_is_candidate"]?.bool != true)
         }

@@ -1,3 +1,5 @@
+internal import Cryptography
+
 /// The parameters of `GET /credentials`.
 package struct CredentialsQuery: Sendable, Equatable {
     package enum Policy: String, Sendable, CaseIterable {
@@ -161,7 +163,8 @@ package struct CredentialsPolicy: Sendable {
             return nextLevelBelowUser(terms, query)
         }
         if query.lowestLevel > held.level { return .levelNotAvailable }
-        if query.policy == .local { return .serve }
+        // A set that was imported without an access token has none before its first refresh.
+        if query.policy == .local { return held.accessToken.isEmpty ? .missing : .serve }
 
         let isAnotherRegistration = held.obtainedWith != terms.client
         let isSatisfied = isSatisfied(query, by: held, renewed: renewed, version: version, terms: terms, now: now)

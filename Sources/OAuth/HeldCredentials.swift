@@ -27,6 +27,9 @@ package struct HeldCredentials: Sendable, Equatable {
     /// What the provider told beside the token, by the profile's names; nil for nothing.
     package var extra: ExtraFacts?
 
+    /// The grant that an import has brought this set from; nil for a set that no import has brought.
+    package var imported: ImportedGrant?
+
     /// When the first of this user's logins came, since which there was neither an end nor a login of a user who is not known to
     /// be the same; `unknownLogin` for credentials that an earlier build stored. Identifies the login that sessions, codes and
     /// biometric keys of apps belong to: two logins under a storage key have different times.
@@ -90,6 +93,7 @@ package struct HeldCredentials: Sendable, Equatable {
             proof.idToken = previous?.proof.idToken
             deviceKey = previous?.deviceKey
             extra = ExtraFacts(previous?.extra, response.extra)
+            imported = previous?.imported
             if let previous { loggedInSince = previous.loggedInSince }
         }
     }

@@ -30,6 +30,7 @@ enum AdminRoutes {
         (.get, "/credentials", [.operator]), (.put, "/credentials", [.operator]),
         (.delete, "/credentials", [.operator]), (.get, "/credentials/status", both),
         (.get, "/credentials/claims", [.operator]), (.get, "/credentials/list", both),
+        (.post, "/credentials/import", []), (.post, "/credentials/export", []),
         (.post, "/credentials/restore", [.operator]), (.post, "/credentials/activate", [.operator]),
         (.get, "/events", both), (.get, "/providers", both), (.get, "/providers/{name}", both),
     ]

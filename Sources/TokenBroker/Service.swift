@@ -79,7 +79,9 @@ package final class Service: RequestHandler {
             return .refused(opened(response, request.path))
         }
         let isOpen = reception.match?.route.access == .open
-        return .admitted(contentBytes: reception.match?.route.contentLimit, isOpen: isOpen, found: reception)
+        let route = reception.match?.route
+        return .admitted(
+            contentBytes: route?.contentLimit, isStreamed: route?.isStreamed ?? false, isOpen: isOpen, found: reception)
     }
 
     private func response(to problem: BrokerError, _ request: Request) -> Response {

@@ -79,6 +79,8 @@ package final class CredentialsBroker: Sendable {
     package let workloads: WorkloadTokens?
     package let credentials: CredentialsProvider
     package let writer: CredentialsWriter
+    package let importer: CredentialsImporter
+    package let exporter: CredentialsExporter
     package let list: CredentialsList
     package let renewer: CredentialsRenewer
     package let waveJob: WaveJob
@@ -191,6 +193,8 @@ package final class CredentialsBroker: Sendable {
             instruments: instruments)
         credentials = CredentialsProvider(renewer: renewer, renewalPatience: settings.renewalPatience)
         writer = CredentialsWriter(records: records)
+        importer = CredentialsImporter(providers: providers, writer: writer, clientFaults: renewer.clientFaults)
+        exporter = CredentialsExporter(records: records)
         revocations = RevocationJob(
             records: records, providers: providers, clientFaults: renewer.clientFaults)
         let intake = GrantIntake(

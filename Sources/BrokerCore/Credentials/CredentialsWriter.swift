@@ -14,8 +14,8 @@ package final class CredentialsWriter: Sendable {
     package typealias Companions =
         (_ held: HeldCredentials) async throws(StoreError) -> (changes: [VaultChange], events: [BrokerEvent])?
 
-    private let records: CredentialsRecords
-    private let time: any Time
+    let records: CredentialsRecords
+    let time: any Time
 
     init(records: CredentialsRecords) {
         self.records = records
@@ -108,7 +108,7 @@ package final class CredentialsWriter: Sendable {
         }
     }
 
-    private func overwrite(
+    func overwrite(
         _ id: CredentialsID, with held: HeldCredentials, by origin: BrokerEvent.Origin,
         _ waiting: ((_ earlier: HeldCredentials?) -> WaitingVerification)? = nil, _ companions: Companions,
         unless isRefused: (_ current: CredentialsSnapshot) -> Bool = { _ in false },

@@ -17,11 +17,17 @@ package struct GivenCredentials: Sendable {
     private let token: WireText
     private let extra: [WireText: JSONValue]
 
-    /// - Parameter configuration: of the tenant that they are brought to.
-    package init(_ body: inout ObjectReader, for configuration: TenantConfiguration) {
+    /// Whether they have an access token.
+    package var hasToken: Bool { !token.isEmpty }
+
+    /// - Parameters:
+    ///   - configuration: of the tenant that they are brought to.
+    ///   - isImported: whether an import brings them, which may leave out the token, where it has a refresh token, and the
+    ///     `client_id`, which is then the configured one.
+    package init(_ body: inout ObjectReader, for configuration: TenantConfiguration, isImported: Bool = false) {
         level = body.choice("level", CredentialsLevel.self)
         clientID =
-            configuration.preset.hasLogins
+            configuration.preset.hasLogins && !isImported
             ? body.requiredString("client_id", limit: 512) ?? ""
             : body.string("client_id", limit: 512) ?? configuration.client.clientID
         requestedScopes = Self.scopes("requested_scopes", &body)
@@ -39,7 +45,8 @@ package struct GivenCredentials: Sendable {
         extra = body.facts("extra")
         // These members concern the broker that has answered, and not this one.
         for name: WireText in ["degraded", "session"] { body.passOver(name) }
-        token = body.requiredString("token", limit: 65_536) ?? ""
+        token =
+            (isImported ? body.string("token", limit: 65_536) : body.requiredString("token", limit: 65_536)) ?? ""
         if !token.isEmpty, !TokenText.isSendable(token) { body.note("token", "must be visible ASCII") }
     }
 
@@ -79,7 +86,8 @@ package struct GivenCredentials: Sendable {
             ?? .assumed(canBeRenewed: level == .client || refreshToken != nil)
         var held = HeldCredentials(
             level: level, accessToken: SecretBytes(utf8: token.text), refreshToken: refreshToken,
-            expires: known ?? lifetime.end(from: now),
+            // Without a token, there is nothing to serve before the first refresh.
+            expires: token.isEmpty ? now : known ?? lifetime.end(from: now),
             grantedScopes: grantedScopes ?? requestedScopes ?? client.scopes,
             userID: level == .user ? userID : nil,
             obtainedWith: ClientFingerprint(

@@ -1,3 +1,4 @@
+internal import Cryptography
 internal import OAuth
 internal import Reactor
 
@@ -29,7 +30,10 @@ struct ExpirySchedule: Sendable {
     /// - Returns: nil for a token that does not expire.
     func firstMark(of held: HeldCredentials, lead: Duration?, now: Timestamp) -> Timestamp? {
         if held.expiry == nil { return nil }
-        guard let lead, held.canBeRefreshed else { return noticeTime(of: held) }
+        guard let lead, held.canBeRefreshed else {
+            // Of a token that no caller has had, no listener is told that it expires.
+            return held.accessToken.isEmpty ? nil : noticeTime(of: held)
+        }
         let life = now.duration(to: held.expires)
         let ahead = min(max(lead, notice), life / 2)
         let jitter = Duration.milliseconds(Int64.random(in: 0...max(0, ahead.milliseconds / 5)))

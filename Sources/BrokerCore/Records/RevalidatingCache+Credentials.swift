@@ -47,6 +47,9 @@ extension CredentialsSnapshot {
         sum += MemorySize.text(held.identity.userID?.text) + MemorySize.text(held.identity.subject?.text)
         sum += MemorySize.client(held.obtainedWith)
         sum += held.extra.map(MemorySize.facts) ?? 0
+        if let imported = held.imported {
+            sum += MemorySize.allocation(40) + MemorySize.bytes(imported.digest.count)
+        }
         return sum + MemorySize.text(held.grantedBy?.issuer?.text)
             + MemorySize.text(held.grantedBy?.tokenEndpoint?.text)
     }

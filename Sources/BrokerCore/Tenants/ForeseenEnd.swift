@@ -34,7 +34,8 @@ extension TenantConfiguration {
     package func end(of record: CredentialRecord) -> ForeseenEnd? {
         guard let held = record.held, held.level == .user, !record.isOver else { return nil }
         guard held.refreshToken != nil else { return held.expiry.map { ForeseenEnd(at: $0, why: .token) } }
-        let login = held.loggedInSince == HeldCredentials.unknownLogin ? nil : held.loggedInSince
+        let known = held.loggedInSince == HeldCredentials.unknownLogin ? nil : held.loggedInSince
+        let login = held.imported?.granted ?? known
         var ends: [ForeseenEnd] = []
         if let consent = consentLifetime ?? preset.lives.consent, let login {
             ends.append(ForeseenEnd(at: login.advanced(by: consent), why: .consent))

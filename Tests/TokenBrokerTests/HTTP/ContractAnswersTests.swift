@@ -24,6 +24,7 @@ internal import TokenBroker
         try await ContractLogins(recorder: recorder).run()
         try await deviceLogins()
         try await ContractCredentials(recorder: recorder).run()
+        try await ContractTransfers(recorder: recorder).run()
         try await ContractAppToApp(recorder: recorder).run()
         try await events()
         try await ContractApps(recorder: recorder).run()
@@ -69,6 +70,7 @@ internal import TokenBroker
             case "POST /login/finalize": sample.body = #"{"login_response_query": "code=c&state=s"}"#
             case "PUT /credentials": sample.body = #"{"credentials": {"client_id": "c1", "token": "t"}}"#
             case "POST /credentials/restore": sample.body = "{}"
+            case "POST /credentials/export": sample.body = ContractTransfers.order
             case "POST /credentials/activate": sample.body = #"{"platform_signature": "s"}"#
             case "POST /app2app/requests", "POST /app2app/approve", "POST /app2app/reject":
                 sample.body =

@@ -48,6 +48,7 @@ internal import TokenBroker
         "DELETE /device/{device_code}": "o", "POST /app2app/requests": "o", "POST /app2app/approve": "o",
         "POST /app2app/reject": "o", "GET /credentials": "o", "PUT /credentials": "o", "DELETE /credentials": "o",
         "GET /credentials/status": "r", "GET /credentials/claims": "o", "GET /credentials/list": "r",
+        "POST /credentials/import": "a", "POST /credentials/export": "a",
         "POST /credentials/restore": "o", "POST /credentials/activate": "o", "GET /events": "r",
         "GET /providers": "r", "GET /providers/{name}": "r", "PATCH /tenants/{tenant}": "a",
     ]

@@ -518,7 +518,7 @@ internal import TokenBroker
                 where: path.hasPrefix):
                 self = .nothing
             case (_, "/providers"), (_, "/providers/{name}"): self = .anyKey
-            case (_, "/credentials/restore"): self = .admin
+            case (_, "/credentials/restore"), (_, "/credentials/import"), (_, "/credentials/export"): self = .admin
             case (_, let path) where path == "/tenants" || path.hasPrefix("/tenants/"): self = .admin
             case (_, let path)
             where ["/login/", "/device", "/app2app/"].contains(where: path.hasPrefix):
