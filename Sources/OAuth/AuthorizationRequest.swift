@@ -65,8 +65,8 @@ package struct AuthorizationRequest: Sendable {
         if let name = shape.userScopeParameter, !shape.userScopes.isEmpty {
             parameters.append(.init(name, WireText(shape.scope(shape.userScopes))))
         }
-        if shape.pkce != .forbidden {
-            parameters.append(.init("code_challenge_method", "S256"))
+        if server.usesPKCE {
+            parameters.append(.init("code_challenge_method", PKCE.method))
             parameters.append(.init("code_challenge", codeChallenge))
         }
         parameters.append(.init("state", state))

@@ -45,6 +45,9 @@ package struct AuthorizationServer: Sendable, Equatable {
     package var schedule = BackoffSchedule.standard
     /// What requests have beside what the RFCs say: the preset's, with what the tenant says.
     package var shape: RequestShape
+    /// Whether logins have PKCE. False where the shape forbids it, and where it is allowed and the metadata's list of methods lacks
+    /// S256.
+    package var usesPKCE: Bool
     /// Which of the tokens of an answer with two is used.
     package var tokenUse = AnswerShape.TokenUse.user
 
@@ -77,6 +80,7 @@ package struct AuthorizationServer: Sendable, Equatable {
         self.sessionEndingAnswers = sessionEndingAnswers ?? preset.sessionEndingAnswers
         self.defaultLifetime = defaultLifetime ?? preset.defaultLifetime
         shape = preset.shape
+        usesPKCE = preset.shape.pkce != .forbidden
         self.revocationAuthentication = revocationAuthentication ?? clientAuthentication
     }
 }

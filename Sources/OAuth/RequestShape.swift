@@ -4,7 +4,7 @@ package import HTTPCodec
 /// Whether a login is protected by RFC 7636.
 package enum PKCEUse: String, Sendable, CaseIterable {
     case required
-    /// Sent like `required`. The name says that the provider does without it.
+    /// Sent, except where the provider's metadata lists the methods that it knows, and S256 is not among them.
     case allowed
     /// The provider refuses its parameters, or takes them for a statement that the client is a public one.
     case forbidden

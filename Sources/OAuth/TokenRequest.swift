@@ -66,7 +66,7 @@ package enum TokenRequest: Sendable {
         case .authorizationCode(let code, let redirectURI, let codeVerifier, let keyProof):
             pairs.append(.init("code", code.revealedText))
             pairs.append(.init("redirect_uri", redirectURI))
-            if shape.pkce != .forbidden { pairs.append(.init("code_verifier", codeVerifier.revealedText)) }
+            if server.usesPKCE { pairs.append(.init("code_verifier", codeVerifier.revealedText)) }
             if preset.repeatsScopes { pairs += scopes }
             pairs += shape.tokenParameters
             if let uniqueKey { pairs.append(.init("client_unique_key", uniqueKey)) }

@@ -13,6 +13,7 @@ extension AuthorizationServer {
             json.memberIfPresent("issuer", issuer)
             json.memberIfPresent("challenge", challengeEndpoint)
             json.member("announces_issuer", announcesIssuerInResponses)
+            if !usesPKCE { json.member("pkce", false) }
             json.member("client_authentication", clientAuthentication.rawValue)
             json.member("revocation_authentication", revocationAuthentication.rawValue)
             json.memberIfPresent("alternative_authentication", alternativeAuthentication?.rawValue)
@@ -42,5 +43,6 @@ extension AuthorizationServer {
             ProviderPreset.ClientAuthentication.init)
         challengeEndpoint = json["challenge"]?.string?.text
         configuration.complete(&self)
+        if json["pkce"]?.bool == false { usesPKCE = false }
     }
 }

@@ -236,6 +236,10 @@ package struct TenantConfiguration: Sendable, Equatable {
         server?.challengeEndpoint = challengeEndpoint(issuer: metadata.issuer)
         server?.jwksURI = configuredKeys ?? metadata.jwksURI
         server?.announcesIssuerInResponses = metadata.announcesIssuerInResponses
+        // RFC 8414 §2: a list without the method says that the server does not know it.
+        if server?.shape.pkce == .allowed, metadata.codeChallengeMethods?.contains(PKCE.method) == false {
+            server?.usesPKCE = false
+        }
         if server?.deviceAuthorizationEndpoint == nil {
             server?.deviceAuthorizationEndpoint = metadata.deviceAuthorizationEndpoint
         }
@@ -278,16 +282,17 @@ package struct TenantConfiguration: Sendable, Equatable {
         guard let authorization, let token else { return nil }
         var server = AuthorizationServer(
             preset: preset, authorizationEndpoint: authorization, tokenEndpoint: token,
-            revocationEndpoint: endpoints.revocation ?? filled(preset.endpoints.revocation),
-            deviceAuthorizationEndpoint: endpoints.deviceAuthorization ?? filled(preset.endpoints.deviceAuthorization),
+            revocationEndpoint: endpoints.revocation ?? besideTokens(preset.endpoints.revocation),
+            deviceAuthorizationEndpoint: endpoints.deviceAuthorization
+                ?? besideTokens(preset.endpoints.deviceAuthorization),
             jwksURI: configuredKeys, issuer: effectiveIssuer, announcesIssuerInResponses: false,
             clientAuthentication: clientAuthentication ?? preset.clientAuthentication,
             pinnedCertificates: effectivePins,
             sessionEndingAnswers: preset.sessionEndingAnswers + sessionEndingAnswers,
             defaultLifetime: effectiveDefaultLifetime)
-        server.accountCreationEndpoint = endpoints.accountCreation ?? filled(preset.endpoints.accountCreation)
-        server.activationEndpoint = endpoints.activation ?? filled(preset.endpoints.activation)
-        server.logoutEndpoint = endpoints.logout ?? filled(preset.endpoints.logout)
+        server.accountCreationEndpoint = endpoints.accountCreation ?? besideTokens(preset.endpoints.accountCreation)
+        server.activationEndpoint = endpoints.activation ?? besideTokens(preset.endpoints.activation)
+        server.logoutEndpoint = endpoints.logout ?? besideTokens(preset.endpoints.logout)
         server.challengeEndpoint = challengeEndpoint(issuer: effectiveIssuer)
         complete(&server)
         return server
@@ -295,12 +300,20 @@ package struct TenantConfiguration: Sendable, Equatable {
 
     /// Gives a server what only the configuration says of it.
     func complete(_ server: inout AuthorizationServer) {
-        server.refreshEndpoint = endpoints.refresh ?? (endpoints.token == nil ? filled(preset.endpoints.refresh) : nil)
+        server.refreshEndpoint = endpoints.refresh ?? besideTokens(preset.endpoints.refresh)
         server.requestHeaders = requestHeaders
         server.repeatsClientID = repeatsClientID ?? preset.repeatsClientID
         server.schedule = schedule
         server.shape = preset.shape.replaced(by: requests)
+        server.usesPKCE = server.shape.pkce != .forbidden
         server.tokenUse = tokenUse ?? .user
+    }
+
+    /// An address of the preset to which tokens, codes or the client's secret are sent; nil where the tenant names a token
+    /// endpoint of its own, whose tokens and whose secret are not the preset's provider's to see.
+    private func besideTokens(_ template: AddressTemplate?) -> String? {
+        if let own = endpoints.token, own != filled(preset.endpoints.token) { return nil }
+        return filled(template)
     }
 
     /// Identifies the provider within this process, even before its metadata is known: tenants whose requests go to one place
@@ -343,6 +356,8 @@ package struct ProviderMetadata: Sendable, Equatable {
     package var revocationAuthenticationMethods: [ProviderPreset.ClientAuthentication]?
     /// RFC 9207 §3.
     package var announcesIssuerInResponses = false
+    /// The methods of RFC 7636 that the document names; nil where it names none.
+    package var codeChallengeMethods: [WireText]?
     /// The address of the provider's keys.
     package var jwksURI: String?
     /// The grants that the document names; nil where it names none. Many documents name none although the provider has more
