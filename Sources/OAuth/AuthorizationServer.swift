@@ -48,6 +48,9 @@ package struct AuthorizationServer: Sendable, Equatable {
     /// Whether logins have PKCE. False where the shape forbids it, and where it is allowed and the metadata's list of methods lacks
     /// S256.
     package var usesPKCE: Bool
+    /// What grants are asked for beside the client's scopes: what the shape says, what a login says, or what a set was granted with
+    /// that is renewed.
+    package var asked: AskedGrant?
     /// Which of the tokens of an answer with two is used.
     package var tokenUse = AnswerShape.TokenUse.user
 
@@ -81,6 +84,7 @@ package struct AuthorizationServer: Sendable, Equatable {
         self.defaultLifetime = defaultLifetime ?? preset.defaultLifetime
         shape = preset.shape
         usesPKCE = preset.shape.pkce != .forbidden
+        asked = preset.shape.asked
         self.revocationAuthentication = revocationAuthentication ?? clientAuthentication
     }
 }

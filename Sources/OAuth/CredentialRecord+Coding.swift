@@ -166,6 +166,10 @@ extension HeldCredentials {
                 json.name("extra")
                 extra.encode(to: &json)
             }
+            if let asked {
+                json.name("asked")
+                asked.encode(to: &json)
+            }
             if let deviceKey {
                 json.member("device_key", deviceKey.pem.revealedText)
                 if !deviceKey.isBound { json.member("device_key_is_candidate", true) }
@@ -214,6 +218,7 @@ extension HeldCredentials {
             refreshToken: json["verified_refresh_token"]?.bool ?? false,
             idToken: (json["verified_id_token"]?.string?.text).map(SecretBytes.init(utf8:)))
         extra = ExtraFacts(nil, json["extra"]?.object ?? [:])
+        asked = json["asked"].flatMap { AskedGrant($0) }
         if let since = json["logged_in_since"]?.integer { loggedInSince = Timestamp(milliseconds: since) }
         deviceKey = (json["device_key"]?.string?.text).map { pem in
             DeviceKey(pem: SecretBytes(utf8: pem), isBound: json["device_key_is_candidate"]?.bool != true)

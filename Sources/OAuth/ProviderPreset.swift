@@ -69,9 +69,6 @@ package final class ProviderPreset: Sendable {
     /// Whether the authorization request, the code exchange, the device poll and the upgrade contain
     /// `client_unique_key`.
     package let sendsClientUniqueKey: Bool
-    /// Whether the code exchange, the refresh and the device poll repeat the scopes. RFC 6749 defines no scope in the
-    /// exchange, and an absent scope in a refresh means the granted scopes.
-    package let repeatsScopes: Bool
     /// Whether a request for client credentials contains the configured scopes.
     package let scopesClientCredentials: Bool
     /// The lifetime of a token whose response has no lifetime and which is not a JWT; nil where it is not known.
@@ -147,7 +144,6 @@ package final class ProviderPreset: Sendable {
         languageParameter = reader.string("language_parameter")?.text
         emailParameter = reader.string("email_parameter")?.text
         sendsClientUniqueKey = reader.bool("client_unique_key") ?? false
-        repeatsScopes = reader.bool("repeat_scope") ?? false
         scopesClientCredentials = reader.bool("client_credentials_scope") ?? true
         defaultLifetime = TokenLifetime(&reader, "default_lifetime")
         prefersTokenExpiry = reader.bool("expiry_of_token") ?? false

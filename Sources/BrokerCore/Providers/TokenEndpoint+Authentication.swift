@@ -119,7 +119,11 @@ extension TokenEndpoint {
             message.fields.append("Content-Type", "application/json")
             if let authorization { message.fields.append("Authorization", authorization) }
             message.body = JSONWriter.object { json in
-                for pair in form { json.member(pair.name.text, pair.value.text) }
+                for (index, pair) in form.enumerated() where !form[..<index].contains(where: { $0.name == pair.name }) {
+                    let values = form[index...].filter { $0.name == pair.name }.map(\.value.text)
+                    // `resource` can have several values.
+                    if values.count > 1 { json.member(pair.name.text, values) } else { json.member(pair.name.text, values[0]) }
+                }
             }
             return message
         case .query:

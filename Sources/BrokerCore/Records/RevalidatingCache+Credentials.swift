@@ -47,6 +47,7 @@ extension CredentialsSnapshot {
         sum += MemorySize.text(held.identity.userID?.text) + MemorySize.text(held.identity.subject?.text)
         sum += MemorySize.client(held.obtainedWith)
         sum += held.extra.map(MemorySize.facts) ?? 0
+        sum += held.asked.map(MemorySize.asked) ?? 0
         return sum + MemorySize.text(held.grantedBy?.issuer?.text)
             + MemorySize.text(held.grantedBy?.tokenEndpoint?.text)
     }

@@ -111,12 +111,13 @@ extension TenantConfiguration {
         rotation = reader.choice("rotation", TokenRotation.self)
         accessTokenAfterRefresh = reader.choice("access_token_after_refresh", AccessTokenAfterRefresh.self)
         proactiveRefresh = reader.integer("proactive_refresh", in: 60...86_400).map { .seconds($0) }
-        clientCredentials = reader.choice("client_credentials", ClientCredentials.self) ?? .on
+        clientCredentials = reader.choice("client_credentials", ClientCredentials.self)
         requestHeaders = Self.requestHeaders(&reader)
         requests.pkce = reader.choice("pkce", PKCEUse.self)
         requests.authorizeParameters = RequestShape.parameters(&reader, "authorize_parameters")
         requests.tokenParameters = RequestShape.parameters(&reader, "token_parameters")
         requests.refreshParameters = RequestShape.parameters(&reader, "refresh_parameters")
+        readRequests(&reader)
         requests.userScopes =
             reader.strings("user_scopes", atMost: ScopeSet.most, check: Self.scopeFault)
             .flatMap { ScopeSet($0) } ?? .empty
@@ -156,7 +157,8 @@ extension TenantConfiguration {
     /// The client of a tenant whose keys do not come by OAuth, and that names none.
     private static let staticClient: WireText = "static"
 
-    private static func scopeFault(_ text: WireText) -> String? {
+    /// What is wrong with a scope; nil for one that can be sent.
+    static func scopeFault(_ text: WireText) -> String? {
         ScopeSet([text]) == nil ? "must be one scope: visible ASCII without space, quote or backslash" : nil
     }
 
@@ -388,6 +390,7 @@ extension TenantConfiguration {
         Self.encode(requests.tokenParameters, "token_parameters", to: &json)
         Self.encode(requests.refreshParameters, "refresh_parameters", to: &json)
         if !requests.userScopes.isEmpty { json.member("user_scopes", requests.userScopes.values) }
+        encodeRequests(to: &json)
         json.memberIfPresent("token_use", tokenUse?.rawValue)
         json.memberIfPresent("refresh_token_lifetime", refreshTokenLifetime?.components.seconds)
         json.memberIfPresent("consent_lifetime", consentLifetime?.components.seconds)
@@ -399,7 +402,7 @@ extension TenantConfiguration {
                 json.member("authorization_endpoints", appToApp.authorizationEndpoints)
             }
         }
-        if clientCredentials != .on { json.member("client_credentials", clientCredentials.rawValue) }
+        json.memberIfPresent("client_credentials", clientCredentials?.rawValue)
         Self.encode(retry, to: &json)
         if requestHeaders != .none {
             json.name("request_headers")

@@ -93,7 +93,8 @@ package struct TenantConfiguration: Sendable, Equatable {
     package var accessTokenAfterRefresh: AccessTokenAfterRefresh?
     /// How long before its expiry a user's token is renewed without a caller's request, 60 s to a day; nil for never.
     package var proactiveRefresh: Duration?
-    package var clientCredentials = ClientCredentials.on
+    /// Nil for what the preset says.
+    package var clientCredentials: ClientCredentials?
     /// Sent to the provider with each request, in addition to the broker's own fields.
     package var requestHeaders = RequestHeaders.none
     /// How signed tokens are verified; its members replace those of the preset. Nil for the preset's.
@@ -131,8 +132,8 @@ package struct TenantConfiguration: Sendable, Equatable {
 
     /// Whether callers can get client credentials, the level between a user's and the basic one.
     package var obtainsClientCredentials: Bool {
-        client.clientSecret != nil && clientCredentials == .on && preset.levels.contains(.client)
-            && preset.grantsClientCredentials
+        client.clientSecret != nil && preset.levels.contains(.client)
+            && (clientCredentials.map { $0 == .on } ?? preset.grantsClientCredentials)
     }
 
     /// When requests to the provider are repeated.
@@ -306,6 +307,7 @@ package struct TenantConfiguration: Sendable, Equatable {
         server.schedule = schedule
         server.shape = preset.shape.replaced(by: requests)
         server.usesPKCE = server.shape.pkce != .forbidden
+        server.asked = server.shape.asked
         server.tokenUse = tokenUse ?? .user
     }
 
