@@ -36,6 +36,7 @@ package final class RequestShape: Sendable {
         package var nonce: NonceUse?
         package var omitsEmpty: Bool?
         package var repeatsScopes: Bool?
+        package var revocation: RevocationShape?
 
         package init() {}
     }
@@ -64,6 +65,8 @@ package final class RequestShape: Sendable {
     /// Whether the code exchange, the refresh and the device poll repeat the scopes. RFC 6749 defines no scope in the exchange,
     /// and an absent scope in a refresh means the granted scopes.
     package let repeatsScopes: Bool
+    /// Nil for RFC 7009.
+    package let revocation: RevocationShape?
     /// The name of the code in the callback.
     package let codeName: WireText
 
@@ -90,6 +93,7 @@ package final class RequestShape: Sendable {
         nonce = reader.choice("nonce", NonceUse.self)
         omitsEmpty = reader.bool("omit_empty") ?? false
         repeatsScopes = reader.bool("repeat_scope") ?? false
+        revocation = reader.object("revocation") { RevocationShape(&$0) }
         codeName = reader.string("callback_parameter") ?? "code"
     }
 
@@ -109,6 +113,7 @@ package final class RequestShape: Sendable {
         nonce = own.nonce ?? shape.nonce
         omitsEmpty = own.omitsEmpty ?? shape.omitsEmpty
         repeatsScopes = own.repeatsScopes ?? shape.repeatsScopes
+        revocation = own.revocation ?? shape.revocation
         codeName = shape.codeName
     }
 
@@ -181,7 +186,7 @@ extension RequestShape: Equatable {
                 && left.names == right.names && left.scopeSeparator == right.scopeSeparator && left.pkce == right.pkce
                 && left.userScopeParameter == right.userScopeParameter && left.userScopes == right.userScopes
                 && left.asked == right.asked && left.nonce == right.nonce && left.omitsEmpty == right.omitsEmpty
-                && left.repeatsScopes == right.repeatsScopes
+                && left.repeatsScopes == right.repeatsScopes && left.revocation == right.revocation
                 && left.codeName == right.codeName
     }
 }

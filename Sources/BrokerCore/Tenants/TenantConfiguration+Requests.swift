@@ -10,6 +10,7 @@ extension TenantConfiguration {
         requests.nonce = reader.choice("nonce", NonceUse.self)
         requests.omitsEmpty = reader.bool("omit_empty")
         requests.repeatsScopes = reader.bool("repeat_scope")
+        requests.revocation = reader.object("revocation") { RevocationShape(&$0) }
     }
 
     func encodeRequests(to json: inout JSONWriter) {
@@ -17,5 +18,9 @@ extension TenantConfiguration {
         json.memberIfPresent("nonce", requests.nonce?.rawValue)
         if let omitsEmpty = requests.omitsEmpty { json.member("omit_empty", omitsEmpty) }
         if let repeatsScopes = requests.repeatsScopes { json.member("repeat_scope", repeatsScopes) }
+        if let revocation = requests.revocation {
+            json.name("revocation")
+            revocation.encode(to: &json)
+        }
     }
 }

@@ -1,4 +1,5 @@
 package import ExternalText
+internal import HTTPCodec
 internal import HTTPSClient
 package import OAuth
 
@@ -339,6 +340,7 @@ package struct TenantConfiguration: Sendable, Equatable {
             switch AddressTemplate.Base(name) {
             case .loginService?: loginServiceBaseURI ?? preset.loginServiceBaseURI
             case .authService?: authServiceBaseURI ?? preset.authServiceBaseURI
+            case nil where name == AddressTemplate.clientID: FormEncoding.percentEncode(client.clientID.text)
             case nil: parameters[name]?.text ?? preset.parameters[name]?.usual
             }
         }

@@ -205,6 +205,8 @@ internal import TokenBroker
                  "scopes": ["chat:write"], "user_scopes": ["search:read"], "token_use": "user",
                  "resource": ["https://api.example", "urn:x:y"], "audience": "api", "nonce": "off",
                  "omit_empty": true, "repeat_scope": true, "client_credentials": "on",
+                 "revocation": {"method": "DELETE", "format": "json", "token_in": "body", "token": "access",
+                                "auth_method": "client_secret_basic", "parameter_names": {"token": "t"}},
                  "refresh_token_lifetime": 2592000, "consent_lifetime": 2592000}
                 """#)
         await recorder.call(
