@@ -1,3 +1,5 @@
+package import Cryptography
+
 /// A provider as one tenant uses it: its endpoints, and how requests to it are formed.
 package struct AuthorizationServer: Sendable, Equatable {
     package var preset: ProviderPreset
@@ -35,6 +37,8 @@ package struct AuthorizationServer: Sendable, Equatable {
     package var repeatsClientID: Bool
     /// Empty when the tenant does not pin certificates.
     package var pinnedCertificates: [String]
+    /// The address of the proxy by which requests leave, with its password; nil for the broker's own way.
+    package var outboundProxy: SecretBytes?
     /// The responses to a refresh that end the session: those of the preset and those of the tenant.
     package var sessionEndingAnswers: [RefusalPattern]
     /// The lifetime of a token whose response has no lifetime and which is not a JWT; nil where it is not known.

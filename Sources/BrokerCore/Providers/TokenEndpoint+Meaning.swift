@@ -173,8 +173,8 @@ extension TokenEndpoint {
             (
                 BrokerError(
                     .networkError,
-                    "The proxy opens no connection to the provider: it answered \(status.code). HTTPS_PROXY names the proxy, "
-                        + "and NO_PROXY the hosts that are reached without it.",
+                    "The proxy opens no connection to the provider: it answered \(status.code). The tenant's "
+                        + "outbound_proxy names the proxy, else HTTPS_PROXY, and NO_PROXY the hosts that are reached without it.",
                     retryAfter: defaultRetryAfterSeconds), status.code < 500
             )
         case .malformedResponse, .responseTooLarge: (unusable, !grant.spendsRefreshToken)

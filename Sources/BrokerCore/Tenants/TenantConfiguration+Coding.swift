@@ -390,7 +390,7 @@ extension TenantConfiguration {
         Self.encode(requests.tokenParameters, "token_parameters", to: &json)
         Self.encode(requests.refreshParameters, "refresh_parameters", to: &json)
         if !requests.userScopes.isEmpty { json.member("user_scopes", requests.userScopes.values) }
-        encodeRequests(to: &json)
+        encodeRequests(to: &json, revealingSecret: revealingSecret)
         json.memberIfPresent("token_use", tokenUse?.rawValue)
         json.memberIfPresent("refresh_token_lifetime", refreshTokenLifetime?.components.seconds)
         json.memberIfPresent("consent_lifetime", consentLifetime?.components.seconds)

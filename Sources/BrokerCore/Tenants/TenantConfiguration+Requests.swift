@@ -1,4 +1,6 @@
+internal import Cryptography
 internal import ExternalText
+internal import HTTPSClient
 internal import JSON
 internal import OAuth
 
@@ -11,9 +13,22 @@ extension TenantConfiguration {
         requests.omitsEmpty = reader.bool("omit_empty")
         requests.repeatsScopes = reader.bool("repeat_scope")
         requests.revocation = reader.object("revocation") { RevocationShape(&$0) }
+        outboundProxy = reader.value(
+            "outbound_proxy", rule: "must be http://host:port, with user:password@ before the host where the proxy wants it"
+        ) { text in
+            guard text.starts(with: "http://"), (try? OutboundProxy(parsing: text.text)) != nil else { return nil }
+            return SecretBytes(utf8: text.text)
+        }
     }
 
-    func encodeRequests(to json: inout JSONWriter) {
+    /// Writes them: the proxy's user and password for the sealed record only.
+    func encodeRequests(to json: inout JSONWriter, revealingSecret: Bool) {
+        if revealingSecret {
+            json.memberIfPresent("outbound_proxy", outboundProxy?.revealedText)
+        } else {
+            json.memberIfPresent(
+                "outbound_proxy", outboundProxy.flatMap { try? OutboundProxy(parsing: $0.revealedText) }?.shownAddress)
+        }
         AskedGrant.encode(resources: requests.resources, requests.audience, to: &json)
         json.memberIfPresent("nonce", requests.nonce?.rawValue)
         if let omitsEmpty = requests.omitsEmpty { json.member("omit_empty", omitsEmpty) }

@@ -1,3 +1,4 @@
+package import Cryptography
 package import ExternalText
 internal import HTTPCodec
 internal import HTTPSClient
@@ -117,6 +118,9 @@ package struct TenantConfiguration: Sendable, Equatable {
     package var refreshTokenLifetime: Duration?
     /// How long after a login everything ends; nil for what the preset says.
     package var consentLifetime: Duration?
+    /// The proxy by which this tenant's requests leave, `http://host:port` with `user:password@` where it wants that; nil for the
+    /// broker's own way.
+    package var outboundProxy: SecretBytes?
     /// Which of the tokens of an answer with two is used; nil for the user's.
     package var tokenUse: AnswerShape.TokenUse?
 
@@ -309,6 +313,7 @@ package struct TenantConfiguration: Sendable, Equatable {
         server.shape = preset.shape.replaced(by: requests)
         server.usesPKCE = server.shape.pkce != .forbidden
         server.asked = server.shape.asked
+        server.outboundProxy = outboundProxy
         server.tokenUse = tokenUse ?? .user
     }
 

@@ -204,6 +204,7 @@ internal import TokenBroker
                  "authorize_parameters": {"team": "T1"}, "token_parameters": {"a": "b"}, "refresh_parameters": {"a": "b"},
                  "scopes": ["chat:write"], "user_scopes": ["search:read"], "token_use": "user",
                  "resource": ["https://api.example", "urn:x:y"], "audience": "api", "nonce": "off",
+                 "outbound_proxy": "http://u:p@proxy.example:3128",
                  "omit_empty": true, "repeat_scope": true, "client_credentials": "on",
                  "revocation": {"method": "DELETE", "format": "json", "token_in": "body", "token": "access",
                                 "auth_method": "client_secret_basic", "parameter_names": {"token": "t"}},
