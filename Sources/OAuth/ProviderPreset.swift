@@ -36,6 +36,8 @@ package final class ProviderPreset: Sendable {
     package let pinnedCertificates: [String]
     /// How a token request is sent.
     package let tokenRequestFormat: TokenRequestFormat
+    /// GET only with the parameters in the query.
+    package let tokenRequestMethod: TokenRequestMethod
     /// What requests have beside what the RFCs say.
     package let shape: RequestShape
     /// How answers are read.
@@ -129,6 +131,11 @@ package final class ProviderPreset: Sendable {
         endpoints = reader.object("endpoints") { Endpoints(&$0) } ?? Endpoints()
         pinnedCertificates = Self.texts(&reader, "pinned_certificates")
         tokenRequestFormat = reader.choice("request_format", TokenRequestFormat.self) ?? .form
+        let method = reader.choice("token_method", TokenRequestMethod.self)
+        if method == .get, tokenRequestFormat != .query {
+            reader.note("token_method", "must be POST with this request_format")
+        }
+        tokenRequestMethod = method ?? (tokenRequestFormat == .query ? .get : .post)
         shape = RequestShape(&reader)
         answers = AnswerShape(&reader)
         parameterOrder = reader.strings("parameter_order") ?? []

@@ -166,10 +166,7 @@ extension LoginFlow {
 
     /// The broker's own redirect URI, which a tenant registers at its provider.
     package func redirectURI(of tenant: Tenant) -> String {
-        switch tenant.configuration.callbackURI {
-        case .shared: callbackURI
-        case .perTenant: "\(callbackURI)/\(tenant.name)"
-        }
+        tenant.configuration.callbackURI.address(below: publicBaseURL, of: tenant.name)
     }
 
     /// The redirect URI of a login, and which callback that is.
@@ -181,7 +178,8 @@ extension LoginFlow {
         let callback: PendingLogin.Callback = configuration.callbackURI == .shared ? .shared : .perTenant
         // RFC 9700 §2.1: exact comparison.
         guard let given, given != WireText(own) else { return (WireText(own), callback) }
-        let isOtherCallback = given == WireText(callbackURI) || given.starts(with: WireText(callbackURI + "/"))
+        let shared = TenantConfiguration.CallbackURI.shared.address(below: publicBaseURL, of: tenant.name)
+        let isOtherCallback = given == WireText(shared) || given.starts(with: WireText(shared + "/"))
         guard !isOtherCallback,
             configuration.allowedRedirectURIs.contains(where: { WireText($0) == given })
         else {

@@ -135,7 +135,8 @@ extension TokenEndpoint {
             message.body = object(of: form)
             return message
         case .query:
-            var message = try ClientRequest(provider: server, .get, endpoint, query: form)
+            let method: Method = server.preset.tokenRequestMethod == .get ? .get : .post
+            var message = try ClientRequest(provider: server, method, endpoint, query: form)
             if let authorization { message.fields.append("Authorization", authorization) }
             return message
         }

@@ -64,7 +64,7 @@ extension TokenEndpoint {
         guard refusal.answer.error != nil else { return nil }
         let answer = meaning(of: refusal, grant: call.grant, server: server)
         switch answer {
-        case .sessionEnded, .clientRefused, .rateLimited: break
+        case .sessionEnded, .clientRefused: break
         // The refresh token may be spent, so the answer to a refresh counts as one that cannot be used.
         case _ where call.grant.spendsRefreshToken: return nil
         default: break

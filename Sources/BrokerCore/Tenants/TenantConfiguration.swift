@@ -20,6 +20,12 @@ package struct TenantConfiguration: Sendable, Equatable {
         case shared
         /// `/login/callback/{tenant}`.
         case perTenant = "per_tenant"
+
+        /// - Parameter publicBaseURL: the URL at which browsers reach the broker, without a slash at its end.
+        func address(below publicBaseURL: String, of tenant: TenantName) -> String {
+            let shared = publicBaseURL + "/login/callback"
+            return self == .shared ? shared : "\(shared)/\(tenant)"
+        }
     }
 
     /// Whether the client secret is used to obtain client credentials (RFC 6749 §4.4).
