@@ -48,7 +48,9 @@ extension ConnectionPool {
         // The operator of the machine has named the client's proxy, so it may be anywhere. That of a request may not.
         if key.proxy != nil {
             // To the proxy, such a name is its own machine's.
-            if LocalNames.include(origin.host) { _ = try await allowedAddresses(of: origin, by: targets, until: deadline) }
+            if LocalNames.include(origin.host) {
+                _ = try await allowedAddresses(of: origin, by: targets, until: deadline)
+            }
             let found = addresses
             addresses = found.filter(configuration.targets.allows)
             if addresses.isEmpty { throw found.isEmpty ? .nameNotFound : .forbiddenAddress }

@@ -30,8 +30,10 @@ import Testing
     }
 
     @Test(arguments: [
-        (#""token_method": "GET""#, "/token_method"), (#""request_format": "json", "token_method": "GET""#, "/token_method"),
-        (#""token_method": "PUT""#, "/token_method"), (#""nonce": true"#, "/nonce"), (#""omit_empty": 1"#, "/omit_empty"),
+        (#""token_method": "GET""#, "/token_method"),
+        (#""request_format": "json", "token_method": "GET""#, "/token_method"),
+        (#""token_method": "PUT""#, "/token_method"), (#""nonce": true"#, "/nonce"),
+        (#""omit_empty": 1"#, "/omit_empty"),
         (#""resource": "a""#, "/resource"), (#""audience": ["a"]"#, "/audience"),
         (#""revocation": {"format": "none"}"#, "/revocation/token_in"),
         (#""revocation": {"auth_method": "x"}"#, "/revocation/auth_method"),

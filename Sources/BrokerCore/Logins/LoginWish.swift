@@ -43,7 +43,8 @@ package final class LoginWish: Sendable {
             throw BrokerError(
                 .illegalArgument,
                 faults.count == 1
-                    ? "\(first.pointer) \(first.detail)." : "\(faults.count) scopes are not among the tenant's; see errors.",
+                    ? "\(first.pointer) \(first.detail)."
+                    : "\(faults.count) scopes are not among the tenant's; see errors.",
                 faults: faults)
         }
         let earlier = isUpgrade ? held : nil

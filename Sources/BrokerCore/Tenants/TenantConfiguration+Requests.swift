@@ -14,7 +14,8 @@ extension TenantConfiguration {
         requests.repeatsScopes = reader.bool("repeat_scope")
         requests.revocation = reader.object("revocation") { RevocationShape(&$0) }
         outboundProxy = reader.value(
-            "outbound_proxy", rule: "must be http://host:port, with user:password@ before the host where the proxy wants it"
+            "outbound_proxy",
+            rule: "must be http://host:port, with user:password@ before the host where the proxy wants it"
         ) { text in
             guard text.starts(with: "http://"), (try? OutboundProxy(parsing: text.text)) != nil else { return nil }
             return SecretBytes(utf8: text.text)

@@ -76,7 +76,9 @@ internal import TokenBroker
         Row(tenant: "", login: #"{"scopes": ["b"]}"#, scope: "b"),
         Row(tenant: "", login: #"{"scopes": ["c", "a", "c"]}"#, scope: "a c"),
         Row(tenant: "", login: #"{"resource": "\#(api)"}"#, scope: "a b c", resources: [api]),
-        Row(tenant: "", login: #"{"resource": ["urn:x:2", "urn:x:1"]}"#, scope: "a b c", resources: ["urn:x:2", "urn:x:1"]),
+        Row(
+            tenant: "", login: #"{"resource": ["urn:x:2", "urn:x:1"]}"#, scope: "a b c",
+            resources: ["urn:x:2", "urn:x:1"]),
         Row(tenant: "", login: #"{"audience": "my api"}"#, scope: "a b c", audience: ["my api"]),
         Row(tenant: #", "resource": "\#(api)""#, login: "{}", scope: "a b c", resources: [api]),
         Row(
@@ -206,7 +208,9 @@ internal import TokenBroker
         #expect(answer.text.contains(#""pointer":"\#(pointer)""#), "\(answer.text)")
     }
 
-    @Test(arguments: [#""resource": "api""#, #""resource": ["urn:a", "b"]"#, #""nonce": "yes""#, #""omit_empty": "on""#])
+    @Test(arguments: [
+        #""resource": "api""#, #""resource": ["urn:a", "b"]"#, #""nonce": "yes""#, #""omit_empty": "on""#,
+    ])
     func `is refused of a tenant, too`(member: String) async throws {
         let broker = try await BrokerHarness()
         let answer = await broker.call(.put, "/tenants/t1", body: Self.tenant(", " + member))
@@ -235,9 +239,11 @@ internal import TokenBroker
 
     // MARK: Nonce and empty parameters
 
-    @Test(arguments: [
-        (nil, #"["openid"]"#, true), (nil, #"["a"]"#, false), ("on", #"["a"]"#, true), ("off", #"["openid"]"#, false),
-    ] as [(String?, String, Bool)])
+    @Test(
+        arguments: [
+            (nil, #"["openid"]"#, true), (nil, #"["a"]"#, false), ("on", #"["a"]"#, true),
+            ("off", #"["openid"]"#, false),
+        ] as [(String?, String, Bool)])
     func `has a nonce as the tenant says`(nonce: String?, scopes: String, isSent: Bool) async throws {
         let broker = try await BrokerHarness()
         let member = nonce.map { #", "nonce": "\#($0)""# } ?? ""

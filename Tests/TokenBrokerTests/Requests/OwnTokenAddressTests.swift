@@ -26,7 +26,8 @@ internal import TokenBroker
         #expect(server.revocationEndpoint == nil)
         #expect(server.deviceAuthorizationEndpoint == nil)
         #expect(server.refreshEndpoint == nil)
-        let named = #"{"token": "\#(Self.own)", "revocation": "\#(Self.own)/r", "device_authorization": "\#(Self.own)/d"}"#
+        let named =
+            #"{"token": "\#(Self.own)", "revocation": "\#(Self.own)/r", "device_authorization": "\#(Self.own)/d"}"#
         let all = try #require(try Self.server(#"\#(client), "endpoints": \#(named)"#))
         #expect(all.revocationEndpoint == Self.own + "/r")
         #expect(all.deviceAuthorizationEndpoint == Self.own + "/d")
@@ -63,12 +64,13 @@ internal import TokenBroker
 
     // MARK: PKCE
 
-    @Test(arguments: [
-        ("required", nil, true), ("required", #"["plain"]"#, true), ("required", "[]", true),
-        ("allowed", nil, true), ("allowed", #"["S256"]"#, true), ("allowed", #"["plain", "S256"]"#, true),
-        ("allowed", #"["plain"]"#, false), ("allowed", "[]", false), ("allowed", #""S256""#, true),
-        ("forbidden", nil, false), ("forbidden", #"["S256"]"#, false),
-    ] as [(String, String?, Bool)])
+    @Test(
+        arguments: [
+            ("required", nil, true), ("required", #"["plain"]"#, true), ("required", "[]", true),
+            ("allowed", nil, true), ("allowed", #"["S256"]"#, true), ("allowed", #"["plain", "S256"]"#, true),
+            ("allowed", #"["plain"]"#, false), ("allowed", "[]", false), ("allowed", #""S256""#, true),
+            ("forbidden", nil, false), ("forbidden", #"["S256"]"#, false),
+        ] as [(String, String?, Bool)])
     func `has PKCE as its profile and the metadata say`(use: String, methods: String?, isSent: Bool) async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant(

@@ -120,7 +120,8 @@ internal import TokenBroker
 
     @Test(arguments: [
         (#"{"method": "PUT"}"#, "/revocation/method"), (#"{"format": "xml"}"#, "/revocation/format"),
-        (#"{"format": "none"}"#, "/revocation/token_in"), (#"{"format": "none", "token_in": "body"}"#, "/revocation/token_in"),
+        (#"{"format": "none"}"#, "/revocation/token_in"),
+        (#"{"format": "none", "token_in": "body"}"#, "/revocation/token_in"),
         (#"{"token_in": "header"}"#, "/revocation/token_in"), (#"{"token": "id"}"#, "/revocation/token"),
         (#"{"parameter_names": {"scope": "s"}}"#, "/revocation/parameter_names/scope"),
         (#"{"parameter_names": {"token": "a b"}}"#, "/revocation/parameter_names/token"),
