@@ -22,6 +22,10 @@ package struct ClientRequest: Sendable, CustomStringConvertible, CustomDebugStri
     /// was sent on it cannot be told from what the server has acted on. For requests that must not be repeated. Default false.
     package var needsNewConnection = false
 
+    /// The proxy by which the request leaves, in place of the client's: whatever the server, without an exception. Where its host is
+    /// not of the public internet, `TargetPolicy` must allow that. Nil for the client's, which is the default.
+    package var proxy: OutboundProxy?
+
     package init(
         method: Method, url: URLTarget, fields: Fields = Fields(), body: [UInt8] = [], pins: PinSet? = nil,
         timeLimit: Duration? = nil, avoidsListedNetworks: Bool = false

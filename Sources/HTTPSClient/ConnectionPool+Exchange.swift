@@ -14,7 +14,8 @@ extension ConnectionPool {
         }
         let encoded = try Self.encode(request)
         let key = PoolKey(
-            origin: request.url.origin, pins: request.pins, avoidsListedNetworks: request.avoidsListedNetworks)
+            origin: request.url.origin, pins: request.pins, avoidsListedNetworks: request.avoidsListedNetworks,
+            proxy: request.proxy)
         return try await withSlot(for: key, until: deadline) { () throws(TransportError) in
             while true {
                 let borrowed = try await borrow(for: key, new: request.needsNewConnection, until: deadline)

@@ -3,12 +3,14 @@ internal import HTTPCodec
 internal import Reactor
 internal import Waiting
 
-/// Two requests with the same key may share a connection: they go to the same server, require the same pins, and may go to the
-/// same addresses.
+/// Two requests with the same key may share a connection: they go to the same server, require the same pins, leave by the same
+/// proxy, and may go to the same addresses.
 struct PoolKey: Hashable, Sendable {
     let origin: URLTarget.Origin
     let pins: PinSet?
     let avoidsListedNetworks: Bool
+    /// The proxy of the request; nil for the client's.
+    var proxy: OutboundProxy?
 }
 
 /// Lends connections to exchanges and keeps idle connections. Runs on the client's loop.

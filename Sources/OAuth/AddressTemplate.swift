@@ -15,6 +15,9 @@ package struct AddressTemplate: Sendable, Equatable {
         case authService = "auth_service_base_uri"
     }
 
+    /// The name that stands for the client's identifier, in percent encoding.
+    package static let clientID: WireText = "client_id"
+
     /// The longest value of a parameter, in bytes: that of a host name.
     package static let longestValue = 253
 

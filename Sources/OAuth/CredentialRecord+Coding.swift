@@ -170,6 +170,10 @@ extension HeldCredentials {
                 json.member("imported", Base64URL.encode(imported.digest))
                 if let granted = imported.granted { json.member("imported_granted", granted.milliseconds) }
             }
+            if let asked {
+                json.name("asked")
+                asked.encode(to: &json)
+            }
             if let deviceKey {
                 json.member("device_key", deviceKey.pem.revealedText)
                 if !deviceKey.isBound { json.member("device_key_is_candidate", true) }
@@ -218,6 +222,7 @@ extension HeldCredentials {
             refreshToken: json["verified_refresh_token"]?.bool ?? false,
             idToken: (json["verified_id_token"]?.string?.text).map(SecretBytes.init(utf8:)))
         extra = ExtraFacts(nil, json["extra"]?.object ?? [:])
+        asked = json["asked"].flatMap { AskedGrant($0) }
         if let since = json["logged_in_since"]?.integer { loggedInSince = Timestamp(milliseconds: since) }
         if let member = json["imported"] {
             guard let digest = CredentialRecord.digest(member) else { return nil }

@@ -26,6 +26,8 @@ package struct HeldCredentials: Sendable, Equatable {
     package var deviceKey: DeviceKey?
     /// What the provider told beside the token, by the profile's names; nil for nothing.
     package var extra: ExtraFacts?
+    /// What the grant was asked for beside the client's scopes, which each refresh repeats; nil for nothing.
+    package var asked: AskedGrant?
 
     /// The grant that an import has brought this set from; nil for a set that no import has brought.
     package var imported: ImportedGrant?
@@ -84,7 +86,8 @@ package struct HeldCredentials: Sendable, Equatable {
         self.init(
             level: level, accessToken: response.accessToken, refreshToken: refreshToken,
             expires: response.expires ?? (response.hasUnreadableLifetime ? lifetime.limited : lifetime).end(from: now),
-            grantedScopes: response.scopes ?? previous?.grantedScopes ?? requested ?? client.scopes,
+            grantedScopes: response.scopes ?? previous?.grantedScopes ?? requested ?? server.asked?.scopes
+                ?? client.scopes,
             userID: level == .user ? response.userID ?? previous?.userID : nil,
             obtainedWith: client.fingerprint, grantedBy: GrantingProvider(server))
         if level == .user {
@@ -92,6 +95,7 @@ package struct HeldCredentials: Sendable, Equatable {
             // A refresh need not bring an ID token; the one of the login still tells who the user is.
             proof.idToken = previous?.proof.idToken
             deviceKey = previous?.deviceKey
+            asked = server.asked
             extra = ExtraFacts(previous?.extra, response.extra)
             imported = previous?.imported
             if let previous { loggedInSince = previous.loggedInSince }

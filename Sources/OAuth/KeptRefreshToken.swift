@@ -43,7 +43,7 @@ extension HeldCredentials {
     }
 
     /// These credentials with the refresh token of others, and what belongs to it: from when it may be presented, whether it was
-    /// verified, and the device key that the provider has bound to its session.
+    /// verified, what its grant was asked for, and the device key that the provider has bound to its session.
     package func havingRefreshToken(of other: HeldCredentials) -> HeldCredentials {
         var credentials = self
         credentials.refreshToken = other.refreshToken
@@ -51,6 +51,7 @@ extension HeldCredentials {
         credentials.proof.refreshToken = other.proof.refreshToken
         credentials.deviceKey = other.deviceKey
         credentials.imported = other.imported
+        credentials.asked = other.asked
         return credentials
     }
 

@@ -39,6 +39,8 @@ package final class ProviderPreset: Sendable {
     package let pinnedCertificates: [String]
     /// How a token request is sent.
     package let tokenRequestFormat: TokenRequestFormat
+    /// GET only with the parameters in the query.
+    package let tokenRequestMethod: TokenRequestMethod
     /// What requests have beside what the RFCs say.
     package let shape: RequestShape
     /// How answers are read.
@@ -72,9 +74,6 @@ package final class ProviderPreset: Sendable {
     /// Whether the authorization request, the code exchange, the device poll and the upgrade contain
     /// `client_unique_key`.
     package let sendsClientUniqueKey: Bool
-    /// Whether the code exchange, the refresh and the device poll repeat the scopes. RFC 6749 defines no scope in the
-    /// exchange, and an absent scope in a refresh means the granted scopes.
-    package let repeatsScopes: Bool
     /// Whether a request for client credentials contains the configured scopes.
     package let scopesClientCredentials: Bool
     /// The lifetime of a token whose response has no lifetime and which is not a JWT; nil where it is not known.
@@ -136,6 +135,11 @@ package final class ProviderPreset: Sendable {
         endpoints = reader.object("endpoints") { Endpoints(&$0) } ?? Endpoints()
         pinnedCertificates = Self.texts(&reader, "pinned_certificates")
         tokenRequestFormat = reader.choice("request_format", TokenRequestFormat.self) ?? .form
+        let method = reader.choice("token_method", TokenRequestMethod.self)
+        if method == .get, tokenRequestFormat != .query {
+            reader.note("token_method", "must be POST with this request_format")
+        }
+        tokenRequestMethod = method ?? (tokenRequestFormat == .query ? .get : .post)
         shape = RequestShape(&reader)
         answers = AnswerShape(&reader)
         parameterOrder = reader.strings("parameter_order") ?? []
@@ -151,7 +155,6 @@ package final class ProviderPreset: Sendable {
         languageParameter = reader.string("language_parameter")?.text
         emailParameter = reader.string("email_parameter")?.text
         sendsClientUniqueKey = reader.bool("client_unique_key") ?? false
-        repeatsScopes = reader.bool("repeat_scope") ?? false
         scopesClientCredentials = reader.bool("client_credentials_scope") ?? true
         defaultLifetime = TokenLifetime(&reader, "default_lifetime")
         prefersTokenExpiry = reader.bool("expiry_of_token") ?? false

@@ -60,38 +60,46 @@ package enum TokenRequest: Sendable {
         let preset = server.preset
         // RFC 6749 §3.3: a scope has at least one name, so a client without scopes must send none.
         let shape = server.shape
-        let scopes = Self.pairs(of: client.scopes, shape)
+        let scopes = Self.pairs(of: server.asked?.scopes ?? client.scopes, shape)
         let uniqueKey = preset.sendsClientUniqueKey ? client.clientUniqueKey : nil
         switch self {
         case .authorizationCode(let code, let redirectURI, let codeVerifier, let keyProof):
             pairs.append(.init("code", code.revealedText))
             pairs.append(.init("redirect_uri", redirectURI))
-            if shape.pkce != .forbidden { pairs.append(.init("code_verifier", codeVerifier.revealedText)) }
-            if preset.repeatsScopes { pairs += scopes }
-            pairs += shape.tokenParameters
+            if server.usesPKCE { pairs.append(.init("code_verifier", codeVerifier.revealedText)) }
+            if shape.repeatsScopes { pairs += scopes }
+            pairs += Self.further(shape.tokenParameters, server.asked)
             if let uniqueKey { pairs.append(.init("client_unique_key", uniqueKey)) }
             if let keyProof, let rules = preset.appToApp {
                 pairs.append(.init(WireText(rules.keyParameter), keyProof))
             }
         case .refresh(let refreshToken):
             pairs.append(.init("refresh_token", refreshToken.revealedText))
-            if preset.repeatsScopes { pairs += scopes }
-            pairs += shape.refreshParameters
+            if shape.repeatsScopes { pairs += scopes }
+            pairs += Self.further(shape.refreshParameters, server.asked)
         case .clientCredentials:
             if preset.scopesClientCredentials { pairs += Self.pairs(of: client.scopes.withoutOpenID, shape) }
+            pairs += shape.asked?.pairs ?? []
         case .upgrade(let refreshToken, _):
             pairs.append(.init("refresh_token", refreshToken.revealedText))
             // The scopes of the new registration, to which the session is moved.
-            pairs += scopes
+            pairs += Self.pairs(of: client.scopes, shape)
             if let uniqueKey { pairs.append(.init("client_unique_key", uniqueKey)) }
         case .deviceCode(let deviceCode):
             pairs.append(.init("device_code", deviceCode.revealedText))
-            if preset.repeatsScopes { pairs += scopes }
+            if shape.repeatsScopes { pairs += scopes }
+            pairs += server.asked?.pairs ?? []
             if let uniqueKey { pairs.append(.init("client_unique_key", uniqueKey)) }
         }
         let authorization = ClientAuthenticator.authenticate(
             client, by: server.clientAuthentication, at: server, into: &pairs)
         return (shape.named(Self.ordered(pairs, by: preset.parameterOrder)), authorization)
+    }
+
+    /// What is configured, and what the grant is asked for, which counts more.
+    private static func further(_ pairs: [FormEncoding.Pair], _ asked: AskedGrant?) -> [FormEncoding.Pair] {
+        guard let asked else { return pairs }
+        return asked.pairs + pairs.filter { !asked.hasParameter($0.name) }
     }
 
     private static func pairs(of scopes: ScopeSet, _ shape: RequestShape) -> [FormEncoding.Pair] {

@@ -13,6 +13,8 @@ package struct UnsettledCode: Sendable, Equatable {
     package let codeVerifier: SecretBytes
     /// The address that the code belongs to. No other one is sent it.
     package let tokenEndpoint: String
+    /// What the login asked for beside the client's scopes.
+    package let asked: AskedGrant?
     /// When the login began to redeem it.
     package let begun: Timestamp
 
@@ -22,13 +24,14 @@ package struct UnsettledCode: Sendable, Equatable {
 
     package init(
         storageKey: StorageKey, code: SecretBytes, redirectURI: String, codeVerifier: SecretBytes,
-        tokenEndpoint: String, begun: Timestamp
+        tokenEndpoint: String, asked: AskedGrant? = nil, begun: Timestamp
     ) {
         self.storageKey = storageKey
         self.code = code
         self.redirectURI = redirectURI
         self.codeVerifier = codeVerifier
         self.tokenEndpoint = tokenEndpoint
+        self.asked = asked
         self.begun = begun
     }
 
@@ -45,6 +48,10 @@ package struct UnsettledCode: Sendable, Equatable {
             json.member("redirect_uri", redirectURI)
             json.member("code_verifier", codeVerifier.revealedText)
             json.member("token_endpoint", tokenEndpoint)
+            if let asked {
+                json.name("asked")
+                asked.encode(to: &json)
+            }
             json.member("begun", begun.milliseconds)
         }
     }
@@ -60,6 +67,6 @@ package struct UnsettledCode: Sendable, Equatable {
         self.init(
             storageKey: storageKey, code: SecretBytes(utf8: code), redirectURI: redirectURI,
             codeVerifier: SecretBytes(utf8: verifier), tokenEndpoint: tokenEndpoint,
-            begun: Timestamp(milliseconds: begun))
+            asked: json["asked"].flatMap { AskedGrant($0) }, begun: Timestamp(milliseconds: begun))
     }
 }

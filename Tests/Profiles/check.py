@@ -67,7 +67,7 @@ def check_placeholders(profile):
         if re.search(r"[{}]", PLACEHOLDER.sub("", address)):
             yield f"{name} has a brace that belongs to no placeholder: {address}"
         for placeholder in found:
-            if placeholder not in declared and placeholder not in BASE_URIS:
+            if placeholder not in declared and placeholder not in BASE_URIS and placeholder != "client_id":
                 yield f"{name} has {{{placeholder}}}, which is not declared in parameters"
     for name in declared:
         if name not in used:

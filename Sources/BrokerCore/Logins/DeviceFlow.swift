@@ -86,10 +86,18 @@ package final class DeviceFlow: Sendable {
     // MARK: For callers
 
     /// Requests a code from the provider, and begins to poll.
+    /// - Parameter wish: what the login asks for; nil for what the tenant's configuration says.
     /// - Throws: `too_many_requests` where the tenant has as many pending device logins as it may have.
-    package func begin(_ storageKey: StorageKey, of known: Tenant) async throws(BrokerError) -> Begun {
+    package func begin(
+        _ storageKey: StorageKey, of known: Tenant, wish: LoginWish? = nil
+    ) async throws(BrokerError) -> Begun {
         let tenant = try await discovery.completed(known)
-        let server = try await servers.server(for: tenant)
+        var server = try await servers.server(for: tenant)
+        if let wish {
+            let id = CredentialsID(tenant: tenant.name, storageKey: storageKey)
+            let held = wish.isUpgrade ? try await vault.credentials(id) : nil
+            server.asked = try wish.asked(of: tenant.configuration, at: server, beside: held)
+        }
         let client = tenant.configuration.client
         // Before the request to the provider, so that no code is requested in vain.
         try await quota.admit(tenant.name)

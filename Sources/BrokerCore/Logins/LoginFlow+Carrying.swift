@@ -26,7 +26,7 @@ extension LoginFlow {
         let (state, pkce, nonce): (String, PKCE, String?)
         do {
             state = try CarriedLogin.state(until: expires, vault)
-            (pkce, nonce) = (try PKCE(), try Self.nonce(for: client))
+            (pkce, nonce) = (try PKCE(), try Self.nonce(for: client, at: server))
         } catch {
             throw Self.noRandomness
         }

@@ -61,8 +61,6 @@ package final class LoginFlow: Sendable {
 
     package var isSecure: Bool { WireText(publicBaseURL).starts(with: "https://") }
 
-    var callbackURI: String { publicBaseURL + "/login/callback" }
-
     /// The URL of one of the broker's paths, for browsers.
     /// - Parameter path: begins with a slash.
     package func publicURI(path: String) -> String { publicBaseURL + path }

@@ -224,7 +224,7 @@ package final class ResourceDiscovery: Sendable {
             throw BrokerError(
                 .illegalConfiguration,
                 "The authorization server \(found.issuer) registers no clients by itself: register one there with the "
-                    + "redirect URI \(tenant.redirectURI(below: publicBaseURL)), and set its client_id.")
+                    + "redirect URI \(tenant.configuration.callbackURI.address(below: publicBaseURL, of: tenant.name)), and set its client_id.")
         }
         return .registered(try await registrations.register(asked, at: endpoint, of: found.issuer, for: tenant))
     }
@@ -289,14 +289,6 @@ package final class ResourceDiscovery: Sendable {
 }
 
 extension Tenant {
-    /// The broker's own redirect URI, which a tenant registers at its provider.
-    func redirectURI(below publicBaseURL: String) -> String {
-        switch configuration.callbackURI {
-        case .shared: publicBaseURL + "/login/callback"
-        case .perTenant: "\(publicBaseURL)/login/callback/\(name)"
-        }
-    }
-
     /// The address of the document about the tenant's client.
     fileprivate func clientDocument(below publicBaseURL: String) -> String { "\(publicBaseURL)/oauth-client/\(name)" }
 
@@ -305,7 +297,8 @@ extension Tenant {
     ) -> ClientMetadata {
         ClientMetadata(
             name: configuration.displayName ?? name.description,
-            redirectURIs: [redirectURI(below: publicBaseURL)] + configuration.allowedRedirectURIs, method: method,
-            scopes: scopes)
+            redirectURIs: [configuration.callbackURI.address(below: publicBaseURL, of: name)]
+                + configuration.allowedRedirectURIs,
+            method: method, scopes: scopes)
     }
 }

@@ -13,6 +13,11 @@ extension AuthorizationServer {
             json.memberIfPresent("issuer", issuer)
             json.memberIfPresent("challenge", challengeEndpoint)
             json.member("announces_issuer", announcesIssuerInResponses)
+            if !usesPKCE { json.member("pkce", false) }
+            if let asked {
+                json.name("asked")
+                asked.encode(to: &json)
+            }
             json.member("client_authentication", clientAuthentication.rawValue)
             json.member("revocation_authentication", revocationAuthentication.rawValue)
             json.memberIfPresent("alternative_authentication", alternativeAuthentication?.rawValue)
@@ -42,5 +47,7 @@ extension AuthorizationServer {
             ProviderPreset.ClientAuthentication.init)
         challengeEndpoint = json["challenge"]?.string?.text
         configuration.complete(&self)
+        asked = json["asked"].flatMap { AskedGrant($0) }
+        if json["pkce"]?.bool == false { usesPKCE = false }
     }
 }

@@ -230,10 +230,10 @@ final class ClientTrials: Sendable {
 
     /// A made-up code of the tenant's login.
     func madeUpCode(of tenant: Tenant) throws(BrokerError) -> TokenRequest {
-        let callback = publicBaseURL + "/login/callback"
-        let redirectURI = tenant.configuration.callbackURI == .perTenant ? "\(callback)/\(tenant.name)" : callback
-        return .authorizationCode(
-            code: try Self.random(), redirectURI: redirectURI, codeVerifier: try Self.random())
+        .authorizationCode(
+            code: try Self.random(),
+            redirectURI: tenant.configuration.callbackURI.address(below: publicBaseURL, of: tenant.name),
+            codeVerifier: try Self.random())
     }
 
     /// Tries a made-up code. If the answer does not show whether the client is accepted, and the client may have client

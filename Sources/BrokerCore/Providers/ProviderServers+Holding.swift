@@ -27,7 +27,8 @@ extension ProviderServers {
     ) async throws(BrokerError) -> AuthorizationServer? {
         var accepted = acceptedProviders(of: tenant)
         if accepted.difference(from: held.grantedBy) != nil { return nil }
-        let server = try await server(for: tenant)
+        var server = try await server(for: tenant)
+        server.asked = held.asked
         accepted.tokenEndpoint = WireText(server.tokenEndpoint)
         return accepted.difference(from: held.grantedBy) == nil ? server : nil
     }

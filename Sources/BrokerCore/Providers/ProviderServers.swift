@@ -389,6 +389,7 @@ package final class ProviderServers: Sendable {
         metadata.revocationAuthenticationMethods = Self.methods(json["revocation_endpoint_auth_methods_supported"])
         metadata.announcesIssuerInResponses = json["authorization_response_iss_parameter_supported"]?.bool ?? false
         metadata.jwksURI = endpoint(json["jwks_uri"])
+        metadata.codeChallengeMethods = json["code_challenge_methods_supported"]?.array?.compactMap(\.string)
         metadata.grantTypes = json["grant_types_supported"]?.array?.compactMap(\.string)
         metadata.registrationEndpoint = endpoint(json["registration_endpoint"])
         metadata.takesClientMetadataDocuments = json["client_id_metadata_document_supported"]?.bool ?? false

@@ -103,6 +103,20 @@ extension TokenEndpoint {
         }
     }
 
+    /// The parameters as the members of a JSON object. One that is repeated, as `resource` can be, becomes a list.
+    static func object(of pairs: [FormEncoding.Pair]) -> [UInt8] {
+        JSONWriter.object { json in
+            for (index, pair) in pairs.enumerated() where !pairs[..<index].contains(where: { $0.name == pair.name }) {
+                let values = pairs[index...].filter { $0.name == pair.name }.map(\.value.text)
+                if values.count > 1 {
+                    json.member(pair.name.text, values)
+                } else {
+                    json.member(pair.name.text, pair.value.text)
+                }
+            }
+        }
+    }
+
     static func message(
         _ format: ProviderPreset.TokenRequestFormat, to endpoint: String, _ form: [FormEncoding.Pair],
         _ authorization: String?, _ server: AuthorizationServer
@@ -118,12 +132,11 @@ extension TokenEndpoint {
             var message = try ClientRequest(provider: server, .post, endpoint)
             message.fields.append("Content-Type", "application/json")
             if let authorization { message.fields.append("Authorization", authorization) }
-            message.body = JSONWriter.object { json in
-                for pair in form { json.member(pair.name.text, pair.value.text) }
-            }
+            message.body = object(of: form)
             return message
         case .query:
-            var message = try ClientRequest(provider: server, .get, endpoint, query: form)
+            let method: Method = server.preset.tokenRequestMethod == .get ? .get : .post
+            var message = try ClientRequest(provider: server, method, endpoint, query: form)
             if let authorization { message.fields.append("Authorization", authorization) }
             return message
         }

@@ -42,11 +42,17 @@ extension TokenEndpoint {
         if let endpoint = server.logoutEndpoint { return await logOut(held, endpoint, at: server) }
         guard let endpoint = server.revocationEndpoint else { return .unsupported }
         let request: AuthenticatedRequest
+        let shape = server.shape.revocation
+        var server = server
+        if let method = shape?.authentication {
+            (server.revocationAuthentication, server.alternativeRevocationAuthentication) = (method, nil)
+        }
         do throws(BrokerError) {
             request = try authenticated(
                 client, at: server, for: endpoint, by: server.revocationAuthentication,
                 or: server.alternativeRevocationAuthentication
             ) { server throws(BrokerError) in
+                if let shape { return try Self.message(shape, for: held, of: client, to: endpoint, server) }
                 var form: [FormEncoding.Pair] = [
                     .init("token", (held.refreshToken ?? held.accessToken).revealedText),
                     .init("token_type_hint", held.refreshToken == nil ? "access_token" : "refresh_token"),
@@ -67,6 +73,28 @@ extension TokenEndpoint {
         case .success(let response):
             return Self.failure(of: await refusal(response, to: message, at: server, []), client, server)
         }
+    }
+
+    /// A revocation at an endpoint that is not as RFC 7009 describes it.
+    private static func message(
+        _ shape: RevocationShape, for held: HeldCredentials, of client: ClientConfiguration, to endpoint: String,
+        _ server: AuthorizationServer
+    ) throws(BrokerError) -> ClientRequest {
+        let request = shape.request(for: held, of: client, at: server)
+        var message = try ClientRequest(
+            provider: server, shape.method == .delete ? .delete : .post, endpoint, query: request.query)
+        if let authorization = request.authorization { message.fields.append("Authorization", authorization) }
+        switch shape.format {
+        case .form:
+            message.fields.append("Content-Type", "application/x-www-form-urlencoded")
+            message.body = Array(FormEncoding.encode(request.body).utf8)
+        case .json:
+            message.fields.append("Content-Type", "application/json")
+            message.body = object(of: request.body)
+        case .none: break
+        }
+        for field in server.shape.tokenHeaders.fields { message.fields.set(field.name.text, field.value.text) }
+        return message
     }
 
     /// Ends the session of an access token at a provider with an endpoint for that.

@@ -50,6 +50,7 @@ extension CredentialsSnapshot {
         if let imported = held.imported {
             sum += MemorySize.allocation(40) + MemorySize.bytes(imported.digest.count)
         }
+        sum += held.asked.map(MemorySize.asked) ?? 0
         return sum + MemorySize.text(held.grantedBy?.issuer?.text)
             + MemorySize.text(held.grantedBy?.tokenEndpoint?.text)
     }

@@ -157,7 +157,11 @@ struct RenewalWriter {
         }
         let isDelayed = delay > .zero && granted.response.refreshToken.map { $0 != held?.refreshToken } ?? false
         renewed.refreshableFrom = isDelayed ? now.advanced(by: delay) : nil
-        if granted.grant == .upgrade { return (CredentialRecord(held: renewed, renewed: asked), .upgrade) }
+        if granted.grant == .upgrade {
+            // It was asked for with the scopes of the present registration.
+            renewed.asked = AskedGrant(resources: held?.asked?.resources ?? [], audience: held?.asked?.audience)
+            return (CredentialRecord(held: renewed, renewed: asked), .upgrade)
+        }
         // After a refused upgrade, the refresh was made with the earlier registration.
         renewed.obtainedWith =
             basis.grant == .upgrade

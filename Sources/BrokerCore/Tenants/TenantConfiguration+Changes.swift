@@ -39,6 +39,7 @@ extension TenantConfiguration {
             && configuredServer?.tokenEndpoint == other.configuredServer?.tokenEndpoint
             && endpoints.token == other.endpoints.token && endpoints.refresh == other.endpoints.refresh
             && endpoints.revocation == other.endpoints.revocation
+            && endpoints.deviceAuthorization == other.endpoints.deviceAuthorization
     }
 
     /// The members that `previous` has and this configuration has not, `endpoints.token` for a member of a member, in their order.

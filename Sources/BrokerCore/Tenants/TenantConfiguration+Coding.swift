@@ -117,12 +117,13 @@ extension TenantConfiguration {
         rotation = reader.choice("rotation", TokenRotation.self)
         accessTokenAfterRefresh = reader.choice("access_token_after_refresh", AccessTokenAfterRefresh.self)
         proactiveRefresh = reader.integer("proactive_refresh", in: 60...86_400).map { .seconds($0) }
-        clientCredentials = reader.choice("client_credentials", ClientCredentials.self) ?? .on
+        clientCredentials = reader.choice("client_credentials", ClientCredentials.self)
         requestHeaders = Self.requestHeaders(&reader)
         requests.pkce = reader.choice("pkce", PKCEUse.self)
         requests.authorizeParameters = RequestShape.parameters(&reader, "authorize_parameters")
         requests.tokenParameters = RequestShape.parameters(&reader, "token_parameters")
         requests.refreshParameters = RequestShape.parameters(&reader, "refresh_parameters")
+        readRequests(&reader)
         requests.userScopes =
             reader.strings("user_scopes", atMost: ScopeSet.most, check: Self.scopeFault)
             .flatMap { ScopeSet($0) } ?? .empty
@@ -164,8 +165,16 @@ extension TenantConfiguration {
     /// Reads the resource whose authorization server is found by it, and what was found.
     /// - Parameter found: the member of a sealed record; nil for a body of `PUT /tenants/{tenant}`, which has none.
     private mutating func readResource(_ reader: inout ObjectReader, _ rules: TargetPolicy, found: JSONValue?) {
-        protectedResource = Self.providerURI(&reader, "resource", rules)
-        if protectedResource == nil { _ = reader.requiredString("resource") }
+        if requests.resources.count == 1 {
+            protectedResource = requests.resources[0].text
+            if let fault = Self.providerURIFault(requests.resources[0], rules, isBase: false) {
+                reader.note("resource", fault)
+            }
+        } else if requests.resources.isEmpty {
+            reader.note("resource", "is required with this provider: the address of the server")
+        } else {
+            reader.note("resource", "must be one address with this provider")
+        }
         if issuer != nil || endpoints.authorization != nil || endpoints.token != nil {
             reader.note(
                 issuer != nil ? "issuer" : "endpoints",
@@ -190,7 +199,8 @@ extension TenantConfiguration {
     /// The client of a tenant whose keys do not come by OAuth, and that names none.
     private static let staticClient: WireText = "static"
 
-    private static func scopeFault(_ text: WireText) -> String? {
+    /// What is wrong with a scope; nil for one that can be sent.
+    static func scopeFault(_ text: WireText) -> String? {
         ScopeSet([text]) == nil ? "must be one scope: visible ASCII without space, quote or backslash" : nil
     }
 
@@ -357,7 +367,6 @@ extension TenantConfiguration {
         }
         json.memberIfPresent("client_unique_key", client.clientUniqueKey?.text)
         json.member("scopes", hasOwnScopes ? client.scopes.values : [])
-        json.memberIfPresent("resource", protectedResource)
         if let found {
             json.name("found")
             json.object { found.encode(to: &$0, revealingSecret: revealingSecret) }
@@ -427,6 +436,7 @@ extension TenantConfiguration {
         Self.encode(requests.tokenParameters, "token_parameters", to: &json)
         Self.encode(requests.refreshParameters, "refresh_parameters", to: &json)
         if !requests.userScopes.isEmpty { json.member("user_scopes", requests.userScopes.values) }
+        encodeRequests(to: &json, revealingSecret: revealingSecret)
         json.memberIfPresent("token_use", tokenUse?.rawValue)
         json.memberIfPresent("refresh_token_lifetime", refreshTokenLifetime?.components.seconds)
         json.memberIfPresent("consent_lifetime", consentLifetime?.components.seconds)
@@ -439,7 +449,7 @@ extension TenantConfiguration {
                 json.member("authorization_endpoints", appToApp.authorizationEndpoints)
             }
         }
-        if clientCredentials != .on { json.member("client_credentials", clientCredentials.rawValue) }
+        json.memberIfPresent("client_credentials", clientCredentials?.rawValue)
         Self.encode(retry, to: &json)
         if requestHeaders != .none {
             json.name("request_headers")

@@ -1,4 +1,6 @@
+package import Cryptography
 package import ExternalText
+internal import HTTPCodec
 internal import HTTPSClient
 package import OAuth
 
@@ -18,6 +20,12 @@ package struct TenantConfiguration: Sendable, Equatable {
         case shared
         /// `/login/callback/{tenant}`.
         case perTenant = "per_tenant"
+
+        /// - Parameter publicBaseURL: the URL at which browsers reach the broker, without a slash at its end.
+        func address(below publicBaseURL: String, of tenant: TenantName) -> String {
+            let shared = publicBaseURL + "/login/callback"
+            return self == .shared ? shared : "\(shared)/\(tenant)"
+        }
     }
 
     /// Whether the client secret is used to obtain client credentials (RFC 6749 §4.4).
@@ -93,7 +101,8 @@ package struct TenantConfiguration: Sendable, Equatable {
     package var accessTokenAfterRefresh: AccessTokenAfterRefresh?
     /// How long before its expiry a user's token is renewed without a caller's request, 60 s to a day; nil for never.
     package var proactiveRefresh: Duration?
-    package var clientCredentials = ClientCredentials.on
+    /// Nil for what the preset says.
+    package var clientCredentials: ClientCredentials?
     /// Sent to the provider with each request, in addition to the broker's own fields.
     package var requestHeaders = RequestHeaders.none
     /// How signed tokens are verified; its members replace those of the preset. Nil for the preset's.
@@ -115,6 +124,9 @@ package struct TenantConfiguration: Sendable, Equatable {
     package var refreshTokenLifetime: Duration?
     /// How long after a login everything ends; nil for what the preset says.
     package var consentLifetime: Duration?
+    /// The proxy by which this tenant's requests leave, `http://host:port` with `user:password@` where it wants that; nil for the
+    /// broker's own way.
+    package var outboundProxy: SecretBytes?
     /// Which of the tokens of an answer with two is used; nil for the user's.
     package var tokenUse: AnswerShape.TokenUse?
     /// The resource that tokens are for, where its authorization server is found by it. Nil with all other providers.
@@ -140,8 +152,8 @@ package struct TenantConfiguration: Sendable, Equatable {
 
     /// Whether callers can get client credentials, the level between a user's and the basic one.
     package var obtainsClientCredentials: Bool {
-        client.clientSecret != nil && clientCredentials == .on && preset.levels.contains(.client)
-            && preset.grantsClientCredentials
+        client.clientSecret != nil && preset.levels.contains(.client)
+            && (clientCredentials.map { $0 == .on } ?? preset.grantsClientCredentials)
     }
 
     /// When requests to the provider are repeated.
@@ -157,6 +169,7 @@ package struct TenantConfiguration: Sendable, Equatable {
         guard let found else { return self }
         var copy = self
         copy.found = found
+        copy.requests.resources = [found.resource]
         var (clientID, secret) = (client.clientID, client.clientSecret)
         if !hasOwnClient, let client = found.client {
             clientID = client.clientID
@@ -266,6 +279,10 @@ package struct TenantConfiguration: Sendable, Equatable {
         server?.challengeEndpoint = challengeEndpoint(issuer: metadata.issuer)
         server?.jwksURI = configuredKeys ?? metadata.jwksURI
         server?.announcesIssuerInResponses = metadata.announcesIssuerInResponses
+        // RFC 8414 §2: a list without the method says that the server does not know it.
+        if server?.shape.pkce == .allowed, metadata.codeChallengeMethods?.contains(PKCE.method) == false {
+            server?.usesPKCE = false
+        }
         if server?.deviceAuthorizationEndpoint == nil {
             server?.deviceAuthorizationEndpoint = metadata.deviceAuthorizationEndpoint
         }
@@ -308,16 +325,17 @@ package struct TenantConfiguration: Sendable, Equatable {
         guard let authorization, let token else { return nil }
         var server = AuthorizationServer(
             preset: preset, authorizationEndpoint: authorization, tokenEndpoint: token,
-            revocationEndpoint: endpoints.revocation ?? filled(preset.endpoints.revocation),
-            deviceAuthorizationEndpoint: endpoints.deviceAuthorization ?? filled(preset.endpoints.deviceAuthorization),
+            revocationEndpoint: endpoints.revocation ?? besideTokens(preset.endpoints.revocation),
+            deviceAuthorizationEndpoint: endpoints.deviceAuthorization
+                ?? besideTokens(preset.endpoints.deviceAuthorization),
             jwksURI: configuredKeys, issuer: effectiveIssuer, announcesIssuerInResponses: false,
             clientAuthentication: clientAuthentication ?? preset.clientAuthentication,
             pinnedCertificates: effectivePins,
             sessionEndingAnswers: preset.sessionEndingAnswers + sessionEndingAnswers,
             defaultLifetime: effectiveDefaultLifetime)
-        server.accountCreationEndpoint = endpoints.accountCreation ?? filled(preset.endpoints.accountCreation)
-        server.activationEndpoint = endpoints.activation ?? filled(preset.endpoints.activation)
-        server.logoutEndpoint = endpoints.logout ?? filled(preset.endpoints.logout)
+        server.accountCreationEndpoint = endpoints.accountCreation ?? besideTokens(preset.endpoints.accountCreation)
+        server.activationEndpoint = endpoints.activation ?? besideTokens(preset.endpoints.activation)
+        server.logoutEndpoint = endpoints.logout ?? besideTokens(preset.endpoints.logout)
         server.challengeEndpoint = challengeEndpoint(issuer: effectiveIssuer)
         complete(&server)
         return server
@@ -325,12 +343,22 @@ package struct TenantConfiguration: Sendable, Equatable {
 
     /// Gives a server what only the configuration says of it.
     func complete(_ server: inout AuthorizationServer) {
-        server.refreshEndpoint = endpoints.refresh ?? (endpoints.token == nil ? filled(preset.endpoints.refresh) : nil)
+        server.refreshEndpoint = endpoints.refresh ?? besideTokens(preset.endpoints.refresh)
         server.requestHeaders = requestHeaders
         server.repeatsClientID = repeatsClientID ?? preset.repeatsClientID
         server.schedule = schedule
         server.shape = preset.shape.replaced(by: requests)
+        server.usesPKCE = server.shape.pkce != .forbidden
+        server.asked = server.shape.asked
+        server.outboundProxy = outboundProxy
         server.tokenUse = tokenUse ?? .user
+    }
+
+    /// An address of the preset to which tokens, codes or the client's secret are sent; nil where the tenant names a token
+    /// endpoint of its own, whose tokens and whose secret are not the preset's provider's to see.
+    private func besideTokens(_ template: AddressTemplate?) -> String? {
+        if let own = endpoints.token, own != filled(preset.endpoints.token) { return nil }
+        return filled(template)
     }
 
     /// Identifies the provider within this process, even before its metadata is known: tenants whose requests go to one place
@@ -354,6 +382,7 @@ package struct TenantConfiguration: Sendable, Equatable {
             switch AddressTemplate.Base(name) {
             case .loginService?: loginServiceBaseURI ?? preset.loginServiceBaseURI
             case .authService?: authServiceBaseURI ?? preset.authServiceBaseURI
+            case nil where name == AddressTemplate.clientID: FormEncoding.percentEncode(client.clientID.text)
             case nil: parameters[name]?.text ?? preset.parameters[name]?.usual
             }
         }
@@ -373,6 +402,8 @@ package struct ProviderMetadata: Sendable, Equatable {
     package var revocationAuthenticationMethods: [ProviderPreset.ClientAuthentication]?
     /// RFC 9207 §3.
     package var announcesIssuerInResponses = false
+    /// The methods of RFC 7636 that the document names; nil where it names none.
+    package var codeChallengeMethods: [WireText]?
     /// The address of the provider's keys.
     package var jwksURI: String?
     /// The grants that the document names; nil where it names none. Many documents name none although the provider has more

@@ -205,8 +205,12 @@ internal import TokenBroker
                 {"provider": "slack", "client_id": "c1", "client_secret": "s1", "pkce": "required",
                  "authorize_parameters": {"team": "T1"}, "token_parameters": {"a": "b"}, "refresh_parameters": {"a": "b"},
                  "scopes": ["chat:write"], "user_scopes": ["search:read"], "token_use": "user",
-                 "refresh_token_lifetime": 2592000, "consent_lifetime": 2592000,
-                 "wave": {"users": 3, "share": 0.25, "window": 30, "trial": 5}}
+                 "resource": ["https://api.example", "urn:x:y"], "audience": "api", "nonce": "off",
+                 "outbound_proxy": "http://u:p@proxy.example:3128",
+                 "omit_empty": true, "repeat_scope": true, "client_credentials": "on",
+                 "revocation": {"method": "DELETE", "format": "json", "token_in": "body", "token": "access",
+                                "auth_method": "client_secret_basic", "parameter_names": {"token": "t"}},
+                 "refresh_token_lifetime": 2592000, "consent_lifetime": 2592000}
                 """#)
         await recorder.call(
             broker, .put, "/tenants/t4",
