@@ -357,6 +357,8 @@ extension RecordID {
         case .tombstones, .tombstoneMark:
             "which API keys of tenant \(tenant) were deleted and which of its users have logged out, in case they are put back; "
                 + "some requests are answered 500 until token-broker restored is run"
+        case .provider:
+            "the profile \(key), which the tenants that use it have in their own records; it must be put again before it is changed"
         case .outage: "nothing: listeners may be told of an outage of the provider again, or not of its end"
         }
     }
