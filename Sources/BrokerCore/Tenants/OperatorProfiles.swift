@@ -291,7 +291,8 @@ package final class OperatorProfiles: Sendable {
     }
 
     private func give(_ profile: ProviderPreset, to tenant: TenantName) async throws(BrokerError) -> Bool {
-        let change = TenantDirectory.Change(isWanted: { $0 != nil }) { present in
+        let isThere: @Sendable (Int64?) -> Bool = { $0 != nil }
+        let change = TenantDirectory.Change(isWanted: isThere) { present in
             guard let present, WireText(present.preset.name) == WireText(profile.name), present.preset != profile else {
                 return .failure(Self.changed)
             }

@@ -1,6 +1,5 @@
-package import ExternalText
-internal import HTTPSClient
-package import JSON
+internal import ExternalText
+internal import JSON
 package import OAuth
 
 /// What a new configuration keeps of the one before, and what an operator is told of it.
@@ -34,24 +33,6 @@ extension TenantConfiguration {
 
     private static func members(_ configuration: TenantConfiguration) -> [WireText: JSONValue] {
         configuration.storedMembers
-    }
-
-    /// The members of the record, without an operator's profile that it bears.
-    package var storedMembers: [WireText: JSONValue] {
-        var members = (try? JSONValue(parsing: encoded))?.object ?? [:]
-        members[Self.profileMember] = nil
-        return members
-    }
-
-    /// The same configuration with another profile of the same name.
-    /// - Throws: `invalid_request` where the profile does not fit, so that the tenant could not be used with it.
-    func with(_ profile: ProviderPreset) throws(BrokerError) -> TenantConfiguration {
-        let changed = try TenantConfiguration(
-            .object(storedMembers), rules: .everything, isStored: true, profile: profile)
-        if let missing = changed.missingParameter {
-            throw BrokerError.invalidRequest("/parameters/\(missing)", "is required with this profile")
-        }
-        return changed
     }
 
     private static func dropped(

@@ -269,17 +269,6 @@ extension TenantConfiguration {
         return .tidal
     }
 
-    /// The operator's profile that a record bears; nil where it uses a shipped one.
-    private static func storedProfile(_ reader: inout ObjectReader) -> ProviderPreset? {
-        guard let document = reader.passOver(profileMember) else { return nil }
-        let profile = ProviderPreset.stored(document)
-        if profile == nil { reader.note(profileMember, "cannot be read by this version") }
-        return profile
-    }
-
-    /// The member of a record that has the document of an operator's profile.
-    static let profileMember: WireText = "profile"
-
     /// An address that the broker itself will call or send a browser to.
     /// - Parameter isBase: whether paths are appended to it, so that it must not have a query. An issuer must not have one
     ///   either (RFC 8414 §2).

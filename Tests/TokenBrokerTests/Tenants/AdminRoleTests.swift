@@ -49,7 +49,8 @@ internal import TokenBroker
         "POST /app2app/reject": "o", "GET /credentials": "o", "PUT /credentials": "o", "DELETE /credentials": "o",
         "GET /credentials/status": "r", "GET /credentials/claims": "o", "GET /credentials/list": "r",
         "POST /credentials/restore": "o", "POST /credentials/activate": "o", "GET /events": "r",
-        "GET /providers": "r", "GET /providers/{name}": "r", "PATCH /tenants/{tenant}": "a",
+        "GET /providers": "r", "GET /providers/{name}": "r", "PUT /providers/{name}": "a",
+        "DELETE /providers/{name}": "a", "PATCH /tenants/{tenant}": "a",
     ]
 
     @Test func `open what the table says, and no operation is missing in it`() async throws {
