@@ -19,6 +19,11 @@ struct ProfileRules {
         }
     }
 
+    private static let everyMember: WireText = "*"
+    private static let everyName: WireText = "#"
+    /// The value of `refresh_tokens` with which `refresh_token_scope` stands.
+    private static let withScope = WireText(ProviderPreset.GrantLives.RefreshTokens.withScope.rawValue)
+
     private var faults = FaultList()
 
     /// What is wrong with a profile. A member that is no text where it should be one is the reader's to note.
@@ -39,17 +44,17 @@ struct ProfileRules {
             return
         }
         switch value {
-        case .object(let members) where name == "#":
+        case .object(let members) where name == Self.everyName:
             for key in members.keys.sorted() where !rule.isKept(key) {
                 faults.add(.init(Self.pointer(pointer, key), "has a name that does not fit: it " + rule.text))
             }
-        case .object(let members) where name == "*":
+        case .object(let members) where name == Self.everyMember:
             for (key, member) in members.sorted(by: { $0.key < $1.key }) {
                 check(member, path.dropFirst(), at: Self.pointer(pointer, key), rule)
             }
         case .object(let members):
             if let member = members[name] { check(member, path.dropFirst(), at: Self.pointer(pointer, name), rule) }
-        case .array(let elements) where name == "*":
+        case .array(let elements) where name == Self.everyMember:
             for (index, element) in elements.enumerated() {
                 check(element, path.dropFirst(), at: "\(pointer)/\(index)", rule)
             }
@@ -166,7 +171,7 @@ struct ProfileRules {
                 faults.add(.init(Self.pointer("", name), "must not name anything twice"))
             }
         }
-        let needsScope = document["refresh_tokens"]?.string == "with_scope"
+        let needsScope = document["refresh_tokens"]?.string == Self.withScope
         if needsScope != ((document["refresh_token_scope"] ?? .null) != .null) {
             faults.add(
                 .init("/refresh_token_scope", "must be there where refresh_tokens is with_scope, and only there"))

@@ -115,7 +115,7 @@ package final class ProviderPreset: Sendable {
     package let tokenVerification: TokenVerification?
     /// How an app lets another app of the same device in; nil when the provider has no such grant.
     package let appToApp: AppToAppRules?
-    /// The place of this profile in `inUse`.
+    /// The place of this profile's name in `inUse`; `Int.max` where there was no room.
     package let number: Int
     /// The document of a profile that an operator has put, as JSON with its members in order; nil for a shipped one.
     package let document: [UInt8]?
@@ -180,8 +180,8 @@ package final class ProviderPreset: Sendable {
         // The names of documents that are refused are not kept.
         let isUsable = reader.faultCount == 0
         number = Self.used.withLock { [name] used in
-            if !isUsable { return 0 }
             if let known = used.firstIndex(of: name) { return known }
+            if !isUsable || used.count == Self.mostUsed { return .max }
             used.append(name)
             return used.count - 1
         }
@@ -200,7 +200,11 @@ package final class ProviderPreset: Sendable {
 
     private static let used = Mutex<[String]>([])
 
-    /// The names of the profiles that this process has read, in the order in which tenants first used them. It only grows.
+    /// Operators can put and delete profiles of many names.
+    private static let mostUsed = 1024
+
+    /// The names of the profiles that this process has read, in the order in which tenants first used them. It only grows, up to
+    /// `mostUsed`.
     package static var inUse: [String] { used.withLock { $0 } }
 
     /// The most that `token_request_limit` may say, in seconds.

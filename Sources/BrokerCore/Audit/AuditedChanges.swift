@@ -28,7 +28,9 @@ enum AuditedChanges {
                 events = told.remove(at: index).events
             }
             entries.append(
-                AuditEntry(action, tenant: id.tenant, subject(id), version: version, events: events))
+                AuditEntry(
+                    action, tenant: id.tenant == .broker ? nil : id.tenant, subject(id), version: version,
+                    events: events))
         }
         // What happened without a change of an audited record, such as a login that has failed.
         for told in told {
