@@ -16,7 +16,7 @@ extension ProviderPreset {
                 reader.strings("required") { name in
                     Self.isRequirable(name)
                         ? nil
-                        : "must be client_id, client_secret, issuer, scopes, endpoints.authorization, endpoints.token or "
+                        : "must be client_id, client_secret, issuer, resource, scopes, endpoints.authorization, endpoints.token or "
                             + "parameters.NAME"
                 } ?? []
             _ = reader.strings("notes")
@@ -25,7 +25,8 @@ extension ProviderPreset {
 
         private static func isRequirable(_ name: WireText) -> Bool {
             switch name {
-            case "client_id", "client_secret", "issuer", "scopes", "endpoints.authorization", "endpoints.token": true
+            case "client_id", "client_secret", "issuer", "resource", "scopes", "endpoints.authorization", "endpoints.token":
+                true
             default: name.starts(with: "parameters.")
             }
         }

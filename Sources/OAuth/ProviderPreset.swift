@@ -27,6 +27,9 @@ package final class ProviderPreset: Sendable {
     /// The parts of addresses that a tenant brings, by name.
     package let parameters: [WireText: AddressParameter]
     package let issuer: AddressTemplate?
+    /// Whether the authorization server is found from the tenant's `resource` (RFC 9728), and the client is made there where
+    /// the tenant brings none.
+    package let findsServerByResource: Bool
     package let loginServiceBaseURI: String?
     package let authServiceBaseURI: String?
     /// Nil where the tenant or the provider's metadata must name the endpoint, or where the provider has no such endpoint.
@@ -129,6 +132,7 @@ package final class ProviderPreset: Sendable {
         guide = Guide(&reader)
         parameters = AddressParameter.read(&reader)
         issuer = Self.template(&reader, "issuer")
+        findsServerByResource = reader.bool("resource_discovery") ?? false
         let bases = reader.object("base_uris") { reader in
             (login: reader.string("login_service")?.text, auth: reader.string("auth_service")?.text)
         }
@@ -210,7 +214,7 @@ package final class ProviderPreset: Sendable {
     /// The most that `token_request_limit` may say, in seconds.
     private static let longestTokenRequestSeconds: Int64 = 20
     /// Whether users log in at the provider. False for keys that do not come by OAuth, which callers bring.
-    package var hasLogins: Bool { guide.required.contains("client_id") }
+    package var hasLogins: Bool { guide.required.contains("client_id") || findsServerByResource }
 
     /// The longest that any profile lets a token request take.
     package static let longestTokenRequest: Duration = .seconds(longestTokenRequestSeconds)

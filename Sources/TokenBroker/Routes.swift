@@ -23,6 +23,7 @@ struct Routes {
             + CredentialsRoutes(broker).all + EventRoutes(broker).all + AppClientRoutes(broker).all
             + AppSessionRoutes(broker).all + AppAuthorizationRoutes(broker).all + AppTokenRoutes(broker).all
             + AppMetadataRoutes(broker).all + AppChallengeRoutes(broker).all + AppLinkRoutes(broker).all
+            + ClientDocumentRoutes(broker).all
             + OperationRoutes(broker, isForOperators: isForOperators).all
     }
 }

@@ -65,7 +65,8 @@ struct TenantRoutes {
             (try TenantConfiguration(json, rules: targets, profile: profile), json["client_secret"] != nil)
         }
         let change = TenantDirectory.Change(isWanted: Self.condition(call)) { previous in
-            .success(namesSecret ? configuration : configuration.keepingSecret(of: previous))
+            .success(
+                (namesSecret ? configuration : configuration.keepingSecret(of: previous)).keepingFinding(of: previous))
         }
         return try await write(name, change)
     }
@@ -84,10 +85,11 @@ struct TenantRoutes {
         let change = TenantDirectory.Change(isWanted: condition) { previous in
             guard let previous else { return .failure(.noSuchTenant) }
             do throws(BrokerError) {
-                let patched = JSONValue.object(previous.storedMembers).merged(with: patch)
+                let stored = JSONValue.object(previous.configuredMembers)
                 let kept = previous.preset.document == nil ? nil : previous.preset
-                return .success(
-                    try TenantConfiguration(patched, rules: targets, profile: provider == nil ? kept : named))
+                let changed = try TenantConfiguration(
+                    stored.merged(with: patch), rules: targets, profile: provider == nil ? kept : named)
+                return .success(changed.keepingFinding(of: previous))
             } catch {
                 return .failure(error)
             }

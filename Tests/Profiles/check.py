@@ -34,7 +34,7 @@ NAMES = """
 tidal duckduckgo authgear spotify oidc oauth2 google microsoft github github-app gitlab bitbucket salesforce slack dropbox
 notion atlassian quickbooks xero hubspot shopify zoom linkedin x reddit discord twitch figma linear airtable asana box
 docusign facebook instagram threads tiktok stripe square paypal zendesk zoho okta auth0 keycloak cognito amazon-seller monday
-strava fitbit snowflake pipedrive clickup intercom calendly canva miro webflow openai static
+strava fitbit snowflake pipedrive clickup intercom calendly canva miro webflow openai mcp static
 """.split()
 BASE_URIS = {"login_service_base_uri", "auth_service_base_uri"}
 LONGEST_LINE, LONGEST_NOTE = 120, 400

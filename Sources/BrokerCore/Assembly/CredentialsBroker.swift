@@ -92,6 +92,8 @@ package final class CredentialsBroker: Sendable {
     package let appLinks: AppLinkFiles
     package let sessionEndings: SessionEndings
     private let deferralReports: DeferralReports
+    /// Finds the authorization servers of resources.
+    package let discovery: ResourceDiscovery
     package let logins: LoginFlow
     package let deviceLogins: DeviceFlow
     package let appAdmission: AppToAppFlow
@@ -207,16 +209,19 @@ package final class CredentialsBroker: Sendable {
         deferralReports = sessions.deferralReports
         list = CredentialsList(
             records: records, clientFaults: renewer.clientFaults, servers: providers.servers)
+        discovery = ResourceDiscovery(
+            providers: providers, tenants: tenants, clientFaults: renewer.clientFaults, transport: transport,
+            options: (settings.publicBaseURL, settings.providerTargets), instruments: instruments)
         logins = LoginFlow(
-            vault: vault, tenants: tenants, clients: clients, providers: providers, intake: intake,
+            vault: vault, tenants: tenants, clients: clients, providers: providers, discovery: discovery, intake: intake,
             revocations: revocations, bus: bus,
             options: LoginFlow.Options(
                 publicBaseURL: settings.publicBaseURL, limit: settings.pendingLogins,
                 strangersLimit: settings.pendingAppLogins),
             instruments: instruments)
         deviceLogins = DeviceFlow(
-            vault: vault, providers: providers, intake: intake, bus: bus, limit: settings.pendingDeviceLogins,
-            instruments: instruments)
+            vault: vault, providers: providers, discovery: discovery, intake: intake, bus: bus,
+            limit: settings.pendingDeviceLogins, instruments: instruments)
 
         appAdmission = AppToAppFlow(
             renewer: renewer,
@@ -316,6 +321,7 @@ package final class CredentialsBroker: Sendable {
         }
         events.beginDraining()
         for task in jobs.tasks { await task.value }
+        await discovery.finish()
         await deviceLogins.finish()
         await logins.finish()
         await accounts.finish()
@@ -339,7 +345,7 @@ package final class CredentialsBroker: Sendable {
 
     private func cancelAll() {
         let count =
-            renewer.cancelAll() + logins.cancelAll() + accounts.cancelAll() + deviceLogins.cancelAll()
+            renewer.cancelAll() + discovery.cancelAll() + logins.cancelAll() + accounts.cancelAll() + deviceLogins.cancelAll()
             + appAdmission.cancelAll() + biometrics.cancelAll()
         providers.servers.cancelAll()
         providers.verifier.keys.cancelAll()

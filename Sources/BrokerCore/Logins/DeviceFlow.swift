@@ -31,6 +31,7 @@ package final class DeviceFlow: Sendable {
 
     let vault: Vault
     private let servers: ProviderServers
+    private let discovery: ResourceDiscovery
     let endpoint: TokenEndpoint
     let intake: GrantIntake
     private let logins: LoginRecords
@@ -62,13 +63,14 @@ package final class DeviceFlow: Sendable {
 
     /// - Parameter limit: how many device logins of a tenant may be pending at once; nil for any number.
     init(
-        vault: Vault, providers: ProviderAccess, intake: GrantIntake, bus: EventBus, limit: Int?,
-        instruments: Instruments
+        vault: Vault, providers: ProviderAccess, discovery: ResourceDiscovery, intake: GrantIntake, bus: EventBus,
+        limit: Int?, instruments: Instruments
     ) {
         (time, log, metrics) = (instruments.time, instruments.log, instruments.metrics)
         quota = PendingLoginQuota(.device, .pendingDeviceLogins, limit: limit, vault: vault, time: time)
         self.vault = vault
         servers = providers.servers
+        self.discovery = discovery
         endpoint = providers.endpoint
         self.intake = intake
         logins = LoginRecords(vault: vault, bus: bus, time: time)
@@ -85,7 +87,8 @@ package final class DeviceFlow: Sendable {
 
     /// Requests a code from the provider, and begins to poll.
     /// - Throws: `too_many_requests` where the tenant has as many pending device logins as it may have.
-    package func begin(_ storageKey: StorageKey, of tenant: Tenant) async throws(BrokerError) -> Begun {
+    package func begin(_ storageKey: StorageKey, of known: Tenant) async throws(BrokerError) -> Begun {
+        let tenant = try await discovery.completed(known)
         let server = try await servers.server(for: tenant)
         let client = tenant.configuration.client
         // Before the request to the provider, so that no code is requested in vain.

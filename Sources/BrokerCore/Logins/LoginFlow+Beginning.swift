@@ -8,7 +8,8 @@ package import OAuth
 extension LoginFlow {
     /// Prepares a login: state, verifier and addresses, which are stored before the caller gets them.
     /// - Throws: `too_many_requests` where the tenant has as many pending logins as it may have.
-    package func begin(_ parameters: Parameters, of tenant: Tenant) async throws(BrokerError) -> Begun {
+    package func begin(_ parameters: Parameters, of known: Tenant) async throws(BrokerError) -> Begun {
+        let tenant = try await discovery.completed(known, isForStranger: parameters.reconnection != nil)
         let configuration = tenant.configuration
         try Self.checkShape(ofCustomParameters: parameters.customParameters)
         let (redirectURI, callback) = try redirect(parameters.redirectURI, of: tenant)
@@ -149,10 +150,7 @@ extension LoginFlow {
 
     /// The broker's own redirect URI, which a tenant registers at its provider.
     package func redirectURI(of tenant: Tenant) -> String {
-        switch tenant.configuration.callbackURI {
-        case .shared: callbackURI
-        case .perTenant: "\(callbackURI)/\(tenant.name)"
-        }
+        tenant.redirectURI(below: publicBaseURL)
     }
 
     /// The redirect URI of a login, and which callback that is.

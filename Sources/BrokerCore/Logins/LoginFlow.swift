@@ -11,6 +11,7 @@ package final class LoginFlow: Sendable {
     let vault: Vault
     let servers: ProviderServers
     let tenants: TenantDirectory
+    let discovery: ResourceDiscovery
     let clients: AppClientDirectory
     private let logins: LoginRecords
     /// The URL at which browsers reach the broker, without a slash at its end. It is the issuer of apps' tokens, too.
@@ -34,7 +35,7 @@ package final class LoginFlow: Sendable {
 
     init(
         vault: Vault, tenants: TenantDirectory, clients: AppClientDirectory, providers: ProviderAccess,
-        intake: GrantIntake, revocations: RevocationJob, bus: EventBus, options: Options, instruments: Instruments
+        discovery: ResourceDiscovery, intake: GrantIntake, revocations: RevocationJob, bus: EventBus, options: Options, instruments: Instruments
     ) {
         (time, log) = (instruments.time, instruments.log)
         quota = PendingLoginQuota(.login, .pendingLogins, limit: options.limit, vault: vault, time: time)
@@ -42,6 +43,7 @@ package final class LoginFlow: Sendable {
         self.vault = vault
         self.tenants = tenants
         self.clients = clients
+        self.discovery = discovery
         servers = providers.servers
         logins = LoginRecords(vault: vault, bus: bus, time: time)
         publicBaseURL = options.publicBaseURL

@@ -1,5 +1,5 @@
-internal import ExternalText
-internal import JSON
+package import ExternalText
+package import JSON
 package import OAuth
 
 /// What a new configuration keeps of the one before, and what an operator is told of it.
@@ -18,6 +18,21 @@ extension TenantConfiguration {
         return copy
     }
 
+    /// This configuration with what logins have found for the one that it replaces, where both are for the same resource.
+    package func keepingFinding(of previous: TenantConfiguration?) -> TenantConfiguration {
+        guard let previous, preset == previous.preset, let protectedResource,
+            protectedResource == previous.protectedResource
+        else { return self }
+        return finding(previous.found)
+    }
+
+    /// The members that an operator has configured.
+    package var configuredMembers: [WireText: JSONValue] {
+        var members = storedMembers
+        members["found"] = nil
+        return members
+    }
+
     /// Whether the secret of the other configuration goes where that one would send it.
     private func sendsSecret(like other: TenantConfiguration) -> Bool {
         preset == other.preset && effectiveIssuer == other.effectiveIssuer
@@ -28,11 +43,7 @@ extension TenantConfiguration {
 
     /// The members that `previous` has and this configuration has not, `endpoints.token` for a member of a member, in their order.
     package func dropped(from previous: TenantConfiguration) -> [String] {
-        Self.dropped(Self.members(previous), Self.members(self), "")
-    }
-
-    private static func members(_ configuration: TenantConfiguration) -> [WireText: JSONValue] {
-        configuration.storedMembers
+        Self.dropped(previous.configuredMembers, configuredMembers, "")
     }
 
     private static func dropped(

@@ -20,17 +20,21 @@ extension TenantConfiguration {
         let preset = profile ?? (isStored ? Self.storedProfile(&reader) : nil) ?? Self.preset(&reader)
         if profile != nil || preset.document != nil { _ = reader.string("provider") }
         let clientID =
-            preset.hasLogins
+            preset.hasLogins && !preset.findsServerByResource
             ? reader.requiredString("client_id", limit: 512)
-            : reader.string("client_id", limit: 512) ?? Self.staticClient
+            : reader.string("client_id", limit: 512)
+        let clientOfNone: WireText = preset.hasLogins ? "" : Self.staticClient
         let secret = reader.string("client_secret", limit: 4096)
         let uniqueKey = reader.string("client_unique_key", limit: 512)
         let scopes = reader.strings("scopes", atMost: ScopeSet.most, check: Self.scopeFault)
         self.init(
             preset: preset,
             client: ClientConfiguration(
-                clientID: clientID ?? "", clientSecret: (secret?.text).map(SecretBytes.init(utf8:)),
+                clientID: clientID ?? clientOfNone, clientSecret: (secret?.text).map(SecretBytes.init(utf8:)),
                 clientUniqueKey: uniqueKey, scopes: scopes.map { ScopeSet($0) ?? .empty } ?? preset.defaultScopes))
+        if preset.findsServerByResource {
+            (hasOwnClient, hasOwnScopes) = (clientID != nil, !client.scopes.isEmpty)
+        }
 
         loginServiceBaseURI = Self.providerURI(&reader, "login_service_base_uri", rules, isBase: true)
         authServiceBaseURI = Self.providerURI(&reader, "auth_service_base_uri", rules, isBase: true)
@@ -89,7 +93,9 @@ extension TenantConfiguration {
                 "parameters", member: missing,
                 "is required with this provider: " + preset.parameters[missing]!.description)
         }
-        if configuredServer == nil, effectiveIssuer == nil, !hasUnusableAddresses, preset.hasLogins {
+        if configuredServer == nil, effectiveIssuer == nil, !hasUnusableAddresses, preset.hasLogins,
+            !preset.findsServerByResource
+        {
             reader.note(
                 "issuer", "is required with this provider, unless endpoints.authorization and endpoints.token are given"
             )
@@ -147,6 +153,7 @@ extension TenantConfiguration {
                 "token_verification",
                 "needs the address of the provider's keys: name it in its jwks or in endpoints.jwks")
         }
+        if preset.findsServerByResource { readResource(&reader, rules, found: isStored ? json["found"] : nil) }
         appToApp = reader.object("app2app") { Self.appToApp(&$0, rules) }
         if appToApp != nil, preset.appToApp == nil { reader.note("app2app", "is not used with this provider") }
         if bindsDeviceKeys || appToApp?.bindsKeysLater == true, configuredServer != nil,
@@ -155,6 +162,32 @@ extension TenantConfiguration {
             reader.note("app2app", "needs endpoints.challenge, or the issuer")
         }
         try reader.finish()
+    }
+
+    /// Reads the resource whose authorization server is found by it, and what was found.
+    /// - Parameter found: the member of a sealed record; nil for a body of `PUT /tenants/{tenant}`, which has none.
+    private mutating func readResource(_ reader: inout ObjectReader, _ rules: TargetPolicy, found: JSONValue?) {
+        protectedResource = Self.providerURI(&reader, "resource", rules)
+        if protectedResource == nil { _ = reader.requiredString("resource") }
+        if issuer != nil || endpoints.authorization != nil || endpoints.token != nil {
+            reader.note(
+                issuer != nil ? "issuer" : "endpoints",
+                "is not used with this provider, whose addresses are found by the resource: leave it out, or say "
+                    + "\"provider\": \"oidc\"")
+        }
+        if !hasOwnClient {
+            if client.clientSecret != nil { reader.note("client_secret", "needs the client_id that it belongs to") }
+            if clientAuthentication != nil {
+                reader.note("token_endpoint_auth_method", "needs the client_id that it is for")
+            }
+        }
+        guard let found else { return }
+        reader.passOver("found")
+        guard let known = FoundAuthorization(stored: found) else {
+            reader.note("found", "cannot be read")
+            return
+        }
+        self = finding(known)
     }
 
     /// The client of a tenant whose keys do not come by OAuth, and that names none.
@@ -322,17 +355,22 @@ extension TenantConfiguration {
     /// Writes the configuration's members: for the sealed record with the secret, for answers without.
     package func encode(to json: inout JSONWriter, revealingSecret: Bool) {
         json.member("provider", preset.name)
-        json.member("client_id", client.clientID.text)
+        if hasOwnClient { json.member("client_id", client.clientID.text) }
         if revealingSecret, let document = preset.document, let profile = try? JSONValue(parsing: document) {
             json.member(Self.profileMember.text, profile)
         }
-        if revealingSecret {
+        if !revealingSecret {
+            json.member("client_secret_set", hasOwnClient && client.clientSecret != nil)
+        } else if hasOwnClient {
             json.memberIfPresent("client_secret", client.clientSecret?.revealedText)
-        } else {
-            json.member("client_secret_set", client.clientSecret != nil)
         }
         json.memberIfPresent("client_unique_key", client.clientUniqueKey?.text)
-        json.member("scopes", client.scopes.values)
+        json.member("scopes", hasOwnScopes ? client.scopes.values : [])
+        json.memberIfPresent("resource", protectedResource)
+        if let found {
+            json.name("found")
+            json.object { found.encode(to: &$0, revealingSecret: revealingSecret) }
+        }
         json.memberIfPresent("login_service_base_uri", loginServiceBaseURI)
         json.memberIfPresent("auth_service_base_uri", authServiceBaseURI)
         if let certificatePinning { json.member("certificate_pinning", certificatePinning) }
@@ -352,7 +390,7 @@ extension TenantConfiguration {
                 json.memberIfPresent("challenge", endpoints.challenge)
             }
         }
-        json.memberIfPresent("token_endpoint_auth_method", clientAuthentication?.rawValue)
+        if hasOwnClient { json.memberIfPresent("token_endpoint_auth_method", clientAuthentication?.rawValue) }
         if let repeatsClientID { json.member("client_id_in_body", repeatsClientID) }
         if let trustedAudiences { json.member("trusted_audiences", trustedAudiences.map(\.text)) }
         json.member("allowed_redirect_uris", allowedRedirectURIs)

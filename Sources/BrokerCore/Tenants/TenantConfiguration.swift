@@ -117,6 +117,13 @@ package struct TenantConfiguration: Sendable, Equatable {
     package var consentLifetime: Duration?
     /// Which of the tokens of an answer with two is used; nil for the user's.
     package var tokenUse: AnswerShape.TokenUse?
+    /// The resource that tokens are for, where its authorization server is found by it. Nil with all other providers.
+    package var protectedResource: String?
+    /// What logins have found of that resource; nil before the first one.
+    package private(set) var found: FoundAuthorization?
+    /// Whether the tenant has brought its client, and the scopes that are asked for. Otherwise they are what was found.
+    package var hasOwnClient = true
+    package var hasOwnScopes = true
 
     package init(preset: ProviderPreset, client: ClientConfiguration) {
         self.preset = preset
@@ -141,7 +148,28 @@ package struct TenantConfiguration: Sendable, Equatable {
     package var effectiveDefaultLifetime: TokenLifetime? { defaultLifetime ?? preset.defaultLifetime }
 
     /// The issuer: the tenant's, or the preset's.
-    package var effectiveIssuer: String? { issuer ?? filled(preset.issuer) }
+    package var effectiveIssuer: String? { issuer ?? found?.issuer ?? filled(preset.issuer) }
+
+    /// The same configuration with what a login has found, and with the client that is made there.
+    package func finding(_ found: FoundAuthorization?) -> TenantConfiguration {
+        guard let found else { return self }
+        var copy = self
+        copy.found = found
+        var (clientID, secret) = (client.clientID, client.clientSecret)
+        if !hasOwnClient, let client = found.client {
+            clientID = client.clientID
+            switch client {
+            case .metadataDocument: (secret, copy.clientAuthentication) = (nil, ClientAuthentication.none)
+            case .registered(let registered): (secret, copy.clientAuthentication) = (registered.secret, registered.method)
+            }
+        }
+        copy.client = ClientConfiguration(
+            clientID: clientID, clientSecret: secret, clientUniqueKey: client.clientUniqueKey,
+            scopes: hasOwnScopes ? client.scopes : found.scopes)
+        return copy
+    }
+
+    package typealias ClientAuthentication = ProviderPreset.ClientAuthentication
 
     /// How signed access tokens and refresh tokens are verified; nil where they are taken as opaque.
     package var effectiveTokenVerification: TokenVerification? {
@@ -348,6 +376,10 @@ package struct ProviderMetadata: Sendable, Equatable {
     /// The grants that the document names; nil where it names none. Many documents name none although the provider has more
     /// grants than the two that RFC 8414 then assumes.
     package var grantTypes: [WireText]?
+    /// Where clients register themselves (RFC 7591); nil where they cannot.
+    package var registrationEndpoint: String?
+    /// Whether the address of a document about a client may be its identifier.
+    package var takesClientMetadataDocuments = false
     /// The address at which the document was found.
     package var address: String?
     /// Whether a revocation endpoint that the document lacks was looked for in another document of the issuer.

@@ -513,7 +513,7 @@ internal import TokenBroker
             where [
                 "/login/callback/", "/login/start/", "/login/reconnect/", "/login/confirm/", "/login/ended/",
                 "/oauth2/",
-                "/.well-known/",
+                "/.well-known/", "/oauth-client/",
             ].contains(
                 where: path.hasPrefix):
                 self = .nothing
