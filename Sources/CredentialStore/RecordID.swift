@@ -86,6 +86,8 @@ package enum RecordKind: String, Sendable, CaseIterable, Hashable {
     case tombstones
     /// The least version that each page of the tenant's tombstones has; the key is empty.
     case tombstoneMark = "tombstone-mark"
+    /// A provider's profile that an operator has put. Under the tenant `.broker`; the key is the profile's name.
+    case provider
 }
 
 /// The identity of a record.

@@ -1,24 +1,17 @@
 package import ExternalText
 
 extension ProviderPreset {
-    /// What people read of a profile.
+    /// What a profile says of tenants and of the provider's plans. What only people read of it is in its document.
     package struct Guide: Sendable {
-        /// The provider's own page about its OAuth.
-        package let documentation: String
-        /// The page at which a developer registers an app; nil where there is none.
-        package let registration: String?
-        /// The day on which the facts were checked, as 2026-11-29.
-        package let asOf: String
         /// What a tenant must bring: its members, and `endpoints.token` or `parameters.subdomain` for members of members.
         package let required: [WireText]
-        package let notes: [String]
         /// What the provider has announced, the earliest first.
         package let changes: [Change]
 
         init(_ reader: inout ObjectReader) {
-            documentation = reader.requiredString("documentation")?.text ?? ""
-            registration = reader.string("registration")?.text
-            asOf = reader.requiredString("as_of", limit: 10)?.text ?? ""
+            _ = reader.requiredString("documentation")
+            _ = reader.string("registration")
+            _ = reader.requiredString("as_of", limit: 10)
             required =
                 reader.strings("required") { name in
                     Self.isRequirable(name)
@@ -26,7 +19,7 @@ extension ProviderPreset {
                         : "must be client_id, client_secret, issuer, resource, scopes, endpoints.authorization, endpoints.token or "
                             + "parameters.NAME"
                 } ?? []
-            notes = reader.strings("notes")?.map(\.text) ?? []
+            _ = reader.strings("notes")
             changes = reader.objects("changes", atMost: 32) { Change(&$0) } ?? []
         }
 
@@ -56,15 +49,15 @@ extension ProviderPreset {
     /// A part of addresses that a tenant brings.
     package struct AddressParameter: Sendable {
         package let description: String
-        package let example: String
         /// What holds where a tenant names none; nil where it has to.
         package let usual: String?
 
         static func read(_ reader: inout ObjectReader) -> [WireText: AddressParameter] {
             reader.objectMap("parameters", atMost: 16) { reader in
-                AddressParameter(
-                    description: reader.requiredString("description")?.text ?? "",
-                    example: reader.requiredString("example")?.text ?? "", usual: reader.string("default")?.text)
+                _ = reader.requiredString("example")
+                return AddressParameter(
+                    description: reader.requiredString("description")?.text ?? "", usual: reader.string("default")?.text
+                )
             } ?? [:]
         }
     }

@@ -6,7 +6,7 @@ internal import Synchronization
 /// How a provider differs from others. The differences are data, so that code need not compare provider names.
 ///
 /// A profile is a JSON document, whose members and defaults `Sources/CResources/profiles/schema.json` describes. Immutable: two
-/// profiles are equal where they are the same object.
+/// profiles are equal where they are the same object, or where operators have put them as the same document.
 package final class ProviderPreset: Sendable {
     /// How a client authenticates at the token endpoint (RFC 7591 §2).
     package enum ClientAuthentication: String, Sendable, CaseIterable {
@@ -117,11 +117,15 @@ package final class ProviderPreset: Sendable {
     package let tokenVerification: TokenVerification?
     /// How an app lets another app of the same device in; nil when the provider has no such grant.
     package let appToApp: AppToAppRules?
-    /// The place of this profile in `inUse`.
+    /// The place of this profile's name in `inUse`; `Int.max` where there was no room.
     package let number: Int
+    /// The document of a profile that an operator has put, as JSON with its members in order; nil for a shipped one.
+    package let document: [UInt8]?
 
     /// Reads a profile, and notes what is wrong with it. The profile is not to be used where the reader has a fault.
-    package init(_ reader: inout ObjectReader) {
+    /// - Parameter document: that of an operator's profile.
+    package init(_ reader: inout ObjectReader, document: [UInt8]? = nil) {
+        self.document = document
         name = reader.requiredString("name", limit: 63)?.text ?? ""
         title = reader.string("title", limit: 100)?.text
         guide = Guide(&reader)
@@ -180,8 +184,11 @@ package final class ProviderPreset: Sendable {
         lives = GrantLives(&reader)
         tokenVerification = reader.object("token_verification") { TokenVerification(profile: &$0) }
         appToApp = reader.object("app2app") { AppToAppRules(&$0) }
+        // The names of documents that are refused are not kept.
+        let isUsable = reader.faultCount == 0
         number = Self.used.withLock { [name] used in
             if let known = used.firstIndex(of: name) { return known }
+            if !isUsable || used.count == Self.mostUsed { return .max }
             used.append(name)
             return used.count - 1
         }
@@ -200,7 +207,11 @@ package final class ProviderPreset: Sendable {
 
     private static let used = Mutex<[String]>([])
 
-    /// The names of the profiles that this process has read, in the order in which tenants first used them. It only grows.
+    /// Operators can put and delete profiles of many names.
+    private static let mostUsed = 1024
+
+    /// The names of the profiles that this process has read, in the order in which tenants first used them. It only grows, up to
+    /// `mostUsed`.
     package static var inUse: [String] { used.withLock { $0 } }
 
     /// The most that `token_request_limit` may say, in seconds.
@@ -213,5 +224,7 @@ package final class ProviderPreset: Sendable {
 }
 
 extension ProviderPreset: Equatable {
-    package static func == (left: ProviderPreset, right: ProviderPreset) -> Bool { left === right }
+    package static func == (left: ProviderPreset, right: ProviderPreset) -> Bool {
+        left === right || left.document != nil && left.document == right.document
+    }
 }

@@ -33,6 +33,7 @@ enum AdminRoutes {
         (.post, "/credentials/import", []), (.post, "/credentials/export", []),
         (.post, "/credentials/restore", [.operator]), (.post, "/credentials/activate", [.operator]),
         (.get, "/events", both), (.get, "/providers", both), (.get, "/providers/{name}", both),
+        (.put, "/providers/{name}", []), (.delete, "/providers/{name}", []),
     ]
 
     /// The roles that may use an operation. Only `admin` for one that is not in the table.

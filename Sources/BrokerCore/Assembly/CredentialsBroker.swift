@@ -73,6 +73,7 @@ package final class CredentialsBroker: Sendable {
     package let audit: AuditTrail
     package let budget: ProviderBudget
     package let tenants: TenantDirectory
+    package let profiles: OperatorProfiles
     package let tombstones: Tombstones
     package let providers: ProviderAccess
     /// Nil where no tokens of workloads are accepted.
@@ -176,6 +177,7 @@ package final class CredentialsBroker: Sendable {
             guard let server = servers.knownServer(for: tenant.configuration) else { return }
             pauses.lift(ProviderPauses.Key(tenant.configuration.client, at: server))
         }
+        profiles = OperatorProfiles(vault: vault, tenants: tenants, time: time, log: log)
         tenantCheck = TenantCheck(providers: providers, transport: transport, time: time)
 
         let schedule = ExpirySchedule(notice: settings.expiryNotice)
@@ -258,7 +260,7 @@ package final class CredentialsBroker: Sendable {
         for cache in tombstones.revalidatedCaches { cacheRevalidation.include(cache) }
         baseURL = BaseURLWatch(vault: vault, url: settings.publicBaseURL, time: time, log: log)
         housekeeping = Housekeeping(
-            vault: vault, memory: memory, sessions: sessions.memory, baseURL: baseURL,
+            vault: vault, memory: memory, sessions: sessions.memory, baseURL: baseURL, profiles: profiles,
             events: (settings.eventRetention, settings.eventLimit), time: time, log: log)
         ChangeFeed(bus: bus, time: time, log: log).subscribe(to: vault)
     }

@@ -30,7 +30,9 @@ enum AuditedChanges {
                 events = told.remove(at: index).events
             }
             entries.append(
-                AuditEntry(action, tenant: id.tenant, subject(id), version: version, events: events))
+                AuditEntry(
+                    action, tenant: id.tenant == .broker ? nil : id.tenant, subject(id), version: version,
+                    events: events))
         }
         // What happened without a change of an audited record, such as a login that has failed.
         for told in told {
@@ -84,7 +86,7 @@ enum AuditedChanges {
 
     private static func isAudited(_ kind: RecordKind) -> Bool {
         switch kind {
-        case .tenant, .apiKey, .credentials, .quarantine, .client, .session, .biometricKey: true
+        case .tenant, .apiKey, .credentials, .quarantine, .client, .session, .biometricKey, .provider: true
         // Their records change at each poll, and events tell of their ends.
         case .login, .device: false
         case .callerIdentity, .keyCheck, .revocation, .trouble, .unpublished, .process, .granted, .lineage, .code,
@@ -110,6 +112,7 @@ enum AuditedChanges {
             let isEmpty = CredentialRecord(decoding: record.content.revealedBytes).map { $0.granted == nil } ?? false
             return isEmpty ? "credentials.removed" : "credentials.stored"
         }
+        if kind == .provider, hasMember("removed", record) { return "provider.removed" }
         return "\(kind.rawValue).\(isNew ? "created" : "changed")"
     }
 
@@ -119,7 +122,11 @@ enum AuditedChanges {
     /// Whether a browser without a key has begun the login, for an app. The log tells of it once it has ended: else anyone
     /// could fill the log.
     private static func isOfStranger(_ login: OpenRecord) -> Bool {
-        (try? JSONValue(parsing: login.content.revealedBytes))?["app"] != nil
+        hasMember("app", login)
+    }
+
+    private static func hasMember(_ name: WireText, _ record: OpenRecord) -> Bool {
+        (try? JSONValue(parsing: record.content.revealedBytes))?[name] != nil
     }
 
     private static func subject(_ id: RecordID) -> AuditEntry.Subject? {
@@ -130,6 +137,7 @@ enum AuditedChanges {
             case .client: "client_id"
             case .session: "session_id"
             case .biometricKey: "biometric_key"
+            case .provider: "provider"
             case .login, .device: "login_id"
             default: nil
             }

@@ -28,7 +28,7 @@ extension TenantConfiguration {
 
     /// The members that an operator has configured.
     package var configuredMembers: [WireText: JSONValue] {
-        var members = (try? JSONValue(parsing: encoded))?.object ?? [:]
+        var members = storedMembers
         members["found"] = nil
         return members
     }

@@ -3,7 +3,7 @@ internal import ExternalText
 package import HTTPSClient
 internal import JOSE
 package import JSON
-internal import OAuth
+package import OAuth
 internal import Reactor
 
 extension TenantConfiguration {
@@ -11,10 +11,14 @@ extension TenantConfiguration {
     /// - Parameters:
     ///   - rules: which addresses the configuration may name.
     ///   - isStored: whether an earlier build has stored the configuration. Then an `issuer` that would never be asked is no
-    ///     fault, nor is an address of apps that this build would not take.
-    package init(_ json: JSONValue, rules: TargetPolicy, isStored: Bool = false) throws(BrokerError) {
+    ///     fault, nor is an address of apps that this build would not take. It may bear the profile that it uses.
+    ///   - profile: the operator's profile of the name in `provider`; nil where there is none, and a shipped one is meant.
+    package init(
+        _ json: JSONValue, rules: TargetPolicy, isStored: Bool = false, profile: ProviderPreset? = nil
+    ) throws(BrokerError) {
         var reader = ObjectReader(json)
-        let preset = Self.preset(&reader)
+        let preset = profile ?? (isStored ? Self.storedProfile(&reader) : nil) ?? Self.preset(&reader)
+        if profile != nil || preset.document != nil { _ = reader.string("provider") }
         let clientID =
             preset.hasLogins && !preset.findsServerByResource
             ? reader.requiredString("client_id", limit: 512)
@@ -219,7 +223,7 @@ extension TenantConfiguration {
     }
 
     /// A parameter that the preset's addresses lack; nil where the tenant has the addresses, or all parameters.
-    private var missingParameter: WireText? {
+    var missingParameter: WireText? {
         if endpoints.authorization != nil, endpoints.token != nil || issuer != nil { return nil }
         return preset.parameters.filter { $0.value.usual == nil && parameters[$0.key] == nil }.keys.min()
     }
@@ -302,7 +306,10 @@ extension TenantConfiguration {
     private static func preset(_ reader: inout ObjectReader) -> ProviderPreset {
         guard let name = reader.string("provider") else { return .tidal }
         if let preset = ProviderPreset.named(name) { return preset }
-        reader.note("provider", "must be one of " + ShippedProfiles.names.joined(separator: ", "))
+        reader.note(
+            "provider",
+            "must be one of " + ShippedProfiles.names.joined(separator: ", ")
+                + ", or a profile that this broker was given: GET /providers lists all")
         return .tidal
     }
 
@@ -360,6 +367,9 @@ extension TenantConfiguration {
     package func encode(to json: inout JSONWriter, revealingSecret: Bool) {
         json.member("provider", preset.name)
         if hasOwnClient { json.member("client_id", client.clientID.text) }
+        if revealingSecret, let document = preset.document, let profile = try? JSONValue(parsing: document) {
+            json.member(Self.profileMember.text, profile)
+        }
         if !revealingSecret {
             json.member("client_secret_set", hasOwnClient && client.clientSecret != nil)
         } else if hasOwnClient {

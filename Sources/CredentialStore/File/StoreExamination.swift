@@ -362,6 +362,8 @@ extension RecordID {
         case .wave, .held:
             "nothing, unless the provider of tenant \(tenant) is refusing many users at once: then it is noticed again, after the "
                 + "sessions of some users have ended, which are put back"
+        case .provider:
+            "the profile \(key), which the tenants that use it have in their own records; it must be put again before it is changed"
         case .outage: "nothing: listeners may be told of an outage of the provider again, or not of its end"
         }
     }

@@ -21,6 +21,7 @@ internal import TokenBroker
         try await refusals()
         try await operation()
         try await tenantsAndKeys()
+        try await ContractProviders(recorder: recorder).run()
         try await ContractLogins(recorder: recorder).run()
         try await deviceLogins()
         try await ContractCredentials(recorder: recorder).run()
@@ -61,6 +62,7 @@ internal import TokenBroker
             case "POST /oauth2/token", "POST /oauth2/revoke":
                 sample.body = "grant_type=refresh_token&token=t"
                 sample.fields = ["Content-Type": "application/x-www-form-urlencoded"]
+            case "PUT /providers/{name}": sample.body = ContractProviders.profile
             case "PUT /tenants/{tenant}": sample.body = #"{"client_id": "c1"}"#
             case "PATCH /tenants/{tenant}": sample.body = #"{"display_name": "Acme"}"#
             case "POST /tenants/{tenant}/check": sample.body = "{}"

@@ -50,7 +50,8 @@ internal import TokenBroker
         "GET /credentials/status": "r", "GET /credentials/claims": "o", "GET /credentials/list": "r",
         "POST /credentials/import": "a", "POST /credentials/export": "a",
         "POST /credentials/restore": "o", "POST /credentials/activate": "o", "GET /events": "r",
-        "GET /providers": "r", "GET /providers/{name}": "r", "PATCH /tenants/{tenant}": "a",
+        "GET /providers": "r", "GET /providers/{name}": "r", "PUT /providers/{name}": "a",
+        "DELETE /providers/{name}": "a", "PATCH /tenants/{tenant}": "a",
     ]
 
     @Test func `open what the table says, and no operation is missing in it`() async throws {

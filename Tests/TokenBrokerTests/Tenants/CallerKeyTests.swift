@@ -517,7 +517,8 @@ internal import TokenBroker
             ].contains(
                 where: path.hasPrefix):
                 self = .nothing
-            case (_, "/providers"), (_, "/providers/{name}"): self = .anyKey
+            case ("GET", "/providers"), ("GET", "/providers/{name}"): self = .anyKey
+            case (_, "/providers/{name}"): self = .admin
             case (_, "/credentials/restore"), (_, "/credentials/import"), (_, "/credentials/export"): self = .admin
             case (_, let path) where path == "/tenants" || path.hasPrefix("/tenants/"): self = .admin
             case (_, let path)
