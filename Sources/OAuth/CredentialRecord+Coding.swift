@@ -162,6 +162,7 @@ extension HeldCredentials {
             if proof.accessToken { json.member("verified_access_token", true) }
             if proof.refreshToken { json.member("verified_refresh_token", true) }
             json.memberIfPresent("verified_id_token", proof.idToken?.revealedText)
+            terms?.encode(to: &json)
             if let extra {
                 json.name("extra")
                 extra.encode(to: &json)
@@ -214,6 +215,7 @@ extension HeldCredentials {
             refreshToken: json["verified_refresh_token"]?.bool ?? false,
             idToken: (json["verified_id_token"]?.string?.text).map(SecretBytes.init(utf8:)))
         extra = ExtraFacts(nil, json["extra"]?.object ?? [:])
+        terms = GrantTerms(json: json)
         if let since = json["logged_in_since"]?.integer { loggedInSince = Timestamp(milliseconds: since) }
         deviceKey = (json["device_key"]?.string?.text).map { pem in
             DeviceKey(pem: SecretBytes(utf8: pem), isBound: json["device_key_is_candidate"]?.bool != true)

@@ -27,6 +27,9 @@ package struct HeldCredentials: Sendable, Equatable {
     /// What the provider told beside the token, by the profile's names; nil for nothing.
     package var extra: ExtraFacts?
 
+    /// What is known of the life of the grant beside the token's expiry; nil for nothing.
+    package var terms: GrantTerms?
+
     /// When the first of this user's logins came, since which there was neither an end nor a login of a user who is not known to
     /// be the same; `unknownLogin` for credentials that an earlier build stored. Identifies the login that sessions, codes and
     /// biometric keys of apps belong to: two logins under a storage key have different times.
@@ -70,13 +73,18 @@ package struct HeldCredentials: Sendable, Equatable {
     /// - Parameters:
     ///   - server: the provider that granted them.
     ///   - requested: the scopes that the request named; nil means the client's scopes.
+    ///   - isLogin: whether a user has just logged in, whose token is exchanged where the provider has such an exchange.
     package init(
         granted response: TokenResponse, level: CredentialsLevel, to client: ClientConfiguration,
         by server: AuthorizationServer, requested: ScopeSet? = nil, replacing previous: HeldCredentials? = nil,
-        now: Timestamp
+        isLogin: Bool = false, now: Timestamp
     ) {
         let previous = previous?.level == level ? previous : nil
-        let refreshToken = level == .user ? response.refreshToken ?? previous?.refreshToken : nil
+        let awaitsExchange = isLogin && level == .user && server.own?.exchange != nil
+        // Where the token itself is presented, it takes the place of the refresh token.
+        let presented = awaitsExchange || server.own?.refreshesByAccessToken == true ? response.accessToken : nil
+        let kept = previous?.isRefreshedByAccessToken == true ? nil : previous?.refreshToken
+        let refreshToken = level == .user ? response.refreshToken ?? presented ?? kept : nil
         let lifetime = server.defaultLifetime ?? .assumed(canBeRenewed: level == .client || refreshToken != nil)
         self.init(
             level: level, accessToken: response.accessToken, refreshToken: refreshToken,
@@ -90,6 +98,9 @@ package struct HeldCredentials: Sendable, Equatable {
             proof.idToken = previous?.proof.idToken
             deviceKey = previous?.deviceKey
             extra = ExtraFacts(previous?.extra, response.extra)
+            terms = GrantTerms(
+                response, from: server.preset, awaitsExchange: awaitsExchange, expires: expires,
+                renewing: previous?.terms, keepsRefreshToken: refreshToken == previous?.refreshToken, now: now)
             if let previous { loggedInSince = previous.loggedInSince }
         }
     }

@@ -50,6 +50,7 @@ extension HeldCredentials {
         credentials.refreshableFrom = other.refreshableFrom
         credentials.proof.refreshToken = other.proof.refreshToken
         credentials.deviceKey = other.deviceKey
+        credentials.terms = other.terms
         return credentials
     }
 

@@ -49,7 +49,7 @@ extension TokenEndpoint {
             ) { server throws(BrokerError) in
                 var form: [FormEncoding.Pair] = [
                     .init("token", (held.refreshToken ?? held.accessToken).revealedText),
-                    .init("token_type_hint", held.refreshToken == nil ? "access_token" : "refresh_token"),
+                    .init("token_type_hint", held.hasRefreshToken ? "refresh_token" : "access_token"),
                 ]
                 let authorization = ClientAuthenticator.authenticate(
                     client, by: server.revocationAuthentication, at: server, into: &form)

@@ -23,7 +23,7 @@ extension TenantConfiguration {
         preset == other.preset && effectiveIssuer == other.effectiveIssuer
             && configuredServer?.tokenEndpoint == other.configuredServer?.tokenEndpoint
             && endpoints.token == other.endpoints.token && endpoints.refresh == other.endpoints.refresh
-            && endpoints.revocation == other.endpoints.revocation
+            && endpoints.revocation == other.endpoints.revocation && refresh == other.refresh && exchange == other.exchange
     }
 
     /// The members that `previous` has and this configuration has not, `endpoints.token` for a member of a member, in their order.
@@ -74,7 +74,7 @@ extension TenantConfiguration {
         let (lives, provider) = (preset.lives, preset.title ?? "The provider")
         let neverEnds = effectiveDefaultLifetime == .unlimited
         switch lives.refreshTokens {
-        case .never? where !neverEnds:
+        case .never? where !neverEnds && !refreshesByAccessToken:
             warn(
                 .noRefreshToken,
                 "\(provider) grants no refresh tokens: users have to log in again when their tokens end.")

@@ -124,8 +124,10 @@ extension TenantConfiguration {
             reader.note("user_scopes", "is not used with this provider, which has one kind of scopes: use scopes")
         }
         tokenUse = reader.choice("token_use", AnswerShape.TokenUse.self)
+        if !isStored { checkTokenUse(&reader) }
         refreshTokenLifetime = reader.integer("refresh_token_lifetime", in: TokenLifetime.seconds).map { .seconds($0) }
         consentLifetime = reader.integer("consent_lifetime", in: TokenLifetime.seconds).map { .seconds($0) }
+        readLife(&reader) { Self.providerURI(&$0, "endpoint", rules) }
         retry = Self.retry(&reader)
         tokenVerification = reader.object("token_verification") { reader in
             TokenVerification(
@@ -391,6 +393,7 @@ extension TenantConfiguration {
         json.memberIfPresent("token_use", tokenUse?.rawValue)
         json.memberIfPresent("refresh_token_lifetime", refreshTokenLifetime?.components.seconds)
         json.memberIfPresent("consent_lifetime", consentLifetime?.components.seconds)
+        encodeLife(to: &json)
         if let appToApp {
             json.name("app2app")
             json.object { json in

@@ -1,0 +1,77 @@
+internal import ExternalText
+internal import JSON
+
+/// What is known of the life of one grant, beside the expiry of its access token. Immutable; an object, since few grants have any.
+package final class GrantTerms: Sendable, Equatable {
+    /// Whether the token is a login's, and is to be exchanged for one that lives longer.
+    package let awaitsExchange: Bool
+    /// Before this the provider refuses a refresh; nil for no such time.
+    package let earliestRefresh: Timestamp?
+    /// When the refresh token ends, by the provider's answer; nil where that does not say it.
+    package let refreshTokenEnds: Timestamp?
+    /// When the user's consent ends, likewise.
+    package let consentEnds: Timestamp?
+
+    /// Nil where nothing is known.
+    package init?(
+        awaitsExchange: Bool = false, earliestRefresh: Timestamp? = nil, refreshTokenEnds: Timestamp? = nil,
+        consentEnds: Timestamp? = nil
+    ) {
+        if !awaitsExchange, earliestRefresh == nil, refreshTokenEnds == nil, consentEnds == nil { return nil }
+        self.awaitsExchange = awaitsExchange
+        self.earliestRefresh = earliestRefresh
+        self.refreshTokenEnds = refreshTokenEnds
+        self.consentEnds = consentEnds
+    }
+
+    /// The terms of a grant; nil where nothing is known.
+    /// - Parameters:
+    ///   - awaitsExchange: whether its token is to be exchanged.
+    ///   - expires: when its access token ends. A later time for the first refresh counts as that, since nothing is served then.
+    ///   - previous: those of the grant that this one renews; nil for a login.
+    ///   - keepsRefreshToken: whether the refresh token is that of the grant before.
+    convenience init?(
+        _ response: TokenResponse, from profile: ProviderPreset, awaitsExchange: Bool, expires: Timestamp,
+        renewing previous: GrantTerms?, keepsRefreshToken: Bool, now: Timestamp
+    ) {
+        let earliest =
+            awaitsExchange ? nil : response.earliestRefresh ?? profile.earliestRefreshAfter.map { now.advanced(by: $0) }
+        self.init(
+            awaitsExchange: awaitsExchange, earliestRefresh: earliest.map { min($0, expires) },
+            refreshTokenEnds: response.refreshTokenEnds ?? (keepsRefreshToken ? previous?.refreshTokenEnds : nil),
+            consentEnds: response.consentEnds ?? previous?.consentEnds)
+    }
+
+    package static func == (left: GrantTerms, right: GrantTerms) -> Bool {
+        left === right
+            || left.awaitsExchange == right.awaitsExchange && left.earliestRefresh == right.earliestRefresh
+                && left.refreshTokenEnds == right.refreshTokenEnds && left.consentEnds == right.consentEnds
+    }
+
+    /// Writes the members of the sealed record.
+    func encode(to json: inout JSONWriter) {
+        if awaitsExchange { json.member("awaits_exchange", true) }
+        json.memberIfPresent("earliest_refresh", earliestRefresh?.milliseconds)
+        json.memberIfPresent("refresh_token_ends", refreshTokenEnds?.milliseconds)
+        json.memberIfPresent("consent_ends", consentEnds?.milliseconds)
+    }
+
+    /// Reads the members of a sealed record; nil where it has none.
+    convenience init?(json: JSONValue) {
+        func time(_ name: WireText) -> Timestamp? { (json[name]?.integer).map(Timestamp.init(milliseconds:)) }
+        self.init(
+            awaitsExchange: json["awaits_exchange"]?.bool ?? false, earliestRefresh: time("earliest_refresh"),
+            refreshTokenEnds: time("refresh_token_ends"), consentEnds: time("consent_ends"))
+    }
+}
+
+extension HeldCredentials {
+    /// Whether the token is a login's, and is to be exchanged for one that lives longer.
+    package var awaitsExchange: Bool { terms?.awaitsExchange ?? false }
+
+    /// Whether the access token takes the place of a refresh token, so that it must be refreshed before it ends.
+    package var isRefreshedByAccessToken: Bool { refreshToken == accessToken }
+
+    /// Whether there is a refresh token of the provider's.
+    package var hasRefreshToken: Bool { refreshToken != nil && !isRefreshedByAccessToken }
+}
