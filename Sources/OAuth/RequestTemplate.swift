@@ -40,6 +40,7 @@ package struct RequestTemplate: Sendable, Equatable {
         self.endpoint = endpoint(&reader)
         method = reader.choice("method", Method.self)
         guard let texts = reader.stringMap("parameters", atMost: 16) else { return }
+        if texts.isEmpty { reader.note("parameters", "must not be empty") }
         parameters = texts.sorted { $0.key < $1.key }.compactMap { name, value in
             guard AuthorizationRequest.isCustomParameterName(name) else {
                 reader.note("parameters", member: name, "must have a name of 1 to 64 letters, digits, - and _")

@@ -30,7 +30,7 @@ struct ExpirySchedule: Sendable {
     /// all the time.
     /// - Parameters:
     ///   - lead: how long before its expiry the tenant has a token renewed; nil for not at all.
-    ///   - upkeep: when it is renewed in any case; nil for never. That is spread over the first fifth of the time that is left then.
+    ///   - upkeep: when it is renewed in any case; nil for never.
     /// - Returns: nil for a token that does not expire and needs no renewal.
     func firstMark(
         of held: HeldCredentials, lead: Duration?, upkeep: TenantConfiguration.Upkeep? = nil, now: Timestamp
@@ -38,9 +38,13 @@ struct ExpirySchedule: Sendable {
         if held.awaitsExchange { return now }
         let mark = usualMark(of: held, lead: lead, now: now)
         guard let upkeep, let mark else { return mark }
+        return min(mark, max(self.mark(of: upkeep), now.advanced(by: Self.shortestWait)))
+    }
+
+    /// When credentials are renewed that end unused, so that those of one moment are not renewed in one moment.
+    func mark(of upkeep: TenantConfiguration.Upkeep) -> Timestamp {
         let spread = max(upkeep.from.duration(to: upkeep.end), .zero) / 5
-        let jitter = Duration.milliseconds(Int64.random(in: 0...max(0, spread.milliseconds)))
-        return min(mark, max(upkeep.from.advanced(by: jitter), now.advanced(by: Self.shortestWait)))
+        return upkeep.from.advanced(by: .milliseconds(Int64.random(in: 0...spread.milliseconds)))
     }
 
     private func usualMark(of held: HeldCredentials, lead: Duration?, now: Timestamp) -> Timestamp? {

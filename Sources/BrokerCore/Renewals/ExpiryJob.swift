@@ -264,12 +264,12 @@ package final class ExpiryJob: Sendable {
         case .unreadable: return .later
         }
         let now = time.now
-        let upkeep = tenant.configuration.upkeep(of: record)?.from
+        let upkeep = tenant.configuration.upkeep(of: record)
         let isWanted = tenant.configuration.proactiveRefresh != nil || held.awaitsExchange
         guard isWanted || upkeep != nil else { return .never }
         if let earliest = tenant.terms.earliestRefresh(of: held), earliest > now { return .at(earliest) }
-        if !isWanted, let upkeep, upkeep > now { return .at(upkeep) }
-        let isDue = upkeep.map { $0 <= now } ?? false
+        if !isWanted, let upkeep, upkeep.from > now { return .at(schedule.mark(of: upkeep)) }
+        let isDue = upkeep.map { $0.from <= now } ?? false
         if tenant.terms.renewsLate, !isDue, held.expires > now.advanced(by: CredentialsPolicy.latestRenewal) {
             return .later
         }

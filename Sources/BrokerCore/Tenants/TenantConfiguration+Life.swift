@@ -17,7 +17,7 @@ extension TenantConfiguration {
         refresh = template(&reader, "refresh")
         exchange = template(&reader, "exchange_for_long_lived")
         for (name, request) in [("refresh", ownRefresh), ("exchange_for_long_lived", ownExchange)] {
-            if let request, request.parameters?.isEmpty ?? true {
+            if let request, request.parameters == nil {
                 reader.note(WireText(name), "needs parameters with this provider, whose profile has none")
             }
         }

@@ -203,7 +203,10 @@ internal import TokenBroker
                 {"provider": "slack", "client_id": "c1", "client_secret": "s1", "pkce": "required",
                  "authorize_parameters": {"team": "T1"}, "token_parameters": {"a": "b"}, "refresh_parameters": {"a": "b"},
                  "scopes": ["chat:write"], "user_scopes": ["search:read"], "token_use": "user",
-                 "refresh_token_lifetime": 2592000, "consent_lifetime": 2592000}
+                 "refresh_token_lifetime": 2592000, "consent_lifetime": 2592000, "idle_expiry": 2592000,
+                 "no_refresh_while_valid": true,
+                 "refresh": {"endpoint": "https://id.example/r", "method": "GET", "parameters": {"t": "{access_token}"}},
+                 "exchange_for_long_lived": {"parameters": {"t": "{access_token}"}}}
                 """#)
         await recorder.call(
             broker, .put, "/tenants/t4",
