@@ -42,6 +42,13 @@ package final class GrantTerms: Sendable, Equatable {
             consentEnds: response.consentEnds ?? previous?.consentEnds)
     }
 
+    /// The terms of a login that keeps the refresh token of an earlier grant.
+    convenience init?(login: GrantTerms?, keepingRefreshTokenOf earlier: GrantTerms?) {
+        self.init(
+            awaitsExchange: login?.awaitsExchange ?? false, earliestRefresh: login?.earliestRefresh,
+            refreshTokenEnds: earlier?.refreshTokenEnds, consentEnds: login?.consentEnds ?? earlier?.consentEnds)
+    }
+
     package static func == (left: GrantTerms, right: GrantTerms) -> Bool {
         left === right
             || left.awaitsExchange == right.awaitsExchange && left.earliestRefresh == right.earliestRefresh

@@ -50,7 +50,7 @@ extension HeldCredentials {
         credentials.refreshableFrom = other.refreshableFrom
         credentials.proof.refreshToken = other.proof.refreshToken
         credentials.deviceKey = other.deviceKey
-        credentials.terms = other.terms
+        credentials.terms = GrantTerms(login: terms, keepingRefreshTokenOf: other.terms)
         return credentials
     }
 

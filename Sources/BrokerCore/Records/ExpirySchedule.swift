@@ -67,7 +67,7 @@ struct ExpirySchedule: Sendable {
     /// The mark that is written when an attempt to renew a token begins. If the attempt's process dies, another replica tries
     /// again at that time.
     func nextMark(of held: HeldCredentials, now: Timestamp) -> Timestamp {
-        if held.awaitsExchange { return now.advanced(by: Self.exchangeInterval) }
+        if held.awaitsExchange, held.expires > now { return now.advanced(by: Self.exchangeInterval) }
         if !isWorthRenewing(held, now: now) { return laterMark(of: held, now: now) }
         let half = now.advanced(by: max(Self.shortestWait, now.duration(to: held.expires) / 2))
         let notice = noticeTime(of: held)
