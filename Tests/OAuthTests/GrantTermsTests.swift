@@ -69,6 +69,7 @@ import Testing
     @Test(arguments: [
         nil, GrantTerms(awaitsExchange: true), GrantTerms(earliestRefresh: earliest),
         GrantTerms(earliestRefresh: earliest, refreshTokenEnds: Sample.now, consentEnds: .latest),
+        GrantTerms(relogin: Sample.now),
     ])
     func `are stored with the credentials`(terms: GrantTerms?) {
         let record = CredentialRecord(held: Self.held(terms))

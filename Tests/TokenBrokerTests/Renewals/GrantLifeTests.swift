@@ -214,6 +214,24 @@ internal import TokenBroker
         #expect(await end() == (login.advanced(by: .seconds(90_000)).description, "consent"))
     }
 
+    @Test(arguments: [("consent_lifetime", "consent"), ("idle_expiry", "idle")])
+    func `begins anew with a further login of its user`(member: String, why: String) async throws {
+        let broker = try await Self.make(#", "\#(member)": 864000"#)
+        let first = broker.time.now
+        for number in 1...2 {
+            await broker.logIn(token: Self.token("a\(number)", "r\(number)", #", "user_id": 7"#))
+            let ends = await broker.status().json["ends"]
+            #expect(ends?["at"]?.text == broker.time.now.advanced(by: .seconds(864_000)).description)
+            #expect(ends?["why"]?.text == why)
+            broker.time.advance(by: .seconds(1000))
+        }
+        broker.transport.enqueue(.json(200, Self.token("a3", "r3", #", "user_id": 7"#)))
+        #expect(await broker.get("policy=local_force_refresh").token == "a3")
+        let start = why == "consent" ? first.advanced(by: .seconds(1000)) : broker.time.now
+        #expect(
+            await broker.status().json["ends"]?["at"]?.text == start.advanced(by: .seconds(864_000)).description)
+    }
+
     @Test(
         arguments: [
             ("tiktok", #", "refresh_expires_in": 1000"#, 1000), ("quickbooks", #", "x_refresh_token_expires_in": 1000"#, 1000),
