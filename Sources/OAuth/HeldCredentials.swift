@@ -24,11 +24,19 @@ package struct HeldCredentials: Sendable, Equatable {
     package var proof = TokenProof()
     /// The key by which the session lets other apps in; nil for a session that has none.
     package var deviceKey: DeviceKey?
+    /// One reference for what few sets have, so that the others pay for one.
+    private var rare: RareFacts?
     /// What the provider told beside the token, by the profile's names; nil for nothing.
-    package var extra: ExtraFacts?
+    package var extra: ExtraFacts? {
+        get { rare?.extra }
+        set { rare = RareFacts(newValue, rare?.terms) }
+    }
 
     /// What is known of the life of the grant beside the token's expiry; nil for nothing.
-    package var terms: GrantTerms?
+    package var terms: GrantTerms? {
+        get { rare?.terms }
+        set { rare = RareFacts(rare?.extra, newValue) }
+    }
 
     /// When the first of this user's logins came, since which there was neither an end nor a login of a user who is not known to
     /// be the same; `unknownLogin` for credentials that an earlier build stored. Identifies the login that sessions, codes and
@@ -103,6 +111,22 @@ package struct HeldCredentials: Sendable, Equatable {
                 renewing: previous?.terms, keepsRefreshToken: refreshToken == previous?.refreshToken, now: now)
             if let previous { loggedInSince = previous.loggedInSince }
         }
+    }
+}
+
+/// What few sets of credentials have. Immutable.
+private final class RareFacts: Sendable, Equatable {
+    let extra: ExtraFacts?
+    let terms: GrantTerms?
+
+    /// Nil for nothing.
+    init?(_ extra: ExtraFacts?, _ terms: GrantTerms?) {
+        if extra == nil, terms == nil { return nil }
+        (self.extra, self.terms) = (extra, terms)
+    }
+
+    static func == (left: RareFacts, right: RareFacts) -> Bool {
+        left === right || left.extra == right.extra && left.terms == right.terms
     }
 }
 

@@ -47,6 +47,7 @@ extension CredentialsSnapshot {
         sum += MemorySize.text(held.identity.userID?.text) + MemorySize.text(held.identity.subject?.text)
         sum += MemorySize.client(held.obtainedWith)
         sum += held.extra.map(MemorySize.facts) ?? 0
+        if held.extra != nil || held.terms != nil { sum += MemorySize.allocation(32) }
         if held.terms != nil { sum += MemorySize.allocation(24 + 10 * MemoryLayout<Int64>.size) }
         return sum + MemorySize.text(held.grantedBy?.issuer?.text)
             + MemorySize.text(held.grantedBy?.tokenEndpoint?.text)
