@@ -57,6 +57,8 @@ package struct AuthorizationServer: Sendable, Equatable {
     package var asked: AskedGrant?
     /// Which of the tokens of an answer with two is used.
     package var tokenUse = AnswerShape.TokenUse.user
+    /// The requests that have forms of the provider's own; nil for none.
+    package var own: OwnRequests?
 
     /// Whether the provider has an endpoint that ends sessions.
     package var canRevoke: Bool { logoutEndpoint != nil || revocationEndpoint != nil }

@@ -162,6 +162,7 @@ extension HeldCredentials {
             if proof.accessToken { json.member("verified_access_token", true) }
             if proof.refreshToken { json.member("verified_refresh_token", true) }
             json.memberIfPresent("verified_id_token", proof.idToken?.revealedText)
+            terms?.encode(to: &json)
             if let extra {
                 json.name("extra")
                 extra.encode(to: &json)
@@ -223,6 +224,7 @@ extension HeldCredentials {
             idToken: (json["verified_id_token"]?.string?.text).map(SecretBytes.init(utf8:)))
         extra = ExtraFacts(nil, json["extra"]?.object ?? [:])
         asked = json["asked"].flatMap { AskedGrant($0) }
+        terms = GrantTerms(json: json)
         if let since = json["logged_in_since"]?.integer { loggedInSince = Timestamp(milliseconds: since) }
         if let member = json["imported"] {
             guard let digest = CredentialRecord.digest(member) else { return nil }

@@ -24,8 +24,20 @@ package struct HeldCredentials: Sendable, Equatable {
     package var proof = TokenProof()
     /// The key by which the session lets other apps in; nil for a session that has none.
     package var deviceKey: DeviceKey?
+    /// One reference for what few sets have, so that the others pay for one.
+    private var rare: RareFacts?
     /// What the provider told beside the token, by the profile's names; nil for nothing.
-    package var extra: ExtraFacts?
+    package var extra: ExtraFacts? {
+        get { rare?.extra }
+        set { rare = RareFacts(newValue, rare?.terms) }
+    }
+
+    /// What is known of the life of the grant beside the token's expiry; nil for nothing.
+    package var terms: GrantTerms? {
+        get { rare?.terms }
+        set { rare = RareFacts(rare?.extra, newValue) }
+    }
+
     /// What the grant was asked for beside the client's scopes, which each refresh repeats; nil for nothing.
     package var asked: AskedGrant?
 
@@ -75,13 +87,18 @@ package struct HeldCredentials: Sendable, Equatable {
     /// - Parameters:
     ///   - server: the provider that granted them.
     ///   - requested: the scopes that the request named; nil means the client's scopes.
+    ///   - isLogin: whether a user has just logged in, whose token is exchanged where the provider has such an exchange.
     package init(
         granted response: TokenResponse, level: CredentialsLevel, to client: ClientConfiguration,
         by server: AuthorizationServer, requested: ScopeSet? = nil, replacing previous: HeldCredentials? = nil,
-        now: Timestamp
+        isLogin: Bool = false, now: Timestamp
     ) {
         let previous = previous?.level == level ? previous : nil
-        let refreshToken = level == .user ? response.refreshToken ?? previous?.refreshToken : nil
+        let awaitsExchange = isLogin && level == .user && server.own?.exchange != nil
+        // Where the token itself is presented, it takes the place of the refresh token.
+        let presented = awaitsExchange || server.own?.refreshesByAccessToken == true ? response.accessToken : nil
+        let kept = previous?.isRefreshedByAccessToken == true ? nil : previous?.refreshToken
+        let refreshToken = level == .user ? response.refreshToken ?? presented ?? kept : nil
         let lifetime = server.defaultLifetime ?? .assumed(canBeRenewed: level == .client || refreshToken != nil)
         self.init(
             level: level, accessToken: response.accessToken, refreshToken: refreshToken,
@@ -98,8 +115,27 @@ package struct HeldCredentials: Sendable, Equatable {
             asked = server.asked
             extra = ExtraFacts(previous?.extra, response.extra)
             imported = previous?.imported
+            terms = GrantTerms(
+                response, from: server.preset, awaitsExchange: awaitsExchange, expires: expires,
+                renewing: previous?.terms, keepsRefreshToken: refreshToken == previous?.refreshToken, now: now)
             if let previous { loggedInSince = previous.loggedInSince }
         }
+    }
+}
+
+/// What few sets of credentials have. Immutable.
+private final class RareFacts: Sendable, Equatable {
+    let extra: ExtraFacts?
+    let terms: GrantTerms?
+
+    /// Nil for nothing.
+    init?(_ extra: ExtraFacts?, _ terms: GrantTerms?) {
+        if extra == nil, terms == nil { return nil }
+        (self.extra, self.terms) = (extra, terms)
+    }
+
+    static func == (left: RareFacts, right: RareFacts) -> Bool {
+        left === right || left.extra == right.extra && left.terms == right.terms
     }
 }
 

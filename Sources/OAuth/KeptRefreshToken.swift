@@ -52,6 +52,7 @@ extension HeldCredentials {
         credentials.deviceKey = other.deviceKey
         credentials.imported = other.imported
         credentials.asked = other.asked
+        credentials.terms = GrantTerms(login: terms, keepingRefreshTokenOf: other.terms)
         return credentials
     }
 

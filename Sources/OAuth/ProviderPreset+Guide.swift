@@ -80,6 +80,8 @@ extension ProviderPreset {
         package let refreshToken: Duration?
         /// Whether a use does not begin that time again.
         package let isFixed: Bool
+        /// How long a refresh token lives that is not used, before which the broker uses it, asked for or not.
+        package let idle: Duration?
         /// From the login until everything ends.
         package let consent: Duration?
 
@@ -89,6 +91,7 @@ extension ProviderPreset {
             refreshTokenScope = reader.string("refresh_token_scope")
             refreshToken = ProviderPreset.seconds(&reader, "refresh_token_lifetime", in: range)
             isFixed = reader.bool("refresh_token_lifetime_is_fixed") ?? false
+            idle = ProviderPreset.seconds(&reader, "idle_expiry", in: range)
             consent = ProviderPreset.seconds(&reader, "consent_lifetime", in: range)
         }
     }

@@ -107,6 +107,14 @@ package final class ProviderPreset: Sendable {
     /// Whether the end of a session ends its access token, too. Otherwise callers have that token until its own end, unless
     /// an API has refused it.
     package let endsTokenWithSession: Bool
+    /// The provider's own form of a refresh; nil for that of RFC 6749.
+    package let refresh: RequestTemplate?
+    /// How the token of a login is exchanged for one that lives longer; nil for not at all.
+    package let exchange: RequestTemplate?
+    /// How old a grant must be before it is refreshed; nil where there is no such rule.
+    package let earliestRefreshAfter: Duration?
+    /// Whether the provider refuses a refresh while the access token is valid.
+    package let refusesEarlyRefresh: Bool
     /// What becomes of a refresh token that was used.
     package let rotation: TokenRotation
     /// What becomes of an access token when a refresh has brought another one.
@@ -182,6 +190,12 @@ package final class ProviderPreset: Sendable {
         rotation = reader.choice("rotation", TokenRotation.self) ?? .sometimes
         accessTokenAfterRefresh = reader.choice("access_token_after_refresh", AccessTokenAfterRefresh.self) ?? .lives
         lives = GrantLives(&reader)
+        refresh = reader.object("refresh") { RequestTemplate(&$0) { Self.template(&$0, "endpoint") } }
+        exchange = reader.object("exchange_for_long_lived") {
+            RequestTemplate(&$0) { Self.template(&$0, "endpoint") }
+        }
+        earliestRefreshAfter = Self.seconds(&reader, "earliest_refresh_after", in: TokenLifetime.seconds)
+        refusesEarlyRefresh = reader.bool("no_refresh_while_valid") ?? false
         tokenVerification = reader.object("token_verification") { TokenVerification(profile: &$0) }
         appToApp = reader.object("app2app") { AppToAppRules(&$0) }
         // The names of documents that are refused are not kept.

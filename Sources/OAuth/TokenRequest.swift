@@ -7,8 +7,11 @@ package enum TokenRequest: Sendable {
     /// RFC 6749 §4.1.3 with RFC 7636 §4.5. `keyProof` binds a device key to the session; it is sent where the provider
     /// has a parameter for it.
     case authorizationCode(code: SecretBytes, redirectURI: String, codeVerifier: SecretBytes, keyProof: WireText? = nil)
-    /// RFC 6749 §6.
-    case refresh(SecretBytes)
+    /// RFC 6749 §6, or the provider's own form of it. `accessToken` is that of the set, for forms that present it.
+    case refresh(SecretBytes, accessToken: SecretBytes? = nil)
+    /// Exchanges the access token of a login for one that lives longer, by the provider's own form. `refreshToken` is what the
+    /// set is renewed with.
+    case exchange(accessToken: SecretBytes, refreshToken: SecretBytes)
     /// RFC 6749 §4.4.
     case clientCredentials
     /// Moves the session of a refresh token that another registration obtained to this registration (TIDAL's Auth
@@ -34,7 +37,7 @@ package enum TokenRequest: Sendable {
     package var grant: Grant {
         switch self {
         case .authorizationCode: .authorizationCode
-        case .refresh: .refreshToken
+        case .refresh, .exchange: .refreshToken
         case .clientCredentials: .clientCredentials
         case .upgrade: .upgrade
         case .deviceCode: .deviceCode
@@ -45,14 +48,15 @@ package enum TokenRequest: Sendable {
     private var grantType: String {
         switch self {
         case .authorizationCode: "authorization_code"
-        case .refresh: "refresh_token"
+        case .refresh, .exchange: "refresh_token"
         case .clientCredentials: "client_credentials"
         case .upgrade(_, let grantType): grantType
         case .deviceCode: "urn:ietf:params:oauth:grant-type:device_code"
         }
     }
 
-    /// The parameters to send, and the value of `Authorization` if the client authenticates with that header.
+    /// The parameters to send, and the value of `Authorization` if the client authenticates with that header; not for a request
+    /// that has an `ownForm`.
     package func form(
         for client: ClientConfiguration, at server: AuthorizationServer
     ) -> (pairs: [FormEncoding.Pair], authorization: String?) {
@@ -73,7 +77,7 @@ package enum TokenRequest: Sendable {
             if let keyProof, let rules = preset.appToApp {
                 pairs.append(.init(WireText(rules.keyParameter), keyProof))
             }
-        case .refresh(let refreshToken):
+        case .refresh(let refreshToken, _), .exchange(_, let refreshToken):
             pairs.append(.init("refresh_token", refreshToken.revealedText))
             if shape.repeatsScopes { pairs += scopes }
             pairs += Self.further(shape.refreshParameters, server.asked)

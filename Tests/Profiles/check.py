@@ -57,6 +57,9 @@ def addresses(profile):
         yield "issuer", profile["issuer"]
     for name, address in profile.get("endpoints", {}).items():
         yield f"endpoints.{name}", address
+    for name in ("refresh", "exchange_for_long_lived"):
+        if "endpoint" in profile.get(name, {}):
+            yield f"{name}.endpoint", profile[name]["endpoint"]
 
 
 def check_placeholders(profile):

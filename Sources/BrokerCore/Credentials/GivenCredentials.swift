@@ -78,6 +78,8 @@ package struct GivenCredentials: Sendable {
         if level == .client, refreshToken != nil {
             throw BrokerError(.illegalArgument, "Client credentials have no refresh token.")
         }
+        let isItsOwn = level == .user && refreshToken == nil && tenant.configuration.refreshesByAccessToken
+        let refreshToken = isItsOwn ? SecretBytes(utf8: token.text) : refreshToken
         let tokenExpiry = TokenResponse.expiry(ofToken: token)
         let named = expires ?? expiresIn.map { now.advanced(by: $0) }
         let known = tenant.configuration.preset.prefersTokenExpiry ? tokenExpiry ?? named : named ?? tokenExpiry

@@ -50,6 +50,11 @@ extension ClientRequest {
     }
 }
 
+extension ClientRequest {
+    /// Adds fields, which replace those of the same names.
+    mutating func add(_ headers: RequestHeaders) { fields.add(headers) }
+}
+
 extension ClientResponse {
     /// Whether the answer says that its body is a form.
     var isForm: Bool {

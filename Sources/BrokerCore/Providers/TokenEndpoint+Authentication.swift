@@ -88,7 +88,16 @@ extension TokenEndpoint {
     func authenticated(
         _ request: TokenRequest, for client: ClientConfiguration, at server: AuthorizationServer
     ) throws(BrokerError) -> AuthenticatedRequest {
-        try authenticated(
+        if let own = request.ownForm(for: client, at: server) {
+            return try authenticated(
+                client, at: server, for: own.address, by: server.clientAuthentication, or: nil
+            ) { server throws(BrokerError) in
+                var message = try Self.message(own.format, to: own.address, own.pairs, nil, server)
+                message.add(server.shape.tokenHeaders)
+                return message
+            }
+        }
+        return try authenticated(
             client, at: server, for: server.tokenEndpoint, by: server.clientAuthentication,
             or: server.alternativeAuthentication
         ) { server throws(BrokerError) in
@@ -96,7 +105,7 @@ extension TokenEndpoint {
             let address = request.grant == .refreshToken ? server.refreshEndpoint : nil
             var message = try Self.message(
                 server.preset.tokenRequestFormat, to: address ?? server.tokenEndpoint, form, authorization, server)
-            for field in server.shape.tokenHeaders.fields { message.fields.set(field.name.text, field.value.text) }
+            message.add(server.shape.tokenHeaders)
             // A code is good once. A connection that was kept may be lost after the request was sent, unanswered.
             message.needsNewConnection = request.grant == .authorizationCode
             return message

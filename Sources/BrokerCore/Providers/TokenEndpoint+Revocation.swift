@@ -55,7 +55,7 @@ extension TokenEndpoint {
                 if let shape { return try Self.message(shape, for: held, of: client, to: endpoint, server) }
                 var form: [FormEncoding.Pair] = [
                     .init("token", (held.refreshToken ?? held.accessToken).revealedText),
-                    .init("token_type_hint", held.refreshToken == nil ? "access_token" : "refresh_token"),
+                    .init("token_type_hint", held.hasRefreshToken ? "refresh_token" : "access_token"),
                 ]
                 let authorization = ClientAuthenticator.authenticate(
                     client, by: server.revocationAuthentication, at: server, into: &form)

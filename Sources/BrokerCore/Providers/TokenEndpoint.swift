@@ -322,7 +322,9 @@ package struct TokenEndpoint: Sendable {
             return (isFinal ? .refused(reason) : .again(reason, retryAfter: nil), trace, false)
         }
         if (200..<300).contains(response.status.code) {
-            if let granted = await readGrant(response, of: server, askedAt: asked, call.fields) {
+            if let granted = await readGrant(
+                response, of: server, askedAt: asked, isRefresh: grant.spendsRefreshToken, call.fields)
+            {
                 return (.granted(granted), .none, true)
             }
             if grant.spendsRefreshToken, let successor = await refreshToken(ofUnusable: response) {
@@ -346,11 +348,13 @@ package struct TokenEndpoint: Sendable {
 
     /// The grant in an answer; nil where there is none.
     func readGrant(
-        _ response: ClientResponse, of server: AuthorizationServer, askedAt asked: Timestamp, _ fields: [LogField]
+        _ response: ClientResponse, of server: AuthorizationServer, askedAt asked: Timestamp, isRefresh: Bool = false,
+        _ fields: [LogField]
     ) async -> TokenResponse? {
         let granted = await InputReading.run(bytes: response.body.count) {
             TokenResponse(
-                body: response.body, askedAt: asked, from: server.preset, use: server.tokenUse, isForm: response.isForm)
+                body: response.body, askedAt: asked, from: server.preset, use: server.tokenUse, isForm: response.isForm,
+                isRefresh: isRefresh)
         }
         if granted?.hasUnreadableLifetime == true {
             log.warning("token_lifetime_unreadable", fields)

@@ -51,6 +51,8 @@ extension CredentialsSnapshot {
             sum += MemorySize.allocation(40) + MemorySize.bytes(imported.digest.count)
         }
         sum += held.asked.map(MemorySize.asked) ?? 0
+        if held.extra != nil || held.terms != nil { sum += MemorySize.allocation(32) }
+        if held.terms != nil { sum += MemorySize.allocation(24 + 10 * MemoryLayout<Int64>.size) }
         return sum + MemorySize.text(held.grantedBy?.issuer?.text)
             + MemorySize.text(held.grantedBy?.tokenEndpoint?.text)
     }

@@ -251,7 +251,8 @@ extension CredentialsDecision {
         case .upgrade: .upgrade
         case .obtainClientCredentials: .clientCredentials
         case .createAccount: .accountCreation
-        case .serve, .serveBasic, .verify, .retire, .expiredOnArrival, .missing, .levelNotAvailable, .kept: nil
+        case .serve, .serveBasic, .verify, .retire, .tooEarly, .expiredOnArrival, .missing, .levelNotAvailable, .kept:
+            nil
         }
     }
 }

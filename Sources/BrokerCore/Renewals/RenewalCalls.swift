@@ -197,7 +197,11 @@ final class RenewalCalls {
 
     private func tokenRequest(_ basis: RenewalBasis) throws(BrokerError) -> TokenRequest {
         switch (basis.grant, basis.held?.refreshToken, tenant.configuration.preset.upgradeGrant) {
-        case (.refreshToken, let refreshToken?, _): return .refresh(refreshToken)
+        case (.refreshToken, let refreshToken?, _):
+            let accessToken = basis.held?.accessToken ?? refreshToken
+            return basis.held?.awaitsExchange == true && server?.own?.exchange != nil
+                ? .exchange(accessToken: accessToken, refreshToken: refreshToken)
+                : .refresh(refreshToken, accessToken: accessToken)
         case (.upgrade, let refreshToken?, let grantType?): return .upgrade(refreshToken, grantType: grantType)
         case (.clientCredentials, _, _): return .clientCredentials
         default: throw BrokerError(.internalError, "A renewal was decided on that no request exists for.")

@@ -40,6 +40,7 @@ extension TenantConfiguration {
             && endpoints.token == other.endpoints.token && endpoints.refresh == other.endpoints.refresh
             && endpoints.revocation == other.endpoints.revocation
             && endpoints.deviceAuthorization == other.endpoints.deviceAuthorization
+            && refresh == other.refresh && exchange == other.exchange
     }
 
     /// The members that `previous` has and this configuration has not, `endpoints.token` for a member of a member, in their order.
@@ -86,7 +87,7 @@ extension TenantConfiguration {
         let (lives, provider) = (preset.lives, preset.title ?? "The provider")
         let neverEnds = effectiveDefaultLifetime == .unlimited
         switch lives.refreshTokens {
-        case .never? where !neverEnds:
+        case .never? where !neverEnds && !refreshesByAccessToken:
             warn(
                 .noRefreshToken,
                 "\(provider) grants no refresh tokens: users have to log in again when their tokens end.")

@@ -135,8 +135,10 @@ extension TenantConfiguration {
             reader.note("user_scopes", "is not used with this provider, which has one kind of scopes: use scopes")
         }
         tokenUse = reader.choice("token_use", AnswerShape.TokenUse.self)
+        if !isStored { checkTokenUse(&reader) }
         refreshTokenLifetime = reader.integer("refresh_token_lifetime", in: TokenLifetime.seconds).map { .seconds($0) }
         consentLifetime = reader.integer("consent_lifetime", in: TokenLifetime.seconds).map { .seconds($0) }
+        readLife(&reader) { Self.providerURI(&$0, "endpoint", rules) }
         retry = Self.retry(&reader)
         wave = reader.object("wave") { WaveSettings(&$0) } ?? WaveSettings()
         tokenVerification = reader.object("token_verification") { reader in
@@ -451,6 +453,7 @@ extension TenantConfiguration {
         json.memberIfPresent("refresh_token_lifetime", refreshTokenLifetime?.components.seconds)
         json.memberIfPresent("consent_lifetime", consentLifetime?.components.seconds)
         wave.encode(to: &json)
+        encodeLife(to: &json)
         if let appToApp {
             json.name("app2app")
             json.object { json in

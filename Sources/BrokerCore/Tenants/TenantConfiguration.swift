@@ -122,12 +122,20 @@ package struct TenantConfiguration: Sendable, Equatable {
     package var requests = RequestShape.Own()
     /// How long a refresh token lives that is not used; nil for what the preset says.
     package var refreshTokenLifetime: Duration?
+    /// How long a refresh token lives that is not used, and before which it is used, asked for or not; nil for what the preset says.
+    package var idleExpiry: Duration?
+    /// Whether the provider refuses a refresh while the access token is valid; nil for what the preset says.
+    package var refusesEarlyRefresh: Bool?
+    /// The provider's own form of a refresh; its members replace those of the preset. Nil for the preset's.
+    package var refresh: RequestTemplate?
+    /// How the token of a login is exchanged for one that lives longer, likewise.
+    package var exchange: RequestTemplate?
     /// How long after a login everything ends; nil for what the preset says.
     package var consentLifetime: Duration?
     /// The proxy by which this tenant's requests leave, `http://host:port` with `user:password@` where it wants that; nil for the
     /// broker's own way.
     package var outboundProxy: SecretBytes?
-    /// Which of the tokens of an answer with two is used; nil for the user's.
+    /// Which of the tokens of an answer with two is used; nil for `effectiveTokenUse` to say.
     package var tokenUse: AnswerShape.TokenUse?
     /// The resource that tokens are for, where its authorization server is found by it. Nil with all other providers.
     package var protectedResource: String?
@@ -344,6 +352,7 @@ package struct TenantConfiguration: Sendable, Equatable {
     /// Gives a server what only the configuration says of it.
     func complete(_ server: inout AuthorizationServer) {
         server.refreshEndpoint = endpoints.refresh ?? besideTokens(preset.endpoints.refresh)
+        server.own = ownRequests(at: server)
         server.requestHeaders = requestHeaders
         server.repeatsClientID = repeatsClientID ?? preset.repeatsClientID
         server.schedule = schedule
@@ -351,7 +360,7 @@ package struct TenantConfiguration: Sendable, Equatable {
         server.usesPKCE = server.shape.pkce != .forbidden
         server.asked = server.shape.asked
         server.outboundProxy = outboundProxy
-        server.tokenUse = tokenUse ?? .user
+        server.tokenUse = effectiveTokenUse
     }
 
     /// An address of the preset to which tokens, codes or the client's secret are sent; nil where the tenant names a token
@@ -377,7 +386,7 @@ package struct TenantConfiguration: Sendable, Equatable {
     }
 
     /// An address of the preset with the tenant's values; nil where the preset has none, and where a value is missing.
-    private func filled(_ template: AddressTemplate?) -> String? {
+    func filled(_ template: AddressTemplate?) -> String? {
         template?.filled { name in
             switch AddressTemplate.Base(name) {
             case .loginService?: loginServiceBaseURI ?? preset.loginServiceBaseURI

@@ -232,6 +232,8 @@ EXCUSED = [(re.compile(operations), re.compile(fault, re.DOTALL)) for operations
     # Rules between members, most of them by the kind of provider, which is told in words.
     ("putTenant", "/[a-z0-9_/]+ (is not used with this provider|is required with this provider|needs |must not wait longer"
      "|must not have a longest_pause_ms|is not where the provider )"),
+    # Which placeholders a request's parameters may have is told in words.
+    ("putTenant", "/(refresh|exchange_for_long_lived)/parameters/.* must be a text of 1024 bytes at most"),
     # A profile says which parameters its addresses have.
     ("putTenant", "/parameters/.* is not a parameter of the provider "),
     # Which profiles there are depends on what was put.

@@ -212,7 +212,11 @@ internal import TokenBroker
                  "omit_empty": true, "repeat_scope": true, "client_credentials": "on",
                  "revocation": {"method": "DELETE", "format": "json", "token_in": "body", "token": "access",
                                 "auth_method": "client_secret_basic", "parameter_names": {"token": "t"}},
-                 "refresh_token_lifetime": 2592000, "consent_lifetime": 2592000}
+                 "refresh_token_lifetime": 2592000, "consent_lifetime": 2592000, "idle_expiry": 2592000,
+                 "no_refresh_while_valid": true,
+                 "refresh": {"endpoint": "https://id.example/r", "method": "GET", "parameters": {"t": "{access_token}"}},
+                 "exchange_for_long_lived": {"parameters": {"t": "{access_token}"}},
+                 "wave": {"users": 3, "share": 0.25, "window": 30, "trial": 5}}
                 """#)
         await recorder.call(
             broker, .put, "/tenants/t4",
