@@ -26,6 +26,7 @@ package final class RequestShape: Sendable {
         package var refreshParameters: [WireText: WireText] = [:]
         /// Scopes of the other kind, for a provider that has two.
         package var userScopes: ScopeSet = .empty
+        package var assertionAudience: AssertionAudience?
 
         package init() {}
     }
@@ -47,6 +48,8 @@ package final class RequestShape: Sendable {
     package let userScopes: ScopeSet
     /// The name of the code in the callback.
     package let codeName: WireText
+    /// The `aud` of the JWTs by which clients authenticate.
+    package let assertionAudience: AssertionAudience
 
     init(_ reader: inout ObjectReader) {
         authorizeParameters = Self.pairs(Self.parameters(&reader, "authorize_parameters"))
@@ -67,6 +70,7 @@ package final class RequestShape: Sendable {
         userScopeParameter = reader.string("user_scope_parameter")
         userScopes = .empty
         codeName = reader.string("callback_parameter") ?? "code"
+        assertionAudience = reader.choice("client_assertion_audience", AssertionAudience.self) ?? .issuer
     }
 
     private init(_ shape: RequestShape, _ own: Own) {
@@ -80,6 +84,7 @@ package final class RequestShape: Sendable {
         userScopeParameter = shape.userScopeParameter
         userScopes = own.userScopes
         codeName = shape.codeName
+        assertionAudience = own.assertionAudience ?? shape.assertionAudience
     }
 
     /// This shape with what a tenant says.
@@ -143,6 +148,6 @@ extension RequestShape: Equatable {
                 && left.refreshParameters == right.refreshParameters && left.tokenHeaders == right.tokenHeaders
                 && left.names == right.names && left.scopeSeparator == right.scopeSeparator && left.pkce == right.pkce
                 && left.userScopeParameter == right.userScopeParameter && left.userScopes == right.userScopes
-                && left.codeName == right.codeName
+                && left.codeName == right.codeName && left.assertionAudience == right.assertionAudience
     }
 }

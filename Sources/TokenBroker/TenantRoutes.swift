@@ -59,11 +59,13 @@ struct TenantRoutes {
                 "A tenant's name is 1 to 63 characters of a-z, 0-9 and hyphen, and does not begin with a hyphen.")
         }
         let targets = broker.settings.providerTargets
-        let (configuration, namesSecret) = try await call.json { (json) throws(BrokerError) in
-            (try TenantConfiguration(json, rules: targets), json["client_secret"] != nil)
+        let (configuration, named) = try await call.json { (json) throws(BrokerError) in
+            (try TenantConfiguration(json, rules: targets), TenantConfiguration.namedSecrets(in: json))
         }
         let change = TenantDirectory.Change(isWanted: Self.condition(call)) { previous in
-            .success(namesSecret ? configuration : configuration.keepingSecret(of: previous))
+            Result { () throws(BrokerError) in
+                try configuration.keepingSecrets(of: previous, unless: named).withUsableClient()
+            }
         }
         return try await write(name, change)
     }
@@ -79,8 +81,9 @@ struct TenantRoutes {
         let change = TenantDirectory.Change(isWanted: condition) { previous in
             guard let previous else { return .failure(.noSuchTenant) }
             do throws(BrokerError) {
-                let stored = (try? JSONValue(parsing: previous.encoded)) ?? .object([:])
-                return .success(try TenantConfiguration(stored.merged(with: patch), rules: targets))
+                let stored = (try? JSONValue(parsing: previous.encoded))?.object ?? [:]
+                let merged = TenantConfiguration.merged(stored, with: patch)
+                return .success(try TenantConfiguration(merged, rules: targets).withUsableClient())
             } catch {
                 return .failure(error)
             }

@@ -383,6 +383,10 @@ package final class ProviderServers: Sendable {
         metadata.revocationAuthenticationMethods = Self.methods(json["revocation_endpoint_auth_methods_supported"])
         metadata.announcesIssuerInResponses = json["authorization_response_iss_parameter_supported"]?.bool ?? false
         metadata.jwksURI = endpoint(json["jwks_uri"])
+        let aliases = json["mtls_endpoint_aliases"]
+        metadata.mutualTLS.token = endpoint(aliases?["token_endpoint"])
+        metadata.mutualTLS.revocation = endpoint(aliases?["revocation_endpoint"])
+        metadata.mutualTLS.deviceAuthorization = endpoint(aliases?["device_authorization_endpoint"])
         metadata.grantTypes = json["grant_types_supported"]?.array?.compactMap(\.string)
         return metadata
     }

@@ -4,22 +4,8 @@ package import OAuth
 
 /// What a new configuration keeps of the one before, and what an operator is told of it.
 extension TenantConfiguration {
-    /// This configuration with the secret of the one that it replaces, where it names none, the client is the same and its
-    /// requests go to the same place.
-    package func keepingSecret(of previous: TenantConfiguration?) -> TenantConfiguration {
-        guard let previous, let secret = previous.client.clientSecret, client.clientSecret == nil,
-            client.clientID == previous.client.clientID,
-            sendsSecret(like: previous)
-        else { return self }
-        var copy = self
-        copy.client = ClientConfiguration(
-            clientID: client.clientID, clientSecret: secret, clientUniqueKey: client.clientUniqueKey,
-            scopes: client.scopes)
-        return copy
-    }
-
     /// Whether the secret of the other configuration goes where that one would send it.
-    private func sendsSecret(like other: TenantConfiguration) -> Bool {
+    func sendsSecret(like other: TenantConfiguration) -> Bool {
         preset == other.preset && effectiveIssuer == other.effectiveIssuer
             && configuredServer?.tokenEndpoint == other.configuredServer?.tokenEndpoint
             && endpoints.token == other.endpoints.token && endpoints.refresh == other.endpoints.refresh

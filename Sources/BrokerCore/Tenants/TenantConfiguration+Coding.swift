@@ -19,14 +19,15 @@ extension TenantConfiguration {
             preset.hasLogins
             ? reader.requiredString("client_id", limit: 512)
             : reader.string("client_id", limit: 512) ?? Self.staticClient
-        let secret = reader.string("client_secret", limit: 4096)
+        let proof = Self.clientProof(&reader)
         let uniqueKey = reader.string("client_unique_key", limit: 512)
         let scopes = reader.strings("scopes", atMost: ScopeSet.most, check: Self.scopeFault)
         self.init(
             preset: preset,
             client: ClientConfiguration(
-                clientID: clientID ?? "", clientSecret: (secret?.text).map(SecretBytes.init(utf8:)),
-                clientUniqueKey: uniqueKey, scopes: scopes.map { ScopeSet($0) ?? .empty } ?? preset.defaultScopes))
+                clientID: clientID ?? "", clientSecret: proof.secret,
+                clientUniqueKey: uniqueKey, scopes: scopes.map { ScopeSet($0) ?? .empty } ?? preset.defaultScopes,
+                material: proof.material))
 
         loginServiceBaseURI = Self.providerURI(&reader, "login_service_base_uri", rules, isBase: true)
         authServiceBaseURI = Self.providerURI(&reader, "auth_service_base_uri", rules, isBase: true)
@@ -93,6 +94,7 @@ extension TenantConfiguration {
         clientAuthentication = reader.choice(
             "token_endpoint_auth_method", ProviderPreset.ClientAuthentication.self)
         repeatsClientID = reader.bool("client_id_in_body")
+        requests.assertionAudience = reader.choice("client_assertion_audience", AssertionAudience.self)
         allowedRedirectURIs =
             reader.strings(
                 "allowed_redirect_uris", check: isStored ? RedirectURI.fault : RedirectURI.registrationFault)?
@@ -316,11 +318,7 @@ extension TenantConfiguration {
     package func encode(to json: inout JSONWriter, revealingSecret: Bool) {
         json.member("provider", preset.name)
         json.member("client_id", client.clientID.text)
-        if revealingSecret {
-            json.memberIfPresent("client_secret", client.clientSecret?.revealedText)
-        } else {
-            json.member("client_secret_set", client.clientSecret != nil)
-        }
+        encodeClientProof(to: &json, revealingSecret: revealingSecret)
         json.memberIfPresent("client_unique_key", client.clientUniqueKey?.text)
         json.member("scopes", client.scopes.values)
         json.memberIfPresent("login_service_base_uri", loginServiceBaseURI)
@@ -344,6 +342,7 @@ extension TenantConfiguration {
         }
         json.memberIfPresent("token_endpoint_auth_method", clientAuthentication?.rawValue)
         if let repeatsClientID { json.member("client_id_in_body", repeatsClientID) }
+        json.memberIfPresent("client_assertion_audience", requests.assertionAudience?.rawValue)
         if let trustedAudiences { json.member("trusted_audiences", trustedAudiences.map(\.text)) }
         json.member("allowed_redirect_uris", allowedRedirectURIs)
         json.member("allowed_return_uris", allowedReturnURIs)
