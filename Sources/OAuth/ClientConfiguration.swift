@@ -45,6 +45,12 @@ package struct ClientConfiguration: Sendable, Equatable {
     /// Whether the client has a secret, in its configuration or in a file.
     package var hasSecret: Bool { clientSecret != nil || material?.secretFile != nil }
 
+    /// The secrets in the configuration: none, 1 or 2.
+    package var secrets: [SecretBytes] {
+        if let secrets = material?.secrets, !secrets.isEmpty { return secrets }
+        return [clientSecret].compactMap(\.self)
+    }
+
     /// Whether the client has what the method shows.
     package func fits(_ method: ProviderPreset.ClientAuthentication) -> Bool {
         switch method {

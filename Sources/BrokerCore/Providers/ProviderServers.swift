@@ -424,7 +424,7 @@ package final class ProviderServers: Sendable {
     /// client's secret. Nil for any other text.
     private static func presentable(_ text: WireText, to client: ClientConfiguration) -> String? {
         guard text.count <= 200, !text.contains("?"), URLTarget(text.text) != nil,
-            !SentSecrets([client.clientSecret].compactMap(\.self)).areRepeated(in: text)
+            !SentSecrets(client.secrets).areRepeated(in: text)
         else { return nil }
         return text.text
     }

@@ -59,7 +59,8 @@ extension TokenEndpoint {
                 ? server.clientAuthentication : .clientSecretPost,
             at: server, into: &form)
         if let bearer { authorization = "Bearer " + bearer.revealedText }
-        let message = try Self.message(.form, to: server.tokenEndpoint, form, authorization, server)
+        var message = try Self.message(.form, to: server.tokenEndpoint, form, authorization, server)
+        message.certificate = client.material?.certificate.map { ClientCertificate(pem: $0) }
         let fields = Self.fields(of: tenant.name, at: server, as: RefreshID())
         let asked = time.now
         switch await send(message, through: ProviderCircuits.Key(tenant.name, client, at: server), at: server) {

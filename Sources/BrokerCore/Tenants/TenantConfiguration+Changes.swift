@@ -18,7 +18,10 @@ extension TenantConfiguration {
     }
 
     private static func members(_ configuration: TenantConfiguration) -> [WireText: JSONValue] {
-        (try? JSONValue(parsing: configuration.encoded))?.object ?? [:]
+        var members = (try? JSONValue(parsing: configuration.encoded))?.object ?? [:]
+        // Another key may have other members, and is no less a key.
+        if members["private_key"] != nil { members["private_key"] = .bool(true) }
+        return members
     }
 
     private static func dropped(

@@ -170,10 +170,9 @@ extension TenantConfiguration {
         case .tlsClientAuth: fault = lacks("client_certificate")
         case .clientSecretJWT:
             let shortest = SharedSecretSigner.shortestSecret
-            let secrets = [client.clientSecret].compactMap(\.self) + (client.material?.secrets ?? [])
             fault =
                 lacks("client_secret")
-                ?? (secrets.contains { $0.count < shortest }
+                ?? (client.secrets.contains { $0.count < shortest }
                     ? .invalidMember(
                         client.material?.secrets.isEmpty == false ? "client_secrets" : "client_secret",
                         "must have at least \(shortest) bytes with the token_endpoint_auth_method \(method.rawValue)")
