@@ -10,6 +10,8 @@ package struct ClientRequest: Sendable, CustomStringConvertible, CustomDebugStri
     /// The server's verified chain must contain at least one of these keys. Nil checks the chain alone. Pins cannot be
     /// used with `http://`.
     package var pins: PinSet?
+    /// What the client shows to the server, which must be an `https://` one; nil for nothing.
+    package var certificate: ClientCertificate?
     /// The longest time that the exchange may take, including waiting for a connection and opening one. Nil and longer
     /// values mean the client's `exchangeTimeout`.
     package var timeLimit: Duration?

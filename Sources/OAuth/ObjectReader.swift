@@ -89,6 +89,9 @@ package struct ObjectReader: ValueReader {
         return integer(name, in: range)
     }
 
+    /// A value that the caller reads itself.
+    package mutating func any(_ name: WireText) -> JSONValue? { take(name) }
+
     /// A member that may not be there beside others.
     package mutating func refuse(_ name: WireText, _ detail: String) {
         known.insert(name)

@@ -14,6 +14,14 @@ package final class ProviderPreset: Sendable {
         case clientSecretPost = "client_secret_post"
         /// The secret is sent as a bearer token.
         case clientSecretBearer = "client_secret_bearer"
+        /// A JWT that the client's private key signs (RFC 7523 §2.2).
+        case privateKeyJWT = "private_key_jwt"
+        /// A JWT that the secret signs, by HS256.
+        case clientSecretJWT = "client_secret_jwt"
+        /// A JWT that the platform writes to a file. For the provider it is `private_key_jwt`.
+        case clientAssertionFile = "client_assertion_file"
+        /// The client's certificate in TLS (RFC 8705 §2).
+        case tlsClientAuth = "tls_client_auth"
         /// A public client, which sends only its identifier, in the form.
         case none
     }

@@ -37,6 +37,7 @@ package final class RequestShape: Sendable {
         package var omitsEmpty: Bool?
         package var repeatsScopes: Bool?
         package var revocation: RevocationShape?
+        package var assertionAudience: AssertionAudience?
 
         package init() {}
     }
@@ -69,6 +70,8 @@ package final class RequestShape: Sendable {
     package let revocation: RevocationShape?
     /// The name of the code in the callback.
     package let codeName: WireText
+    /// The `aud` of the JWTs by which clients authenticate.
+    package let assertionAudience: AssertionAudience
 
     init(_ reader: inout ObjectReader) {
         authorizeParameters = Self.pairs(Self.parameters(&reader, "authorize_parameters"))
@@ -95,6 +98,7 @@ package final class RequestShape: Sendable {
         repeatsScopes = reader.bool("repeat_scope") ?? false
         revocation = reader.object("revocation") { RevocationShape(&$0) }
         codeName = reader.string("callback_parameter") ?? "code"
+        assertionAudience = reader.choice("client_assertion_audience", AssertionAudience.self) ?? .issuer
     }
 
     private init(_ shape: RequestShape, _ own: Own) {
@@ -115,6 +119,7 @@ package final class RequestShape: Sendable {
         repeatsScopes = own.repeatsScopes ?? shape.repeatsScopes
         revocation = own.revocation ?? shape.revocation
         codeName = shape.codeName
+        assertionAudience = own.assertionAudience ?? shape.assertionAudience
     }
 
     /// This shape with what a tenant says.
@@ -188,5 +193,6 @@ extension RequestShape: Equatable {
                 && left.asked == right.asked && left.nonce == right.nonce && left.omitsEmpty == right.omitsEmpty
                 && left.repeatsScopes == right.repeatsScopes && left.revocation == right.revocation
                 && left.codeName == right.codeName
+                && left.assertionAudience == right.assertionAudience
     }
 }

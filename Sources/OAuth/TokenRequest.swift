@@ -119,13 +119,23 @@ package enum TokenRequest: Sendable {
 
 /// Adds a client's authentication to a form (RFC 6749 §2.3.1).
 package enum ClientAuthenticator {
-    /// Returns the value of `Authorization` if the method uses that header. A client without a secret is public: its
-    /// identifier is sent in the form, whatever the method.
+    /// Returns the value of `Authorization` if the method uses that header. A client without anything to
+    /// show is public: its identifier is sent in the form, whatever the method.
     package static func authenticate(
         _ client: ClientConfiguration, by method: ProviderPreset.ClientAuthentication, at server: AuthorizationServer,
         into pairs: inout [FormEncoding.Pair]
     ) -> String? {
-        guard let secret = client.clientSecret, method != .none else {
+        switch method {
+        case .privateKeyJWT, .clientSecretJWT, .clientAssertionFile:
+            guard let assertion = client.assertion else { break }
+            // RFC 7521 §4.2: the identifier is not needed beside a JWT. Some servers look for it nevertheless.
+            if server.repeatsClientID { pairs.append(.init("client_id", client.clientID)) }
+            pairs.append(.init("client_assertion_type", ClientAssertion.type))
+            pairs.append(.init("client_assertion", assertion))
+            return nil
+        default: break
+        }
+        guard let secret = client.clientSecret else {
             pairs.append(.init("client_id", client.clientID))
             return nil
         }
@@ -144,7 +154,9 @@ package enum ClientAuthenticator {
         case .clientSecretBearer:
             if server.repeatsClientID { pairs.append(.init("client_id", client.clientID)) }
             return "Bearer " + secret.revealedText
-        case .none:
+        // The certificate is shown in TLS, and the form says whose it is (RFC 8705 §2).
+        case .none, .tlsClientAuth, .privateKeyJWT, .clientSecretJWT, .clientAssertionFile:
+            pairs.append(.init("client_id", client.clientID))
             return nil
         }
     }

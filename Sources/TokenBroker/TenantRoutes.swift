@@ -61,12 +61,17 @@ struct TenantRoutes {
         let targets = broker.settings.providerTargets
         let provider = try await call.json { (json) throws(BrokerError) in json["provider"] ?? .null }
         let profile = try await broker.core.profiles.profile(named: provider)
-        let (configuration, namesSecret) = try await call.json { (json) throws(BrokerError) in
-            (try TenantConfiguration(json, rules: targets, profile: profile), json["client_secret"] != nil)
+        let (configuration, named) = try await call.json { (json) throws(BrokerError) in
+            (
+                try TenantConfiguration(json, rules: targets, profile: profile),
+                TenantConfiguration.namedSecrets(in: json)
+            )
         }
         let change = TenantDirectory.Change(isWanted: Self.condition(call)) { previous in
-            .success(
-                (namesSecret ? configuration : configuration.keepingSecret(of: previous)).keepingFinding(of: previous))
+            Result { () throws(BrokerError) in
+                try configuration.keepingSecrets(of: previous, unless: named).keepingFinding(of: previous)
+                    .withUsableClient()
+            }
         }
         return try await write(name, change)
     }
@@ -85,11 +90,10 @@ struct TenantRoutes {
         let change = TenantDirectory.Change(isWanted: condition) { previous in
             guard let previous else { return .failure(.noSuchTenant) }
             do throws(BrokerError) {
-                let stored = JSONValue.object(previous.configuredMembers)
+                let merged = TenantConfiguration.merged(previous.configuredMembers, with: patch)
                 let kept = previous.preset.document == nil ? nil : previous.preset
-                let changed = try TenantConfiguration(
-                    stored.merged(with: patch), rules: targets, profile: provider == nil ? kept : named)
-                return .success(changed.keepingFinding(of: previous))
+                let changed = try TenantConfiguration(merged, rules: targets, profile: provider == nil ? kept : named)
+                return .success(try changed.keepingFinding(of: previous).withUsableClient())
             } catch {
                 return .failure(error)
             }

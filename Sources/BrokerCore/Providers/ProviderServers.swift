@@ -390,6 +390,10 @@ package final class ProviderServers: Sendable {
         metadata.announcesIssuerInResponses = json["authorization_response_iss_parameter_supported"]?.bool ?? false
         metadata.jwksURI = endpoint(json["jwks_uri"])
         metadata.codeChallengeMethods = json["code_challenge_methods_supported"]?.array?.compactMap(\.string)
+        let aliases = json["mtls_endpoint_aliases"]
+        metadata.mutualTLS.token = endpoint(aliases?["token_endpoint"])
+        metadata.mutualTLS.revocation = endpoint(aliases?["revocation_endpoint"])
+        metadata.mutualTLS.deviceAuthorization = endpoint(aliases?["device_authorization_endpoint"])
         metadata.grantTypes = json["grant_types_supported"]?.array?.compactMap(\.string)
         metadata.registrationEndpoint = endpoint(json["registration_endpoint"])
         metadata.takesClientMetadataDocuments = json["client_id_metadata_document_supported"]?.bool ?? false
@@ -429,7 +433,7 @@ package final class ProviderServers: Sendable {
     /// client's secret. Nil for any other text.
     private static func presentable(_ text: WireText, to client: ClientConfiguration) -> String? {
         guard text.count <= 200, !text.contains("?"), URLTarget(text.text) != nil,
-            !SentSecrets([client.clientSecret].compactMap(\.self)).areRepeated(in: text)
+            !SentSecrets(client.secrets).areRepeated(in: text)
         else { return nil }
         return text.text
     }

@@ -51,7 +51,7 @@ extension TokenEndpoint {
             request = try authenticated(
                 client, at: server, for: endpoint, by: server.revocationAuthentication,
                 or: server.alternativeRevocationAuthentication
-            ) { server throws(BrokerError) in
+            ) { client, server throws(BrokerError) in
                 if let shape { return try Self.message(shape, for: held, of: client, to: endpoint, server) }
                 var form: [FormEncoding.Pair] = [
                     .init("token", (held.refreshToken ?? held.accessToken).revealedText),
@@ -64,8 +64,13 @@ extension TokenEndpoint {
         } catch {
             return RevocationFailure(code: error.code)
         }
-        let (message, result) = await send(request, at: server, isRevocation: true) {
-            await self.send($0, endpoint: .revocation, server: server)
+        let (message, result): (ClientRequest, Result<ClientResponse, TransportError>)
+        do throws(BrokerError) {
+            (message, result) = try await send(request, at: server, isRevocation: true) {
+                await self.send($0, endpoint: .revocation, server: server)
+            }
+        } catch {
+            return RevocationFailure(code: error.code)
         }
         switch result {
         case .failure(let error): return Self.failure(of: error)
@@ -134,7 +139,7 @@ extension TokenEndpoint {
         let isDecided = RefusalPattern.isAllowed(status: refusal.status)
         let isOfClient = isDecided && refusal.isOfClient
         // A public client cannot show more of itself than it has.
-        let isFinal = isDecided && (isOfClient && client.clientSecret == nil || refusal.isOfKind)
+        let isFinal = isDecided && (isOfClient && !client.isConfidential || refusal.isOfKind)
         return RevocationFailure(
             code: isOfClient ? .illegalConfiguration : refusal.code, status: refusal.status,
             errorCode: answer.errorCode, isFinal: isFinal, isOfClient: isOfClient, retryAfter: refusal.retryAfter)

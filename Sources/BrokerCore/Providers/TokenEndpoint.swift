@@ -167,7 +167,7 @@ package struct TokenEndpoint: Sendable {
         }
         let request = try authenticated(
             client, at: server, for: address, by: server.clientAuthentication, or: server.alternativeAuthentication
-        ) { server throws(BrokerError) in
+        ) { client, server throws(BrokerError) in
             let (form, authorization) = DeviceAuthorizationRequest.form(for: client, at: server)
             return try Self.message(.form, to: address, form, authorization, server)
         }
@@ -178,7 +178,7 @@ package struct TokenEndpoint: Sendable {
         while true {
             let failure: BrokerError
             var retryAfter: Duration?
-            let (message, result) = await send(request, at: server) {
+            let (message, result) = try await send(request, at: server) {
                 await self.send($0, endpoint: .deviceAuthorization, server: server)
             }
             switch result {
@@ -244,7 +244,7 @@ package struct TokenEndpoint: Sendable {
     ) async throws(BrokerError) -> ClientTrial {
         let call = try prepare(request, for: client, of: tenant, at: server, as: RefreshID())
         let asked = time.now
-        let (message, result) = await send(call.request.limited(to: limit), through: call.circuit, at: server)
+        let (message, result) = try await send(call.request.limited(to: limit), through: call.circuit, at: server)
         switch result {
         case .failure(let error): return .unanswered(error)
         case .success(let response):
@@ -270,8 +270,14 @@ package struct TokenEndpoint: Sendable {
         }
         let asked = time.now
         let fields = Self.fields(of: tenant, at: server, as: id)
-        let (message, result) = await send(
-            request, through: ProviderCircuits.Key(tenant, client, at: server), at: server)
+        let (message, result): (ClientRequest, Result<ClientResponse, TransportError>)
+        do throws(BrokerError) {
+            (message, result) = try await send(
+                request, through: ProviderCircuits.Key(tenant, client, at: server), at: server)
+        } catch {
+            log.warning("device_poll_failed", fields + [.code(error.code)])
+            return (.unreachable, nil)
+        }
         switch result {
         case .failure(let error):
             log.warning("device_poll_failed", fields + [.transport(error)])
@@ -311,7 +317,13 @@ package struct TokenEndpoint: Sendable {
         // A lifetime counts from the grant, which comes after this.
         let asked = time.now
         let circuit = notesOutage ? call.circuit : nil
-        let (message, result) = await send(call.request.limited(to: limit), through: circuit, at: server)
+        let (message, result): (ClientRequest, Result<ClientResponse, TransportError>)
+        do throws(BrokerError) {
+            (message, result) = try await send(call.request.limited(to: limit), through: circuit, at: server)
+        } catch {
+            log.warning("token_request_failed", call.fields + [.code(error.code)])
+            return (.refused(error), .none, false)
+        }
         switch result {
         case .success(let answer): response = answer
         case .failure(let error):

@@ -418,10 +418,10 @@ final class RenewalCalls {
 extension ClientConfiguration {
     /// The registration that credentials were obtained with; nil where its secret is not known any more.
     fileprivate func asRegistered(by earlier: ClientFingerprint) -> ClientConfiguration? {
-        let secret = earlier.clientSecretDigest == fingerprint.clientSecretDigest ? clientSecret : nil
-        if secret == nil, earlier.clientSecretDigest != nil, earlier.clientID != clientID { return nil }
+        let isKnown = earlier.clientID == clientID || earlier.clientSecretDigest == fingerprint.clientSecretDigest
+        if !isKnown, earlier.clientSecretDigest != nil { return nil }
         return ClientConfiguration(
-            clientID: earlier.clientID, clientSecret: earlier.clientID == clientID ? clientSecret : secret,
-            clientUniqueKey: earlier.clientUniqueKey, scopes: earlier.scopes)
+            clientID: earlier.clientID, clientSecret: isKnown ? clientSecret : nil,
+            clientUniqueKey: earlier.clientUniqueKey, scopes: earlier.scopes, material: isKnown ? material : nil)
     }
 }

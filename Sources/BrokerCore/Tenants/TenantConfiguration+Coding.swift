@@ -24,14 +24,14 @@ extension TenantConfiguration {
             ? reader.requiredString("client_id", limit: 512)
             : reader.string("client_id", limit: 512)
         let clientOfNone: WireText = preset.hasLogins ? "" : Self.staticClient
-        let secret = reader.string("client_secret", limit: 4096)
+        let proof = Self.clientProof(&reader)
         let uniqueKey = reader.string("client_unique_key", limit: 512)
         let scopes = reader.strings("scopes", atMost: ScopeSet.most, check: Self.scopeFault)
         self.init(
             preset: preset,
             client: ClientConfiguration(
-                clientID: clientID ?? clientOfNone, clientSecret: (secret?.text).map(SecretBytes.init(utf8:)),
-                clientUniqueKey: uniqueKey, scopes: scopes.map { ScopeSet($0) ?? .empty } ?? preset.defaultScopes))
+                clientID: clientID ?? clientOfNone, clientSecret: proof.secret, clientUniqueKey: uniqueKey,
+                scopes: scopes.map { ScopeSet($0) ?? .empty } ?? preset.defaultScopes, material: proof.material))
         if preset.findsServerByResource {
             (hasOwnClient, hasOwnScopes) = (clientID != nil, !client.scopes.isEmpty)
         }
@@ -103,6 +103,7 @@ extension TenantConfiguration {
         clientAuthentication = reader.choice(
             "token_endpoint_auth_method", ProviderPreset.ClientAuthentication.self)
         repeatsClientID = reader.bool("client_id_in_body")
+        requests.assertionAudience = reader.choice("client_assertion_audience", AssertionAudience.self)
         allowedRedirectURIs =
             reader.strings(
                 "allowed_redirect_uris", check: isStored ? RedirectURI.fault : RedirectURI.registrationFault)?
@@ -188,7 +189,7 @@ extension TenantConfiguration {
                     + "\"provider\": \"oidc\"")
         }
         if !hasOwnClient {
-            if client.clientSecret != nil { reader.note("client_secret", "needs the client_id that it belongs to") }
+            if client.isConfidential { reader.note("client_id", "is required beside what the client shows the provider") }
             if clientAuthentication != nil {
                 reader.note("token_endpoint_auth_method", "needs the client_id that it is for")
             }
@@ -368,14 +369,14 @@ extension TenantConfiguration {
     /// Writes the configuration's members: for the sealed record with the secret, for answers without.
     package func encode(to json: inout JSONWriter, revealingSecret: Bool) {
         json.member("provider", preset.name)
-        if hasOwnClient { json.member("client_id", client.clientID.text) }
+        if hasOwnClient {
+            json.member("client_id", client.clientID.text)
+            encodeClientProof(to: &json, revealingSecret: revealingSecret)
+        } else if !revealingSecret {
+            json.member("client_secret_set", false)
+        }
         if revealingSecret, let document = preset.document, let profile = try? JSONValue(parsing: document) {
             json.member(Self.profileMember.text, profile)
-        }
-        if !revealingSecret {
-            json.member("client_secret_set", hasOwnClient && client.clientSecret != nil)
-        } else if hasOwnClient {
-            json.memberIfPresent("client_secret", client.clientSecret?.revealedText)
         }
         json.memberIfPresent("client_unique_key", client.clientUniqueKey?.text)
         json.member("scopes", hasOwnScopes ? client.scopes.values : [])
@@ -404,6 +405,7 @@ extension TenantConfiguration {
         }
         if hasOwnClient { json.memberIfPresent("token_endpoint_auth_method", clientAuthentication?.rawValue) }
         if let repeatsClientID { json.member("client_id_in_body", repeatsClientID) }
+        json.memberIfPresent("client_assertion_audience", requests.assertionAudience?.rawValue)
         if let trustedAudiences { json.member("trusted_audiences", trustedAudiences.map(\.text)) }
         json.member("allowed_redirect_uris", allowedRedirectURIs)
         json.member("allowed_return_uris", allowedReturnURIs)

@@ -160,7 +160,7 @@ package struct TenantConfiguration: Sendable, Equatable {
 
     /// Whether callers can get client credentials, the level between a user's and the basic one.
     package var obtainsClientCredentials: Bool {
-        client.clientSecret != nil && preset.levels.contains(.client)
+        client.isConfidential && preset.levels.contains(.client)
             && (clientCredentials.map { $0 == .on } ?? preset.grantsClientCredentials)
     }
 
@@ -188,7 +188,7 @@ package struct TenantConfiguration: Sendable, Equatable {
         }
         copy.client = ClientConfiguration(
             clientID: clientID, clientSecret: secret, clientUniqueKey: client.clientUniqueKey,
-            scopes: hasOwnScopes ? client.scopes : found.scopes)
+            scopes: hasOwnScopes ? client.scopes : found.scopes, material: client.material)
         return copy
     }
 
@@ -297,15 +297,15 @@ package struct TenantConfiguration: Sendable, Equatable {
         if clientAuthentication == nil, let supported = metadata.clientAuthenticationMethods {
             let method = authentication(among: supported)
             server?.clientAuthentication = method
-            if client.clientSecret != nil, !preset.prefersOwnAuthentication {
-                server?.alternativeAuthentication = supported.first { $0 != method && $0 != .none }
+            if client.hasSecret, !preset.prefersOwnAuthentication {
+                server?.alternativeAuthentication = supported.first { $0 != method && $0.showsSecret }
             }
         }
         if let method = server?.clientAuthentication {
             // At an endpoint that the tenant names, the client authenticates as at the token endpoint.
             server?.revocationAuthentication =
                 endpoints.revocation == nil
-                ? metadata.revocationAuthentication(besideTokens: method, hasSecret: client.clientSecret != nil)
+                ? metadata.revocationAuthentication(besideTokens: method, of: client)
                 : method
         }
         if let known = server, let alternative = known.alternativeAuthentication {
@@ -316,6 +316,7 @@ package struct TenantConfiguration: Sendable, Equatable {
             }
         }
         if server?.revocationEndpoint == nil { server?.revocationEndpoint = metadata.revocationEndpoint }
+        if client.material?.certificate != nil { useMutualTLS(of: metadata, at: &server) }
         return server
     }
 
@@ -325,8 +326,8 @@ package struct TenantConfiguration: Sendable, Equatable {
         among supported: [ProviderPreset.ClientAuthentication]
     ) -> ProviderPreset.ClientAuthentication {
         let own = preset.clientAuthentication
-        if preset.prefersOwnAuthentication, supported.contains(own) { return own }
-        return supported.first { ($0 == .none) == (client.clientSecret == nil) } ?? own
+        if preset.prefersOwnAuthentication, supported.contains(own), client.material == nil || client.fits(own) { return own }
+        return client.method(among: supported) ?? client.method(preferring: own)
     }
 
     private func server(authorization: String?, token: String?) -> AuthorizationServer? {
@@ -337,7 +338,7 @@ package struct TenantConfiguration: Sendable, Equatable {
             deviceAuthorizationEndpoint: endpoints.deviceAuthorization
                 ?? besideTokens(preset.endpoints.deviceAuthorization),
             jwksURI: configuredKeys, issuer: effectiveIssuer, announcesIssuerInResponses: false,
-            clientAuthentication: clientAuthentication ?? preset.clientAuthentication,
+            clientAuthentication: clientAuthentication ?? client.method(preferring: preset.clientAuthentication),
             pinnedCertificates: effectivePins,
             sessionEndingAnswers: preset.sessionEndingAnswers + sessionEndingAnswers,
             defaultLifetime: effectiveDefaultLifetime)
@@ -426,6 +427,8 @@ package struct ProviderMetadata: Sendable, Equatable {
     package var address: String?
     /// Whether a revocation endpoint that the document lacks was looked for in another document of the issuer.
     package var hasSoughtRevocation = false
+    /// The endpoints for clients that show a certificate, as far as they have other addresses (RFC 8705 §5).
+    package var mutualTLS = MutualTLSEndpoints()
 
     /// Metadata with the required members only.
     package init(issuer: String, authorizationEndpoint: String, tokenEndpoint: String) {
@@ -436,13 +439,15 @@ package struct ProviderMetadata: Sendable, Equatable {
 
     /// How a client authenticates at the revocation endpoint (RFC 8414 §2: where no method is named, by HTTP Basic).
     /// - Parameters:
-    ///   - method: its method at the token endpoint, which is used wherever the provider supports it.
-    ///   - hasSecret: whether the client has a secret, which is then used where a method for it is named.
+    ///   - method: its method at the token endpoint, which is used wherever the provider supports it, and where the client has
+    ///     no secret.
+    ///   - client: what it has is shown where a method for it is named.
     func revocationAuthentication(
-        besideTokens method: ProviderPreset.ClientAuthentication, hasSecret: Bool
+        besideTokens method: ProviderPreset.ClientAuthentication, of client: ClientConfiguration
     ) -> ProviderPreset.ClientAuthentication {
-        guard let methods = revocationAuthenticationMethods else { return .clientSecretBasic }
-        if methods.contains(method) { return method }
-        return methods.first { ($0 != .none) == hasSecret } ?? methods.first ?? method
+        let hasOther = client.isConfidential && !client.hasSecret
+        guard let methods = revocationAuthenticationMethods else { return hasOther ? method : .clientSecretBasic }
+        if methods.contains(method.announced) { return method }
+        return client.method(among: methods) ?? (hasOther ? method : methods.first ?? method)
     }
 }

@@ -224,6 +224,16 @@ internal import TokenBroker
                 #"{"provider": "zendesk", "client_id": "c1", "client_secret": "s1", "parameters": {"subdomain": "acme"}}"#
         )
         await recorder.call(
+            broker, .put, "/tenants/t5",
+            body: #"""
+                {"provider": "oidc", "client_id": "c1", "client_secrets": ["s1", "s2"], "issuer": "https://op.example",
+                 "client_assertion_file": "/run/a", "private_key": \#(ClientKeys.jwk(ClientKeys.p256, keyID: "k1")),
+                 "client_assertion_audience": "issuer", "token_endpoint_auth_method": "private_key_jwt"}
+                """#)
+        await recorder.call(
+            broker, .put, "/tenants/t6",
+            body: #"{"provider": "oidc", "client_id": "c1", "client_secret_file": "/s", "issuer": "https://op.example"}"#)
+        await recorder.call(
             broker, .put, "/tenants/t1",
             body: #"""
                 {"provider": "tidal", "client_id": "c1", "client_secret": "s", "client_unique_key": "u",

@@ -275,7 +275,7 @@ private struct Servers {
         (#"{"provider": "mcp", "resource": "mcp.example"}"#, "/resource"),
         (#"{"provider": "mcp", "resource": "https://a.example/m", "issuer": "https://as.example"}"#, "/issuer"),
         (#"{"provider": "mcp", "resource": "https://a.example/m", "endpoints": {"token": "https://as.example/t"}}"#, "/endpoints"),
-        (#"{"provider": "mcp", "resource": "https://a.example/m", "client_secret": "s"}"#, "/client_secret"),
+        (#"{"provider": "mcp", "resource": "https://a.example/m", "client_secret": "s"}"#, "/client_id"),
         (#"{"provider": "mcp", "resource": "https://a.example/m", "found": {}}"#, "/found"),
     ])
     func `is refused with the place of the fault`(body: String, pointer: String) async throws {
