@@ -103,7 +103,9 @@ extension TokenEndpoint {
         if let own = request.ownForm(for: client, at: server) {
             return try authenticated(
                 client, at: server, for: own.address, by: server.clientAuthentication, or: nil
-            ) { server throws(BrokerError) in
+            ) { client, server throws(BrokerError) in
+                // The client may have got its secret from a file since.
+                let own = request.ownForm(for: client, at: server) ?? own
                 var message = try Self.message(own.format, to: own.address, own.pairs, nil, server)
                 message.add(server.shape.tokenHeaders)
                 return message
