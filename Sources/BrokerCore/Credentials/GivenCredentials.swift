@@ -96,7 +96,11 @@ package struct GivenCredentials: Sendable {
                 clientID: clientID, scopes: requestedScopes ?? client.scopes, clientUniqueKey: clientUniqueKey,
                 clientSecretDigest: client.fingerprint.clientSecretDigest),
             grantedBy: provider)
-        if level == .user { held.extra = ExtraFacts(nil, extra) }
+        if level == .user {
+            held.extra = ExtraFacts(nil, extra)
+            // Its refreshes ask for what the tenant's logins ask for.
+            held.asked = tenant.configuration.askedGrant
+        }
         return held
     }
 }
