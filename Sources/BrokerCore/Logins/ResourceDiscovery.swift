@@ -80,7 +80,7 @@ package final class ResourceDiscovery: Sendable {
     ///   found does, and so does its failure.
     /// - Throws: `illegal_configuration` where the resource names no usable server, or the server takes no client;
     ///   `network_error` and `retryable_error` where one of them does not answer and nothing is known of an earlier time.
-    func completed(_ tenant: Tenant, isForStranger: Bool = false) async throws(BrokerError) -> Tenant {
+    package func completed(_ tenant: Tenant, isForStranger: Bool = false) async throws(BrokerError) -> Tenant {
         guard tenant.configuration.preset.findsServerByResource else { return tenant }
         let now = instruments.time.monotonic
         if isForStranger, let last = searched.withLock({ $0[tenant.name] }),
