@@ -1,3 +1,4 @@
+import Cryptography
 import ExternalText
 import JSON
 import OAuth
