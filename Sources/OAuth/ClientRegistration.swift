@@ -73,7 +73,7 @@ package struct RegisteredClient: Sendable, Equatable {
         let told = json["token_endpoint_auth_method"]?.string
         let method: ProviderPreset.ClientAuthentication
         if let told {
-            guard let known = ProviderPreset.ClientAuthentication(rawValue: told.text) else { return nil }
+            guard let known = ProviderPreset.ClientAuthentication(told) else { return nil }
             method = known
         } else {
             method = secret == nil ? .none : asked.map { $0.method == .none ? .clientSecretBasic : $0.method } ?? .none

@@ -23,6 +23,9 @@ final class ClientRegistrations: Sendable {
     /// this one could not be refreshed any more.
     private static let leastLife: Duration = .seconds(600)
 
+    /// The error code with which a server refuses a client that it does not know.
+    private static let unknownClient: WireText = "invalid_client"
+
     init(
         providers: ProviderAccess, clientFaults: ClientFaults, management: ClientManagement, instruments: Instruments
     ) {
@@ -43,7 +46,8 @@ final class ClientRegistrations: Sendable {
         _ client: RegisteredClient, for asked: ClientMetadata, _ found: FoundAuthorization, of tenant: Tenant
     ) async -> RegisteredClient? {
         let key = Self.key(client, asked, found.issuer)
-        let isRefused = await clientFaults.current(of: tenant)?.errorCode == "invalid_client"
+        let fault = await clientFaults.current(of: tenant)
+        let isRefused = fault?.errorCode.map { WireText($0) } == Self.unknownClient
         if !isRefused, isUsable(client, for: asked), wasSeen(key) { return client }
         guard var current = await known(client, found, of: tenant) else { return nil }
         if !Set(asked.redirectURIs).isSubset(of: current.redirectURIs),

@@ -52,6 +52,7 @@ package final class ResourceDiscovery: Sendable {
 
     /// In all, for the servers that one document names: each of them may take its time.
     private static let longestSearch: Duration = .seconds(15)
+    private static let root: WireText = "/"
     /// In bytes. More scopes are not asked for: they stand in the tenant's record, and in the address of each login.
     private static let longestScopes = 4096
 
@@ -198,7 +199,7 @@ package final class ResourceDiscovery: Sendable {
         let origin = "\(url.scheme.rawValue)://\(url.origin.authority)/.well-known/oauth-protected-resource"
         let target = WireText(url.pathAndQuery)
         // The slash after the host is not kept.
-        let path = target == "/" || target.starts(with: "/?") ? WireText(String(url.pathAndQuery.dropFirst())) : target
+        let path = target == root || target.starts(with: "/?") ? WireText(String(url.pathAndQuery.dropFirst())) : target
         var found = [named?.text].compactMap(\.self).filter { URLTarget($0) != nil }
         found.append(origin + path.text)
         if path.ends(with: "/") { found.append(origin + path.prefix(path.count - 1).text) }
@@ -247,7 +248,7 @@ package final class ResourceDiscovery: Sendable {
     /// The issuer, and where it has no path, the same with a slash at its end or without: the two are one address (RFC 3986
     /// §6.2.3), and libraries add the slash to what a resource is configured with. The known spelling comes first.
     private static func spellings(of issuer: WireText, known: WireText?) -> [WireText] {
-        guard let url = URLTarget(issuer.text), url.pathAndQuery == "/", !issuer.contains("?") else { return [issuer] }
+        guard let url = URLTarget(issuer.text), WireText(url.pathAndQuery) == root, !issuer.contains("?") else { return [issuer] }
         let other = issuer.ends(with: "/") ? issuer.prefix(issuer.count - 1) : WireText(issuer.text + "/")
         return other == known ? [other, issuer] : [issuer, other]
     }
