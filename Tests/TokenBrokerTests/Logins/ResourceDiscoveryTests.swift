@@ -11,8 +11,8 @@ internal import Synchronization
 internal import Testing
 internal import TokenBroker
 
-/// A resource and its authorization servers, as a script.
-private struct Servers {
+/// A resource and its authorization servers, as a script, for tests of tenants that name one.
+struct Servers {
     static let resource = "https://mcp.example/mcp"
     static let issuer = "https://as.example/one"
     static let document = "https://mcp.example/.well-known/oauth-protected-resource/mcp"
