@@ -166,6 +166,11 @@ extension HeldCredentials {
                 json.name("extra")
                 extra.encode(to: &json)
             }
+            if let proofKey {
+                json.member("dpop_key", proofKey.pem.revealedText)
+                if proofKey.bindsToken { json.member("dpop_token", true) }
+                json.memberIfPresent("dpop_refresh_key", proofKey.refreshPEM?.revealedText)
+            }
             if let deviceKey {
                 json.member("device_key", deviceKey.pem.revealedText)
                 if !deviceKey.isBound { json.member("device_key_is_candidate", true) }
@@ -185,7 +190,7 @@ extension HeldCredentials {
         // or the provider that granted it.
         let optional: [WireText] = [
             "refresh_token", "user_id", "told_user_id", "told_subject", "client_unique_key", "client_secret_digest",
-            "issuer", "token_endpoint", "verified_id_token", "device_key",
+            "issuer", "token_endpoint", "verified_id_token", "device_key", "dpop_key", "dpop_refresh_key",
         ]
         for name in optional {
             if let member = json[name], member.string == nil { return nil }
@@ -215,6 +220,11 @@ extension HeldCredentials {
             idToken: (json["verified_id_token"]?.string?.text).map(SecretBytes.init(utf8:)))
         extra = ExtraFacts(nil, json["extra"]?.object ?? [:])
         if let since = json["logged_in_since"]?.integer { loggedInSince = Timestamp(milliseconds: since) }
+        proofKey = (json["dpop_key"]?.string?.text).map { pem in
+            DPoPKey(
+                pem: SecretBytes(utf8: pem), bindsToken: json["dpop_token"]?.bool ?? false,
+                refreshPEM: (json["dpop_refresh_key"]?.string?.text).map(SecretBytes.init(utf8:)))
+        }
         deviceKey = (json["device_key"]?.string?.text).map { pem in
             DeviceKey(pem: SecretBytes(utf8: pem), isBound: json["device_key_is_candidate"]?.bool != true)
         }

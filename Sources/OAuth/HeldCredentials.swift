@@ -24,6 +24,8 @@ package struct HeldCredentials: Sendable, Equatable {
     package var proof = TokenProof()
     /// The key by which the session lets other apps in; nil for a session that has none.
     package var deviceKey: DeviceKey?
+    /// The key that the tokens are bound to; nil for tokens that need none.
+    package var proofKey: DPoPKey?
     /// What the provider told beside the token, by the profile's names; nil for nothing.
     package var extra: ExtraFacts?
 
@@ -34,6 +36,9 @@ package struct HeldCredentials: Sendable, Equatable {
 
     /// Earlier than every login. Not nil, which would cost each cached user eight bytes more.
     package static let unknownLogin = Timestamp(milliseconds: 0)
+
+    /// The type of the access token, which says how callers send it (RFC 6750, RFC 9449 §7.1).
+    package var tokenType: String { proofKey?.bindsToken == true ? "DPoP" : "Bearer" }
 
     /// The expiry of the token; nil when it does not expire.
     package var expiry: Timestamp? { expires == .never ? nil : expires }
@@ -84,7 +89,9 @@ package struct HeldCredentials: Sendable, Equatable {
             grantedScopes: response.scopes ?? previous?.grantedScopes ?? requested ?? client.scopes,
             userID: level == .user ? response.userID ?? previous?.userID : nil,
             obtainedWith: client.fingerprint, grantedBy: GrantingProvider(server))
+        proofKey = response.proofKey
         if level == .user {
+            if proofKey == nil { proofKey = previous?.proofKey }
             identity = response.identity.completed(by: previous?.identity)
             // A refresh need not bring an ID token; the one of the login still tells who the user is.
             proof.idToken = previous?.proof.idToken

@@ -43,13 +43,14 @@ extension HeldCredentials {
     }
 
     /// These credentials with the refresh token of others, and what belongs to it: from when it may be presented, whether it was
-    /// verified, and the device key that the provider has bound to its session.
+    /// verified, the device key that the provider has bound to its session, and the key that proves its refreshes.
     package func havingRefreshToken(of other: HeldCredentials) -> HeldCredentials {
         var credentials = self
         credentials.refreshToken = other.refreshToken
         credentials.refreshableFrom = other.refreshableFrom
         credentials.proof.refreshToken = other.proof.refreshToken
         credentials.deviceKey = other.deviceKey
+        credentials.proofKey = .joining(credentials.proofKey, refreshes: other.proofKey)
         return credentials
     }
 

@@ -24,6 +24,8 @@ package struct TokenResponse: Sendable, Equatable {
     package let idToken: SecretBytes?
     /// What the provider tells beside the token, by the profile's names; usually empty.
     package var extra: [WireText: JSONValue]
+    /// The key that has proven the request, and whether the access token is bound to it; nil for a request without one.
+    package let proofKey: DPoPKey?
 
     /// The longest lifetime: ten years. Longer ones are cut to this, which is beyond every real token and safe from
     /// overflow.
@@ -35,17 +37,21 @@ package struct TokenResponse: Sendable, Equatable {
     ///   - profile: how the provider's answers are read.
     ///   - use: which of the tokens of an answer with two is read.
     ///   - isForm: whether the answer says that it is a form.
+    ///   - key: the key that has proven the request; nil for none. Tokens of the type `DPoP` are usable with one only.
     package init?(
         body: [UInt8], askedAt now: Timestamp, from profile: ProviderPreset, use: AnswerShape.TokenUse = .user,
-        isForm: Bool = false
+        isForm: Bool = false, provenBy key: DPoPKey? = nil
     ) {
         let answers = profile.answers
         guard let members = answers.members(of: body, isForm: isForm, for: use),
             let token = members["access_token"]?.string, TokenText.isSendable(token)
         else { return nil }
         switch members["token_type"] {
-        case nil, .null?: break
-        case .string(let type)? where answers.isUsable(tokenType: type): break
+        case nil, .null?: proofKey = key?.answered(bindsToken: false)
+        case .string(let type)? where key != nil && type.equalsIgnoringCase("DPoP"):
+            proofKey = key?.answered(bindsToken: true)
+        case .string(let type)? where answers.isUsable(tokenType: type):
+            proofKey = key?.answered(bindsToken: false)
         default: return nil
         }
         switch members["refresh_token"] {

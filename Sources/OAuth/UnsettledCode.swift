@@ -15,6 +15,8 @@ package struct UnsettledCode: Sendable, Equatable {
     package let tokenEndpoint: String
     /// When the login began to redeem it.
     package let begun: Timestamp
+    /// The key that the code is bound to; nil for none.
+    package let proofKey: DPoPKey?
 
     /// For how long a code is presented again. It is good for ten minutes at most (RFC 6749 §4.1.2); longer, a provider may
     /// remember what it has granted for it.
@@ -22,7 +24,7 @@ package struct UnsettledCode: Sendable, Equatable {
 
     package init(
         storageKey: StorageKey, code: SecretBytes, redirectURI: String, codeVerifier: SecretBytes,
-        tokenEndpoint: String, begun: Timestamp
+        tokenEndpoint: String, begun: Timestamp, proofKey: DPoPKey? = nil
     ) {
         self.storageKey = storageKey
         self.code = code
@@ -30,6 +32,7 @@ package struct UnsettledCode: Sendable, Equatable {
         self.codeVerifier = codeVerifier
         self.tokenEndpoint = tokenEndpoint
         self.begun = begun
+        self.proofKey = proofKey
     }
 
     /// When to present it again after a try that has failed; nil where no further try is made.
@@ -46,6 +49,7 @@ package struct UnsettledCode: Sendable, Equatable {
             json.member("code_verifier", codeVerifier.revealedText)
             json.member("token_endpoint", tokenEndpoint)
             json.member("begun", begun.milliseconds)
+            json.memberIfPresent("dpop_key", proofKey?.pem.revealedText)
         }
     }
 
@@ -60,6 +64,7 @@ package struct UnsettledCode: Sendable, Equatable {
         self.init(
             storageKey: storageKey, code: SecretBytes(utf8: code), redirectURI: redirectURI,
             codeVerifier: SecretBytes(utf8: verifier), tokenEndpoint: tokenEndpoint,
-            begun: Timestamp(milliseconds: begun))
+            begun: Timestamp(milliseconds: begun),
+            proofKey: (json["dpop_key"]?.string?.text).map { DPoPKey(pem: SecretBytes(utf8: $0)) })
     }
 }

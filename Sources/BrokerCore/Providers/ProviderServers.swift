@@ -383,6 +383,9 @@ package final class ProviderServers: Sendable {
         metadata.revocationAuthenticationMethods = Self.methods(json["revocation_endpoint_auth_methods_supported"])
         metadata.announcesIssuerInResponses = json["authorization_response_iss_parameter_supported"]?.bool ?? false
         metadata.jwksURI = endpoint(json["jwks_uri"])
+        metadata.pushedAuthorizationEndpoint = endpoint(json["pushed_authorization_request_endpoint"])
+        metadata.requiresPushedAuthorization = json["require_pushed_authorization_requests"]?.bool ?? false
+        metadata.proofAlgorithms = json["dpop_signing_alg_values_supported"]?.array?.compactMap(\.string)
         metadata.grantTypes = json["grant_types_supported"]?.array?.compactMap(\.string)
         return metadata
     }

@@ -145,12 +145,12 @@ extension TokenEndpoint {
         _ request: AuthenticatedRequest, at server: AuthorizationServer, isRevocation: Bool = false,
         by send: (ClientRequest) async -> Result<ClientResponse, TransportError>
     ) async -> (message: ClientRequest, result: Result<ClientResponse, TransportError>) {
-        let first = await send(request.message)
+        let first = await self.send(request.message, proving: server.proofKey, by: send)
         guard let alternative = request.alternative, case .success(let refusal) = first,
             let error = await Self.error(in: refusal),
             error.isInvalidClient || isRevocation && error.isUnauthorizedClient
         else { return (request.message, first) }
-        let second = await send(alternative.message)
+        let second = await self.send(alternative.message, proving: server.proofKey, by: send)
         guard case .success(let response) = second else { return (alternative.message, second) }
         var isAccepted = (200..<300).contains(response.status.code)
         if let error = await Self.error(in: response) {

@@ -273,6 +273,7 @@ package final class Metrics: Sendable {
         case activation
         case logout
         case challenge
+        case pushedAuthorization = "pushed_authorization_request"
     }
 
     package func loginEnded(_ kind: LoginKind, _ outcome: String) {

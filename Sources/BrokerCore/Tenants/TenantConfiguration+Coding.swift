@@ -63,6 +63,7 @@ extension TenantConfiguration {
                         reader.note(WireText(name), "is not used with this provider")
                     }
                 }
+                endpoints.pushedAuthorization = Self.providerURI(&reader, "pushed_authorization_request", rules)
                 endpoints.challenge = Self.providerURI(&reader, "challenge", rules)
                 if endpoints.challenge != nil, preset.appToApp == nil {
                     reader.note("challenge", "is not used with this provider")
@@ -126,6 +127,14 @@ extension TenantConfiguration {
         tokenUse = reader.choice("token_use", AnswerShape.TokenUse.self)
         refreshTokenLifetime = reader.integer("refresh_token_lifetime", in: TokenLifetime.seconds).map { .seconds($0) }
         consentLifetime = reader.integer("consent_lifetime", in: TokenLifetime.seconds).map { .seconds($0) }
+        pushedAuthorization = reader.choice("pushed_authorization_requests", PushedAuthorizationUse.self)
+        if requiresPushedAuthorization, let server = configuredServer, server.pushedAuthorization == nil, !isStored {
+            reader.note("pushed_authorization_requests", "needs endpoints.pushed_authorization_request")
+        }
+        provesKeys = reader.bool("dpop")
+        if bindsTokens, !preset.hasLogins || preset.accounts != nil {
+            reader.note("dpop", "is not used with this provider")
+        }
         retry = Self.retry(&reader)
         tokenVerification = reader.object("token_verification") { reader in
             TokenVerification(
@@ -144,6 +153,9 @@ extension TenantConfiguration {
                 "needs the address of the provider's keys: name it in its jwks or in endpoints.jwks")
         }
         appToApp = reader.object("app2app") { Self.appToApp(&$0, rules) }
+        if appToApp?.isEnabled == true || appToApp?.bindsKeysLater == true, bindsTokens {
+            reader.note("dpop", "is not used together with app2app")
+        }
         if appToApp != nil, preset.appToApp == nil { reader.note("app2app", "is not used with this provider") }
         if bindsDeviceKeys || appToApp?.bindsKeysLater == true, configuredServer != nil,
             challengeEndpoint(issuer: effectiveIssuer) == nil, !hasUnusableAddresses
@@ -340,6 +352,7 @@ extension TenantConfiguration {
                 json.memberIfPresent("userinfo", endpoints.userInfo)
                 for (name, path) in Self.accountEndpoints { json.memberIfPresent(name, endpoints[keyPath: path]) }
                 json.memberIfPresent("challenge", endpoints.challenge)
+                json.memberIfPresent("pushed_authorization_request", endpoints.pushedAuthorization)
             }
         }
         json.memberIfPresent("token_endpoint_auth_method", clientAuthentication?.rawValue)
@@ -391,6 +404,8 @@ extension TenantConfiguration {
         json.memberIfPresent("token_use", tokenUse?.rawValue)
         json.memberIfPresent("refresh_token_lifetime", refreshTokenLifetime?.components.seconds)
         json.memberIfPresent("consent_lifetime", consentLifetime?.components.seconds)
+        json.memberIfPresent("pushed_authorization_requests", pushedAuthorization?.rawValue)
+        if let provesKeys { json.member("dpop", provesKeys) }
         if let appToApp {
             json.name("app2app")
             json.object { json in

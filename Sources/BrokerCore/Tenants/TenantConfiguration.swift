@@ -40,6 +40,8 @@ package struct TenantConfiguration: Sendable, Equatable {
         package var accountCreation: String?
         package var activation: String?
         package var logout: String?
+        /// Takes the parameters of authorization requests (RFC 9126); nil for the preset's or the metadata's.
+        package var pushedAuthorization: String?
         /// Grants the challenges of device keys; nil for the preset's path below the issuer.
         package var challenge: String?
 
@@ -117,6 +119,11 @@ package struct TenantConfiguration: Sendable, Equatable {
     package var consentLifetime: Duration?
     /// Which of the tokens of an answer with two is used; nil for the user's.
     package var tokenUse: AnswerShape.TokenUse?
+
+    /// When the parameters of authorization requests are pushed; nil for what the preset says.
+    package var pushedAuthorization: PushedAuthorizationUse?
+    /// Whether each login gets a key to which its tokens are bound (RFC 9449); nil for what the preset says.
+    package var provesKeys: Bool?
 
     package init(preset: ProviderPreset, client: ClientConfiguration) {
         self.preset = preset
@@ -234,6 +241,9 @@ package struct TenantConfiguration: Sendable, Equatable {
             token: endpoints.token ?? metadata.tokenEndpoint)
         server?.issuer = metadata.issuer
         server?.challengeEndpoint = challengeEndpoint(issuer: metadata.issuer)
+        let ownPushing = server?.pushedAuthorization?.endpoint
+        server?.pushedAuthorization = pushedAuthorization(at: ownPushing, metadata: metadata)
+        server?.takesProofs = metadata.proofAlgorithms?.contains(DPoPKey.algorithm) != false
         server?.jwksURI = configuredKeys ?? metadata.jwksURI
         server?.announcesIssuerInResponses = metadata.announcesIssuerInResponses
         if server?.deviceAuthorizationEndpoint == nil {
@@ -289,6 +299,8 @@ package struct TenantConfiguration: Sendable, Equatable {
         server.activationEndpoint = endpoints.activation ?? filled(preset.endpoints.activation)
         server.logoutEndpoint = endpoints.logout ?? filled(preset.endpoints.logout)
         server.challengeEndpoint = challengeEndpoint(issuer: effectiveIssuer)
+        server.pushedAuthorization = pushedAuthorization(
+            at: endpoints.pushedAuthorization ?? filled(preset.endpoints.pushedAuthorization), metadata: nil)
         complete(&server)
         return server
     }
@@ -348,6 +360,12 @@ package struct ProviderMetadata: Sendable, Equatable {
     /// The grants that the document names; nil where it names none. Many documents name none although the provider has more
     /// grants than the two that RFC 8414 then assumes.
     package var grantTypes: [WireText]?
+    /// Where authorization requests are pushed (RFC 9126 §5).
+    package var pushedAuthorizationEndpoint: String?
+    /// Whether all of them must be.
+    package var requiresPushedAuthorization = false
+    /// The algorithms of proofs of keys (RFC 9449 §5.1); nil where the document names none.
+    package var proofAlgorithms: [WireText]?
     /// The address at which the document was found.
     package var address: String?
     /// Whether a revocation endpoint that the document lacks was looked for in another document of the issuer.

@@ -1,0 +1,26 @@
+internal import HTTPSClient
+internal import OAuth
+
+/// Pushed authorization requests and keys of tokens: what tenant, profile and metadata say together.
+extension TenantConfiguration {
+    /// Whether each login gets a key to which its tokens are bound (RFC 9449).
+    var bindsTokens: Bool { provesKeys ?? preset.provesKeys }
+
+    private var pushedAuthorizationUse: PushedAuthorizationUse {
+        pushedAuthorization ?? preset.pushedAuthorization ?? .whenAnnounced
+    }
+
+    /// Whether no login begins without a pushed request, whatever the metadata say.
+    var requiresPushedAuthorization: Bool { pushedAuthorizationUse == .required }
+
+    /// Where authorization requests are pushed; nil where they are not.
+    /// - Parameters:
+    ///   - own: the address that the tenant or the preset names.
+    ///   - metadata: of the provider; nil where they are not needed.
+    func pushedAuthorization(at own: String?, metadata: ProviderMetadata?) -> PushedAuthorization? {
+        guard let endpoint = own ?? metadata?.pushedAuthorizationEndpoint else { return nil }
+        return PushedAuthorization(
+            endpoint: endpoint,
+            isRequired: requiresPushedAuthorization || metadata?.requiresPushedAuthorization == true)
+    }
+}
