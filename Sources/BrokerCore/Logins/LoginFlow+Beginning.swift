@@ -240,10 +240,14 @@ extension LoginFlow {
         }
         let bound = try outcome.get()
         guard case .goOn(let loginURI, let cookie) = bound.start, let secrets = bound.secrets else { return bound.start }
-        let uri = try await endpoint.pushing(
-            loginURI, for: secrets.configuration.client, of: tenant, at: secrets.server
-        ).uri
-        return .goOn(loginURI: uri, cookie)
+        do throws(BrokerError) {
+            let uri = try await endpoint.pushing(
+                loginURI, for: secrets.configuration.client, of: tenant, at: secrets.server
+            ).uri
+            return .goOn(loginURI: uri, cookie)
+        } catch {
+            throw Self.failure(error)
+        }
     }
 
     /// What a browser does next, and the login that it goes on with; nil where it does not go on.

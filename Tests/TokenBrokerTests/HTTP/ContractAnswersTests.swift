@@ -203,6 +203,8 @@ internal import TokenBroker
                 {"provider": "slack", "client_id": "c1", "client_secret": "s1", "pkce": "required",
                  "authorize_parameters": {"team": "T1"}, "token_parameters": {"a": "b"}, "refresh_parameters": {"a": "b"},
                  "scopes": ["chat:write"], "user_scopes": ["search:read"], "token_use": "user",
+                 "endpoints": {"pushed_authorization_request": "https://p.example/"},
+                 "pushed_authorization_requests": "required", "dpop": true,
                  "refresh_token_lifetime": 2592000, "consent_lifetime": 2592000}
                 """#)
         await recorder.call(
