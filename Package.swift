@@ -166,7 +166,7 @@ let package = Package(
         tests("ExternalTextTests", []),
         tests("HTTPCodecTests", ["HTTPCodec"]),
         tests("JSONTests", ["JSON"]),
-        tests("OAuthTests", ["OAuth", "JSON", "Cryptography", "HTTPCodec"]),
+        tests("OAuthTests", ["OAuth", "JOSE", "JSON", "Cryptography", "HTTPCodec"]),
         .testTarget(
             name: "JOSETests",
             dependencies: ["JOSE", "BrokerTesting", "Cryptography", "ExternalText", "JSON", "Reactor"],
@@ -201,7 +201,7 @@ let package = Package(
             "TokenBrokerTests",
             [
                 "TokenBroker", "BrokerCore", "DevelopmentProvider", "CredentialStore", "HTTPServer", "HTTPSClient",
-                "HTTPCodec", "OAuth", "Cryptography", "Postgres", "Reactor", "JSON", "TLS",
+                "HTTPCodec", "OAuth", "JOSE", "Cryptography", "Postgres", "Reactor", "JSON", "TLS",
             ]),
         tests(
             "AuthTests",
