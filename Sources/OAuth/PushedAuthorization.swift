@@ -18,6 +18,8 @@ package struct PushedAuthorization: Sendable, Equatable {
     /// Whether no login begins without it, by the tenant's or the profile's word or the provider's metadata.
     package let isRequired: Bool
 
+    private static let clientID: WireText = "client_id"
+
     package init(endpoint: String, isRequired: Bool) {
         self.endpoint = endpoint
         self.isRequired = isRequired
@@ -33,7 +35,7 @@ package struct PushedAuthorization: Sendable, Equatable {
         let authorization = ClientAuthenticator.authenticate(
             client, by: server.clientAuthentication, at: server, into: &own)
         // The identifier is one of the authorization request's parameters already.
-        own.removeAll { $0.name == "client_id" }
+        own.removeAll { $0.name == Self.clientID }
         return (parameters + server.shape.named(own), authorization)
     }
 }

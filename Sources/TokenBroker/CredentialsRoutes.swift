@@ -86,8 +86,10 @@ struct CredentialsRoutes {
         let tag = Self.tag(answer)
         let record = answer.snapshot.record
         let proof = try wantedProof?.proof(for: answer.level == .basic ? nil : record.held, at: broker.time.now)
-        // Who has the token learns that its session has ended. A proof is good for one request, so that who asks for one gets it.
-        if let tag, proof == nil, !record.isOver, EntityTags.contain(tag.utf8.span, fields.lines.span, fields.bytes.span) {
+        // Who has the token learns that its session has ended. A proof is good once, so that each request for one gets its own.
+        if let tag, proof == nil, !record.isOver,
+            EntityTags.contain(tag.utf8.span, fields.lines.span, fields.bytes.span)
+        {
             broker.metrics.tokenRead(provider: provider, .notModified)
             return Response(.notModified, fields: CredentialsSnapshot.fieldsOfNotModified(tag: tag))
         }

@@ -40,7 +40,8 @@ struct ProofRequest {
         if let nonce, !DPoPProof.isNonce(nonce) {
             throw BrokerError(
                 .invalidRequest,
-                "DPoP-Nonce must have 1 to \(DPoPKey.longestNonce) visible ASCII characters without quote and backslash.")
+                "DPoP-Nonce must have 1 to \(DPoPKey.longestNonce) visible ASCII characters without quote and backslash."
+            )
         }
         self.method = method
         self.uri = uri

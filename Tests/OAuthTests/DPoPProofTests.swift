@@ -17,16 +17,19 @@ import Testing
             identifier: "-BwC3ESc6acc2lTc")
         #expect(
             Self.claims(proof)
-                == #"{"jti":"-BwC3ESc6acc2lTc","htm":"POST","htu":"https://server.example.com/token","iat":1562262616}"#)
+                == #"{"jti":"-BwC3ESc6acc2lTc","htm":"POST","htu":"https://server.example.com/token","iat":1562262616}"#
+        )
     }
 
     @Test func `have the claims of RFC 9449's example of a request to an API, and its nonce`() throws {
         let proof = try DPoPProof(
-            "GET", "https://resource.example.org/protectedresource", token: Self.token, nonce: "eyJ7S_zG.eyJH0-Z.HX4w-7v",
+            "GET", "https://resource.example.org/protectedresource", token: Self.token,
+            nonce: "eyJ7S_zG.eyJH0-Z.HX4w-7v",
             at: Timestamp(milliseconds: 1_562_262_618_999), identifier: "e1j3V_bKic8-LAEB")
         #expect(
             Self.claims(proof) == #"""
-                {"jti":"e1j3V_bKic8-LAEB","htm":"GET","htu":"https://resource.example.org/protectedresource","iat":1562262618,\#
+                {"jti":"e1j3V_bKic8-LAEB","htm":"GET",\#
+                "htu":"https://resource.example.org/protectedresource","iat":1562262618,\#
                 "ath":"fUHyO2r2Z3DZ53EsNrWBb0xWXoaNy59IiKCAqksmQEo","nonce":"eyJ7S_zG.eyJH0-Z.HX4w-7v"}
                 """#)
     }

@@ -239,7 +239,9 @@ extension LoginFlow {
             throw BrokerError(error)
         }
         let bound = try outcome.get()
-        guard case .goOn(let loginURI, let cookie) = bound.start, let secrets = bound.secrets else { return bound.start }
+        guard case .goOn(let loginURI, let cookie) = bound.start, let secrets = bound.secrets else {
+            return bound.start
+        }
         do throws(BrokerError) {
             let uri = try await endpoint.pushing(
                 loginURI, for: secrets.configuration.client, of: tenant, at: secrets.server

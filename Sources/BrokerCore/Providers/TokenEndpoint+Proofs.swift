@@ -60,12 +60,14 @@ extension TokenEndpoint {
         return message
     }
 
+    private static let nonceWanted: WireText = "use_dpop_nonce"
+
     private static func asksForNonce(_ response: ClientResponse) async -> Bool {
         guard response.status.code == 400 || response.status.code == 401 else { return false }
         let error = await InputReading.run(bytes: response.body.count) {
             (try? JSONValue(parsing: response.body))?["error"]?.string
         }
-        return error == "use_dpop_nonce"
+        return error == nonceWanted
     }
 }
 
@@ -77,7 +79,8 @@ extension AuthorizationServer {
         guard takesProofs else {
             throw BrokerError(
                 .illegalConfiguration,
-                "The provider's dpop_signing_alg_values_supported has no ES256, by which the broker signs: set dpop to false.")
+                "The provider's dpop_signing_alg_values_supported has no ES256, by which the broker signs: set dpop to false."
+            )
         }
         do throws(KeyError) {
             proofKey = try DPoPKey.generate()

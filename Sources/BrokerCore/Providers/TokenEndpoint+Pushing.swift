@@ -44,7 +44,9 @@ extension TokenEndpoint {
         if !push.isRequired, !pushPauses.isOver(push.endpoint, now: time.monotonic) { return (uri, nil) }
         do throws(BrokerError) {
             let pushed = try await self.push(
-                Push(uri: uri, endpoint: push.endpoint, isRequired: push.isRequired, client: client, tenant: tenant, server: server))
+                Push(
+                    uri: uri, endpoint: push.endpoint, isRequired: push.isRequired, client: client, tenant: tenant,
+                    server: server))
             return (server.authorizationURI(of: client, referringTo: pushed), pushed.lifetime)
         } catch {
             if push.isRequired { throw error }

@@ -65,7 +65,7 @@ struct UserInfoEndpoint: Sendable {
             "Accept": "application/json", "Authorization": "\(held.tokenType) \(held.accessToken.revealedText)",
             "User-Agent": "token-broker",
         ]
-        guard held.tokenType != "Bearer", let key = held.proofKey else { return fields }
+        guard let key = held.proofKey, key.bindsToken else { return fields }
         do throws(KeyError) {
             let proof = try DPoPProof(
                 "GET", WireText(address), token: held.accessToken, nonce: nonce, at: instruments.time.now)

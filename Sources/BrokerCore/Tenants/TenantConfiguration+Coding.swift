@@ -127,14 +127,7 @@ extension TenantConfiguration {
         tokenUse = reader.choice("token_use", AnswerShape.TokenUse.self)
         refreshTokenLifetime = reader.integer("refresh_token_lifetime", in: TokenLifetime.seconds).map { .seconds($0) }
         consentLifetime = reader.integer("consent_lifetime", in: TokenLifetime.seconds).map { .seconds($0) }
-        pushedAuthorization = reader.choice("pushed_authorization_requests", PushedAuthorizationUse.self)
-        if requiresPushedAuthorization, let server = configuredServer, server.pushedAuthorization == nil, !isStored {
-            reader.note("pushed_authorization_requests", "needs endpoints.pushed_authorization_request")
-        }
-        provesKeys = reader.bool("dpop")
-        if bindsTokens, !preset.hasLogins || preset.accounts != nil {
-            reader.note("dpop", "is not used with this provider")
-        }
+        readPushingAndKeys(&reader, isStored: isStored)
         retry = Self.retry(&reader)
         tokenVerification = reader.object("token_verification") { reader in
             TokenVerification(
@@ -153,9 +146,7 @@ extension TenantConfiguration {
                 "needs the address of the provider's keys: name it in its jwks or in endpoints.jwks")
         }
         appToApp = reader.object("app2app") { Self.appToApp(&$0, rules) }
-        if appToApp?.isEnabled == true || appToApp?.bindsKeysLater == true, bindsTokens {
-            reader.note("dpop", "is not used together with app2app")
-        }
+        if provesDeviceKeys, bindsTokens { reader.note("dpop", "is not used together with app2app") }
         if appToApp != nil, preset.appToApp == nil { reader.note("app2app", "is not used with this provider") }
         if bindsDeviceKeys || appToApp?.bindsKeysLater == true, configuredServer != nil,
             challengeEndpoint(issuer: effectiveIssuer) == nil, !hasUnusableAddresses
@@ -404,8 +395,7 @@ extension TenantConfiguration {
         json.memberIfPresent("token_use", tokenUse?.rawValue)
         json.memberIfPresent("refresh_token_lifetime", refreshTokenLifetime?.components.seconds)
         json.memberIfPresent("consent_lifetime", consentLifetime?.components.seconds)
-        json.memberIfPresent("pushed_authorization_requests", pushedAuthorization?.rawValue)
-        if let provesKeys { json.member("dpop", provesKeys) }
+        encodePushingAndKeys(to: &json)
         if let appToApp {
             json.name("app2app")
             json.object { json in

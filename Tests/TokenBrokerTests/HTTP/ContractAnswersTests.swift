@@ -22,6 +22,7 @@ internal import TokenBroker
         try await operation()
         try await tenantsAndKeys()
         try await ContractLogins(recorder: recorder).run()
+        try await ContractPushedLogins(recorder: recorder).run()
         try await deviceLogins()
         try await ContractCredentials(recorder: recorder).run()
         try await ContractAppToApp(recorder: recorder).run()

@@ -238,7 +238,8 @@ internal import TokenBroker
         await broker.makeTenant("t1", Self.tenant())
         await broker.makeClient(
             "app", of: "t1",
-            #"{"redirect_uris": ["https://app.example/cb"], "storage_key": "default", "client_secret": "0123456789abcdef"}"#)
+            #"{"redirect_uris": ["https://app.example/cb"], "storage_key": "default", "client_secret": "0123456789abcdef"}"#
+        )
         broker.transport.enqueue(Self.pushed)
         let begun = await broker.authorize(BrokerHarness.authorization())
         let form = try #require(broker.transport.seen.last).form
