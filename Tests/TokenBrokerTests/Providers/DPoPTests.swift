@@ -269,6 +269,23 @@ internal import TokenBroker
         #expect(try Self.read(read.json["dpop"]?.string).thumbprint == sent.thumbprint)
     }
 
+    @Test func `are polled for with a device login's own key`() async throws {
+        let tenant = BrokerHarness.deviceTenant.replacing(#""client_id""#, with: #""dpop": true, "client_id""#)
+        let (broker, script) = try await BrokerHarness.devices(tenant: tenant)
+        let handle = await broker.beginDevice()
+        script.enqueue(Self.asksForNonce("n-1"), Self.token("access-1"))
+        broker.time.advance(by: .seconds(5))
+        #expect(await broker.deviceEnd(handle).contains("completed"))
+        // The nonce has cost no interval.
+        #expect(script.polls == [.seconds(5), .seconds(5)])
+        let proofs = try Self.proofs(broker, at: "https://p.example/token")
+        #expect(proofs.map { $0.claims["nonce"]?.text } == [nil, "n-1"])
+        #expect(Set(proofs.map(\.thumbprint)).count == 1)
+        #expect(try #require(broker.transport.seen.first).fields["DPoP"] == nil)
+        let read = await broker.get(fields: ["DPoP-Htm": "GET", "DPoP-Htu": "https://api.example/"])
+        #expect(try Self.read(read.json["dpop"]?.string).thumbprint == proofs.first?.thumbprint)
+    }
+
     // MARK: Proofs for callers
 
     @Test func `come with a proof for the request that a caller names`() async throws {
