@@ -47,6 +47,9 @@ extension CredentialsSnapshot {
         sum += MemorySize.text(held.identity.userID?.text) + MemorySize.text(held.identity.subject?.text)
         sum += MemorySize.client(held.obtainedWith)
         sum += held.extra.map(MemorySize.facts) ?? 0
+        if let key = held.proofKey {
+            sum += MemorySize.allocation(16 + 4 * 8) + MemorySize.secret(key.pem) + MemorySize.secret(key.refreshPEM)
+        }
         return sum + MemorySize.text(held.grantedBy?.issuer?.text)
             + MemorySize.text(held.grantedBy?.tokenEndpoint?.text)
     }
