@@ -180,7 +180,7 @@ let package = Package(
             name: "exploration", dependencies: ["RenewalWorld"], path: "Tests/Exploration/Tool", swiftSettings: strict),
         tests("RenewalTests", ["Reactor", "RenewalWorld"]),
         tests("HTTPServerTests", ["HTTPServer", "HTTPSClient", "HTTPCodec", "Reactor", "TLS"]),
-        tests("HTTPSClientTests", ["HTTPSClient", "HTTPCodec", "Reactor"]),
+        tests("HTTPSClientTests", ["HTTPSClient", "Cryptography", "HTTPCodec", "Reactor"]),
         tests("PostgresTests", ["Postgres", "Reactor"]),
         tests(
             "CredentialStoreTests",
@@ -201,7 +201,7 @@ let package = Package(
             "TokenBrokerTests",
             [
                 "TokenBroker", "BrokerCore", "DevelopmentProvider", "CredentialStore", "HTTPServer", "HTTPSClient",
-                "HTTPCodec", "OAuth", "JOSE", "Cryptography", "Postgres", "Reactor", "JSON", "TLS",
+                "HTTPCodec", "JOSE", "OAuth", "Cryptography", "Postgres", "Reactor", "JSON", "TLS",
             ]),
         tests(
             "AuthTests",

@@ -53,6 +53,9 @@ public struct AuthConfiguration: Sendable, Equatable {
     /// How the client authenticates at the token endpoint. Nil, the default, means the method of the kind of provider, or
     /// one that the issuer's metadata names.
     public var clientAuthentication: ClientAuthentication?
+    /// What the client shows the provider in place of `clientSecret`, which must be nil then unless it is a certificate. Default:
+    /// nothing.
+    public var clientProof: ClientProof?
     /// Whether a request that authenticates by HTTP Basic has the client identifier in its form, too. Nil, the default, means
     /// that it has, except with `spotify`.
     public var repeatsClientID: Bool?
@@ -121,8 +124,9 @@ public struct AuthConfiguration: Sendable, Equatable {
         rotation: Rotation? = nil, accessTokenAfterRefresh: AccessTokenAfterRefresh? = nil,
         sessionEndingAnswers: [SessionEndingAnswer] = [], tokenExpiryBufferInterval: Duration = .seconds(45),
         app2appOptions: App2AppOptions? = nil, requestHeaders: [String: String] = [:],
-        retry: Retry = Retry()
+        retry: Retry = Retry(), clientProof: ClientProof? = nil
     ) {
+        self.clientProof = clientProof
         self.retry = retry
         self.requestHeaders = requestHeaders
         self.app2appOptions = app2appOptions
@@ -205,6 +209,7 @@ extension AuthConfiguration {
         let retry = try retry.members
         if !retry.isEmpty { members["retry"] = .object(retry) }
         members["token_endpoint_auth_method"] = clientAuthentication.map { .string(WireText($0.rawValue)) }
+        if let clientProof { members[clientProof.member.name] = clientProof.member.value }
         members["client_id_in_body"] = repeatsClientID.map { .bool($0) }
         members["rotation"] = rotation.map { .string(WireText($0.rawValue)) }
         members["access_token_after_refresh"] = accessTokenAfterRefresh.map { .string(WireText($0.rawValue)) }

@@ -37,6 +37,10 @@ public final class ScriptedTransport: Sendable {
         package let timeLimit: Duration?
         package let avoidsListedNetworks: Bool
         package let needsNewConnection: Bool
+        /// The address of the request's own proxy; nil for none.
+        package let proxy: String?
+        /// What the client shows in TLS; nil for nothing.
+        package let certificate: ClientCertificate?
     }
 
     private struct State {
@@ -85,7 +89,8 @@ extension ScriptedTransport: ProviderTransport {
             form: Dictionary(pairs.map { ($0.name.text, $0.value.text) }) { $1 },
             parameters: parameters.map { ($0.name.text, $0.value.text) }, isPinned: request.pins != nil,
             timeLimit: request.timeLimit,
-            avoidsListedNetworks: request.avoidsListedNetworks, needsNewConnection: request.needsNewConnection)
+            avoidsListedNetworks: request.avoidsListedNetworks, needsNewConnection: request.needsNewConnection,
+            proxy: request.proxy?.shownAddress, certificate: request.certificate)
         let step = state.withLock { state -> Step? in
             if let standing = state.standing[seen.url] {
                 state.standingSeen.append(seen)

@@ -86,6 +86,9 @@ static const unsigned char profile_linear[] = {
 static const unsigned char profile_linkedin[] = {
 #embed "profiles/linkedin.json"
 };
+static const unsigned char profile_mcp[] = {
+#embed "profiles/mcp.json"
+};
 static const unsigned char profile_microsoft[] = {
 #embed "profiles/microsoft.json"
 };
@@ -209,6 +212,7 @@ static const struct cresources_profile profiles[] = {
     {"keycloak", profile_keycloak, sizeof profile_keycloak},
     {"linear", profile_linear, sizeof profile_linear},
     {"linkedin", profile_linkedin, sizeof profile_linkedin},
+    {"mcp", profile_mcp, sizeof profile_mcp},
     {"microsoft", profile_microsoft, sizeof profile_microsoft},
     {"miro", profile_miro, sizeof profile_miro},
     {"monday", profile_monday, sizeof profile_monday},

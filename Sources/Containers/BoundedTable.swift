@@ -58,7 +58,7 @@ package struct BoundedTable<Key: Hashable, Value> {
     package var oldest: (key: Key, value: Value)? { entries.first }
 
     /// The entries from the oldest to the newest.
-    package var all: [(key: Key, value: Value)] { entries.map(\.element) }
+    package var all: [(key: Key, value: Value)] { entries.map { $0.element } }
 
     package mutating func updateAll(_ change: (inout Value) -> Void) {
         for (place, entry) in entries {

@@ -76,11 +76,18 @@ package enum RecordKind: String, Sendable, CaseIterable, Hashable {
     case sessionEnding = "session-ending"
     /// An outage of a tenant's provider of which listeners were told. The key is a digest of the client and its token endpoint.
     case outage
+    /// That a tenant's provider refuses the refresh tokens of many users at once; the key is empty. With the key `refusals`, which
+    /// users it has refused lately; with another one, a wave that is over and whose users are still to be told.
+    case wave
+    /// That a user's credentials are held during a wave; the key is the storage key.
+    case held
     /// Up to which versions records of the tenant have ended, so that one that is put back into the database shows. The key is
     /// the number of a page, with two hexadecimal digits.
     case tombstones
     /// The least version that each page of the tenant's tombstones has; the key is empty.
     case tombstoneMark = "tombstone-mark"
+    /// A provider's profile that an operator has put. Under the tenant `.broker`; the key is the profile's name.
+    case provider
 }
 
 /// The identity of a record.

@@ -114,7 +114,7 @@ package final class Vault: Sendable {
     /// Like `list`, without opening the records. A caller that opens them one by one, by `open`, can skip those that do
     /// not open.
     package func listSealed(
-        _ kind: RecordKind, tenant: TenantName, after: RecordID? = nil, limit: Int
+        _ kind: RecordKind, tenant: TenantName?, after: RecordID? = nil, limit: Int
     ) async throws(StoreError) -> [StoredRecord] {
         try await store.list(kind, tenant: tenant, after: after, limit: limit)
     }

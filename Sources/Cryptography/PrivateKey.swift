@@ -27,7 +27,7 @@ package struct PrivateKey: Sendable {
     }
 
     package let publicKey: PublicKey
-    private let handle: KeyHandle
+    let handle: KeyHandle
 
     /// Makes a new key. An RSA key takes from a tenth of a second to several seconds, so it is not for an event loop.
     /// - Throws: `.rsaSize`, `.libraryFailure`.

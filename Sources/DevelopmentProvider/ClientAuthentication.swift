@@ -9,6 +9,8 @@ package enum ClientAuthenticationMethod: String, Sendable {
     case none
     case post = "client_secret_post"
     case basic = "client_secret_basic"
+    /// A JWT that a key of the client signs.
+    case assertion = "private_key_jwt"
 }
 
 /// The client authentication in a request (RFC 6749 §2.3.1).
@@ -23,7 +25,7 @@ struct ClientAuthentication: Sendable {
         let postedID = parameters["client_id"]
         let postedSecret = parameters["client_secret"]
         guard let authorization = fields["Authorization"] else {
-            method = postedSecret == nil ? .none : .post
+            method = parameters["client_assertion"] != nil ? .assertion : postedSecret == nil ? .none : .post
             clientID = postedID
             secret = postedSecret
             isMalformed = false
@@ -70,6 +72,9 @@ struct ClientAuthentication: Sendable {
             throw OAuthError(.invalidClient, "Client not found")
         }
         guard let expected = client.secret else {
+            if client.publicKeys != nil, requiresSecret {
+                throw OAuthError(.invalidClient, "Client assertion is missing")
+            }
             if secret == nil || configuration.profile == .tidal { return client }
             throw OAuthError(.invalidClient, "Client has no secret")
         }

@@ -39,7 +39,7 @@ enum ClientEndpoints {
             throw OAuthError(.unsupportedGrantType, "This grant type is not supported")
         }
         let client = try authenticate(
-            request, parameters: parameters, configuration: configuration,
+            request, parameters: parameters, issuer: &issuer, now: now,
             requiresSecret: configuration.profile == .rfc || grant == .clientCredentials)
         switch grant {
         case .authorizationCode:
@@ -61,8 +61,15 @@ enum ClientEndpoints {
     }
 
     static func authenticate(
-        _ request: Request, parameters: Parameters, configuration: ProviderConfiguration, requiresSecret: Bool
+        _ request: Request, parameters: Parameters, issuer: inout TokenIssuer, now: Int64, requiresSecret: Bool
     ) throws(OAuthError) -> ProviderClient {
+        let configuration = issuer.configuration
+        if configuration.profile == .rfc, parameters["client_assertion"] != nil {
+            guard parameters["client_secret"] == nil, request.fields["Authorization"] == nil else {
+                throw OAuthError(.invalidClient, "Malformed or doubled client credentials")
+            }
+            return try issuer.assertions.client(parameters, in: configuration, now: now)
+        }
         // TIDAL accepts client credentials only in the form, Authgear in the header only if the form has none.
         let isPosted = parameters["client_id"] != nil || parameters["client_secret"] != nil
         let fields =
@@ -102,7 +109,7 @@ enum ClientEndpoints {
         do {
             let parameters = try received.posted(configuration.profile)
             let client = try authenticate(
-                request, parameters: parameters, configuration: configuration,
+                request, parameters: parameters, issuer: &issuer, now: now,
                 requiresSecret: configuration.profile == .rfc)
             let scope = try TokenIssuer.scope(parameters.scope(), of: client)
             let grant = issuer.authorizeDevice(client: client, scope: scope, now: now)
@@ -148,7 +155,7 @@ enum ClientEndpoints {
         do {
             let parameters = try received.posted(issuer.configuration.profile)
             let client = try authenticate(
-                request, parameters: parameters, configuration: issuer.configuration, requiresSecret: true)
+                request, parameters: parameters, issuer: &issuer, now: now, requiresSecret: true)
             try issuer.revoke(token: parameters.required("token"), client: client, now: now)
             return EndpointResult(Response(.ok, fields: ["Cache-Control": "no-store"]))
         } catch {

@@ -8,7 +8,8 @@ enum MetadataEndpoint {
     static func respond(_ issuer: borrowing TokenIssuer) -> EndpointResult {
         let configuration = issuer.configuration
         let base = configuration.baseURL.description
-        let methods = ["client_secret_basic", "client_secret_post", "none"]
+        let hasKeys = configuration.clients.contains { $0.publicKeys != nil }
+        let methods = ["client_secret_basic", "client_secret_post", "none"] + (hasKeys ? ["private_key_jwt"] : [])
         return EndpointResult(
             .json(.ok) { writer in
                 writer.member("issuer", base)

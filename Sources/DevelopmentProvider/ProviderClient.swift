@@ -7,6 +7,9 @@ package struct ProviderClient: Sendable, Equatable {
     package var secret: String?
     /// Secrets that are accepted in addition to `secret`, as providers do for a while after a change of the secret.
     package var formerSecrets: [String] = []
+    /// The JSON text of a JWK set: the keys that sign the JWTs by which the client authenticates at the `rfc` profile. Nil for a
+    /// client that shows no JWTs.
+    package var publicKeys: String?
     /// The tidal profile returns it as `clientName`, and the login page shows it.
     package var name: String
     /// The scopes that the client may request, and that it gets when it requests none; nil allows any scopes.

@@ -36,7 +36,7 @@ enum PushedAuthorizationEndpoint {
         do throws(OAuthError) {
             let posted = try received.posted(configuration.profile)
             let client = try ClientEndpoints.authenticate(
-                request, parameters: posted, configuration: configuration, requiresSecret: true)
+                request, parameters: posted, issuer: &issuer, now: now, requiresSecret: true)
             guard posted[reference] == nil else {
                 throw OAuthError(.invalidRequest, "A pushed request must not name another one")
             }

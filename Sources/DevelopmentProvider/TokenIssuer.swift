@@ -11,6 +11,8 @@ struct TokenIssuer: Sendable {
     var minter: TokenMinter
     var accounts: AccountDirectory
     var apps: AppDirectory
+    /// How clients authenticate by JWTs.
+    var assertions = ClientAssertions()
     private(set) var events = Events()
     var codes = BoundedTable<String, AuthorizationCode>(capacity: 20_000)
     /// By the digests of their addresses.
@@ -264,7 +266,7 @@ struct TokenIssuer: Sendable {
     mutating func grantClientCredentials(
         client: ProviderClient, scope: [String]?, now: Int64
     ) throws(OAuthError) -> Grant {
-        guard client.secret != nil else {
+        guard client.secret != nil || client.publicKeys != nil else {
             throw OAuthError(.unauthorizedClient, "A client without a secret has no credentials of its own")
         }
         let scope = try Self.scope(scope, of: client)

@@ -10,6 +10,8 @@ package struct ClientRequest: Sendable, CustomStringConvertible, CustomDebugStri
     /// The server's verified chain must contain at least one of these keys. Nil checks the chain alone. Pins cannot be
     /// used with `http://`.
     package var pins: PinSet?
+    /// What the client shows to the server, which must be an `https://` one; nil for nothing.
+    package var certificate: ClientCertificate?
     /// The longest time that the exchange may take, including waiting for a connection and opening one. Nil and longer
     /// values mean the client's `exchangeTimeout`.
     package var timeLimit: Duration?
@@ -21,6 +23,10 @@ package struct ClientRequest: Sendable, CustomStringConvertible, CustomDebugStri
     /// Whether the request must not go on a connection that was kept: the server may have dropped that one unnoticed, and what
     /// was sent on it cannot be told from what the server has acted on. For requests that must not be repeated. Default false.
     package var needsNewConnection = false
+
+    /// The proxy by which the request leaves, in place of the client's: whatever the server, without an exception. Where its host is
+    /// not of the public internet, `TargetPolicy` must allow that. Nil for the client's, which is the default.
+    package var proxy: OutboundProxy?
 
     package init(
         method: Method, url: URLTarget, fields: Fields = Fields(), body: [UInt8] = [], pins: PinSet? = nil,

@@ -13,7 +13,7 @@ extension ConnectionPool {
         let connection = try await connect(to: key, until: deadline)
         guard key.origin.scheme == .https else { return connection }
         guard await trustSystemRoots(),
-            let tls = context.makeSession(for: PeerIdentity(host: key.origin.host), resuming: session)
+            let tls = context(for: key.certificate)?.makeSession(for: PeerIdentity(host: key.origin.host), resuming: session)
         else { throw .tlsFailed }
         do throws(ClientConnection.Fault) {
             try await connection.begin(
@@ -35,7 +35,7 @@ extension ConnectionPool {
     ) async throws(TransportError) -> ClientConnection {
         let origin = key.origin
         let targets = key.avoidsListedNetworks ? configuration.targets.withoutNetworks : configuration.targets
-        guard let proxy = configuration.proxy, proxy.serves(origin) else {
+        guard let proxy = key.proxy ?? configuration.proxy.flatMap({ $0.serves(origin) ? $0 : nil }) else {
             let addresses = try await allowedAddresses(of: origin, by: targets, until: deadline)
             return ClientConnection(descriptor: try await connect(to: addresses, until: deadline), loop: loop)
         }
@@ -44,8 +44,17 @@ extension ConnectionPool {
         {
             throw .forbiddenAddress
         }
-        // The operator has named the proxy, so it may be anywhere.
-        let addresses = try await addresses(of: proxy.host, port: proxy.port, until: deadline)
+        var addresses = try await addresses(of: proxy.host, port: proxy.port, until: deadline)
+        // The operator of the machine has named the client's proxy, so it may be anywhere. That of a request may not.
+        if key.proxy != nil {
+            // To the proxy, such a name is its own machine's.
+            if LocalNames.include(origin.host) {
+                _ = try await allowedAddresses(of: origin, by: targets, until: deadline)
+            }
+            let found = addresses
+            addresses = found.filter(configuration.targets.allows)
+            if addresses.isEmpty { throw found.isEmpty ? .nameNotFound : .forbiddenAddress }
+        }
         let connection = ClientConnection(
             descriptor: try await connect(to: Array(addresses.prefix(Self.maximumAddresses)), until: deadline),
             loop: loop)

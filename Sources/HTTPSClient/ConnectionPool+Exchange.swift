@@ -11,10 +11,12 @@ extension ConnectionPool {
             guard configuration.targets.allowsHTTP else { throw .insecureTarget }
             // Pins cannot be checked without TLS, and ignoring them would hide that.
             guard request.pins == nil else { throw .untrusted(.pin) }
+            guard request.certificate == nil else { throw .insecureTarget }
         }
         let encoded = try Self.encode(request)
         let key = PoolKey(
-            origin: request.url.origin, pins: request.pins, avoidsListedNetworks: request.avoidsListedNetworks)
+            origin: request.url.origin, pins: request.pins, avoidsListedNetworks: request.avoidsListedNetworks,
+            proxy: request.proxy, certificate: request.certificate)
         return try await withSlot(for: key, until: deadline) { () throws(TransportError) in
             while true {
                 let borrowed = try await borrow(for: key, new: request.needsNewConnection, until: deadline)

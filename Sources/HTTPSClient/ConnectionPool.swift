@@ -3,12 +3,15 @@ internal import HTTPCodec
 internal import Reactor
 internal import Waiting
 
-/// Two requests with the same key may share a connection: they go to the same server, require the same pins, and may go to the
-/// same addresses.
+/// Two requests with the same key may share a connection: they go to the same server, require the same pins, leave by the same
+/// proxy, show the same certificate, and may go to the same addresses.
 struct PoolKey: Hashable, Sendable {
     let origin: URLTarget.Origin
     let pins: PinSet?
     let avoidsListedNetworks: Bool
+    /// The proxy of the request; nil for the client's.
+    var proxy: OutboundProxy?
+    var certificate: ClientCertificate?
 }
 
 /// Lends connections to exchanges and keeps idle connections. Runs on the client's loop.
@@ -52,6 +55,8 @@ actor ConnectionPool {
     private var idleCount = 0
     /// At most one TLS session for each key. Each is used once.
     private var sessions = BoundedTable<PoolKey, ResumableSession>(capacity: 256)
+    /// The contexts of the connections that show a certificate. Those that are forgotten are made again.
+    private var contexts = BoundedTable<ClientCertificate, TLSContext>(capacity: 64)
     /// When the use of a backup pin was last reported for a server.
     private var backupReports = BoundedTable<URLTarget.Origin, MonotonicInstant>(capacity: 256)
     private var running = 0
@@ -175,6 +180,16 @@ actor ConnectionPool {
     private func takeSession(_ key: PoolKey) -> ResumableSession? {
         guard let session = sessions.removeValue(forKey: key), session.verifiedUntil > .now else { return nil }
         return session
+    }
+
+    /// The settings of connections that show the certificate, or none; nil where memory is short, and for a certificate that cannot
+    /// be used.
+    func context(for certificate: ClientCertificate?) -> TLSContext? {
+        guard let certificate else { return context }
+        if let known = contexts[certificate] { return known }
+        guard let made = try? TLSContext(roots: roots, certificate: certificate) else { return nil }
+        contexts.setNewest(made, forKey: certificate)
+        return made
     }
 
     /// Reads the system's roots, once, before the first TLS session. The start does not read them, because that takes

@@ -66,6 +66,8 @@ package struct OutboundProxy: Sendable {
     /// A lower-case DNS name, a dotted quad, or an IPv6 address without brackets.
     package let host: String
     package let port: UInt16
+    /// The address without the user and the password.
+    package let shownAddress: String
     /// The value of `Proxy-Authorization` (RFC 7617); nil where the address names no user.
     let authorization: SecretBytes?
     private let exceptions: [Exception]
@@ -98,6 +100,7 @@ package struct OutboundProxy: Sendable {
             throw .address
         }
         (host, port, self.authorization) = (url.host, url.port, authorization)
+        shownAddress = scheme.text + url.origin.authorityWithPort
         var found: [Exception] = []
         for (index, entry) in WireText(exceptions).split(at: ",").map(\.trimmed).enumerated() where !entry.isEmpty {
             guard let exception = Exception(entry) else { throw .exception(index: index) }
@@ -122,5 +125,17 @@ package struct OutboundProxy: Sendable {
             request += Array("Proxy-Authorization: ".utf8) + authorization.revealedBytes + Array("\r\n".utf8)
         }
         return request + Array("\r\n".utf8)
+    }
+}
+
+/// Two proxies are one where a request gets to the same address with the same password. The exceptions are not compared.
+extension OutboundProxy: Hashable {
+    package static func == (left: OutboundProxy, right: OutboundProxy) -> Bool {
+        left.host == right.host && left.port == right.port && left.authorization == right.authorization
+    }
+
+    package func hash(into hasher: inout Hasher) {
+        hasher.combine(host)
+        hasher.combine(port)
     }
 }

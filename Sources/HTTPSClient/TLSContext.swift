@@ -14,7 +14,11 @@ internal import TLS
         unsafe SSL_CTX_free(SSL_CTX_new(TLS_client_method()))
     }
 
-    init(roots: TrustedRoots) throws(HTTPSClientConfigurationError) {
+    /// - Parameters:
+    ///   - roots: those of the servers; nil for a context that is not used.
+    ///   - certificate: what the connections show to servers; nil for nothing.
+    /// - Throws: `.tlsUnavailable`, also for a certificate that cannot be used.
+    init(roots: TrustedRoots?, certificate: ClientCertificate? = nil) throws(HTTPSClientConfigurationError) {
         guard let context = unsafe TLSSettings.makeContext(TLS_client_method()) else { throw .tlsUnavailable }
         unsafe self.context = unsafe context
         let isSet = withCleanErrorQueue {
@@ -24,7 +28,8 @@ internal import TLS
                 context, Self.applicationProtocol, CUnsignedInt(Self.applicationProtocol.count)) == 0
         }
         if !isSet { throw .tlsUnavailable }
-        unsafe roots.use(in: context)
+        if let certificate, unsafe !certificate.use(in: context) { throw .tlsUnavailable }
+        if let roots { unsafe roots.use(in: context) }
     }
 
     deinit {

@@ -153,6 +153,8 @@ final class Connection {
     var lingeringBytes = 0
 
     var stream: Stream?
+    /// The content that the handler reads while it comes; nil for other requests.
+    var upload: Upload?
     /// The task of a suspended handler or of its stream.
     var task: Task<Void, Never>?
     /// `FieldSection.position` of the last head's fields: the next head's are looked for there first.
@@ -266,7 +268,8 @@ final class Connection {
                 wait == .firstRequest ? .firstRequest : .nextRequest
             }
         case .lingering: .linger
-        case .admitting, .answering, .streaming, .closing, .closed: .nothing
+        case .answering, .streaming: upload?.isWaiting == true ? .body : .nothing
+        case .admitting, .closing, .closed: .nothing
         }
     }
 
@@ -323,7 +326,7 @@ final class Connection {
             outputStart = 0
             writeMark = 0
             writeDeadline = .distantFuture
-        } else if outputStart >= 65_536 {
+        } else if outputStart >= max(65_536, unsentBytes) {
             // A connection whose output never becomes empty must not keep what it has sent.
             output.removeFirst(outputStart)
             outputStart = 0
@@ -337,6 +340,19 @@ final class Connection {
         writeMark = unsentBytes
         stallBegan = now()
         writeDeadline = stallBegan.advanced(by: timeout)
+    }
+
+    /// The client need not read for that long from now on.
+    func toleratesStall(_ timeout: Duration, at now: @autoclosure () -> MonotonicInstant) {
+        if writeDeadline != .distantFuture { writeDeadline = now().advanced(by: timeout) }
+    }
+
+    /// Ends the upload. Returns whether a part of the content was not read.
+    func endUpload() -> Bool {
+        guard let ended = upload else { return false }
+        upload = nil
+        ended.wake()
+        return !ended.isComplete
     }
 
     /// Closes the descriptor, at once.

@@ -52,6 +52,7 @@ extension ConnectionServer {
         connection.dropInput()
         exchanges.account(connection)
         connection.exchange = nil
+        _ = connection.endUpload()
         connection.phase = .closing
         connection.mustLinger = true
         connection.endWait()

@@ -195,7 +195,10 @@ final class ConnectionServer {
             case .lingering:
                 linger(connection)
                 break serving
-            case .admitting, .answering, .streaming, .closed:
+            case .answering, .streaming:
+                if connection.mayHaveMore { connection.upload?.wake() }
+                break serving
+            case .admitting, .closed:
                 break serving
             }
         }
@@ -437,6 +440,7 @@ final class ConnectionServer {
         sender.forget(connection)
         connection.stream?.wakeWriters()
         connection.stream = nil
+        _ = connection.endUpload()
         connections.remove(connection)
         if connection.isRefused { refusedConnections -= 1 } else { connectionCount.remove(connection.source) }
         let task = connection.task

@@ -62,6 +62,11 @@ final class DeadlineSweep {
     private func readDeadlinePassed(_ connection: Connection, _ now: MonotonicInstant) {
         let wait = connection.wait
         if wait == .linger || wait == .nothing { return server.close(connection) }
+        if let upload = connection.upload {
+            // What has arrived without a report from epoll is read first.
+            connection.mayHaveInput = true
+            return upload.expire()
+        }
         server.serveUnreportedInput(connection)
         guard connection.phase == .receiving, connection.wait == wait, connection.readDeadline <= now,
             !connection.isQueued

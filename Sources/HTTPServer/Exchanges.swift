@@ -61,16 +61,21 @@ final class Exchanges {
             if response.abortsConnection { return server.close(connection) }
             _ = sender.enqueue(response, to: connection, exchange, persistence: .close)
             finish(exchange, on: connection, closes: true, mustLinger: true)
-        case .admitted(let contentBytes, let isOpen, let found):
+        case .admitted(let contentBytes, let isStreamed, let isOpen, let found):
             var request = request
             request.admission = found
+            let admitted = AdmittedRequest(request: request, number: exchange.number)
             connection.phase = .receiving
             connection.needsMore = false
             do throws(RequestFault) {
                 let content = try PartialContent(
-                    of: head, admitted: AdmittedRequest(request: request, number: exchange.number),
-                    limit: contentBytes ?? configuration.limits.bodyBytes,
+                    of: head, admitted: admitted,
+                    limit: isStreamed ? .max : contentBytes ?? configuration.limits.bodyBytes,
                     overheadLimit: configuration.limits.chunkOverheadBytes, isOpen: isOpen, at: server.loop.now)
+                if isStreamed {
+                    begin(content, admitted, connection)
+                    return server.serve(connection)
+                }
                 connection.begin(content, hasMore: connection.unreadBytes > 0)
             } catch {
                 server.fail(connection, error.status, error.detail, path: head.path)
@@ -78,6 +83,14 @@ final class Exchanges {
             askForContent(connection)
             server.serve(connection)
         }
+    }
+
+    /// Starts a request whose handler reads its content while it comes.
+    private func begin(_ content: PartialContent, _ admitted: AdmittedRequest, _ connection: Connection) {
+        connection.upload = Upload(serial: server.connections.nextSerial(), content)
+        if content.head.expectsContinue, connection.unreadBytes == 0 { connection.owesContinue = true }
+        askForContent(connection)
+        start(content.head, [], admitted, connection)
     }
 
     /// Asks a client for its content, if the client waits for that (`Expect: 100-continue`).
@@ -148,6 +161,9 @@ final class Exchanges {
         var request = admitted?.request ?? beginExchange(head, connection)
         if let admitted { connection.exchange = Connection.Exchange(head, number: admitted.number) }
         request.body = body
+        if let upload = connection.upload {
+            request.content = worker?.content(of: connection.id, upload: upload.serial)
+        }
         request.arrival = server.loop.arrivalBeforeStandstill(quietSince: connection.quietSince) ?? server.loop.now
         connection.isQuick = false
         connection.endWait()
@@ -217,6 +233,7 @@ final class Exchanges {
         }
         let closes =
             !exchange.keepsAlive || response.closesConnection || server.isDraining || isStreamed && framing == .close
+            || !isStreamed && connection.endUpload()
         let isWritten = sender.enqueue(
             response, framing, to: connection, exchange,
             persistence: server.persistence(isHTTP10: exchange.isHTTP10, closes: closes))
@@ -247,7 +264,8 @@ final class Exchanges {
 
     /// The answer is queued in full: continues with the connection, or ends it behind the answer.
     func finish(_ exchange: Connection.Exchange, on connection: Connection, closes: Bool, mustLinger: Bool) {
-        if closes {
+        // What is left of a content that was not read is no request.
+        if connection.endUpload() || closes {
             // A client that asked for the close sends nothing more. Another client may have sent its next request.
             server.endBehindAnswer(connection, mustLinger: mustLinger || exchange.keepsAlive)
         } else {

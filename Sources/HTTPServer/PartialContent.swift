@@ -57,6 +57,12 @@ final class PartialContent {
         return (false, input.count)
     }
 
+    /// Removes what has arrived, for a reader of the content that does not wait for its end.
+    func take() -> [UInt8] {
+        defer { bytes = [] }
+        return bytes
+    }
+
     private func keep(_ input: Span<UInt8>, _ range: Range<Int>) {
         if admitted != nil { bytes.append(copying: input.extracting(range)) }
     }

@@ -24,6 +24,8 @@ package struct Request: Sendable {
     /// When the request came. Where the process stood still before it was read, this is when that began, since the request may
     /// have waited ever since. Nil for a request that did not arrive over a connection.
     package var arrival: MonotonicInstant?
+    /// The content, where `RequestHandler.admit` has said that it is read while it comes; nil where `body` has all of it.
+    package var content: RequestContent?
     /// The value that `RequestHandler.admit` returned as `found`; nil for a request without content.
     package var admission: (any Sendable)?
 

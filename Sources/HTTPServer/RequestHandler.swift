@@ -7,10 +7,13 @@ package enum Admission: Sendable {
     /// - Parameters:
     ///   - contentBytes: the most bytes of content; longer content is answered 413. Nil for `RequestLimits.bodyBytes`,
     ///     which it cannot exceed.
+    ///   - isStreamed: whether `Request.content` reads the content while it comes, in place of `Request.body`. There is no limit
+    ///     of its length then; `RequestHandler.respond` begins at once.
     ///   - isOpen: whether the caller is not known. Such a request is refused first when its connection or its bytes are
     ///     needed for others.
     ///   - found: passed on as `Request.admission`, so that `respond` need not look it up again.
-    case admitted(contentBytes: Int? = nil, isOpen: Bool = false, found: (any Sendable)? = nil)
+    case admitted(
+        contentBytes: Int? = nil, isStreamed: Bool = false, isOpen: Bool = false, found: (any Sendable)? = nil)
     /// The request is answered with this response. The connection ends behind the answer, and the content is dropped.
     case refused(Response)
 }

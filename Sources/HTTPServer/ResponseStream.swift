@@ -7,11 +7,18 @@ package struct StreamEnded: Error, Equatable, Sendable {
 /// tasks stay whole, and are sent in the order in which they reach the connection.
 package struct ResponseStream: Sendable {
     private let send: @Sendable ([UInt8]) async throws(StreamEnded) -> Void
+    private let reset: @Sendable () async -> Void
 
-    /// - Parameter send: sends a piece that is not empty. The server's own sends to a connection; another closure can run
-    ///   a stream without a server.
-    package init(_ send: @escaping @Sendable ([UInt8]) async throws(StreamEnded) -> Void) {
+    /// - Parameters:
+    ///   - send: sends a piece that is not empty. The server's own sends to a connection; another closure can run
+    ///     a stream without a server.
+    ///   - reset: resets the connection.
+    package init(
+        _ send: @escaping @Sendable ([UInt8]) async throws(StreamEnded) -> Void,
+        reset: @escaping @Sendable () async -> Void = {}
+    ) {
         self.send = send
+        self.reset = reset
     }
 
     /// Sends `bytes` as one piece. Does nothing when `bytes` is empty.
@@ -24,4 +31,8 @@ package struct ResponseStream: Sendable {
         if bytes.isEmpty { return }
         try await send(bytes)
     }
+
+    /// Resets the connection, because the content cannot be completed: the client sees that it was cut off. The stream has ended
+    /// then, and its function returns.
+    package func abort() async { await reset() }
 }

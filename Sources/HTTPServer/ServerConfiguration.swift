@@ -45,6 +45,10 @@ package struct ServerConfiguration: Sendable {
     /// waits. Default 64 KiB. One answer, or one write to a stream, may exceed it. No request is read from a connection
     /// whose socket is full, either.
     package var unsentBytes: Int
+    /// From this many unsent bytes of a streamed answer on, its writer waits while the request's content is still coming. More
+    /// than `unsentBytes`, because many clients read nothing before they have sent everything: if the writer waited, nothing
+    /// would be read from such a client either, and both would wait. Default 16 MiB. `answerBytes` bounds the sum.
+    package var unreadAnswerBytes = 16 << 20
     /// How many bytes of content the requests of one loop may hold together, each until its answer is complete. Default
     /// 64 MiB. Beyond it, requests are answered 503: first the oldest ones whose content comes without a known caller,
     /// then the request that needs the room.

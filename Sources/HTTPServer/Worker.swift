@@ -13,7 +13,7 @@ actor Worker {
     nonisolated var unownedExecutor: UnownedSerialExecutor { unsafe loop.asUnownedSerialExecutor() }
 
     private let handler: any RequestHandler
-    private let server: ConnectionServer
+    let server: ConnectionServer
     private let acceptor: Acceptor
     private let unsentBytes: Int
     /// Not a `WaitList`: only the loop's thread touches it, and a wait cannot be cancelled.
@@ -72,9 +72,10 @@ actor Worker {
     private func stream(
         _ makeContent: @Sendable (ResponseStream) async -> Void, _ serial: UInt64, on id: ConnectionID
     ) async {
-        let handle = ResponseStream { bytes throws(StreamEnded) in
-            try await self.write(bytes, to: id, stream: serial)
-        }
+        let handle = ResponseStream(
+            { bytes throws(StreamEnded) in
+                try await self.write(bytes, to: id, stream: serial)
+            }, reset: { await self.abortStream(serial, of: id) })
         await makeContent(handle)
         endStream(serial, of: id)
     }
@@ -105,9 +106,15 @@ actor Worker {
         return (connection, stream)
     }
 
+    /// From how many unsent bytes on a stream's writer waits.
+    private func unsentLimit(_ connection: Connection) -> Int {
+        guard let upload = connection.upload, !upload.isComplete else { return unsentBytes }
+        return max(unsentBytes, server.configuration.unreadAnswerBytes)
+    }
+
     /// The stream, if fewer bytes than the limit are unsent. Most writes find it so and do not suspend.
     private func streamWithRoom(_ id: ConnectionID, _ serial: UInt64) -> (Connection, Connection.Stream)? {
-        guard let found = stream(id, serial), found.0.unsentBytes < unsentBytes else { return nil }
+        guard let found = stream(id, serial), found.0.unsentBytes < unsentLimit(found.0) else { return nil }
         return found
     }
 
@@ -117,9 +124,9 @@ actor Worker {
     ) async throws(StreamEnded) -> (Connection, Connection.Stream) {
         while true {
             guard let (connection, stream) = stream(id, serial) else { throw StreamEnded() }
-            if connection.unsentBytes < unsentBytes { return (connection, stream) }
+            if connection.unsentBytes < unsentLimit(connection) { return (connection, stream) }
             server.sender.flush(connection)
-            if connection.stream == nil || connection.unsentBytes < unsentBytes { continue }
+            if connection.stream == nil || connection.unsentBytes < unsentLimit(connection) { continue }
             await withTaskCancellationHandler {
                 // The closure captures this actor so that it runs on the loop's thread, and nothing happens between the
                 // check above and the wait.
@@ -140,6 +147,10 @@ actor Worker {
     private func wakeWriters(of id: ConnectionID, _ serial: UInt64) {
         guard let stream = server.connections[id]?.stream, stream.serial == serial else { return }
         stream.wakeWriters()
+    }
+
+    private func abortStream(_ serial: UInt64, of id: ConnectionID) {
+        if let connection = server.connections[id], connection.stream?.serial == serial { server.abort(connection) }
     }
 
     private func endStream(_ serial: UInt64, of id: ConnectionID) {

@@ -15,6 +15,9 @@ package struct AddressTemplate: Sendable, Equatable {
         case authService = "auth_service_base_uri"
     }
 
+    /// The name that stands for the client's identifier, in percent encoding.
+    package static let clientID: WireText = "client_id"
+
     /// The longest value of a parameter, in bytes: that of a host name.
     package static let longestValue = 253
 
@@ -39,21 +42,33 @@ package struct AddressTemplate: Sendable, Equatable {
         parts.compactMap { part in if case .parameter(let name) = part { name } else { nil } }
     }
 
+    /// The text that it was read from.
+    package var text: String {
+        parts.map { part in
+            switch part {
+            case .text(let text): text
+            case .parameter(let name): "{\(name.text)}"
+            }
+        }.joined()
+    }
+
     /// The base that the address is below; nil where it is below none.
     package var base: Base? {
         if case .parameter(let name)? = parts.first { Base(name) } else { nil }
     }
 
     /// The address. Between a base and what follows there is exactly one slash.
-    /// - Parameter value: the value of a parameter.
+    /// - Parameters:
+    ///   - joiningSlashes: false for a text that is no address.
+    ///   - value: the value of a parameter.
     /// - Returns: nil where a parameter has no value.
-    package func filled(_ value: (WireText) -> String?) -> String? {
+    package func filled(joiningSlashes: Bool = true, _ value: (WireText) -> String?) -> String? {
         var address = ""
         for (index, part) in parts.enumerated() {
             switch part {
             case .text(let text):
                 let isSecondSlash =
-                    index > 0 && address.utf8.last == UInt8(ascii: "/") && text.utf8.first == UInt8(ascii: "/")
+                    joiningSlashes && index > 0 && address.utf8.last == UInt8(ascii: "/") && text.utf8.first == UInt8(ascii: "/")
                 address += isSecondSlash ? String(text.dropFirst()) : text
             case .parameter(let name):
                 guard let value = value(name) else { return nil }

@@ -131,7 +131,7 @@ package final class AnswerShape: Sendable {
 
     private static let readable: Set<WireText> = [
         "access_token", "refresh_token", "expires_in", "expires_at", "scope", "token_type", "user_id", "id_token",
-        "error",
+        "error", "refresh_token_expires_in", "authorization_expires_in", "earliest_refresh_at",
     ]
 
     private static func pointer(_ reader: inout ObjectReader, _ name: WireText) -> JSONPointer? {
@@ -151,17 +151,26 @@ package final class AnswerShape: Sendable {
 
     // MARK: Reading
 
-    /// The members of an answer by the names of RFC 6749; nil for an answer that is no object and no form.
+    /// What an answer says: its members by the names of RFC 6749, and the facts beside the token that callers get as `extra`. What
+    /// is no text, number or truth value is no such fact.
+    typealias Content = (members: [WireText: JSONValue], extra: [WireText: JSONValue])
+
+    /// Nil for an answer that is no object and no form.
     /// - Parameters:
     ///   - isForm: whether the answer says that it is a form.
     ///   - use: which of two tokens is wanted.
-    func members(of body: [UInt8], isForm: Bool, for use: TokenUse) -> [WireText: JSONValue]? {
+    ///   - isRefresh: whether it answers a refresh, so that it may have the wanted token alone.
+    func content(of body: [UInt8], isForm: Bool, for use: TokenUse, isRefresh: Bool) -> Content? {
         guard let json = read(body, isForm: isForm), case .object(var members) = json else { return nil }
-        let fields = use == .user && !userFields.isEmpty ? userFields : fields
+        let isOfUser =
+            use == .user && !userFields.isEmpty
+            && (!isRefresh || userFields["access_token"]?.contains { $0.value(in: json) != nil } == true)
+        let fields = isOfUser ? userFields : fields
         for (name, pointers) in fields {
             members[name] = pointers.lazy.compactMap { $0.value(in: json) }.first
         }
-        return members
+        if tokenFields.isEmpty { return (members, [:]) }
+        return (members, Extra.bounded(tokenFields.compactMap { name, at in at.value(in: json).map { (name, $0) } }))
     }
 
     private func read(_ body: [UInt8], isForm: Bool) -> JSONValue? {
@@ -180,12 +189,6 @@ package final class AnswerShape: Sendable {
     /// Whether a token of that type may be sent as a bearer token.
     func isUsable(tokenType type: WireText) -> Bool {
         type.equalsIgnoringCase("bearer") || tokenTypes.contains { type.equalsIgnoringCase($0) }
-    }
-
-    /// The facts beside the token that callers get as `extra`. What is no text, number or truth value is left out.
-    func extra(in body: [UInt8], isForm: Bool) -> [WireText: JSONValue] {
-        guard !tokenFields.isEmpty, let json = read(body, isForm: isForm) else { return [:] }
-        return Extra.bounded(tokenFields.compactMap { name, pointer in pointer.value(in: json).map { (name, $0) } })
     }
 
     /// What an answer without a grant means by this profile; nil where no rule fits.

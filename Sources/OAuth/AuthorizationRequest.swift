@@ -30,18 +30,6 @@ package struct AuthorizationRequest: Sendable {
         self.keyThumbprint = keyThumbprint
     }
 
-    /// Names that a custom parameter must not have. If a name occurred twice, the server and the broker could read
-    /// different values. The names that the broker never sends are reserved because they could extend what is requested
-    /// (`claims`, OpenID Connect Core §5.5; `authorization_details`, RFC 9396) or bind the code to a key that the
-    /// broker does not have (`dpop_jkt`, RFC 9449 §10).
-    package static let reservedNames: Set<WireText> = [
-        "response_type", "redirect_uri", "client_id", "scope", "code_challenge_method", "code_challenge", "state",
-        "client_unique_key", "lang", "language", "ui_locales", "email", "login_hint", "response_mode", "request",
-        "request_uri", "nonce", "client_secret", "resource", "code_verifier", "authorization_details", "claims",
-        "registration",
-        "dpop_jkt",
-    ]
-
     /// The longest sum of the names and values of all custom parameters, in bytes.
     package static let customParametersLimit = 4096
 
@@ -70,13 +58,14 @@ package struct AuthorizationRequest: Sendable {
             .init("client_id", client.clientID),
         ]
         let shape = server.shape
+        let scopes = server.asked?.scopes ?? client.scopes
         // RFC 6749 §3.3: a scope has at least one name, so an empty scope must not be sent.
-        if !client.scopes.isEmpty { parameters.append(.init("scope", shape.scope(client.scopes))) }
+        if !scopes.isEmpty { parameters.append(.init("scope", shape.scope(scopes))) }
         if let name = shape.userScopeParameter, !shape.userScopes.isEmpty {
             parameters.append(.init(name, WireText(shape.scope(shape.userScopes))))
         }
-        if shape.pkce != .forbidden {
-            parameters.append(.init("code_challenge_method", "S256"))
+        if server.usesPKCE {
+            parameters.append(.init("code_challenge_method", PKCE.method))
             parameters.append(.init("code_challenge", codeChallenge))
         }
         parameters.append(.init("state", state))
@@ -87,7 +76,10 @@ package struct AuthorizationRequest: Sendable {
         }
         if let language, let name = server.preset.languageParameter { parameters.append(.init(name, language)) }
         if let email, let name = server.preset.emailParameter { parameters.append(.init(name, email)) }
-        parameters += shape.authorizeParameters.filter { customParameters[$0.name] == nil }
+        if let asked = server.asked { parameters += asked.pairs }
+        parameters += shape.authorizeParameters.filter {
+            customParameters[$0.name] == nil && server.asked?.hasParameter($0.name) != true
+        }
         for (name, value) in customParameters.sorted(by: { $0.key < $1.key }) {
             parameters.append(.init(name, value))
         }

@@ -1,3 +1,5 @@
+package import Cryptography
+
 /// A provider as one tenant uses it: its endpoints, and how requests to it are formed.
 package struct AuthorizationServer: Sendable, Equatable {
     package var preset: ProviderPreset
@@ -35,6 +37,8 @@ package struct AuthorizationServer: Sendable, Equatable {
     package var repeatsClientID: Bool
     /// Empty when the tenant does not pin certificates.
     package var pinnedCertificates: [String]
+    /// The address of the proxy by which requests leave, with its password; nil for the broker's own way.
+    package var outboundProxy: SecretBytes?
     /// The responses to a refresh that end the session: those of the preset and those of the tenant.
     package var sessionEndingAnswers: [RefusalPattern]
     /// The lifetime of a token whose response has no lifetime and which is not a JWT; nil where it is not known.
@@ -45,8 +49,16 @@ package struct AuthorizationServer: Sendable, Equatable {
     package var schedule = BackoffSchedule.standard
     /// What requests have beside what the RFCs say: the preset's, with what the tenant says.
     package var shape: RequestShape
+    /// Whether logins have PKCE. False where the shape forbids it, and where it is allowed and the metadata's list of methods lacks
+    /// S256.
+    package var usesPKCE: Bool
+    /// What grants are asked for beside the client's scopes: what the shape says, what a login says, or what a set was granted with
+    /// that is renewed.
+    package var asked: AskedGrant?
     /// Which of the tokens of an answer with two is used.
     package var tokenUse = AnswerShape.TokenUse.user
+    /// The requests that have forms of the provider's own; nil for none.
+    package var own: OwnRequests?
 
     /// Where the parameters of authorization requests go before the browser does; nil where they go with the browser.
     package var pushedAuthorization: PushedAuthorization?
@@ -85,6 +97,8 @@ package struct AuthorizationServer: Sendable, Equatable {
         self.sessionEndingAnswers = sessionEndingAnswers ?? preset.sessionEndingAnswers
         self.defaultLifetime = defaultLifetime ?? preset.defaultLifetime
         shape = preset.shape
+        usesPKCE = preset.shape.pkce != .forbidden
+        asked = preset.shape.asked
         self.revocationAuthentication = revocationAuthentication ?? clientAuthentication
     }
 }

@@ -4,7 +4,10 @@ package import ExternalText
 /// One client registration: the parameters of the design's `init` without the addresses.
 package struct ClientConfiguration: Sendable, Equatable {
     package let clientID: WireText
+    /// The secret; while two are in use, the one that is tried first. Nil where a file has it.
     package let clientSecret: SecretBytes?
+    /// What the client has beside or instead of that; nil for most clients.
+    package let material: ClientMaterial?
     /// Never empty.
     package let clientUniqueKey: WireText?
     package let scopes: ScopeSet
@@ -12,14 +15,75 @@ package struct ClientConfiguration: Sendable, Equatable {
     package let fingerprint: ClientFingerprint
 
     /// An empty `clientUniqueKey` counts as none; TIDAL's clients also omit an empty key.
-    package init(clientID: WireText, clientSecret: SecretBytes?, clientUniqueKey: WireText?, scopes: ScopeSet) {
+    package init(
+        clientID: WireText, clientSecret: SecretBytes?, clientUniqueKey: WireText?, scopes: ScopeSet,
+        material: ClientMaterial? = nil
+    ) {
         self.clientID = clientID
         self.clientSecret = clientSecret
+        self.material = material
         self.clientUniqueKey = clientUniqueKey.flatMap { $0.isEmpty ? nil : $0 }
         self.scopes = scopes
         fingerprint = ClientFingerprint(
             clientID: clientID, scopes: scopes, clientUniqueKey: self.clientUniqueKey,
-            clientSecretDigest: clientSecret.map { $0.withRevealed { SHA256.digest($0) } })
+            clientSecretDigest: material?.digest(with: clientSecret)
+                ?? clientSecret.map { $0.withRevealed { SHA256.digest($0) } })
+    }
+
+    private init(_ client: ClientConfiguration, secret: SecretBytes?, material: ClientMaterial?) {
+        clientID = client.clientID
+        clientSecret = secret
+        self.material = material
+        clientUniqueKey = client.clientUniqueKey
+        scopes = client.scopes
+        fingerprint = client.fingerprint
+    }
+
+    /// Whether the client can show who it is: it is not a public one (RFC 6749 §2.1).
+    package var isConfidential: Bool { clientSecret != nil || material != nil }
+
+    /// Whether the client has a secret, in its configuration or in a file.
+    package var hasSecret: Bool { clientSecret != nil || material?.secretFile != nil }
+
+    /// The secrets in the configuration: none, 1 or 2.
+    package var secrets: [SecretBytes] {
+        if let secrets = material?.secrets, !secrets.isEmpty { return secrets }
+        return [clientSecret].compactMap(\.self)
+    }
+
+    /// Whether the client has what the method shows.
+    package func fits(_ method: ProviderPreset.ClientAuthentication) -> Bool {
+        switch method {
+        case .none: !isConfidential
+        case .clientSecretBasic, .clientSecretPost, .clientSecretBearer, .clientSecretJWT: hasSecret
+        case .privateKeyJWT: material?.privateKey != nil
+        case .clientAssertionFile: material?.assertionFile != nil
+        case .tlsClientAuth: material?.certificate != nil
+        }
+    }
+
+    /// The method of a client for which nothing names one.
+    /// - Parameter usual: the provider's.
+    package func method(
+        preferring usual: ProviderPreset.ClientAuthentication
+    ) -> ProviderPreset.ClientAuthentication {
+        if material == nil || fits(usual) { return usual }
+        let others: [ProviderPreset.ClientAuthentication] = [.privateKeyJWT, .clientAssertionFile]
+        if let other = others.first(where: fits) { return other }
+        return hasSecret ? .clientSecretBasic : fits(.tlsClientAuth) ? .tlsClientAuth : usual
+    }
+
+    /// The JWT that a request shows; nil but in a client that `showing` has made.
+    var assertion: WireText? { material?.assertion }
+
+    /// The same client for one request, with the secret that the request shows.
+    package func showing(secret: SecretBytes) -> ClientConfiguration {
+        ClientConfiguration(self, secret: secret, material: material)
+    }
+
+    /// The same client for one request, with the JWT that the request shows.
+    package func showing(assertion: WireText) -> ClientConfiguration {
+        ClientConfiguration(self, secret: clientSecret, material: ClientMaterial.asserting(assertion, beside: material))
     }
 }
 

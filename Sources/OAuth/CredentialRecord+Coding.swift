@@ -67,7 +67,7 @@ extension CredentialRecord {
         }
     }
 
-    private static func digest(_ member: JSONValue) -> [UInt8]? {
+    fileprivate static func digest(_ member: JSONValue) -> [UInt8]? {
         let digest = (member.string?.text).flatMap(Base64URL.decode)
         return digest?.count == SHA256.digestCount ? digest : nil
     }
@@ -162,6 +162,7 @@ extension HeldCredentials {
             if proof.accessToken { json.member("verified_access_token", true) }
             if proof.refreshToken { json.member("verified_refresh_token", true) }
             json.memberIfPresent("verified_id_token", proof.idToken?.revealedText)
+            terms?.encode(to: &json)
             if let extra {
                 json.name("extra")
                 extra.encode(to: &json)
@@ -170,6 +171,14 @@ extension HeldCredentials {
                 json.member("dpop_key", proofKey.pem.revealedText)
                 if proofKey.bindsToken { json.member("dpop_token", true) }
                 json.memberIfPresent("dpop_refresh_key", proofKey.refreshPEM?.revealedText)
+            }
+            if let imported {
+                json.member("imported", Base64URL.encode(imported.digest))
+                if let granted = imported.granted { json.member("imported_granted", granted.milliseconds) }
+            }
+            if let asked {
+                json.name("asked")
+                asked.encode(to: &json)
             }
             if let deviceKey {
                 json.member("device_key", deviceKey.pem.revealedText)
@@ -219,11 +228,18 @@ extension HeldCredentials {
             refreshToken: json["verified_refresh_token"]?.bool ?? false,
             idToken: (json["verified_id_token"]?.string?.text).map(SecretBytes.init(utf8:)))
         extra = ExtraFacts(nil, json["extra"]?.object ?? [:])
+        asked = json["asked"].flatMap { AskedGrant($0) }
+        terms = GrantTerms(json: json)
         if let since = json["logged_in_since"]?.integer { loggedInSince = Timestamp(milliseconds: since) }
         proofKey = (json["dpop_key"]?.string?.text).map { pem in
             DPoPKey(
                 pem: SecretBytes(utf8: pem), bindsToken: json["dpop_token"]?.bool ?? false,
                 refreshPEM: (json["dpop_refresh_key"]?.string?.text).map(SecretBytes.init(utf8:)))
+        }
+        if let member = json["imported"] {
+            guard let digest = CredentialRecord.digest(member) else { return nil }
+            imported = ImportedGrant(
+                digest: digest, granted: (json["imported_granted"]?.integer).map(Timestamp.init(milliseconds:)))
         }
         deviceKey = (json["device_key"]?.string?.text).map { pem in
             DeviceKey(pem: SecretBytes(utf8: pem), isBound: json["device_key_is_candidate"]?.bool != true)

@@ -1,3 +1,5 @@
+internal import Cryptography
+
 /// The parameters of `GET /credentials`.
 package struct CredentialsQuery: Sendable, Equatable {
     package enum Policy: String, Sendable, CaseIterable {
@@ -75,6 +77,8 @@ package enum CredentialsDecision: Sendable, Equatable {
     /// they were granted by. They stay stored for the time when these are configured again, so client credentials cannot
     /// be stored in their place.
     case kept
+    /// A refresh is asked for that the provider refuses until then. The caller asks again.
+    case tooEarly(until: Timestamp)
     /// The provider has just granted credentials that are expired already.
     case expiredOnArrival
     /// No credentials: `policy=local…` without stored credentials, no user's credentials at a provider that has no lower
@@ -107,6 +111,8 @@ package struct CredentialsPolicy: Sendable {
         package var minimumLifetime: Duration
         /// Whether a user's token is renewed as late as possible, because a refresh ends the token that callers have.
         package var renewsLate: Bool
+        /// Whether the provider refuses a refresh while the token is valid, except for its last `leadTime`.
+        package var refusesEarlyRefresh = false
         /// The providers whose refresh tokens may be sent to the configured provider.
         package var providers: AcceptedProviders
 
@@ -161,7 +167,8 @@ package struct CredentialsPolicy: Sendable {
             return nextLevelBelowUser(terms, query)
         }
         if query.lowestLevel > held.level { return .levelNotAvailable }
-        if query.policy == .local { return .serve }
+        // A set that was imported without an access token has none before its first refresh.
+        if query.policy == .local { return held.accessToken.isEmpty ? .missing : .serve }
 
         let isAnotherRegistration = held.obtainedWith != terms.client
         let isSatisfied = isSatisfied(query, by: held, renewed: renewed, version: version, terms: terms, now: now)
@@ -193,6 +200,10 @@ package struct CredentialsPolicy: Sendable {
             // If the secret, the scopes or the unique key of the client change, a refresh is still possible, so the user
             // stays logged in.
             if held.refreshToken != nil {
+                if held.awaitsExchange { return .refresh(isEarly: false) }
+                if let earliest = terms.earliestRefresh(of: held), earliest > now {
+                    return query.requestsRenewal(of: version) ? .tooEarly(until: earliest) : .serve
+                }
                 if !isSatisfied { return .refresh(isEarly: false) }
                 if terms.renewsLate { return .serve }
                 return now.advanced(by: terms.leadTime) >= held.expires ? .refresh(isEarly: true) : .serve
@@ -296,6 +307,16 @@ package struct CredentialsPolicy: Sendable {
         case .obtainClientCredentials(isUpgrade: false), .missing: return .kept
         default: return next
         }
+    }
+}
+
+extension CredentialsPolicy.Terms {
+    /// Before this the provider refuses to refresh the set; nil for no such time. Not later than the token's expiry.
+    package func earliestRefresh(of held: HeldCredentials) -> Timestamp? {
+        let told = held.terms?.earliestRefresh
+        guard refusesEarlyRefresh, held.expires != .never else { return told }
+        let last = held.expires.advanced(by: .zero - leadTime)
+        return told.map { max($0, last) } ?? last
     }
 }
 

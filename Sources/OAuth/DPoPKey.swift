@@ -51,6 +51,9 @@ package final class DPoPKey: Sendable, Equatable {
         return DPoPKey(pem: token.pem, bindsToken: token.bindsToken, refreshPEM: refreshPEM)
     }
 
+    /// Whether proofs can be signed: false for what is no private key on P-256.
+    package var isUsable: Bool { (try? signer()) != nil }
+
     /// The SHA-256 thumbprint of the public key (RFC 7638), in base64url, as `dpop_jkt` and `jkt` have it.
     /// - Throws: a reason why the stored key cannot be used.
     package func thumbprint() throws(KeyError) -> String {
@@ -60,14 +63,16 @@ package final class DPoPKey: Sendable, Equatable {
     /// Signs a proof.
     /// - Throws: a reason why the stored key cannot be used.
     package func sign(_ proof: DPoPProof) throws(KeyError) -> WireText {
+        try signer().sign(proof.claims, type: DPoPProof.type, embedsKey: true)
+    }
+
+    private func signer() throws(KeyError) -> TokenSigner {
         let key = PrivateJSONWebKey(try PrivateKey(pem: pem))
-        let signer: TokenSigner
         do throws(JWSError.Misfit) {
-            signer = try TokenSigner(key, algorithm: .es256)
+            return try TokenSigner(key, algorithm: .es256)
         } catch {
             throw .unsupported
         }
-        return try signer.sign(proof.claims, type: DPoPProof.type, embedsKey: true)
     }
 }
 

@@ -8,7 +8,9 @@ package enum DeviceAuthorizationRequest {
         for client: ClientConfiguration, at server: AuthorizationServer
     ) -> (pairs: [FormEncoding.Pair], authorization: String?) {
         var pairs: [FormEncoding.Pair] = []
-        if !client.scopes.isEmpty { pairs.append(.init("scope", server.shape.scope(client.scopes))) }
+        let scopes = server.asked?.scopes ?? client.scopes
+        if !scopes.isEmpty { pairs.append(.init("scope", server.shape.scope(scopes))) }
+        if let asked = server.asked { pairs += asked.pairs }
         let authorization = ClientAuthenticator.authenticate(
             client, by: server.clientAuthentication, at: server, into: &pairs)
         return (server.shape.named(pairs), authorization)

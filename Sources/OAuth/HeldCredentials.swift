@@ -24,10 +24,49 @@ package struct HeldCredentials: Sendable, Equatable {
     package var proof = TokenProof()
     /// The key by which the session lets other apps in; nil for a session that has none.
     package var deviceKey: DeviceKey?
-    /// The key that the tokens are bound to; nil for tokens that need none.
-    package var proofKey: DPoPKey?
+    /// One reference for what few sets have, so that the others pay for one.
+    private var rare: RareFacts?
+
     /// What the provider told beside the token, by the profile's names; nil for nothing.
-    package var extra: ExtraFacts?
+    package var extra: ExtraFacts? {
+        get { rare?.members.extra }
+        set { if rare != nil || newValue != nil { changeRare { $0.extra = newValue } } }
+    }
+
+    /// What is known of the life of the grant beside the token's expiry; nil for nothing.
+    package var terms: GrantTerms? {
+        get { rare?.members.terms }
+        set { if rare != nil || newValue != nil { changeRare { $0.terms = newValue } } }
+    }
+
+    /// What the grant was asked for beside the client's scopes, which each refresh repeats; nil for nothing.
+    package var asked: AskedGrant? {
+        get { rare?.members.asked }
+        set { if rare != nil || newValue != nil { changeRare { $0.asked = newValue } } }
+    }
+
+    /// The grant that an import has brought this set from; nil for a set that no import has brought.
+    package var imported: ImportedGrant? {
+        get { rare?.members.imported }
+        set { if rare != nil || newValue != nil { changeRare { $0.imported = newValue } } }
+    }
+
+    /// The key that the tokens are bound to; nil for tokens that need none.
+    package var proofKey: DPoPKey? {
+        get { rare?.members.proofKey }
+        set { if rare != nil || newValue != nil { changeRare { $0.proofKey = newValue } } }
+    }
+
+    /// Whether the set has one of these.
+    package var hasRareFacts: Bool { rare != nil }
+    /// The memory of the object that has them, in bytes.
+    package static let rareFactsSize = 16 + MemoryLayout<RareFacts.Members>.size
+
+    private mutating func changeRare(_ change: (inout RareFacts.Members) -> Void) {
+        var members = rare?.members ?? RareFacts.Members()
+        change(&members)
+        rare = RareFacts(members)
+    }
 
     /// When the first of this user's logins came, since which there was neither an end nor a login of a user who is not known to
     /// be the same; `unknownLogin` for credentials that an earlier build stored. Identifies the login that sessions, codes and
@@ -75,18 +114,24 @@ package struct HeldCredentials: Sendable, Equatable {
     /// - Parameters:
     ///   - server: the provider that granted them.
     ///   - requested: the scopes that the request named; nil means the client's scopes.
+    ///   - isLogin: whether a user has just logged in, whose token is exchanged where the provider has such an exchange.
     package init(
         granted response: TokenResponse, level: CredentialsLevel, to client: ClientConfiguration,
         by server: AuthorizationServer, requested: ScopeSet? = nil, replacing previous: HeldCredentials? = nil,
-        now: Timestamp
+        isLogin: Bool = false, now: Timestamp
     ) {
         let previous = previous?.level == level ? previous : nil
-        let refreshToken = level == .user ? response.refreshToken ?? previous?.refreshToken : nil
+        let awaitsExchange = isLogin && level == .user && server.own?.exchange != nil
+        // Where the token itself is presented, it takes the place of the refresh token.
+        let presented = awaitsExchange || server.own?.refreshesByAccessToken == true ? response.accessToken : nil
+        let kept = previous?.isRefreshedByAccessToken == true ? nil : previous?.refreshToken
+        let refreshToken = level == .user ? response.refreshToken ?? presented ?? kept : nil
         let lifetime = server.defaultLifetime ?? .assumed(canBeRenewed: level == .client || refreshToken != nil)
         self.init(
             level: level, accessToken: response.accessToken, refreshToken: refreshToken,
             expires: response.expires ?? (response.hasUnreadableLifetime ? lifetime.limited : lifetime).end(from: now),
-            grantedScopes: response.scopes ?? previous?.grantedScopes ?? requested ?? client.scopes,
+            grantedScopes: response.scopes ?? previous?.grantedScopes ?? requested ?? server.asked?.scopes
+                ?? client.scopes,
             userID: level == .user ? response.userID ?? previous?.userID : nil,
             obtainedWith: client.fingerprint, grantedBy: GrantingProvider(server))
         proofKey = response.proofKey
@@ -96,10 +141,36 @@ package struct HeldCredentials: Sendable, Equatable {
             // A refresh need not bring an ID token; the one of the login still tells who the user is.
             proof.idToken = previous?.proof.idToken
             deviceKey = previous?.deviceKey
+            asked = server.asked
             extra = ExtraFacts(previous?.extra, response.extra)
+            imported = previous?.imported
+            terms = GrantTerms(
+                response, from: server.preset, awaitsExchange: awaitsExchange, expires: expires,
+                renewing: previous?.terms, keepsRefreshToken: refreshToken == previous?.refreshToken, now: now)
             if let previous { loggedInSince = previous.loggedInSince }
         }
     }
+}
+
+/// What few sets of credentials have. Immutable.
+private final class RareFacts: Sendable, Equatable {
+    struct Members: Sendable, Equatable {
+        var extra: ExtraFacts?
+        var terms: GrantTerms?
+        var asked: AskedGrant?
+        var imported: ImportedGrant?
+        var proofKey: DPoPKey?
+    }
+
+    let members: Members
+
+    /// Nil for nothing.
+    init?(_ members: Members) {
+        if members == Members() { return nil }
+        self.members = members
+    }
+
+    static func == (left: RareFacts, right: RareFacts) -> Bool { left === right || left.members == right.members }
 }
 
 /// Facts that are kept with credentials. An object, since few have any.

@@ -43,7 +43,8 @@ extension HeldCredentials {
     }
 
     /// These credentials with the refresh token of others, and what belongs to it: from when it may be presented, whether it was
-    /// verified, the device key that the provider has bound to its session, and the key that proves its refreshes.
+    /// verified, what its grant was asked for, the device key that the provider has bound to its session, and the key that proves
+    /// its refreshes.
     package func havingRefreshToken(of other: HeldCredentials) -> HeldCredentials {
         var credentials = self
         credentials.refreshToken = other.refreshToken
@@ -51,6 +52,9 @@ extension HeldCredentials {
         credentials.proof.refreshToken = other.proof.refreshToken
         credentials.deviceKey = other.deviceKey
         credentials.proofKey = .joining(credentials.proofKey, refreshes: other.proofKey)
+        credentials.imported = other.imported
+        credentials.asked = other.asked
+        credentials.terms = GrantTerms(login: terms, keepingRefreshTokenOf: other.terms)
         return credentials
     }
 

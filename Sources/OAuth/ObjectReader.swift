@@ -89,17 +89,21 @@ package struct ObjectReader: ValueReader {
         return integer(name, in: range)
     }
 
+    /// A value that the caller reads itself.
+    package mutating func any(_ name: WireText) -> JSONValue? { take(name) }
+
     /// A member that may not be there beside others.
     package mutating func refuse(_ name: WireText, _ detail: String) {
         known.insert(name)
         if !isAbsent(name) { note(name, detail) }
     }
 
-    /// A nested object that may be there and is not read.
-    package mutating func passOver(_ name: WireText) {
-        guard let value = take(name) else { return }
-        if case .object = value { return }
-        note(name, "must be an object")
+    /// A nested object that may be there and is not read here.
+    @discardableResult
+    package mutating func passOver(_ name: WireText) -> JSONValue? {
+        guard let value = take(name) else { return nil }
+        if case .object = value { return value }
+        return fail(name, "must be an object")
     }
 
     /// A list of texts, each checked by `check`, which returns what is wrong or nil.
@@ -223,6 +227,9 @@ package struct ObjectReader: ValueReader {
     package mutating func note(_ name: WireText, _ detail: String) {
         note(at: path(name), detail)
     }
+
+    /// Adds faults that the caller found, with their places in the whole input.
+    package mutating func add(_ others: FaultList) { faults.add(others) }
 
     /// Adds a fault of a member of a nested object.
     package mutating func note(_ name: WireText, member: WireText, _ detail: String) {

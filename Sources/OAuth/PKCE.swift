@@ -3,6 +3,9 @@ package import ExternalText
 
 /// Proof Key for Code Exchange (RFC 7636), only with the method S256.
 package struct PKCE: Sendable, Equatable {
+    /// `code_challenge_method`.
+    package static let method: WireText = "S256"
+
     /// `code_verifier`: 43 characters, 256 bits from the system's random source (§4.1, §7.1).
     package let codeVerifier: SecretBytes
 
@@ -30,13 +33,11 @@ package enum CodeChallenge {
         case malformed
     }
 
-    private static let method: WireText = "S256"
-
     /// Checks `code_challenge` and `code_challenge_method` of a request.
     /// - Returns: the challenge.
     package static func read(_ challenge: WireText?, method: WireText?) throws(Fault) -> WireText {
         guard let challenge else { throw .missing }
-        guard method == Self.method else { throw .otherMethod }
+        guard method == PKCE.method else { throw .otherMethod }
         guard challenge.count == 43, Base64URL.decode(challenge.text)?.count == SHA256.digestCount else {
             throw .malformed
         }

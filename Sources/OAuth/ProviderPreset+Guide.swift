@@ -1,38 +1,32 @@
 package import ExternalText
 
 extension ProviderPreset {
-    /// What people read of a profile.
+    /// What a profile says of tenants and of the provider's plans. What only people read of it is in its document.
     package struct Guide: Sendable {
-        /// The provider's own page about its OAuth.
-        package let documentation: String
-        /// The page at which a developer registers an app; nil where there is none.
-        package let registration: String?
-        /// The day on which the facts were checked, as 2026-11-29.
-        package let asOf: String
         /// What a tenant must bring: its members, and `endpoints.token` or `parameters.subdomain` for members of members.
         package let required: [WireText]
-        package let notes: [String]
         /// What the provider has announced, the earliest first.
         package let changes: [Change]
 
         init(_ reader: inout ObjectReader) {
-            documentation = reader.requiredString("documentation")?.text ?? ""
-            registration = reader.string("registration")?.text
-            asOf = reader.requiredString("as_of", limit: 10)?.text ?? ""
+            _ = reader.requiredString("documentation")
+            _ = reader.string("registration")
+            _ = reader.requiredString("as_of", limit: 10)
             required =
                 reader.strings("required") { name in
                     Self.isRequirable(name)
                         ? nil
-                        : "must be client_id, client_secret, issuer, scopes, endpoints.authorization, endpoints.token or "
+                        : "must be client_id, client_secret, issuer, resource, scopes, endpoints.authorization, endpoints.token or "
                             + "parameters.NAME"
                 } ?? []
-            notes = reader.strings("notes")?.map(\.text) ?? []
+            _ = reader.strings("notes")
             changes = reader.objects("changes", atMost: 32) { Change(&$0) } ?? []
         }
 
         private static func isRequirable(_ name: WireText) -> Bool {
             switch name {
-            case "client_id", "client_secret", "issuer", "scopes", "endpoints.authorization", "endpoints.token": true
+            case "client_id", "client_secret", "issuer", "resource", "scopes", "endpoints.authorization", "endpoints.token":
+                true
             default: name.starts(with: "parameters.")
             }
         }
@@ -55,15 +49,15 @@ extension ProviderPreset {
     /// A part of addresses that a tenant brings.
     package struct AddressParameter: Sendable {
         package let description: String
-        package let example: String
         /// What holds where a tenant names none; nil where it has to.
         package let usual: String?
 
         static func read(_ reader: inout ObjectReader) -> [WireText: AddressParameter] {
             reader.objectMap("parameters", atMost: 16) { reader in
-                AddressParameter(
-                    description: reader.requiredString("description")?.text ?? "",
-                    example: reader.requiredString("example")?.text ?? "", usual: reader.string("default")?.text)
+                _ = reader.requiredString("example")
+                return AddressParameter(
+                    description: reader.requiredString("description")?.text ?? "", usual: reader.string("default")?.text
+                )
             } ?? [:]
         }
     }
@@ -86,6 +80,8 @@ extension ProviderPreset {
         package let refreshToken: Duration?
         /// Whether a use does not begin that time again.
         package let isFixed: Bool
+        /// How long a refresh token lives that is not used, before which the broker uses it, asked for or not.
+        package let idle: Duration?
         /// From the login until everything ends.
         package let consent: Duration?
 
@@ -95,6 +91,7 @@ extension ProviderPreset {
             refreshTokenScope = reader.string("refresh_token_scope")
             refreshToken = ProviderPreset.seconds(&reader, "refresh_token_lifetime", in: range)
             isFixed = reader.bool("refresh_token_lifetime_is_fixed") ?? false
+            idle = ProviderPreset.seconds(&reader, "idle_expiry", in: range)
             consent = ProviderPreset.seconds(&reader, "consent_lifetime", in: range)
         }
     }

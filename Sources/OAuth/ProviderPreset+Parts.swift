@@ -7,8 +7,14 @@ extension ProviderPreset {
         case form
         /// By POST, with the parameters as the members of a JSON object.
         case json
-        /// By GET, with the parameters as the query.
+        /// With the parameters as the query: by GET, unless the profile says POST.
         case query
+    }
+
+    /// The method of a token request.
+    package enum TokenRequestMethod: String, Sendable, CaseIterable {
+        case get = "GET"
+        case post = "POST"
     }
 
     enum Switch: String, CaseIterable {

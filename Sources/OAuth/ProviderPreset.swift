@@ -6,7 +6,7 @@ internal import Synchronization
 /// How a provider differs from others. The differences are data, so that code need not compare provider names.
 ///
 /// A profile is a JSON document, whose members and defaults `Sources/CResources/profiles/schema.json` describes. Immutable: two
-/// profiles are equal where they are the same object.
+/// profiles are equal where they are the same object, or where operators have put them as the same document.
 package final class ProviderPreset: Sendable {
     /// How a client authenticates at the token endpoint (RFC 7591 §2).
     package enum ClientAuthentication: String, Sendable, CaseIterable {
@@ -14,6 +14,14 @@ package final class ProviderPreset: Sendable {
         case clientSecretPost = "client_secret_post"
         /// The secret is sent as a bearer token.
         case clientSecretBearer = "client_secret_bearer"
+        /// A JWT that the client's private key signs (RFC 7523 §2.2).
+        case privateKeyJWT = "private_key_jwt"
+        /// A JWT that the secret signs, by HS256.
+        case clientSecretJWT = "client_secret_jwt"
+        /// A JWT that the platform writes to a file. For the provider it is `private_key_jwt`.
+        case clientAssertionFile = "client_assertion_file"
+        /// The client's certificate in TLS (RFC 8705 §2).
+        case tlsClientAuth = "tls_client_auth"
         /// A public client, which sends only its identifier, in the form.
         case none
     }
@@ -27,6 +35,9 @@ package final class ProviderPreset: Sendable {
     /// The parts of addresses that a tenant brings, by name.
     package let parameters: [WireText: AddressParameter]
     package let issuer: AddressTemplate?
+    /// Whether the authorization server is found from the tenant's `resource` (RFC 9728), and the client is made there where
+    /// the tenant brings none.
+    package let findsServerByResource: Bool
     package let loginServiceBaseURI: String?
     package let authServiceBaseURI: String?
     /// Nil where the tenant or the provider's metadata must name the endpoint, or where the provider has no such endpoint.
@@ -36,6 +47,8 @@ package final class ProviderPreset: Sendable {
     package let pinnedCertificates: [String]
     /// How a token request is sent.
     package let tokenRequestFormat: TokenRequestFormat
+    /// GET only with the parameters in the query.
+    package let tokenRequestMethod: TokenRequestMethod
     /// What requests have beside what the RFCs say.
     package let shape: RequestShape
     /// How answers are read.
@@ -69,9 +82,6 @@ package final class ProviderPreset: Sendable {
     /// Whether the authorization request, the code exchange, the device poll and the upgrade contain
     /// `client_unique_key`.
     package let sendsClientUniqueKey: Bool
-    /// Whether the code exchange, the refresh and the device poll repeat the scopes. RFC 6749 defines no scope in the
-    /// exchange, and an absent scope in a refresh means the granted scopes.
-    package let repeatsScopes: Bool
     /// Whether a request for client credentials contains the configured scopes.
     package let scopesClientCredentials: Bool
     /// The lifetime of a token whose response has no lifetime and which is not a JWT; nil where it is not known.
@@ -105,6 +115,14 @@ package final class ProviderPreset: Sendable {
     /// Whether the end of a session ends its access token, too. Otherwise callers have that token until its own end, unless
     /// an API has refused it.
     package let endsTokenWithSession: Bool
+    /// The provider's own form of a refresh; nil for that of RFC 6749.
+    package let refresh: RequestTemplate?
+    /// How the token of a login is exchanged for one that lives longer; nil for not at all.
+    package let exchange: RequestTemplate?
+    /// How old a grant must be before it is refreshed; nil where there is no such rule.
+    package let earliestRefreshAfter: Duration?
+    /// Whether the provider refuses a refresh while the access token is valid.
+    package let refusesEarlyRefresh: Bool
     /// What becomes of a refresh token that was used.
     package let rotation: TokenRotation
     /// What becomes of an access token when a refresh has brought another one.
@@ -119,16 +137,21 @@ package final class ProviderPreset: Sendable {
     package let provesKeys: Bool
     /// How an app lets another app of the same device in; nil when the provider has no such grant.
     package let appToApp: AppToAppRules?
-    /// The place of this profile in `inUse`.
+    /// The place of this profile's name in `inUse`; `Int.max` where there was no room.
     package let number: Int
+    /// The document of a profile that an operator has put, as JSON with its members in order; nil for a shipped one.
+    package let document: [UInt8]?
 
     /// Reads a profile, and notes what is wrong with it. The profile is not to be used where the reader has a fault.
-    package init(_ reader: inout ObjectReader) {
+    /// - Parameter document: that of an operator's profile.
+    package init(_ reader: inout ObjectReader, document: [UInt8]? = nil) {
+        self.document = document
         name = reader.requiredString("name", limit: 63)?.text ?? ""
         title = reader.string("title", limit: 100)?.text
         guide = Guide(&reader)
         parameters = AddressParameter.read(&reader)
         issuer = Self.template(&reader, "issuer")
+        findsServerByResource = reader.bool("resource_discovery") ?? false
         let bases = reader.object("base_uris") { reader in
             (login: reader.string("login_service")?.text, auth: reader.string("auth_service")?.text)
         }
@@ -136,6 +159,11 @@ package final class ProviderPreset: Sendable {
         endpoints = reader.object("endpoints") { Endpoints(&$0) } ?? Endpoints()
         pinnedCertificates = Self.texts(&reader, "pinned_certificates")
         tokenRequestFormat = reader.choice("request_format", TokenRequestFormat.self) ?? .form
+        let method = reader.choice("token_method", TokenRequestMethod.self)
+        if method == .get, tokenRequestFormat != .query {
+            reader.note("token_method", "must be POST with this request_format")
+        }
+        tokenRequestMethod = method ?? (tokenRequestFormat == .query ? .get : .post)
         shape = RequestShape(&reader)
         answers = AnswerShape(&reader)
         parameterOrder = reader.strings("parameter_order") ?? []
@@ -151,7 +179,6 @@ package final class ProviderPreset: Sendable {
         languageParameter = reader.string("language_parameter")?.text
         emailParameter = reader.string("email_parameter")?.text
         sendsClientUniqueKey = reader.bool("client_unique_key") ?? false
-        repeatsScopes = reader.bool("repeat_scope") ?? false
         scopesClientCredentials = reader.bool("client_credentials_scope") ?? true
         defaultLifetime = TokenLifetime(&reader, "default_lifetime")
         prefersTokenExpiry = reader.bool("expiry_of_token") ?? false
@@ -175,12 +202,21 @@ package final class ProviderPreset: Sendable {
         rotation = reader.choice("rotation", TokenRotation.self) ?? .sometimes
         accessTokenAfterRefresh = reader.choice("access_token_after_refresh", AccessTokenAfterRefresh.self) ?? .lives
         lives = GrantLives(&reader)
+        refresh = reader.object("refresh") { RequestTemplate(&$0) { Self.template(&$0, "endpoint") } }
+        exchange = reader.object("exchange_for_long_lived") {
+            RequestTemplate(&$0) { Self.template(&$0, "endpoint") }
+        }
+        earliestRefreshAfter = Self.seconds(&reader, "earliest_refresh_after", in: TokenLifetime.seconds)
+        refusesEarlyRefresh = reader.bool("no_refresh_while_valid") ?? false
         tokenVerification = reader.object("token_verification") { TokenVerification(profile: &$0) }
         pushedAuthorization = reader.choice("pushed_authorization_requests", PushedAuthorizationUse.self)
         provesKeys = reader.bool("dpop") ?? false
         appToApp = reader.object("app2app") { AppToAppRules(&$0) }
+        // The names of documents that are refused are not kept.
+        let isUsable = reader.faultCount == 0
         number = Self.used.withLock { [name] used in
             if let known = used.firstIndex(of: name) { return known }
+            if !isUsable || used.count == Self.mostUsed { return .max }
             used.append(name)
             return used.count - 1
         }
@@ -199,18 +235,24 @@ package final class ProviderPreset: Sendable {
 
     private static let used = Mutex<[String]>([])
 
-    /// The names of the profiles that this process has read, in the order in which tenants first used them. It only grows.
+    /// Operators can put and delete profiles of many names.
+    private static let mostUsed = 1024
+
+    /// The names of the profiles that this process has read, in the order in which tenants first used them. It only grows, up to
+    /// `mostUsed`.
     package static var inUse: [String] { used.withLock { $0 } }
 
     /// The most that `token_request_limit` may say, in seconds.
     private static let longestTokenRequestSeconds: Int64 = 20
     /// Whether users log in at the provider. False for keys that do not come by OAuth, which callers bring.
-    package var hasLogins: Bool { guide.required.contains("client_id") }
+    package var hasLogins: Bool { guide.required.contains("client_id") || findsServerByResource }
 
     /// The longest that any profile lets a token request take.
     package static let longestTokenRequest: Duration = .seconds(longestTokenRequestSeconds)
 }
 
 extension ProviderPreset: Equatable {
-    package static func == (left: ProviderPreset, right: ProviderPreset) -> Bool { left === right }
+    package static func == (left: ProviderPreset, right: ProviderPreset) -> Bool {
+        left === right || left.document != nil && left.document == right.document
+    }
 }

@@ -80,7 +80,7 @@ extension AuthorizationServer {
         let uri = WireText(authorizationURI)
         guard uri.starts(with: WireText(prefix)) else { return nil }
         let query = Array(uri.utf8.dropFirst(prefix.utf8.count))
-        return try? FormEncoding.decode(query.span)
+        return try? FormEncoding.decode(query.span, limits: FormEncoding.Limits(pairs: .max, nameBytes: .max))
     }
 
     /// RFC 6749 §3.1: a query that the endpoint has already is kept.

@@ -118,6 +118,8 @@ package enum CredentialsState: String, Sendable, CaseIterable {
     /// They cannot be renewed until an operator changes something: the provider has refused them for an hour without naming a
     /// cause, or does not accept the tenant's client, or does not carry them over to that client.
     case degraded
+    /// The provider has refused to renew them together with those of many other users. They are kept, and tried again in turn.
+    case held
     /// The session has ended.
     case ended
     /// The session has ended, and its credentials are quarantined, so an operator can restore them.

@@ -4,10 +4,15 @@ package import HTTPCodec
 /// Whether a login is protected by RFC 7636.
 package enum PKCEUse: String, Sendable, CaseIterable {
     case required
-    /// Sent like `required`. The name says that the provider does without it.
+    /// Sent, except where the provider's metadata lists the methods that it knows, and S256 is not among them.
     case allowed
     /// The provider refuses its parameters, or takes them for a statement that the client is a public one.
     case forbidden
+}
+
+/// Whether authorization requests have a nonce (OpenID Connect Core §3.1.2.1).
+package enum NonceUse: String, Sendable, CaseIterable {
+    case on, off
 }
 
 /// What stands between the scopes of a request.
@@ -26,6 +31,13 @@ package final class RequestShape: Sendable {
         package var refreshParameters: [WireText: WireText] = [:]
         /// Scopes of the other kind, for a provider that has two.
         package var userScopes: ScopeSet = .empty
+        package var resources: [WireText] = []
+        package var audience: WireText?
+        package var nonce: NonceUse?
+        package var omitsEmpty: Bool?
+        package var repeatsScopes: Bool?
+        package var revocation: RevocationShape?
+        package var assertionAudience: AssertionAudience?
 
         package init() {}
     }
@@ -45,8 +57,21 @@ package final class RequestShape: Sendable {
     /// The parameter for scopes of the other kind; nil where the provider has one kind.
     package let userScopeParameter: WireText?
     package let userScopes: ScopeSet
+    /// What grants are asked for where the login names nothing else; nil for the client's scopes alone.
+    package let asked: AskedGrant?
+    /// Nil for a nonce where an ID token is asked for.
+    package let nonce: NonceUse?
+    /// Whether parameters without a value are left out.
+    package let omitsEmpty: Bool
+    /// Whether the code exchange, the refresh and the device poll repeat the scopes. RFC 6749 defines no scope in the exchange,
+    /// and an absent scope in a refresh means the granted scopes.
+    package let repeatsScopes: Bool
+    /// Nil for RFC 7009.
+    package let revocation: RevocationShape?
     /// The name of the code in the callback.
     package let codeName: WireText
+    /// The `aud` of the JWTs by which clients authenticate.
+    package let assertionAudience: AssertionAudience
 
     init(_ reader: inout ObjectReader) {
         authorizeParameters = Self.pairs(Self.parameters(&reader, "authorize_parameters"))
@@ -66,7 +91,14 @@ package final class RequestShape: Sendable {
         pkce = reader.choice("pkce", PKCEUse.self) ?? .required
         userScopeParameter = reader.string("user_scope_parameter")
         userScopes = .empty
+        let resources = AskedGrant.resources(&reader)
+        asked = AskedGrant(resources: resources, audience: AskedGrant.audience(&reader))
+        nonce = reader.choice("nonce", NonceUse.self)
+        omitsEmpty = reader.bool("omit_empty") ?? false
+        repeatsScopes = reader.bool("repeat_scope") ?? false
+        revocation = reader.object("revocation") { RevocationShape(&$0) }
         codeName = reader.string("callback_parameter") ?? "code"
+        assertionAudience = reader.choice("client_assertion_audience", AssertionAudience.self) ?? .issuer
     }
 
     private init(_ shape: RequestShape, _ own: Own) {
@@ -79,7 +111,15 @@ package final class RequestShape: Sendable {
         pkce = own.pkce ?? shape.pkce
         userScopeParameter = shape.userScopeParameter
         userScopes = own.userScopes
+        asked = AskedGrant(
+            resources: own.resources.isEmpty ? shape.asked?.resources ?? [] : own.resources,
+            audience: own.audience ?? shape.asked?.audience)
+        nonce = own.nonce ?? shape.nonce
+        omitsEmpty = own.omitsEmpty ?? shape.omitsEmpty
+        repeatsScopes = own.repeatsScopes ?? shape.repeatsScopes
+        revocation = own.revocation ?? shape.revocation
         codeName = shape.codeName
+        assertionAudience = own.assertionAudience ?? shape.assertionAudience
     }
 
     /// This shape with what a tenant says.
@@ -87,9 +127,10 @@ package final class RequestShape: Sendable {
 
     package func scope(_ scopes: ScopeSet) -> String { scopes.values.joined(separator: scopeSeparator.rawValue) }
 
-    /// The parameters by the provider's names.
+    /// The parameters by the provider's names, without those that are not sent.
     func named(_ pairs: [FormEncoding.Pair]) -> [FormEncoding.Pair] {
-        names.isEmpty ? pairs : pairs.map { .init(names[$0.name] ?? $0.name, $0.value) }
+        let sent = omitsEmpty ? pairs.filter { !$0.value.isEmpty } : pairs
+        return names.isEmpty ? sent : sent.map { .init(names[$0.name] ?? $0.name, $0.value) }
     }
 
     private static func pairs(_ parameters: [WireText: WireText]) -> [FormEncoding.Pair] {
@@ -110,14 +151,20 @@ package final class RequestShape: Sendable {
         "response_type", "state",
     ]
 
-    /// What the broker writes itself, and what would have it ask for something else than it reads.
+    /// What the broker writes itself, and what would have it ask for something else than it reads, or bind a grant to a key that
+    /// it does not have (`dpop_jkt`, RFC 9449 §10).
     private static let reserved: Set<WireText> = [
         "response_type", "redirect_uri", "client_id", "client_secret", "client_assertion", "client_assertion_type",
-        "scope",
-        "code_challenge_method", "code_challenge", "code_verifier", "code", "state", "nonce", "grant_type",
-        "refresh_token",
-        "device_code", "response_mode", "request", "request_uri", "dpop_jkt", "client_unique_key",
+        "scope", "code_challenge_method", "code_challenge", "code_verifier", "code", "state", "nonce", "grant_type",
+        "refresh_token", "device_code", "response_mode", "request", "request_uri", "dpop_jkt", "client_unique_key",
     ]
+
+    /// The names that a parameter of a caller's must not have: beside those of `reserved`, what has a member of its own in the
+    /// request, and what would extend what is asked for (`claims`, OpenID Connect Core §5.5; `authorization_details`, RFC 9396).
+    package static let reservedForCallers = reserved.union([
+        "lang", "language", "ui_locales", "email", "login_hint", "resource", "authorization_details", "claims",
+        "registration",
+    ])
 
     /// Reads parameters that are sent with each request of a kind, and notes those that may not be.
     package static func parameters(_ reader: inout ObjectReader, _ member: WireText) -> [WireText: WireText] {
@@ -143,6 +190,9 @@ extension RequestShape: Equatable {
                 && left.refreshParameters == right.refreshParameters && left.tokenHeaders == right.tokenHeaders
                 && left.names == right.names && left.scopeSeparator == right.scopeSeparator && left.pkce == right.pkce
                 && left.userScopeParameter == right.userScopeParameter && left.userScopes == right.userScopes
+                && left.asked == right.asked && left.nonce == right.nonce && left.omitsEmpty == right.omitsEmpty
+                && left.repeatsScopes == right.repeatsScopes && left.revocation == right.revocation
                 && left.codeName == right.codeName
+                && left.assertionAudience == right.assertionAudience
     }
 }

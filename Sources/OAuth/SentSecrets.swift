@@ -14,6 +14,7 @@ package struct SentSecrets: Sendable {
     /// The parameters that are not secret. All other parameters count as secrets.
     private static let publicNames: Set<WireText> = [
         "grant_type", "redirect_uri", "scope", "client_id", "client_unique_key", "token_type_hint",
+        "client_assertion_type",
     ]
 
     /// For a request without secrets.

@@ -27,6 +27,13 @@ package struct TokenResponse: Sendable, Equatable {
     /// The key that has proven the request, and whether the access token is bound to it; nil for a request without one.
     package let proofKey: DPoPKey?
 
+    /// Before this no refresh is to be tried; nil where the answer does not say it.
+    package let earliestRefresh: Timestamp?
+    /// When the refresh token ends; nil where the answer does not say it.
+    package let refreshTokenEnds: Timestamp?
+    /// When the user's consent ends; nil where the answer does not say it.
+    package let consentEnds: Timestamp?
+
     /// The longest lifetime: ten years. Longer ones are cut to this, which is beyond every real token and safe from
     /// overflow.
     package static let longestLifetimeSeconds: Int64 = 315_360_000
@@ -37,13 +44,14 @@ package struct TokenResponse: Sendable, Equatable {
     ///   - profile: how the provider's answers are read.
     ///   - use: which of the tokens of an answer with two is read.
     ///   - isForm: whether the answer says that it is a form.
+    ///   - isRefresh: whether it answers a refresh.
     ///   - key: the key that has proven the request; nil for none. Tokens of the type `DPoP` are usable with one only.
     package init?(
         body: [UInt8], askedAt now: Timestamp, from profile: ProviderPreset, use: AnswerShape.TokenUse = .user,
-        isForm: Bool = false, provenBy key: DPoPKey? = nil
+        isForm: Bool = false, isRefresh: Bool = false, provenBy key: DPoPKey? = nil
     ) {
         let answers = profile.answers
-        guard let members = answers.members(of: body, isForm: isForm, for: use),
+        guard let (members, extra) = answers.content(of: body, isForm: isForm, for: use, isRefresh: isRefresh),
             let token = members["access_token"]?.string, TokenText.isSendable(token)
         else { return nil }
         switch members["token_type"] {
@@ -83,7 +91,16 @@ package struct TokenResponse: Sendable, Equatable {
         case .string(let text)? where !text.isEmpty: userID = text
         default: userID = nil
         }
-        extra = answers.extra(in: body, isForm: isForm)
+        self.extra = extra
+        earliestRefresh = members["earliest_refresh_at"].flatMap(Self.time)
+        func end(_ name: WireText) -> Timestamp? {
+            // Some providers say 0 where there is no end.
+            guard let number = members[name]?.wholeSeconds(.down), number > 0 else { return nil }
+            let seconds = answers.isInMilliseconds ? number / 1000 : number
+            return now.advanced(by: .seconds(min(seconds, Self.longestLifetimeSeconds)))
+        }
+        refreshTokenEnds = end("refresh_token_expires_in")
+        consentEnds = end("authorization_expires_in")
     }
 
     /// A time in Unix seconds, or in the form of RFC 3339.

@@ -13,6 +13,8 @@ package struct UnsettledCode: Sendable, Equatable {
     package let codeVerifier: SecretBytes
     /// The address that the code belongs to. No other one is sent it.
     package let tokenEndpoint: String
+    /// What the login asked for beside the client's scopes.
+    package let asked: AskedGrant?
     /// When the login began to redeem it.
     package let begun: Timestamp
     /// The key that the code is bound to; nil for none.
@@ -24,13 +26,14 @@ package struct UnsettledCode: Sendable, Equatable {
 
     package init(
         storageKey: StorageKey, code: SecretBytes, redirectURI: String, codeVerifier: SecretBytes,
-        tokenEndpoint: String, begun: Timestamp, proofKey: DPoPKey? = nil
+        tokenEndpoint: String, asked: AskedGrant? = nil, begun: Timestamp, proofKey: DPoPKey? = nil
     ) {
         self.storageKey = storageKey
         self.code = code
         self.redirectURI = redirectURI
         self.codeVerifier = codeVerifier
         self.tokenEndpoint = tokenEndpoint
+        self.asked = asked
         self.begun = begun
         self.proofKey = proofKey
     }
@@ -48,6 +51,10 @@ package struct UnsettledCode: Sendable, Equatable {
             json.member("redirect_uri", redirectURI)
             json.member("code_verifier", codeVerifier.revealedText)
             json.member("token_endpoint", tokenEndpoint)
+            if let asked {
+                json.name("asked")
+                asked.encode(to: &json)
+            }
             json.member("begun", begun.milliseconds)
             json.memberIfPresent("dpop_key", proofKey?.pem.revealedText)
         }
@@ -64,7 +71,7 @@ package struct UnsettledCode: Sendable, Equatable {
         self.init(
             storageKey: storageKey, code: SecretBytes(utf8: code), redirectURI: redirectURI,
             codeVerifier: SecretBytes(utf8: verifier), tokenEndpoint: tokenEndpoint,
-            begun: Timestamp(milliseconds: begun),
+            asked: json["asked"].flatMap { AskedGrant($0) }, begun: Timestamp(milliseconds: begun),
             proofKey: (json["dpop_key"]?.string?.text).map { DPoPKey(pem: SecretBytes(utf8: $0)) })
     }
 }

@@ -59,6 +59,7 @@ extension HeldCredentials {
         }
         if earlier.isLoggedIn(at: now), earlier.isKnownToBeSameUser(as: self), isOfProvider(of: earlier) {
             login.loggedInSince = earlier.loggedInSince
+            login.terms = GrantTerms(login: terms, at: now)
         } else {
             login.loggedInSince = max(now, earlier.loggedInSince.advanced(by: .milliseconds(1)))
         }

@@ -30,8 +30,10 @@ enum AdminRoutes {
         (.get, "/credentials", [.operator]), (.put, "/credentials", [.operator]),
         (.delete, "/credentials", [.operator]), (.get, "/credentials/status", both),
         (.get, "/credentials/claims", [.operator]), (.get, "/credentials/list", both),
+        (.post, "/credentials/import", []), (.post, "/credentials/export", []),
         (.post, "/credentials/restore", [.operator]), (.post, "/credentials/activate", [.operator]),
         (.get, "/events", both), (.get, "/providers", both), (.get, "/providers/{name}", both),
+        (.put, "/providers/{name}", []), (.delete, "/providers/{name}", []),
     ]
 
     /// The roles that may use an operation. Only `admin` for one that is not in the table.

@@ -74,16 +74,30 @@ package struct CallerAuthenticator: Sendable {
     /// - Throws: `unauthorized` if the request has no key, more than one key, or a key that is unknown or expired, and no
     ///   certificate that stands for one.
     package func caller(of request: Request) async throws(BrokerError) -> Caller {
-        if let peer = request.peer, request.fields["Authorization"] == nil { return .key(try await key(of: peer)) }
+        if let peer = request.peer, request.fields["Authorization"] == nil {
+            return .key(try await inTenant(try await key(of: peer), request))
+        }
         guard let token = token(request.fields.lines.span, request.fields.bytes.span) else { throw Refusal.noKey.error }
         let text = request.fields.bytes[token]
         let digest = SHA256.words(text.span)
         switch find(digest, at: time.clocks) {
         case .admin(let name, let role): return .admin(name, role)
-        case .key(let key): return .key(key)
+        case .key(let key): return .key(try await inTenant(key, request))
         case .expired: throw Refusal.unknownKey.error
-        case .unknown: return .key(try await key(of: WireText(Array(text)), digest))
+        case .unknown: return .key(try await inTenant(try await key(of: WireText(Array(text)), digest), request))
         }
+    }
+
+    /// The key in the tenant that the request names, where it is one of several tenants. It is without a tenant where the request
+    /// names none of them.
+    private func inTenant(_ key: CallerKey, _ request: Request) async throws(BrokerError) -> CallerKey {
+        if key.tenants == nil { return key }
+        let named = request.fields.values("X-Tenant")
+        if named.count == 1, let tenant = TenantName(named[0]), let share = try await keys.key(key, in: tenant) {
+            return share
+        }
+        guard try await keys.hasTenants(key) else { throw Refusal.unknownKey.error }
+        return key
     }
 
     /// The API key of a bearer token, which is a workload's token or the secret of the key.

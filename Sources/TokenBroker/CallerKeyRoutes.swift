@@ -42,6 +42,7 @@ struct CallerKeyRoutes {
     private func create(_ call: Call) async throws(BrokerError) -> Response {
         try call.refuseQuery()
         let longestLife = LongestLife(broker.settings.apiKeyLongestLifetime)
+        let own = call.parameters["tenant"] ?? ""
         let wanted = try await call.body { body in
             let name = body.requiredString("name", limit: 100)
             let identity = body.string("identity", limit: CallerIdentity.longest)
@@ -60,16 +61,44 @@ struct CallerKeyRoutes {
                 name: name?.text ?? "", identity: identity.flatMap { CallerIdentity($0) },
                 permissions: Permission.allCases.filter { permissions?.contains(WireText($0.rawValue)) ?? false },
                 storageKeys: storageKeys.map { StorageKeyLimit($0) },
-                expiresIn: longestLife.read("expires_in", &body)
+                expiresIn: longestLife.read("expires_in", &body), tenants: Self.tenants(&body, own)
             )
         }
         let tenant = try await tenant(call)
         let (key, secret) = try await broker.keys.create(
-            tenant: tenant, name: wanted.name, identity: wanted.identity, permissions: wanted.permissions,
-            storageKeys: wanted.storageKeys,
-            expiresIn: wanted.expiresIn ?? broker.settings.apiKeyLifetime ?? longestLife.limit)
+            CallerKey.Draft(
+                tenants: try await known(wanted.tenants) ?? [tenant], name: wanted.name, identity: wanted.identity,
+                permissions: wanted.permissions, storageKeys: wanted.storageKeys,
+                expiresIn: wanted.expiresIn ?? broker.settings.apiKeyLifetime ?? longestLife.limit))
         broker.log.info("api_key_created", [.tenant(tenant), .apiKey(APIKeyID(key.id))])
         return answer(key, secret)
+    }
+
+    /// The tenants of a key of several tenants; nil where the request names none.
+    /// - Parameter own: the tenant of the path, which must be one of them: a key is listed where it was made.
+    private static func tenants(_ body: inout ObjectReader, _ own: WireText) -> [WireText]? {
+        let tenants = body.strings("tenants", allowsEmpty: false, atMost: CallerKey.mostTenants) {
+            TenantName($0) == nil ? "must be a tenant's name" : nil
+        }
+        if let tenants, !tenants.contains(own) { body.note("tenants", "must name the tenant of the path, too") }
+        return tenants
+    }
+
+    /// The tenants of these names.
+    /// - Throws: `illegal_argument` with each that does not exist.
+    private func known(_ names: [WireText]?) async throws(BrokerError) -> [TenantName]? {
+        guard let names else { return nil }
+        var tenants: [TenantName] = []
+        var faults: [BrokerError.Fault] = []
+        for (index, text) in names.enumerated() {
+            if let name = TenantName(text), try await broker.tenants.tenant(name) != nil {
+                tenants.append(name)
+            } else {
+                faults.append(.init("/tenants/\(index)", "is not the name of a tenant that exists"))
+            }
+        }
+        if faults.isEmpty { return tenants }
+        throw BrokerError(.illegalArgument, "Not every one of the tenants exists.", faults: faults)
     }
 
     /// The one answer that has the secret, if the key has one.
@@ -139,6 +168,7 @@ struct CallerKeyRoutes {
         json.memberIfPresent("identity", key.identity?.description)
         json.member("permissions", key.permissions.map(\.rawValue))
         if let storageKeys = key.storageKeys { json.member("storage_keys", storageKeys.patterns.map(\.description)) }
+        if let tenants = key.tenants { json.member("tenants", tenants.map(\.description)) }
         json.member("created", key.created.description)
         json.memberOrNull("expires", key.expires?.description)
         guard let rotated = key.secret.rotated else { return }

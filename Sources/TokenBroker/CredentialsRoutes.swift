@@ -23,7 +23,7 @@ struct CredentialsRoutes {
             Route(.get, "/credentials/status", .tenant(.credentialsRead), status),
             Route(.get, "/credentials/claims", .tenant(.credentialsRead), claims),
         ]
-            + CredentialsListRoutes(broker).all
+            + CredentialsListRoutes(broker).all + CredentialsTransferRoutes(broker).all
     }
 
     // MARK: GET /credentials

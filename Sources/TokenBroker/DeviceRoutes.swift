@@ -24,11 +24,11 @@ struct DeviceRoutes {
 
     private func begin(_ call: Call) async throws(BrokerError) -> Response {
         try call.refuseQuery()
-        let storageKey = try await call.body { $0.storageKey() }
+        let (storageKey, wish) = try await call.body { body in (body.storageKey(), LoginWish(&body)) }
         let tenant = try await broker.tenant(of: call)
         try call.authorize(try storageKey.writable())
         try broker.rateLimits.spend(.deviceLogins, call.caller)
-        let begun = try await broker.deviceLogins.begin(storageKey, of: tenant)
+        let begun = try await broker.deviceLogins.begin(storageKey, of: tenant, wish: wish)
         return .json(.created) { json in
             json.member("device_code", begun.handle.revealedText)
             json.member("user_code", begun.userCode)

@@ -68,8 +68,10 @@ struct EventRoutes {
     /// workload's token are not there, the stream goes on.
     private static func mayListen(_ request: Request, to tenant: TenantName?, _ broker: Broker) async -> Bool {
         do throws(BrokerError) {
-            _ = try await broker.authenticator.caller(of: request)
+            let caller = try await broker.authenticator.caller(of: request)
             guard let tenant else { return true }
+            // A key of several tenants may be valid in others only by now.
+            if case .key(let key) = caller, key.tenant != tenant { return false }
             return try await broker.tenants.tenant(tenant) != nil
         } catch {
             return error.code == .storageUnavailable || error.code == .retryableError

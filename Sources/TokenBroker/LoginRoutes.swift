@@ -36,10 +36,12 @@ struct LoginRoutes {
                 )
             }
             let app = body.object("app2app") { $0.requiredString("authorization_endpoint") }
-            return LoginFlow.Parameters(
+            var parameters = LoginFlow.Parameters(
                 storageKey: storageKey, redirectURI: redirectURI, returnTo: returnTo, language: login?.language,
                 email: login?.email, customParameters: login?.custom ?? [:],
                 authorizationEndpoint: app ?? nil)
+            parameters.wish = LoginWish(&body)
+            return parameters
         }
         let tenant = try await broker.tenant(of: call)
         // The library's applications name the other app themselves, so the core does not ask for this.

@@ -75,6 +75,10 @@ struct OperationRoutes {
                 }
             ),
             (
+                "waves", "gauge", "Tenants whose provider refuses the refresh tokens of many users at once.",
+                [("", broker.core.renewer.waves.count)]
+            ),
+            (
                 "provider_places_in_use", "gauge", "Renewals that have a place at their provider.",
                 [("", places.inUse)]
             ),

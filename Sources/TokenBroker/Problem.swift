@@ -17,17 +17,7 @@ extension BrokerError {
             json.memberIfPresent("error_code", errorCode)
             json.memberIfPresent("retry_after", retryAfter.map(Int64.init))
             session?.encode(to: &json, reconnectURI: reconnectURI)
-            if !faults.isEmpty {
-                json.name("errors")
-                json.array { json in
-                    for fault in faults {
-                        json.object { json in
-                            json.member("pointer", fault.pointer)
-                            json.member("detail", fault.detail)
-                        }
-                    }
-                }
-            }
+            encodeFaults(to: &json)
         }
         var response = Response(status, fields: ["Content-Type": "application/problem+json"], body: body)
         response.fields.append("Cache-Control", "no-store")
@@ -39,6 +29,22 @@ extension BrokerError {
             response.fields.append("Allow", allowedMethods.map(\.name).joined(separator: ", "))
         }
         return response
+    }
+}
+
+extension BrokerError {
+    /// Writes the member `errors`, where there are any.
+    func encodeFaults(to json: inout JSONWriter) {
+        if faults.isEmpty { return }
+        json.name("errors")
+        json.array { json in
+            for fault in faults {
+                json.object { json in
+                    json.member("pointer", fault.pointer)
+                    json.member("detail", fault.detail)
+                }
+            }
+        }
     }
 }
 

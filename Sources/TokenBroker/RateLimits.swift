@@ -68,7 +68,7 @@ final class RateLimits: Sendable {
         guard case .key(let key)? = caller else { return }
         try take(key.id, from: buckets[.requests], .requests)
         if source != .unknown { try take(source, from: addresses, .requestsFromAddress) }
-        try take(key.tenant, from: tenants, .requestsOfTenant)
+        if !key.isWithoutTenant { try take(key.tenant, from: tenants, .requestsOfTenant) }
     }
 
     private func take<Key>(_ key: Key, from buckets: TokenBuckets<Key>?, _ quota: Quota) throws(BrokerError) {

@@ -123,10 +123,16 @@ struct Route: Sendable {
     /// The roles of operators' keys that may use it.
     private let roles: [AdminRole]
 
-    /// - Parameter checksContent: whether the type of the content is checked before the route reads it: a form on open routes, else
-    ///   JSON.
+    /// Whether the route reads its content while it comes, of any length.
+    var isStreamed: Bool { contentType == .lines }
+
+    /// - Parameters:
+    ///   - readsLines: whether it reads NDJSON, by `Call.content`.
+    ///   - checksContent: whether the type of the content is checked before the route reads it: a form on open routes, else
+    ///     JSON.
     init(
         _ method: Method, _ path: StaticString, _ access: Access, allowsHead: Bool = true, checksContent: Bool = true,
+        readsLines: Bool = false,
         _ handle: @escaping @Sendable (Call) async throws(BrokerError) -> Response
     ) {
         self.method = method
@@ -136,7 +142,8 @@ struct Route: Sendable {
         self.handle = handle
         roles = AdminRoutes.roles(method, path)
         let readsContent = checksContent && (method == .post || method == .put || method == .patch)
-        contentType = !readsContent ? nil : access == .open ? .form : method == .patch ? .mergePatch : .json
+        contentType =
+            !readsContent ? nil : readsLines ? .lines : access == .open ? .form : method == .patch ? .mergePatch : .json
     }
 
     /// The longest content of a request, in bytes; nil for the server's limit.
@@ -246,7 +253,7 @@ struct Call: Sendable {
         }
     }
 
-    private static func parse(_ body: [UInt8]) throws(BrokerError) -> JSONValue {
+    static func parse(_ body: [UInt8]) throws(BrokerError) -> JSONValue {
         do {
             return try JSONValue(parsing: body, longestName: longestName)
         } catch {
@@ -271,6 +278,8 @@ enum ContentType: Sendable {
     /// JSON, or a merge patch (RFC 7396).
     case mergePatch
     case form
+    /// One JSON value in each line.
+    case lines
 
     /// - Throws: `unsupported_media_type`.
     func check(_ fields: Fields) throws(BrokerError) {
@@ -280,12 +289,21 @@ enum ContentType: Sendable {
             guard types.count == 1, isJSON(types[0]) else {
                 throw BrokerError(.unsupportedMediaType, "Send the body as Content-Type: application/json.")
             }
+        case .lines:
+            let types = fields.values("Content-Type")
+            guard types.count == 1, Self.linesTypes.contains(MediaType(types[0]).name) else {
+                throw BrokerError(.unsupportedMediaType, "Send the lines as Content-Type: application/x-ndjson.")
+            }
         case .form:
             guard MediaType(fields["Content-Type"] ?? "").name == "application/x-www-form-urlencoded" else {
                 throw Self.noForm
             }
         }
     }
+
+    private static let linesTypes: [WireText] = [
+        "application/x-ndjson", "application/ndjson", "application/jsonl", "application/x-jsonlines",
+    ]
 
     static let noForm = BrokerError(
         .unsupportedMediaType, "Send the response as Content-Type: application/x-www-form-urlencoded.")

@@ -23,17 +23,25 @@ struct Routes {
             + CredentialsRoutes(broker).all + EventRoutes(broker).all + AppClientRoutes(broker).all
             + AppSessionRoutes(broker).all + AppAuthorizationRoutes(broker).all + AppTokenRoutes(broker).all
             + AppMetadataRoutes(broker).all + AppChallengeRoutes(broker).all + AppLinkRoutes(broker).all
+            + ClientDocumentRoutes(broker).all
             + OperationRoutes(broker, isForOperators: isForOperators).all
     }
 }
 
 extension Broker {
-    /// The tenant of a call: the tenant of the API key or, with the admin key, the tenant that `X-Tenant` names.
+    /// The tenant of a call: the tenant of the API key or, with the admin key or a key of several tenants, the tenant that
+    /// `X-Tenant` names.
     func tenant(of call: Call) async throws(BrokerError) -> Tenant {
         let named = call.request.fields.values("X-Tenant")
         if named.count > 1 { throw BrokerError(.invalidRequest, "Send X-Tenant once.") }
         let name: TenantName
         switch call.caller {
+        case .key(let key)? where key.isWithoutTenant:
+            if named.isEmpty {
+                throw BrokerError(
+                    .invalidRequest, "The API key is one of several tenants: name the tenant of the call in X-Tenant.")
+            }
+            throw BrokerError(.forbidden, "The API key is not valid in the tenant that X-Tenant names.")
         case .key(let key)?:
             if let other = named.first, other != WireText(key.tenant.description) {
                 throw BrokerError(.forbidden, "The API key belongs to another tenant.")

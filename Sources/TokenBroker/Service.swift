@@ -79,7 +79,9 @@ package final class Service: RequestHandler {
             return .refused(opened(response, request.path))
         }
         let isOpen = reception.match?.route.access == .open
-        return .admitted(contentBytes: reception.match?.route.contentLimit, isOpen: isOpen, found: reception)
+        let route = reception.match?.route
+        return .admitted(
+            contentBytes: route?.contentLimit, isStreamed: route?.isStreamed ?? false, isOpen: isOpen, found: reception)
     }
 
     private func response(to problem: BrokerError, _ request: Request) -> Response {
@@ -159,7 +161,8 @@ package final class Service: RequestHandler {
         guard problem.code == .forbidden, broker.core.audit.isOn, let caller = reception.caller,
             let route = reception.match?.route
         else { return }
-        let tenant: TenantName? = if case .key(let key) = caller { key.tenant } else { tenantNamed(request, reception) }
+        var tenant = tenantNamed(request, reception)
+        if case .key(let key) = caller { tenant = key.isWithoutTenant ? nil : key.tenant }
         await broker.core.audit.tell(
             ofRefusalTo: Self.origin(of: request, caller, route), tenant: tenant, storageKey: problem.storageKey)
     }
@@ -185,18 +188,13 @@ package final class Service: RequestHandler {
         }
         // The content may have taken long to arrive, and the key may have been deleted since then. So it is checked
         // again.
-        if admitted.caller != nil, admitted.problem == nil { admitted.problem = await refusal(of: request) }
-        return admitted
-    }
-
-    /// Why the request's key is not valid; nil if it is.
-    private func refusal(of request: Request) async -> BrokerError? {
+        guard admitted.caller != nil, admitted.problem == nil else { return admitted }
         do throws(BrokerError) {
-            _ = try await authenticated(request)
-            return nil
+            admitted.caller = try await authenticated(request)
         } catch {
-            return error
+            admitted.problem = error
         }
+        return admitted
     }
 
     /// Finds the route and the caller, and checks whether the caller may use the route. Reads only the head.
@@ -354,7 +352,9 @@ package final class Service: RequestHandler {
         ]
         if let client = request.client { fields.append(.peer(client)) }
         switch reception.caller {
-        case .key(let key)?: fields += [.apiKey(APIKeyID(key.id)), .tenant(key.tenant)]
+        case .key(let key)?:
+            fields.append(.apiKey(APIKeyID(key.id)))
+            if !key.isWithoutTenant { fields.append(.tenant(key.tenant)) }
         case .admin(let name, _)?:
             fields.append(.admin(name))
             if let tenant = tenantNamed(request, reception) { fields.append(.tenant(tenant)) }

@@ -59,11 +59,19 @@ struct TenantRoutes {
                 "A tenant's name is 1 to 63 characters of a-z, 0-9 and hyphen, and does not begin with a hyphen.")
         }
         let targets = broker.settings.providerTargets
-        let (configuration, namesSecret) = try await call.json { (json) throws(BrokerError) in
-            (try TenantConfiguration(json, rules: targets), json["client_secret"] != nil)
+        let provider = try await call.json { (json) throws(BrokerError) in json["provider"] ?? .null }
+        let profile = try await broker.core.profiles.profile(named: provider)
+        let (configuration, named) = try await call.json { (json) throws(BrokerError) in
+            (
+                try TenantConfiguration(json, rules: targets, profile: profile),
+                TenantConfiguration.namedSecrets(in: json)
+            )
         }
         let change = TenantDirectory.Change(isWanted: Self.condition(call)) { previous in
-            .success(namesSecret ? configuration : configuration.keepingSecret(of: previous))
+            Result { () throws(BrokerError) in
+                try configuration.keepingSecrets(of: previous, unless: named).keepingFinding(of: previous)
+                    .withUsableClient()
+            }
         }
         return try await write(name, change)
     }
@@ -76,11 +84,16 @@ struct TenantRoutes {
         let patch = try await call.json { (json) throws(BrokerError) in json }
         guard case .object = patch else { throw BrokerError(.invalidRequest, "The body must be an object.") }
         let condition = Self.condition(call)
+        let provider = patch["provider"]
+        let named: ProviderPreset? =
+            if let provider { try await broker.core.profiles.profile(named: provider) } else { nil }
         let change = TenantDirectory.Change(isWanted: condition) { previous in
             guard let previous else { return .failure(.noSuchTenant) }
             do throws(BrokerError) {
-                let stored = (try? JSONValue(parsing: previous.encoded)) ?? .object([:])
-                return .success(try TenantConfiguration(stored.merged(with: patch), rules: targets))
+                let merged = TenantConfiguration.merged(previous.configuredMembers, with: patch)
+                let kept = previous.preset.document == nil ? nil : previous.preset
+                let changed = try TenantConfiguration(merged, rules: targets, profile: provider == nil ? kept : named)
+                return .success(try changed.keepingFinding(of: previous).withUsableClient())
             } catch {
                 return .failure(error)
             }
@@ -89,7 +102,7 @@ struct TenantRoutes {
     }
 
     /// What `If-Match` asks for (RFC 9110 §13.1.1).
-    private static func condition(_ call: Call) -> @Sendable (Int64?) -> Bool {
+    static func condition(_ call: Call) -> @Sendable (Int64?) -> Bool {
         let tags = call.request.fields.list("If-Match")
         if tags.isEmpty { return { _ in true } }
         let any: WireText = "*"

@@ -76,7 +76,7 @@ package final class SingleFlight<Key: Hashable & Sendable, Value: Sendable>: Sen
 
     /// Cancels the work that is in flight, so that it waits for nothing any more and comes to its end.
     package func cancelAll() {
-        let tasks = state.withLock { $0.flights.values.map(\.task) }
+        let tasks = state.withLock { $0.flights.values.map { $0.task } }
         for task in tasks { task.cancel() }
     }
 

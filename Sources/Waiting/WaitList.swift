@@ -36,7 +36,7 @@ package struct WaitList<Subject: Sendable, Value: Sendable>: Sendable {
 
     /// Takes out all waiters.
     package mutating func removeAll() -> [Waiter<Value>] {
-        let waiters = entries.map(\.element.waiter)
+        let waiters = entries.map { $0.element.waiter }
         entries.removeAll()
         return waiters
     }

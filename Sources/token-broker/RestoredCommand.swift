@@ -23,6 +23,12 @@ private func acceptRestored(_ opened: CommandStore) async throws(CommandFailure)
     let tombstones = opened.tombstones
     var (tenants, pages, last) = (0, 0, RecordID?.none)
     do throws(StoreError) {
+        // Those of API keys of several tenants.
+        let accepted = try await tombstones.accept(.broker)
+        if accepted > 0 {
+            Console.print("API keys of several tenants: \(accepted) records of tombstones accepted as they are")
+        }
+        pages += accepted
         while true {
             let records = try await opened.store.vault.list(.tenant, tenant: nil, after: last, limit: 100)
             for record in records {

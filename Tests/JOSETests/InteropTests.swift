@@ -90,6 +90,22 @@ import Testing
         }
     }
 
+    @Test(arguments: ["P-256", "X25519"])
+    func `they open what is encrypted for their key`(curve: String) async throws {
+        try await DialogueProcess.blocking {
+            let other = try Other()
+            let jwk = try #require(try other.ask("receive", ["crv": .string(WireText(curve))])["jwk"])
+            let key = try EncryptionKey(VectorFile.publicPart(of: jwk))
+            #expect(throws: JSONWebKeyError.secretDisclosed) { try EncryptionKey(jwk) }
+            for content in ["", "x", String(repeating: "long ", count: 20_000)] {
+                let sealed = String(decoding: try key.seal(Array(content.utf8)), as: UTF8.self)
+                let answer = try other.ask("open", ["jwk": jwk, "jwe": .string(WireText(sealed))])
+                #expect(answer["content"]?.string == WireText(content))
+                #expect(answer["header"]?["kid"] == "theirs")
+            }
+        }
+    }
+
     @Test func `each malformed token of theirs is refused for what is wrong with it`() async throws {
         try await DialogueProcess.blocking {
             let other = try Other()

@@ -6,6 +6,8 @@ Reads one JSON object a line from standard input, and answers each with one:
     {"do": "sign", "jwk", "header", "payload"}  {"jws"}              a token
     {"do": "verify", "jwk", "alg", "jws"}     {"valid", "payload"}
     {"do": "thumbprint", "jwk"}               {"thumbprint"}
+    {"do": "receive", "crv"}                  {"jwk"}              a new private key for encryption
+    {"do": "open", "jwk", "jwe"}              {"content", "header"}
     {"do": "malformed", "jwk"}                {"tokens": [[name, token], ...]}
 """
 
@@ -111,7 +113,19 @@ def malformed(request):
     return {"good": compact, "tokens": list(tokens.items())}
 
 
-COMMANDS = {"make": make, "sign": sign, "verify": verify, "thumbprint": thumbprint, "malformed": malformed}
+def receive(request):
+    kind = "EC" if request["crv"] == "P-256" else "OKP"
+    return {"jwk": jwk.JWK.generate(kty=kind, crv=request["crv"], kid="theirs").export(as_dict=True)}
+
+
+def open_jwe(request):
+    token = jwe.JWE()
+    token.allowed_algs = ["ECDH-ES", "A256GCM"]
+    token.deserialize(request["jwe"], jwk.JWK(**request["jwk"]))
+    return {"content": token.payload.decode(), "header": token.jose_header}
+
+
+COMMANDS = {"receive": receive, "open": open_jwe, "make": make, "sign": sign, "verify": verify, "thumbprint": thumbprint, "malformed": malformed}
 
 for line in sys.stdin:
     request = json.loads(line)

@@ -130,7 +130,7 @@ import Testing
             let uri = Self.full([:]).uri(for: Sample.client(uniqueKey: "k"), at: server)
             let names = try pairs(uri).map(\.name)
             #expect(Set(names).count == names.count)
-            #expect(AuthorizationRequest.reservedNames.isSuperset(of: names))
+            #expect(RequestShape.reservedForCallers.isSuperset(of: names))
         }
     }
 
@@ -141,11 +141,11 @@ import Testing
         "authorization_details", "claims", "registration", "dpop_jkt",
     ])
     func `a parameter that could change the request is reserved`(name: String) {
-        #expect(AuthorizationRequest.reservedNames.contains(WireText(name)))
+        #expect(RequestShape.reservedForCallers.contains(WireText(name)))
     }
 
     @Test(arguments: ["appMode", "restrict_signup", "audience", "access_type", "prompt", "show_dialog"])
     func `parameters that providers define for their login pages are allowed`(name: String) {
-        #expect(!AuthorizationRequest.reservedNames.contains(WireText(name)))
+        #expect(!RequestShape.reservedForCallers.contains(WireText(name)))
     }
 }

@@ -109,6 +109,8 @@ extension `Credentials policy` {
             if held == nil { return query.policy == .local || query.policy == .localForceRefresh }
             return held?.level == .user && held?.refreshToken == nil && query.policy == .localForceRefresh
         case .createAccount: return false
+        // No provider names a time for the next refresh here.
+        case .tooEarly: return false
         // Only credentials from a renewal can be expired on arrival.
         case .expiredOnArrival: return false
         // No set waits for its verification here.

@@ -46,7 +46,7 @@ import Testing
         for preset in ProviderPreset.seeds where preset != .tidal {
             #expect(preset.upgradeGrant == nil)
             #expect(preset.endpoints.deviceAuthorization == nil)
-            #expect(!preset.sendsClientUniqueKey && !preset.repeatsScopes)
+            #expect(!preset.sendsClientUniqueKey && !preset.shape.repeatsScopes)
         }
     }
 

@@ -10,7 +10,7 @@ import Testing
     static let names = """
         airtable amazon-seller asana atlassian auth0 authgear bitbucket box calendly canva clickup cognito discord docusign
         dropbox duckduckgo facebook figma fitbit github github-app gitlab google hubspot instagram intercom keycloak linear
-        linkedin microsoft miro monday notion oauth2 oidc okta openai paypal pipedrive quickbooks reddit salesforce shopify
+        linkedin mcp microsoft miro monday notion oauth2 oidc okta openai paypal pipedrive quickbooks reddit salesforce shopify
         slack snowflake spotify square static strava stripe threads tidal tiktok twitch webflow x xero zendesk zoho zoom
         """.split { $0 == " " || $0 == "\n" }.map(String.init)
 

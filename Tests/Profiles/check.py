@@ -34,7 +34,7 @@ NAMES = """
 tidal duckduckgo authgear spotify oidc oauth2 google microsoft github github-app gitlab bitbucket salesforce slack dropbox
 notion atlassian quickbooks xero hubspot shopify zoom linkedin x reddit discord twitch figma linear airtable asana box
 docusign facebook instagram threads tiktok stripe square paypal zendesk zoho okta auth0 keycloak cognito amazon-seller monday
-strava fitbit snowflake pipedrive clickup intercom calendly canva miro webflow openai static
+strava fitbit snowflake pipedrive clickup intercom calendly canva miro webflow openai mcp static
 """.split()
 BASE_URIS = {"login_service_base_uri", "auth_service_base_uri"}
 LONGEST_LINE, LONGEST_NOTE = 120, 400
@@ -57,6 +57,9 @@ def addresses(profile):
         yield "issuer", profile["issuer"]
     for name, address in profile.get("endpoints", {}).items():
         yield f"endpoints.{name}", address
+    for name in ("refresh", "exchange_for_long_lived"):
+        if "endpoint" in profile.get(name, {}):
+            yield f"{name}.endpoint", profile[name]["endpoint"]
 
 
 def check_placeholders(profile):
@@ -67,7 +70,7 @@ def check_placeholders(profile):
         if re.search(r"[{}]", PLACEHOLDER.sub("", address)):
             yield f"{name} has a brace that belongs to no placeholder: {address}"
         for placeholder in found:
-            if placeholder not in declared and placeholder not in BASE_URIS:
+            if placeholder not in declared and placeholder not in BASE_URIS and placeholder != "client_id":
                 yield f"{name} has {{{placeholder}}}, which is not declared in parameters"
     for name in declared:
         if name not in used:

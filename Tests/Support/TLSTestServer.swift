@@ -44,11 +44,14 @@ package final class TLSTestServer: Sendable {
         /// In OpenSSL's notation.
         package var ciphers: String?
         package var applicationProtocols: [String]
+        /// The file with the authority of the certificates that clients may show, but need not; nil for not asking.
+        package var clientAuthority: String?
 
         package init(
             _ certificate: TLSTestCertificates.Name = .good, onlyVersion: String? = nil, ciphers: String? = nil,
-            applicationProtocols: [String] = []
+            applicationProtocols: [String] = [], clientAuthority: String? = nil
         ) {
+            self.clientAuthority = clientAuthority
             self.certificate = certificate
             self.onlyVersion = onlyVersion
             self.ciphers = ciphers
@@ -66,6 +69,8 @@ package final class TLSTestServer: Sendable {
         package var requests: [String]
         /// The names asked for by server name indication; "-" for none.
         package var serverNames: [String]
+        /// The common names of the certificates that clients have shown, one for each handshake; "-" for none.
+        package var clients: [String]
     }
 
     package let port: UInt16
@@ -75,12 +80,13 @@ package final class TLSTestServer: Sendable {
     package init(tls: TLS? = TLS(), _ scripts: [Step]...) async throws {
         let scripts = scripts.map { $0.map(Self.encode).joined(separator: ";") }
         (process, port) = try await DialogueProcess.blocking {
-            var settings = ["", "", "", "", ""]
+            var settings = ["", "", "", "", "", ""]
             if let tls {
                 let certificates = TLSTestCertificates.shared
                 settings = [
                     certificates.chain(tls.certificate), certificates.key(tls.certificate), tls.onlyVersion ?? "",
                     tls.ciphers ?? "", tls.applicationProtocols.joined(separator: ","),
+                    tls.clientAuthority ?? "",
                 ]
             }
             let process = try DialogueProcess(
@@ -118,13 +124,14 @@ package final class TLSTestServer: Sendable {
         }
         let parts = (line ?? "").split(separator: " ", omittingEmptySubsequences: false).map(String.init)
         let numbers = parts.prefix(4).compactMap(Int.init)
-        guard parts.count == 6, numbers.count == 4 else {
+        guard parts.count == 7, numbers.count == 4 else {
             throw DialogueProcess.Failure(description: "no report: \(line ?? "")")
         }
         return Report(
             connections: numbers[0], handshakes: numbers[1], resumed: numbers[2], bytes: numbers[3],
             requests: parts[4].split(separator: ",").map { Self.decodeHexadecimal($0) },
-            serverNames: parts[5].split(separator: ",").map(String.init))
+            serverNames: parts[5].split(separator: ",").map(String.init),
+            clients: parts[6].split(separator: ",").map(String.init))
     }
 
     private static func encode(_ step: Step) -> String {
@@ -159,15 +166,15 @@ package final class TLSTestServer: Sendable {
         return String(decoding: bytes, as: UTF8.self)
     }
 
-    /// Arguments: chain, key, version, ciphers, application protocols, then one script for each connection.
+    /// Arguments: chain, key, version, ciphers, application protocols, authority of clients, then one script for each connection.
     private static let script = #"""
         import os, socket, ssl, struct, sys, threading
 
-        chain, key, version, ciphers, protocols = sys.argv[1:6]
-        scripts = [[step.split(" ") for step in script.split(";")] for script in sys.argv[6:]]
+        chain, key, version, ciphers, protocols, authority = sys.argv[1:7]
+        scripts = [[step.split(" ") for step in script.split(";")] for script in sys.argv[7:]]
         changed = threading.Condition()
         connections = handshakes = resumed = received = ended = 0
-        requests, names = [], []
+        requests, names, clients = [], [], []
         turns = threading.Semaphore(0)
 
         context = None
@@ -184,6 +191,9 @@ package final class TLSTestServer: Sendable {
             context.load_cert_chain(chain, key)
             if protocols:
                 context.set_alpn_protocols(protocols.split(","))
+            if authority:
+                context.load_verify_locations(authority)
+                context.verify_mode = ssl.CERT_OPTIONAL
             context.sni_callback = lambda connection, name, _: names.append(name or "-")
 
         class Gone(Exception):
@@ -197,7 +207,9 @@ package final class TLSTestServer: Sendable {
             def handshake(self):
                 global handshakes, resumed
                 self.connection = context.wrap_socket(self.connection, server_side=True)
+                shown = self.connection.getpeercert() or {"subject": [[("commonName", "-")]]}
                 with changed:
+                    clients.append(dict(part[0] for part in shown["subject"])["commonName"])
                     handshakes += 1
                     resumed += self.connection.session_reused
                     changed.notify_all()
@@ -313,7 +325,7 @@ package final class TLSTestServer: Sendable {
 
         def report():
             texts = ",".join(request.hex() for request in requests)
-            return f"{connections} {handshakes} {resumed} {received} {texts} {','.join(names)}"
+            return f"{connections} {handshakes} {resumed} {received} {texts} {','.join(names)} {','.join(clients)}"
 
         threading.Thread(target=accept, daemon=True).start()
         print(listener.getsockname()[1], flush=True)

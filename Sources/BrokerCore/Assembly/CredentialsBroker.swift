@@ -73,14 +73,18 @@ package final class CredentialsBroker: Sendable {
     package let audit: AuditTrail
     package let budget: ProviderBudget
     package let tenants: TenantDirectory
+    package let profiles: OperatorProfiles
     package let tombstones: Tombstones
     package let providers: ProviderAccess
     /// Nil where no tokens of workloads are accepted.
     package let workloads: WorkloadTokens?
     package let credentials: CredentialsProvider
     package let writer: CredentialsWriter
+    package let importer: CredentialsImporter
+    package let exporter: CredentialsExporter
     package let list: CredentialsList
     package let renewer: CredentialsRenewer
+    package let waveJob: WaveJob
     package let revocations: RevocationJob
     package let accounts: AccountFlow
     /// The token endpoint of apps.
@@ -91,6 +95,8 @@ package final class CredentialsBroker: Sendable {
     package let appLinks: AppLinkFiles
     package let sessionEndings: SessionEndings
     private let deferralReports: DeferralReports
+    /// Finds the authorization servers of resources.
+    package let discovery: ResourceDiscovery
     package let logins: LoginFlow
     package let deviceLogins: DeviceFlow
     package let appAdmission: AppToAppFlow
@@ -171,6 +177,7 @@ package final class CredentialsBroker: Sendable {
             guard let server = servers.knownServer(for: tenant.configuration) else { return }
             pauses.lift(ProviderPauses.Key(tenant.configuration.client, at: server))
         }
+        profiles = OperatorProfiles(vault: vault, tenants: tenants, time: time, log: log)
         tenantCheck = TenantCheck(providers: providers, transport: transport, time: time)
 
         let schedule = ExpirySchedule(notice: settings.expiryNotice)
@@ -188,6 +195,8 @@ package final class CredentialsBroker: Sendable {
             instruments: instruments)
         credentials = CredentialsProvider(renewer: renewer, renewalPatience: settings.renewalPatience)
         writer = CredentialsWriter(records: records)
+        importer = CredentialsImporter(providers: providers, writer: writer, clientFaults: renewer.clientFaults)
+        exporter = CredentialsExporter(records: records)
         revocations = RevocationJob(
             records: records, providers: providers, clientFaults: renewer.clientFaults)
         let intake = GrantIntake(
@@ -204,17 +213,20 @@ package final class CredentialsBroker: Sendable {
         sessionEndings = SessionEndings(sessions: sessions)
         deferralReports = sessions.deferralReports
         list = CredentialsList(
-            records: records, clientFaults: renewer.clientFaults, servers: providers.servers)
+            records: records, clientFaults: renewer.clientFaults, waves: renewer.waves, servers: providers.servers)
+        discovery = ResourceDiscovery(
+            providers: providers, tenants: tenants, clientFaults: renewer.clientFaults, transport: transport,
+            options: (settings.publicBaseURL, settings.providerTargets), instruments: instruments)
         logins = LoginFlow(
-            vault: vault, tenants: tenants, clients: clients, providers: providers, intake: intake,
+            vault: vault, tenants: tenants, clients: clients, providers: providers, discovery: discovery, intake: intake,
             revocations: revocations, bus: bus,
             options: LoginFlow.Options(
                 publicBaseURL: settings.publicBaseURL, limit: settings.pendingLogins,
                 strangersLimit: settings.pendingAppLogins),
             instruments: instruments)
         deviceLogins = DeviceFlow(
-            vault: vault, providers: providers, intake: intake, bus: bus, limit: settings.pendingDeviceLogins,
-            instruments: instruments)
+            vault: vault, providers: providers, discovery: discovery, intake: intake, bus: bus,
+            limit: settings.pendingDeviceLogins, instruments: instruments)
 
         appAdmission = AppToAppFlow(
             renewer: renewer,
@@ -234,6 +246,7 @@ package final class CredentialsBroker: Sendable {
                     EventRecovery(vault: vault, feed: events, bus: bus, log: log),
                 ]), time: time, log: log)
         leaseRecovery = LeaseRecovery(vault: vault, renewer: renewer, time: time, log: log)
+        waveJob = WaveJob(renewer: renewer)
         expiryJob = ExpiryJob(
             renewer: renewer, bus: bus, schedule: schedule, budget: settings.providerBudget, instruments: instruments)
         cacheRevalidation = CacheRevalidation(vault: vault, validity: bus.cacheValidity, time: time, log: log) {
@@ -247,7 +260,7 @@ package final class CredentialsBroker: Sendable {
         for cache in tombstones.revalidatedCaches { cacheRevalidation.include(cache) }
         baseURL = BaseURLWatch(vault: vault, url: settings.publicBaseURL, time: time, log: log)
         housekeeping = Housekeeping(
-            vault: vault, memory: memory, sessions: sessions.memory, baseURL: baseURL,
+            vault: vault, memory: memory, sessions: sessions.memory, baseURL: baseURL, profiles: profiles,
             events: (settings.eventRetention, settings.eventLimit), time: time, log: log)
         ChangeFeed(bus: bus, time: time, log: log).subscribe(to: vault)
     }
@@ -261,7 +274,7 @@ package final class CredentialsBroker: Sendable {
     }
 
     /// Starts the background jobs: removing expired records, polling for device logins, renewing tokens before they expire,
-    /// finding outages of providers whose end is still to be told, finishing renewals whose process has died, repeating
+    /// finding outages of providers whose end is still to be told, trying sessions that are held in a wave, finishing renewals whose process has died, repeating
     /// revocations that failed, ending sessions of apps, telling other replicas which of their requests could not be answered,
     /// revalidating cache entries, storing again what the store has lost. Each job is one `run()`, which ends when its task is
     /// cancelled.
@@ -269,14 +282,14 @@ package final class CredentialsBroker: Sendable {
         jobs.withLock {
             [
                 deviceLogins, storeRecovery, leaseRecovery, cacheRevalidation, expiryJob, revocations, sessionEndings,
-                deferralReports, housekeeping, audit, outages = renewer.outages
+                deferralReports, housekeeping, audit, outages = renewer.outages, waveJob
             ] jobs in
             jobs.tasks = [
                 Task { await deviceLogins.run() }, Task { await leaseRecovery.run() },
                 Task { await cacheRevalidation.run() }, Task { await expiryJob.run() },
                 Task { await revocations.run() }, Task { await sessionEndings.run() },
                 Task { await deferralReports.run() }, Task { await housekeeping.run() }, Task { await audit.run() },
-                Task { await outages.run() },
+                Task { await outages.run() }, Task { await waveJob.run() },
             ]
             jobs.recovery = Task { await storeRecovery.run() }
         }
@@ -314,6 +327,7 @@ package final class CredentialsBroker: Sendable {
         }
         events.beginDraining()
         for task in jobs.tasks { await task.value }
+        await discovery.finish()
         await deviceLogins.finish()
         await logins.finish()
         await accounts.finish()
@@ -337,7 +351,7 @@ package final class CredentialsBroker: Sendable {
 
     private func cancelAll() {
         let count =
-            renewer.cancelAll() + logins.cancelAll() + accounts.cancelAll() + deviceLogins.cancelAll()
+            renewer.cancelAll() + discovery.cancelAll() + logins.cancelAll() + accounts.cancelAll() + deviceLogins.cancelAll()
             + appAdmission.cancelAll() + biometrics.cancelAll()
         providers.servers.cancelAll()
         providers.verifier.keys.cancelAll()

@@ -1,7 +1,8 @@
 internal import CredentialStore
 internal import OAuth
 
-/// Removes expired records and old events from the store, and from memory and journal what was kept for its time, once a minute.
+/// Removes expired records and old events from the store, and from memory and journal what was kept for its time, and finishes
+/// changes of operators' profiles, once a minute.
 /// Every replica does so, and finds only what no other replica has removed.
 struct Housekeeping: Sendable {
     private static let interval: Duration = .seconds(60)
@@ -10,6 +11,7 @@ struct Housekeeping: Sendable {
     let memory: GrantMemory
     let sessions: SessionMemory
     let baseURL: BaseURLWatch
+    let profiles: OperatorProfiles
     /// For how long events are kept, and the events of how many commits at most.
     let events: (retention: Duration, limit: Int)
     let time: any Time
@@ -21,6 +23,7 @@ struct Housekeeping: Sendable {
             await baseURL.check()
             await memory.expire()
             await sessions.expire()
+            await profiles.settleDue()
             await removeExpired()
             await trimEvents()
             do {

@@ -82,6 +82,26 @@ package struct AuditTrail: Sendable {
         }
     }
 
+    /// Writes an entry for an export of credentials, if anything is audited. To be called before the first set leaves, which must
+    /// not happen if this throws, and at the end.
+    /// - Parameters:
+    ///   - outcome: `begun`, `done`, or why it has ended before its end.
+    ///   - count: how many sets have left; nil at the beginning.
+    package func tell(ofExportFrom tenant: TenantName, outcome: String, count: Int?) async throws(BrokerError) {
+        guard let chains else { return }
+        do throws(StoreError) {
+            try await chains.record(
+                AuditEntry("credentials.exported", outcome: outcome, tenant: tenant, count: count))
+        } catch {
+            log.storeFailed(error, [.tenant(tenant)])
+            var problem = BrokerError(
+                .storageUnavailable, "The audit log cannot be written now, so nothing is exported. Try again.",
+                retryAfter: 1)
+            problem.storeError = error
+            throw problem
+        }
+    }
+
     /// Writes an entry for a request of a known caller that it may not make, or counts it; see `RefusedRequests`. To be called
     /// before the answer, which is the same if the entry cannot be written, since nothing is handed out.
     package func tell(ofRefusalTo origin: AuditOrigin, tenant: TenantName?, storageKey: StorageKey?) async {

@@ -18,7 +18,9 @@ enum AuditedChanges {
                 guard let name = name(of: change, record) else { continue }
                 (action, id, version) = (name, record.id, record.version)
             case .remove(let removed, let old):
-                guard isAudited(removed.kind), !removed.isOfEarlierSecret else { continue }
+                guard isAudited(removed.kind), !removed.isOfEarlierSecret, !isOfSeveralTenants(removed) else {
+                    continue
+                }
                 (action, id, version) = ("\(removed.kind.rawValue).removed", removed, old)
             case .removeAll(let tenant): (action, id, version) = ("tenant.removed", RecordID(.tenant, tenant), nil)
             case .require, .settleDue, .claim, .release, .append, .audit: continue
@@ -28,7 +30,9 @@ enum AuditedChanges {
                 events = told.remove(at: index).events
             }
             entries.append(
-                AuditEntry(action, tenant: id.tenant, subject(id), version: version, events: events))
+                AuditEntry(
+                    action, tenant: id.tenant == .broker ? nil : id.tenant, subject(id), version: version,
+                    events: events))
         }
         // What happened without a change of an audited record, such as a login that has failed.
         for told in told {
@@ -68,6 +72,7 @@ enum AuditedChanges {
     private static func isAudited(_ kind: BrokerEvent.Kind) -> Bool {
         switch kind {
         case .credentialsUpdated, .credentialsDeauthorized, .credentialsSubjectChanged, .credentialsDegraded,
+            .credentialsHeld, .credentialsRecovered,
             .providerDegraded, .providerRecovered, .revocationFailed, .loginCompleted, .loginFailed, .sessionStarted,
             .sessionEnded,
             .appToAppApproved, .appToAppRejected, .refreshSucceeded, .refreshFailed:
@@ -81,13 +86,13 @@ enum AuditedChanges {
 
     private static func isAudited(_ kind: RecordKind) -> Bool {
         switch kind {
-        case .tenant, .apiKey, .credentials, .quarantine, .client, .session, .biometricKey: true
+        case .tenant, .apiKey, .credentials, .quarantine, .client, .session, .biometricKey, .provider: true
         // Their records change at each poll, and events tell of their ends.
         case .login, .device: false
         case .callerIdentity, .keyCheck, .revocation, .trouble, .unpublished, .process, .granted, .lineage, .code,
             .sessionToken,
             .usedChallenge, .biometricLogin, .softwareKey, .requestCount, .sessionEnding, .endedSession,
-            .keptSession, .journal, .outage, .tombstones, .tombstoneMark:
+            .keptSession, .journal, .outage, .wave, .held, .tombstones, .tombstoneMark:
             false
         }
     }
@@ -100,20 +105,28 @@ enum AuditedChanges {
         if kind == .login, isNew, isOfStranger(record) { return nil }
         if kind == .login || kind == .device { return isNew ? "\(kind.rawValue).begun" : nil }
         // The record of the key's newest secret tells of the key.
-        guard isAudited(kind), !record.id.isOfEarlierSecret else { return nil }
+        guard isAudited(kind), !record.id.isOfEarlierSecret, !isOfSeveralTenants(record.id) else { return nil }
         if kind == .apiKey { return isNew ? "api-key.created" : "api-key.rotated" }
         if kind == .credentials {
             // A logout leaves a record without credentials.
             let isEmpty = CredentialRecord(decoding: record.content.revealedBytes).map { $0.granted == nil } ?? false
             return isEmpty ? "credentials.removed" : "credentials.stored"
         }
+        if kind == .provider, hasMember("removed", record) { return "provider.removed" }
         return "\(kind.rawValue).\(isNew ? "created" : "changed")"
     }
+
+    /// Whether the record has the secret of an API key of several tenants. Each of them has a share of the key, which has an entry.
+    private static func isOfSeveralTenants(_ id: RecordID) -> Bool { id.kind == .apiKey && id.tenant == .broker }
 
     /// Whether a browser without a key has begun the login, for an app. The log tells of it once it has ended: else anyone
     /// could fill the log.
     private static func isOfStranger(_ login: OpenRecord) -> Bool {
-        (try? JSONValue(parsing: login.content.revealedBytes))?["app"] != nil
+        hasMember("app", login)
+    }
+
+    private static func hasMember(_ name: WireText, _ record: OpenRecord) -> Bool {
+        (try? JSONValue(parsing: record.content.revealedBytes))?[name] != nil
     }
 
     private static func subject(_ id: RecordID) -> AuditEntry.Subject? {
@@ -124,6 +137,7 @@ enum AuditedChanges {
             case .client: "client_id"
             case .session: "session_id"
             case .biometricKey: "biometric_key"
+            case .provider: "provider"
             case .login, .device: "login_id"
             default: nil
             }

@@ -34,6 +34,11 @@ package enum MemorySize {
         }
     }
 
+    static func asked(_ asked: AskedGrant) -> Int {
+        texts(asked.scopes?.values ?? []) + texts(asked.resources.map(\.text)) + text(asked.audience?.text)
+            + allocation(64)
+    }
+
     static func client(_ client: ClientFingerprint) -> Int {
         text(client.clientID.text) + texts(client.scopes.values) + text(client.clientUniqueKey?.text)
             + bytes(client.clientSecretDigest?.count ?? 0)

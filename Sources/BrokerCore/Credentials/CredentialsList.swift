@@ -56,13 +56,15 @@ package struct CredentialsPage: Sendable {
 package struct CredentialsList: Sendable {
     private let records: CredentialsRecords
     private let clientFaults: ClientFaults
+    private let waves: Waves
     private let servers: ProviderServers
     private let log: Log
     private let time: any Time
 
-    init(records: CredentialsRecords, clientFaults: ClientFaults, servers: ProviderServers) {
+    init(records: CredentialsRecords, clientFaults: ClientFaults, waves: Waves, servers: ProviderServers) {
         self.records = records
         self.clientFaults = clientFaults
+        self.waves = waves
         self.servers = servers
         (log, time) = (records.log, records.time)
     }
@@ -102,6 +104,7 @@ package struct CredentialsList: Sendable {
         var page = CredentialsPage(next: place)
         var left = storageKeys == nil ? Self.examinedForPage : Self.readForPage
         do throws(StoreError) {
+            let wave = try await waves.current(tenant.name)
             while left > 0 {
                 // One more than fits the page tells whether there is a next page. With a filter, the number is not known.
                 let wanted = filter.includesAll ? limit + 1 - page.listed.count : Self.listedAtOnce
@@ -115,7 +118,7 @@ package struct CredentialsList: Sendable {
                 for (row, opened) in zip(rows, opened) {
                     if page.listed.count == limit { return page }
                     page.next = row.storageKey
-                    let listed = opened.map { self.listed(row.storageKey, $0, of: tenant, fault) }
+                    let listed = opened.map { self.listed(row.storageKey, $0, of: tenant, fault, wave) }
                     if let listed, filter.includes(listed) { page.listed.append(listed) }
                 }
                 if rows.count < count {
@@ -171,8 +174,9 @@ package struct CredentialsList: Sendable {
         var stored: StoredRecord?
         var quarantined: StoredRecord?
         var trouble: StoredRecord?
+        var held: StoredRecord?
 
-        var bytes: Int { [stored, quarantined, trouble].reduce(0) { $0 + ($1?.sealed.count ?? 0) } }
+        var bytes: Int { [stored, quarantined, trouble, held].reduce(0) { $0 + ($1?.sealed.count ?? 0) } }
     }
 
     private func rows(
@@ -207,13 +211,18 @@ package struct CredentialsList: Sendable {
             .quarantine, tenant: tenant, after: Self.place(.quarantine, tenant, place), limit: limit)
         let trouble = try await vault.listSealed(
             .trouble, tenant: tenant, after: Self.place(.trouble, tenant, place), limit: limit + 1)
+        let held =
+            waves.isOn(tenant)
+            ? try await vault.listSealed(.held, tenant: tenant, after: Self.place(.held, tenant, place), limit: limit)
+            : []
         let (quarantinedByKey, troubleByKey) = (Self.byKey(quarantined), Self.byKey(trouble))
+        let heldByKey = Self.byKey(held)
         return stored.compactMap { record in
             let key = WireText(record.id.key)
             return StorageKey(key).map {
                 Row(
                     storageKey: $0, stored: record, quarantined: quarantinedByKey[key],
-                    trouble: troubleByKey[key])
+                    trouble: troubleByKey[key], held: heldByKey[key])
             }
         }
     }
@@ -223,7 +232,8 @@ package struct CredentialsList: Sendable {
         return Row(
             storageKey: id.storageKey, stored: try await vault.readSealed(CredentialsRecords.recordID(id)),
             quarantined: try await vault.readSealed(CredentialsRecords.quarantineID(id)),
-            trouble: try await vault.readSealed(CredentialsRecords.troubleID(id)))
+            trouble: try await vault.readSealed(CredentialsRecords.troubleID(id)),
+            held: waves.isOn(id.tenant) ? try await vault.readSealed(CredentialsRecords.heldID(id)) : nil)
     }
 
     private static func byKey(_ records: [StoredRecord]) -> [WireText: StoredRecord] {
@@ -244,6 +254,7 @@ package struct CredentialsList: Sendable {
         let version: Int64
         let quarantined: QuarantinedCredentials?
         let trouble: RenewalTrouble?
+        let mark: HeldMark?
     }
 
     /// Opens the rows, many of them on Swift's global pool. Nil for a row that has no record, or whose record cannot be opened.
@@ -257,7 +268,8 @@ package struct CredentialsList: Sendable {
                     quarantined: row.quarantined.flatMap {
                         Self.opened($0, by: vault, QuarantinedCredentials.init(decoding:))
                     },
-                    trouble: row.trouble.flatMap { Self.opened($0, by: vault, RenewalTrouble.init(decoding:)) }
+                    trouble: row.trouble.flatMap { Self.opened($0, by: vault, RenewalTrouble.init(decoding:)) },
+                    mark: row.held.flatMap { Self.opened($0, by: vault, HeldMark.init(decoding:)) }
                 )
             }
         }
@@ -270,7 +282,9 @@ package struct CredentialsList: Sendable {
                 return nil
             }
             let quarantined = opened.quarantined.flatMap { $0.until > now ? $0 : nil }
-            return OpenRow(record: record, version: stored.version, quarantined: quarantined, trouble: opened.trouble)
+            return OpenRow(
+                record: record, version: stored.version, quarantined: quarantined, trouble: opened.trouble,
+                mark: opened.mark)
         }
     }
 
@@ -286,8 +300,9 @@ package struct CredentialsList: Sendable {
         log.error("credentials_unreadable", LogField.credentials(id) + [.version(record.version)])
     }
 
+    /// - Parameter wave: the number of the tenant's wave; nil where there is none.
     private func listed(
-        _ storageKey: StorageKey, _ row: OpenRow, of tenant: Tenant, _ fault: ClientFault?
+        _ storageKey: StorageKey, _ row: OpenRow, of tenant: Tenant, _ fault: ClientFault?, _ wave: Int64?
     ) -> ListedCredentials {
         let record = row.record
         var state = record.state(
@@ -305,6 +320,7 @@ package struct CredentialsList: Sendable {
             state = .degraded
             failure = fault.failure(after: failure)
         }
+        if let wave, let mark = row.mark, mark.holds(record.held, in: wave) { (state, failure) = (.held, mark.failure) }
         let held = record.held
         var listed = ListedCredentials(
             storageKey: storageKey, state: state ?? (held == nil ? .ended : .active), level: held?.level ?? .basic,

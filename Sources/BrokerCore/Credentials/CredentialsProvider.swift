@@ -95,7 +95,7 @@ package final class CredentialsProvider: Sendable {
                     continue
                 }
                 return try answer(decision, snapshot, tenant, outcome)
-            case .serve, .expiredOnArrival: return try answer(decision, snapshot, tenant, outcome)
+            case .serve, .tooEarly, .expiredOnArrival: return try answer(decision, snapshot, tenant, outcome)
             case .refresh(isEarly: true):
                 renewer.renewBehindAnswer(id, of: tenant, query)
                 return try answer(.serve, snapshot, tenant, outcome)
@@ -251,6 +251,12 @@ package final class CredentialsProvider: Sendable {
         case .missing:
             throw BrokerError(.missingTokenContainer, "Nothing is stored under this storage key.").after(
                 snapshot.record)
+        case .tooEarly(let earliest):
+            let wait = time.now.duration(to: earliest).milliseconds
+            throw BrokerError(
+                .retryableError,
+                "The provider renews this token from \(earliest) on and not before. Until then the token at hand is served.",
+                retryAfter: max(1, Int((wait + 999) / 1000)))
         case .expiredOnArrival:
             throw BrokerError(.tokenResponseError, "The provider's new token has expired already.")
         case .kept:
@@ -289,6 +295,7 @@ package final class CredentialsProvider: Sendable {
     ) async -> CredentialsState? {
         let record = snapshot.record
         guard record.held?.level == .user, !record.isOver else { return record.state() }
+        if await renewer.waves.holds(record.held, id) { return .held }
         if record.held?.refreshToken != nil, let fault = await renewer.clientFaults.current(of: tenant) {
             if !fault.isRefuted(by: record) { return .degraded }
             await renewer.clientFaults.lift(fault, of: tenant)

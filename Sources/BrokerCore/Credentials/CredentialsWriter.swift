@@ -14,8 +14,8 @@ package final class CredentialsWriter: Sendable {
     package typealias Companions =
         (_ held: HeldCredentials) async throws(StoreError) -> (changes: [VaultChange], events: [BrokerEvent])?
 
-    private let records: CredentialsRecords
-    private let time: any Time
+    let records: CredentialsRecords
+    let time: any Time
 
     init(records: CredentialsRecords) {
         self.records = records
@@ -108,7 +108,7 @@ package final class CredentialsWriter: Sendable {
         }
     }
 
-    private func overwrite(
+    func overwrite(
         _ id: CredentialsID, with held: HeldCredentials, by origin: BrokerEvent.Origin,
         _ waiting: ((_ earlier: HeldCredentials?) -> WaitingVerification)? = nil, _ companions: Companions,
         unless isRefused: (_ current: CredentialsSnapshot) -> Bool = { _ in false },
@@ -231,7 +231,7 @@ package final class CredentialsWriter: Sendable {
         throw Self.late
     }
 
-    /// Stores quarantined credentials again.
+    /// Stores quarantined credentials again, or frees credentials that are held.
     /// - Throws: `not_found` where none are quarantined, `conflict` where a user is logged in.
     package func restore(_ id: CredentialsID) async throws(BrokerError) -> CredentialsSnapshot {
         let outcome: Result<CredentialsSnapshot, BrokerError>
@@ -239,6 +239,7 @@ package final class CredentialsWriter: Sendable {
             outcome = try await retryingConflicts { () async throws(StoreError) in
                 let current = try await self.records.reread(id)
                 if current.record.granted?.level == .user, !current.record.isOver {
+                    if try await self.records.free(id, current.record.held) { return .success(current) }
                     return .failure(
                         BrokerError(.conflict, "User credentials are stored under this storage key already."))
                 }

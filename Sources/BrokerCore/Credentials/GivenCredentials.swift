@@ -15,13 +15,21 @@ package struct GivenCredentials: Sendable {
     private let expires: Timestamp?
     private let expiresIn: Duration?
     private let token: WireText
+    /// Whether the access token is bound to a key (RFC 9449).
+    package let isBound: Bool
     private let extra: [WireText: JSONValue]
 
-    /// - Parameter configuration: of the tenant that they are brought to.
-    package init(_ body: inout ObjectReader, for configuration: TenantConfiguration) {
+    /// Whether they have an access token.
+    package var hasToken: Bool { !token.isEmpty }
+
+    /// - Parameters:
+    ///   - configuration: of the tenant that they are brought to.
+    ///   - isImported: whether an import brings them, which may leave out the token, where it has a refresh token, and the
+    ///     `client_id`, which is then the configured one.
+    package init(_ body: inout ObjectReader, for configuration: TenantConfiguration, isImported: Bool = false) {
         level = body.choice("level", CredentialsLevel.self)
         clientID =
-            configuration.preset.hasLogins
+            configuration.preset.hasLogins && !isImported
             ? body.requiredString("client_id", limit: 512) ?? ""
             : body.string("client_id", limit: 512) ?? configuration.client.clientID
         requestedScopes = Self.scopes("requested_scopes", &body)
@@ -33,13 +41,16 @@ package struct GivenCredentials: Sendable {
         if expiresText != nil, expires == nil { body.note("expires", "must be an RFC 3339 time") }
         // An answer has both; `expires` is more exact.
         expiresIn = body.integer("expires_in", in: 0...TokenResponse.longestLifetimeSeconds).map { .seconds($0) }
-        if let type = body.string("token_type"), !type.equalsIgnoringCase("bearer") {
-            body.note("token_type", "must be Bearer")
+        let type = body.string("token_type")
+        isBound = isImported && type?.equalsIgnoringCase("DPoP") == true
+        if let type, !isBound, !type.equalsIgnoringCase("bearer") {
+            body.note("token_type", isImported ? "must be Bearer or DPoP" : "must be Bearer")
         }
         extra = body.facts("extra")
         // These members concern the broker that has answered, and not this one.
         for name: WireText in ["degraded", "session"] { body.passOver(name) }
-        token = body.requiredString("token", limit: 65_536) ?? ""
+        token =
+            (isImported ? body.string("token", limit: 65_536) : body.requiredString("token", limit: 65_536)) ?? ""
         if !token.isEmpty, !TokenText.isSendable(token) { body.note("token", "must be visible ASCII") }
     }
 
@@ -71,6 +82,8 @@ package struct GivenCredentials: Sendable {
         if level == .client, refreshToken != nil {
             throw BrokerError(.illegalArgument, "Client credentials have no refresh token.")
         }
+        let isItsOwn = level == .user && refreshToken == nil && tenant.configuration.refreshesByAccessToken
+        let refreshToken = isItsOwn ? SecretBytes(utf8: token.text) : refreshToken
         let tokenExpiry = TokenResponse.expiry(ofToken: token)
         let named = expires ?? expiresIn.map { now.advanced(by: $0) }
         let known = tenant.configuration.preset.prefersTokenExpiry ? tokenExpiry ?? named : named ?? tokenExpiry
@@ -79,7 +92,8 @@ package struct GivenCredentials: Sendable {
             ?? .assumed(canBeRenewed: level == .client || refreshToken != nil)
         var held = HeldCredentials(
             level: level, accessToken: SecretBytes(utf8: token.text), refreshToken: refreshToken,
-            expires: known ?? lifetime.end(from: now),
+            // Without a token, there is nothing to serve before the first refresh.
+            expires: token.isEmpty ? now : known ?? lifetime.end(from: now),
             grantedScopes: grantedScopes ?? requestedScopes ?? client.scopes,
             userID: level == .user ? userID : nil,
             obtainedWith: ClientFingerprint(

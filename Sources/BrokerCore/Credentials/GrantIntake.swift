@@ -29,7 +29,7 @@ package struct GrantIntake: Sendable {
             now: Timestamp
         ) {
             var credentials = HeldCredentials(
-                granted: response, level: .user, to: configuration.client, by: server, now: now)
+                granted: response, level: .user, to: configuration.client, by: server, isLogin: true, now: now)
             credentials.deviceKey = deviceKey
             self.credentials = credentials
             idToken = response.idToken

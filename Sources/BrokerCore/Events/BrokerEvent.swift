@@ -17,6 +17,10 @@ package struct BrokerEvent: Sendable, Equatable {
         case credentialsSubjectChanged = "credentials.subject_changed"
         /// Renewals fail for now; the session is kept.
         case credentialsDegraded = "credentials.degraded"
+        /// The provider has refused the refresh in a wave; the session is held.
+        case credentialsHeld = "credentials.held"
+        /// Credentials that were held are renewed again.
+        case credentialsRecovered = "credentials.recovered"
         /// The provider does not accept the tenant's client, or answers no calls: renewals of all users fail, and the sessions
         /// are kept.
         case providerDegraded = "provider.degraded"
@@ -134,6 +138,8 @@ package struct BrokerEvent: Sendable, Equatable {
         case clientRefused = "client_refused"
         /// The provider answers no calls.
         case outage
+        /// The provider refuses the refresh tokens of many users at once.
+        case wave
     }
 
     package let kind: Kind
@@ -157,16 +163,16 @@ package struct BrokerEvent: Sendable, Equatable {
             })
     }
 
-    /// The end of an outage. Concerns a tenant as a whole.
-    /// - Parameter since: when the outage began; nil where that is not known.
+    /// The end of an outage or of a wave. Concerns a tenant as a whole.
+    /// - Parameter since: when it began; nil where that is not known.
     package static func providerRecovered(
-        _ tenant: TenantName, since: Timestamp?, at time: Timestamp
+        _ tenant: TenantName, from cause: Degradation = .outage, since: Timestamp?, at time: Timestamp
     ) -> BrokerEvent {
         BrokerEvent(
             kind: .providerRecovered,
             data: JSONWriter.object { json in
                 json.member("tenant", tenant.description)
-                json.member("cause", Degradation.outage.rawValue)
+                json.member("cause", cause.rawValue)
                 json.memberIfPresent("since", since?.description)
                 json.member("time", time.description)
             })
@@ -244,6 +250,24 @@ package struct BrokerEvent: Sendable, Equatable {
             json.memberIfPresent("error_code", error.errorCode)
             json.member("retry_at", retryAt.description)
         }
+    }
+
+    /// The provider has refused the refresh in a wave, and the session is held.
+    /// - Parameters:
+    ///   - errorCode: the provider's; nil where it has sent none.
+    ///   - refreshID: nil where the session had ended before the wave was noticed, and is put back.
+    package static func held(
+        _ id: CredentialsID, errorCode: String?, _ refreshID: RefreshID?, at time: Timestamp
+    ) -> BrokerEvent {
+        BrokerEvent(.credentialsHeld, id, at: time, refreshID) { json in
+            json.member("error", BrokerError.Code.illegalConfiguration.rawValue)
+            json.memberIfPresent("error_code", errorCode)
+        }
+    }
+
+    /// Credentials are not held any more.
+    package static func recovered(_ id: CredentialsID, at time: Timestamp) -> BrokerEvent {
+        BrokerEvent(.credentialsRecovered, id, at: time)
     }
 
     /// - Parameters:

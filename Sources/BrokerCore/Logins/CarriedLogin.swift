@@ -59,6 +59,10 @@ struct CarriedLogin: Sendable {
             json.memberIfPresent("issuer", server.issuer)
             json.member("authorization", server.authorizationEndpoint)
             json.member("token", server.tokenEndpoint)
+            if let asked = server.asked {
+                json.name("asked")
+                asked.encode(to: &json)
+            }
         }
         return Base64URL.encode(Array(SHA256.digest(content).prefix(16)))
     }

@@ -31,6 +31,7 @@ package final class DeviceFlow: Sendable {
 
     let vault: Vault
     private let servers: ProviderServers
+    private let discovery: ResourceDiscovery
     let endpoint: TokenEndpoint
     let intake: GrantIntake
     private let logins: LoginRecords
@@ -62,13 +63,14 @@ package final class DeviceFlow: Sendable {
 
     /// - Parameter limit: how many device logins of a tenant may be pending at once; nil for any number.
     init(
-        vault: Vault, providers: ProviderAccess, intake: GrantIntake, bus: EventBus, limit: Int?,
-        instruments: Instruments
+        vault: Vault, providers: ProviderAccess, discovery: ResourceDiscovery, intake: GrantIntake, bus: EventBus,
+        limit: Int?, instruments: Instruments
     ) {
         (time, log, metrics) = (instruments.time, instruments.log, instruments.metrics)
         quota = PendingLoginQuota(.device, .pendingDeviceLogins, limit: limit, vault: vault, time: time)
         self.vault = vault
         servers = providers.servers
+        self.discovery = discovery
         endpoint = providers.endpoint
         self.intake = intake
         logins = LoginRecords(vault: vault, bus: bus, time: time)
@@ -84,9 +86,18 @@ package final class DeviceFlow: Sendable {
     // MARK: For callers
 
     /// Requests a code from the provider, and begins to poll.
+    /// - Parameter wish: what the login asks for; nil for what the tenant's configuration says.
     /// - Throws: `too_many_requests` where the tenant has as many pending device logins as it may have.
-    package func begin(_ storageKey: StorageKey, of tenant: Tenant) async throws(BrokerError) -> Begun {
-        let server = try await servers.server(for: tenant)
+    package func begin(
+        _ storageKey: StorageKey, of known: Tenant, wish: LoginWish? = nil
+    ) async throws(BrokerError) -> Begun {
+        let tenant = try await discovery.completed(known)
+        var server = try await servers.server(for: tenant)
+        if let wish {
+            let id = CredentialsID(tenant: tenant.name, storageKey: storageKey)
+            let held = wish.isUpgrade ? try await vault.credentials(id) : nil
+            server.asked = try wish.asked(of: tenant.configuration, at: server, beside: held)
+        }
         let client = tenant.configuration.client
         // Before the request to the provider, so that no code is requested in vain.
         try await quota.admit(tenant.name)

@@ -8,7 +8,8 @@ package import OAuth
 extension LoginFlow {
     /// Prepares a login: state, verifier and addresses, which are stored before the caller gets them.
     /// - Throws: `too_many_requests` where the tenant has as many pending logins as it may have.
-    package func begin(_ parameters: Parameters, of tenant: Tenant) async throws(BrokerError) -> Begun {
+    package func begin(_ parameters: Parameters, of known: Tenant) async throws(BrokerError) -> Begun {
+        let tenant = try await discovery.completed(known, isForStranger: parameters.reconnection != nil)
         let configuration = tenant.configuration
         try Self.checkShape(ofCustomParameters: parameters.customParameters)
         let (redirectURI, callback) = try redirect(parameters.redirectURI, of: tenant)
@@ -18,7 +19,9 @@ extension LoginFlow {
                 "The return_to does not have the origin and path of one of the tenant's allowed_return_uris.")
         }
         for name in parameters.customParameters.keys.sorted()
-        where AuthorizationRequest.reservedNames.contains(name.lowercased) {
+        where RequestShape.reservedForCallers.contains(name.lowercased)
+            || name == "audience" && parameters.wish?.audience != nil
+        {
             throw BrokerError(
                 .illegalArgument, "A custom parameter bears the name of a parameter of the protocol.")
         }
@@ -26,6 +29,11 @@ extension LoginFlow {
         let app = try Self.otherApp(parameters, of: configuration)
         // Another app brings the response, and it knows no issuer.
         if app != nil { server.announcesIssuerInResponses = false }
+        if let wish = parameters.wish {
+            let id = CredentialsID(tenant: tenant.name, storageKey: parameters.storageKey)
+            let held = wish.isUpgrade ? try await vault.credentials(id) : nil
+            server.asked = try wish.asked(of: configuration, at: server, beside: held)
+        }
         try server.makeProofKey(for: configuration)
 
         let state: String
@@ -41,7 +49,7 @@ extension LoginFlow {
             binding = SecretBytes(utf8: Base64URL.encode(try SecureRandom.bytes(32)))
             if configuration.bindsDeviceKeys { deviceKey = try DeviceKey.generate(isBound: true) }
             // A code that another app brings belongs to no authorization request, so that its ID token has no nonce.
-            if app == nil { nonce = try Self.nonce(for: configuration.client) }
+            if app == nil { nonce = try Self.nonce(for: configuration.client, at: server) }
         } catch {
             throw Self.noRandomness
         }
@@ -128,9 +136,14 @@ extension LoginFlow {
         return server
     }
 
-    /// The nonce of a request; nil where no ID token is asked for.
-    static func nonce(for client: ClientConfiguration) throws(CryptographyError) -> String? {
-        client.scopes.values.contains("openid") ? Base64URL.encode(try SecureRandom.bytes(32)) : nil
+    /// The nonce of a request; nil where no ID token is asked for, unless the profile or the tenant decides.
+    static func nonce(
+        for client: ClientConfiguration, at server: AuthorizationServer
+    ) throws(CryptographyError) -> String? {
+        let isSent =
+            server.shape.nonce.map { $0 == .on }
+            ?? (server.asked?.scopes ?? client.scopes).values.contains("openid")
+        return isSent ? Base64URL.encode(try SecureRandom.bytes(32)) : nil
     }
 
     static let noRandomness = BrokerError(.internalError, "The system's random source failed.")
@@ -146,6 +159,11 @@ extension LoginFlow {
                 .illegalArgument,
                 "The authorization_endpoint is not one of the authorization_endpoints of the tenant's app2app.")
         }
+        if parameters.wish != nil {
+            throw BrokerError(
+                .illegalArgument,
+                "Another app takes no scopes, resource and audience: leave them out, or leave app2app out.")
+        }
         if parameters.language != nil || parameters.email != nil || !parameters.customParameters.isEmpty {
             throw BrokerError(
                 .illegalArgument, "Another app takes no login_config: leave it out, or leave app2app out.")
@@ -155,10 +173,7 @@ extension LoginFlow {
 
     /// The broker's own redirect URI, which a tenant registers at its provider.
     package func redirectURI(of tenant: Tenant) -> String {
-        switch tenant.configuration.callbackURI {
-        case .shared: callbackURI
-        case .perTenant: "\(callbackURI)/\(tenant.name)"
-        }
+        tenant.configuration.callbackURI.address(below: publicBaseURL, of: tenant.name)
     }
 
     /// The redirect URI of a login, and which callback that is.
@@ -170,7 +185,8 @@ extension LoginFlow {
         let callback: PendingLogin.Callback = configuration.callbackURI == .shared ? .shared : .perTenant
         // RFC 9700 §2.1: exact comparison.
         guard let given, given != WireText(own) else { return (WireText(own), callback) }
-        let isOtherCallback = given == WireText(callbackURI) || given.starts(with: WireText(callbackURI + "/"))
+        let shared = TenantConfiguration.CallbackURI.shared.address(below: publicBaseURL, of: tenant.name)
+        let isOtherCallback = given == WireText(shared) || given.starts(with: WireText(shared + "/"))
         guard !isOtherCallback,
             configuration.allowedRedirectURIs.contains(where: { WireText($0) == given })
         else {

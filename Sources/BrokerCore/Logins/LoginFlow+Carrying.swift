@@ -16,8 +16,9 @@ extension LoginFlow {
     /// Begins an app's login in the browser that asks. Stores nothing.
     /// - Throws: `illegal_argument` for a login that is too long for a cookie or for its record.
     package func authorize(
-        _ parameters: AppParameters, of tenant: Tenant
+        _ parameters: AppParameters, of known: Tenant
     ) async throws(BrokerError) -> Authorized {
+        let tenant = try await discovery.completed(known, isForStranger: true)
         let client = tenant.configuration.client
         let (redirectURI, callback) = try redirect(nil, of: tenant)
         var server = try await serverWithLoginPage(of: tenant)
@@ -26,7 +27,7 @@ extension LoginFlow {
         let (state, pkce, nonce): (String, PKCE, String?)
         do {
             state = try CarriedLogin.state(until: expires, vault)
-            (pkce, nonce) = (try PKCE(), try Self.nonce(for: client))
+            (pkce, nonce) = (try PKCE(), try Self.nonce(for: client, at: server))
         } catch {
             throw Self.noRandomness
         }

@@ -16,6 +16,8 @@ extension LoginFlow {
         package var authorizationEndpoint: WireText?
         /// What the `state` ends with, after a full stop, so that it comes back with the response; nil for nothing.
         package var stateSuffix: WireText?
+        /// What the login asks for; nil for what the tenant's configuration says.
+        package var wish: LoginWish?
         /// Nil for a login that a caller of the API begins.
         var reconnection: Reconnection?
 

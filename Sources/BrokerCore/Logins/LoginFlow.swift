@@ -11,6 +11,7 @@ package final class LoginFlow: Sendable {
     let vault: Vault
     let servers: ProviderServers
     let tenants: TenantDirectory
+    let discovery: ResourceDiscovery
     let clients: AppClientDirectory
     private let logins: LoginRecords
     /// The URL at which browsers reach the broker, without a slash at its end. It is the issuer of apps' tokens, too.
@@ -36,7 +37,7 @@ package final class LoginFlow: Sendable {
 
     init(
         vault: Vault, tenants: TenantDirectory, clients: AppClientDirectory, providers: ProviderAccess,
-        intake: GrantIntake, revocations: RevocationJob, bus: EventBus, options: Options, instruments: Instruments
+        discovery: ResourceDiscovery, intake: GrantIntake, revocations: RevocationJob, bus: EventBus, options: Options, instruments: Instruments
     ) {
         (time, log) = (instruments.time, instruments.log)
         quota = PendingLoginQuota(.login, .pendingLogins, limit: options.limit, vault: vault, time: time)
@@ -44,6 +45,7 @@ package final class LoginFlow: Sendable {
         self.vault = vault
         self.tenants = tenants
         self.clients = clients
+        self.discovery = discovery
         servers = providers.servers
         endpoint = providers.endpoint
         logins = LoginRecords(vault: vault, bus: bus, time: time)
@@ -61,8 +63,6 @@ package final class LoginFlow: Sendable {
     }
 
     package var isSecure: Bool { WireText(publicBaseURL).starts(with: "https://") }
-
-    var callbackURI: String { publicBaseURL + "/login/callback" }
 
     /// The URL of one of the broker's paths, for browsers.
     /// - Parameter path: begins with a slash.

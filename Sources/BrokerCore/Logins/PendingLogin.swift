@@ -75,10 +75,10 @@ package struct PendingLogin: Sendable {
 
     /// The longest content of a login's record, in bytes, beside the client's scopes.
     private static let longestBesideScopes = 16_384
-    /// The longest content of the record of a client's login, in bytes. The scopes stand in it as a list, and in the address
-    /// of the login, where a byte takes up to three.
+    /// The longest content of the record of a client's login, in bytes. The scopes stand in it as a list, as another one where the
+    /// login names some of them, and in the address of the login, where a byte takes up to three.
     static func longest(for client: ClientConfiguration) -> Int {
-        longestBesideScopes + client.scopes.values.reduce(0) { $0 + 4 * $1.utf8.count + 6 }
+        longestBesideScopes + client.scopes.values.reduce(0) { $0 + 5 * $1.utf8.count + 9 }
     }
     /// The longest code that can wait for a confirmation, in bytes. Providers' codes have tens to hundreds of bytes.
     static let longestKeptCode = 4096

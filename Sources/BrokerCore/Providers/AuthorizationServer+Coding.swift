@@ -14,6 +14,11 @@ extension AuthorizationServer {
             json.memberIfPresent("issuer", issuer)
             json.memberIfPresent("challenge", challengeEndpoint)
             json.member("announces_issuer", announcesIssuerInResponses)
+            if !usesPKCE { json.member("pkce", false) }
+            if let asked {
+                json.name("asked")
+                asked.encode(to: &json)
+            }
             json.member("client_authentication", clientAuthentication.rawValue)
             json.member("revocation_authentication", revocationAuthentication.rawValue)
             json.memberIfPresent("alternative_authentication", alternativeAuthentication?.rawValue)
@@ -50,5 +55,7 @@ extension AuthorizationServer {
         proofKey = (json["dpop_key"]?.string?.text).map { DPoPKey(pem: SecretBytes(utf8: $0)) }
         challengeEndpoint = json["challenge"]?.string?.text
         configuration.complete(&self)
+        asked = json["asked"].flatMap { AskedGrant($0) }
+        if json["pkce"]?.bool == false { usesPKCE = false }
     }
 }

@@ -22,6 +22,7 @@ extension ClientRequest {
         self.init(
             method: method, url: url, fields: ["Accept": "application/json", "User-Agent": "token-broker"],
             pins: try PinSet.inForce(server.pinnedCertificates, at: url))
+        proxy = try OutboundProxy.inForce(server.outboundProxy)
         self.fields.add(server.requestHeaders)
     }
 
@@ -33,6 +34,7 @@ extension ClientRequest {
         self.init(
             method: .get, url: url, fields: fields, pins: try PinSet.inForce(configuration.effectivePins, at: url),
             timeLimit: timeLimit)
+        proxy = try OutboundProxy.inForce(configuration.outboundProxy)
         self.fields.add(configuration.requestHeaders)
     }
 
@@ -48,11 +50,15 @@ extension ClientRequest {
     }
 }
 
+extension ClientRequest {
+    /// Adds fields, which replace those of the same names.
+    mutating func add(_ headers: RequestHeaders) { fields.add(headers) }
+}
+
 extension ClientResponse {
     /// Whether the answer says that its body is a form.
     var isForm: Bool {
-        fields["Content-Type"]?.split(at: ";", limit: 2)[0].trimmed
-            .equalsIgnoringCase("application/x-www-form-urlencoded") ?? false
+        fields["Content-Type"].map { MediaType($0).name == "application/x-www-form-urlencoded" } ?? false
     }
 }
 

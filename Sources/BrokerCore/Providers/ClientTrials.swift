@@ -218,12 +218,22 @@ final class ClientTrials: Sendable {
         }
     }
 
+    /// Whether the provider knows a client, found out by a made-up code. An answer that can mean either counts as yes, and so does
+    /// none.
+    func accepts(
+        _ client: ClientConfiguration, of tenant: Tenant, at server: AuthorizationServer
+    ) async throws(BrokerError) -> Bool {
+        let code = try await reply(to: try madeUpCode(of: tenant), client, of: tenant, at: server)
+        if case .refused = code.verdict(ClientVerdict.init(ofMadeUpCode:status:)) { return false }
+        return true
+    }
+
     /// A made-up code of the tenant's login.
     func madeUpCode(of tenant: Tenant) throws(BrokerError) -> TokenRequest {
-        let callback = publicBaseURL + "/login/callback"
-        let redirectURI = tenant.configuration.callbackURI == .perTenant ? "\(callback)/\(tenant.name)" : callback
-        return .authorizationCode(
-            code: try Self.random(), redirectURI: redirectURI, codeVerifier: try Self.random())
+        .authorizationCode(
+            code: try Self.random(),
+            redirectURI: tenant.configuration.callbackURI.address(below: publicBaseURL, of: tenant.name),
+            codeVerifier: try Self.random())
     }
 
     /// Tries a made-up code. If the answer does not show whether the client is accepted, and the client may have client

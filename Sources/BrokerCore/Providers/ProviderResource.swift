@@ -3,12 +3,14 @@ internal import HTTPSClient
 internal import OAuth
 internal import Reactor
 
-/// What a provider answers to a GET request, apart from its metadata, of which each issuer has two addresses.
+/// What a provider answers to a GET request, apart from the metadata of issuers, which have several addresses.
 enum ProviderResource {
     /// Its JWK set.
     case keys
     /// The user of an access token.
     case userInfo
+    /// A resource that tokens are for, and its metadata.
+    case resource
 
     /// The longest time of a request, and so the longest that a caller waits for one.
     private static let longestRequest: Duration = .seconds(5)
@@ -19,6 +21,7 @@ enum ProviderResource {
         switch self {
         case .keys: .jwks
         case .userInfo: .userInfo
+        case .resource: .metadata
         }
     }
 
@@ -27,6 +30,7 @@ enum ProviderResource {
         switch self {
         case .keys: "provider's JWK set"
         case .userInfo: "userinfo endpoint"
+        case .resource: "resource"
         }
     }
 
@@ -34,6 +38,7 @@ enum ProviderResource {
         switch self {
         case .keys: "keys_request_failed"
         case .userInfo: "userinfo_request_failed"
+        case .resource: "resource_request_failed"
         }
     }
 

@@ -29,6 +29,7 @@ extension ProviderServers {
         var accepted = acceptedProviders(of: tenant)
         if accepted.difference(from: held.grantedBy) != nil { return nil }
         var server = try await server(for: tenant)
+        server.asked = held.asked
         server.proofKey = held.proofKey?.ofRefreshes
         accepted.tokenEndpoint = WireText(server.tokenEndpoint)
         return accepted.difference(from: held.grantedBy) == nil ? server : nil

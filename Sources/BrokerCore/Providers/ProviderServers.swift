@@ -154,9 +154,12 @@ package final class ProviderServers: Sendable {
         return fetched
     }
 
-    /// The addresses of an issuer's metadata: RFC 8414 §3, OpenID Connect Discovery §4, and where some providers publish the
+    /// The addresses of an issuer's metadata: RFC 8414 §3, OpenID Connect Discovery §4, the same with the issuer's path inserted
+    /// as RFC 8414 §5 has it (nil for an issuer without a path), and where some providers publish the
     /// metadata of RFC 8414, below the issuer. Nil where the issuer is not a URL without a query.
-    private static func addresses(of issuer: String) -> (oauth: String, openID: String, oauthBelow: String)? {
+    private static func addresses(
+        of issuer: String
+    ) -> (oauth: String, openID: String, openIDInserted: String?, oauthBelow: String)? {
         guard let base = URLTarget(issuer), !WireText(base.pathAndQuery).contains("?") else { return nil }
         let path = base.pathAndQuery == "/" ? "" : base.pathAndQuery
         let trimmed = WireText(path).ends(with: "/") ? String(path.dropLast()) : path
@@ -164,6 +167,7 @@ package final class ProviderServers: Sendable {
         return (
             "\(origin)/.well-known/oauth-authorization-server\(trimmed)",
             "\(origin)\(trimmed)/.well-known/openid-configuration",
+            trimmed.isEmpty ? nil : "\(origin)/.well-known/openid-configuration\(trimmed)",
             "\(origin)\(trimmed)/.well-known/oauth-authorization-server"
         )
     }
@@ -179,7 +183,9 @@ package final class ProviderServers: Sendable {
         // What was received at each address.
         var received: [String] = []
         var faults: [Fault] = []
-        for address in [addresses.oauth, addresses.openID] {
+        // The last one is asked for resources only, whose servers the protocol of these looks for there, too.
+        let inserted = tenant.configuration.preset.findsServerByResource ? addresses.openIDInserted : nil
+        for address in [addresses.oauth, addresses.openID] + [inserted].compactMap(\.self) {
             // The first address may have used up the time.
             if time.monotonic >= end { break }
             switch await document(at: address, of: source.address, for: tenant, until: end) {
@@ -386,7 +392,15 @@ package final class ProviderServers: Sendable {
         metadata.pushedAuthorizationEndpoint = endpoint(json["pushed_authorization_request_endpoint"])
         metadata.requiresPushedAuthorization = json["require_pushed_authorization_requests"]?.bool ?? false
         metadata.proofAlgorithms = json["dpop_signing_alg_values_supported"]?.array?.compactMap(\.string)
+        metadata.codeChallengeMethods = json["code_challenge_methods_supported"]?.array?.compactMap(\.string)
+        let aliases = json["mtls_endpoint_aliases"]
+        metadata.mutualTLS.token = endpoint(aliases?["token_endpoint"])
+        metadata.mutualTLS.revocation = endpoint(aliases?["revocation_endpoint"])
+        metadata.mutualTLS.deviceAuthorization = endpoint(aliases?["device_authorization_endpoint"])
+        metadata.mutualTLS.pushedAuthorization = endpoint(aliases?["pushed_authorization_request_endpoint"])
         metadata.grantTypes = json["grant_types_supported"]?.array?.compactMap(\.string)
+        metadata.registrationEndpoint = endpoint(json["registration_endpoint"])
+        metadata.takesClientMetadataDocuments = json["client_id_metadata_document_supported"]?.bool ?? false
         return metadata
     }
 
@@ -423,7 +437,7 @@ package final class ProviderServers: Sendable {
     /// client's secret. Nil for any other text.
     private static func presentable(_ text: WireText, to client: ClientConfiguration) -> String? {
         guard text.count <= 200, !text.contains("?"), URLTarget(text.text) != nil,
-            !SentSecrets([client.clientSecret].compactMap(\.self)).areRepeated(in: text)
+            !SentSecrets(client.secrets).areRepeated(in: text)
         else { return nil }
         return text.text
     }

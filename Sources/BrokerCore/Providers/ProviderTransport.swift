@@ -1,3 +1,4 @@
+internal import Cryptography
 package import HTTPSClient
 
 /// Sends one request to a provider. The service uses the HTTPS client, tests use a script.
@@ -45,6 +46,19 @@ extension PinSet {
             return try PinSet(parsing: texts)
         } catch {
             throw BrokerError(.illegalConfiguration, "The configured pinned_certificates are not usable.")
+        }
+    }
+}
+
+extension OutboundProxy {
+    /// The proxy of a tenant; nil for a tenant without one.
+    /// - Parameter address: with the user and the password.
+    static func inForce(_ address: SecretBytes?) throws(BrokerError) -> OutboundProxy? {
+        guard let address else { return nil }
+        do {
+            return try OutboundProxy(parsing: address.revealedText)
+        } catch {
+            throw BrokerError(.illegalConfiguration, "The configured outbound_proxy is not usable.")
         }
     }
 }

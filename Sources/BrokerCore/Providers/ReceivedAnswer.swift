@@ -12,7 +12,7 @@ enum ReceivedAnswer {
     /// - Returns: a clause that continues the sentence after the address: "answered with status 404".
     static func words(_ response: ClientResponse, to client: ClientConfiguration, lacking missing: String) -> String {
         let status = "answered with status \(response.status.code)"
-        let secrets = SentSecrets([client.clientSecret].compactMap(\.self))
+        let secrets = SentSecrets(client.secrets)
         if let redirect = redirect(response, answering: secrets) { return redirect }
         guard response.status == .ok else { return status }
         guard let type = mediaType(response.fields["Content-Type"], secrets) else {

@@ -193,7 +193,7 @@ package struct TenantCheck: Sendable {
         case .nameResolutionFailed: "The name servers did not answer."
         case .connectFailed: "No address of the host accepted a connection."
         case .proxyRefused(let status):
-            "The proxy that HTTPS_PROXY names opens no connection to the host: it answered \(status.code)."
+            "The proxy that outbound_proxy or HTTPS_PROXY names opens no connection to the host: it answered \(status.code)."
         case .untrusted(.chain):
             "The certificate does not lead to a trusted root; one of your own belongs into TOKEN_BROKER_TRUSTED_CA_FILE."
         case .untrusted(.expired): "The certificate has expired."

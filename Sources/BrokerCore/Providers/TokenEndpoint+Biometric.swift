@@ -40,7 +40,7 @@ extension TokenEndpoint {
         guard let rules = server.preset.appToApp else {
             throw BrokerError(.illegalConfiguration, "This provider has no biometric logins.")
         }
-        let client = tenant.configuration.client
+        var client = tenant.configuration.client
         var form: [FormEncoding.Pair] = [.init("grant_type", rules.biometricGrantType), .init("jwt", proof)]
         if bearer == nil, !client.scopes.isEmpty { form.append(.init("scope", client.scopes.description)) }
         if let refreshToken { form.append(.init("refresh_token", refreshToken.revealedText)) }
@@ -50,12 +50,17 @@ extension TokenEndpoint {
                 .init("code_challenge_method", "S256"),
             ]
         }
+        if client.material != nil || server.clientAuthentication == .clientSecretJWT {
+            client = try await shown(client, by: server.clientAuthentication, at: server)
+        }
         // One header cannot have both the client's secret and the user's token.
         var authorization = ClientAuthenticator.authenticate(
-            client, by: bearer == nil || client.clientSecret == nil ? server.clientAuthentication : .clientSecretPost,
+            client, by: bearer == nil || client.clientSecret == nil || !server.clientAuthentication.showsSecret
+                ? server.clientAuthentication : .clientSecretPost,
             at: server, into: &form)
         if let bearer { authorization = "Bearer " + bearer.revealedText }
-        let message = try Self.message(.form, to: server.tokenEndpoint, form, authorization, server)
+        var message = try Self.message(.form, to: server.tokenEndpoint, form, authorization, server)
+        message.certificate = client.material?.certificate.map { ClientCertificate(pem: $0) }
         let fields = Self.fields(of: tenant.name, at: server, as: RefreshID())
         let asked = time.now
         switch await send(message, through: ProviderCircuits.Key(tenant.name, client, at: server), at: server) {

@@ -64,7 +64,7 @@ extension TokenEndpoint {
         guard refusal.answer.error != nil else { return nil }
         let answer = meaning(of: refusal, grant: call.grant, server: server)
         switch answer {
-        case .sessionEnded, .clientRefused, .rateLimited: break
+        case .sessionEnded, .clientRefused: break
         // The refresh token may be spent, so the answer to a refresh counts as one that cannot be used.
         case _ where call.grant.spendsRefreshToken: return nil
         default: break
@@ -173,8 +173,8 @@ extension TokenEndpoint {
             (
                 BrokerError(
                     .networkError,
-                    "The proxy opens no connection to the provider: it answered \(status.code). HTTPS_PROXY names the proxy, "
-                        + "and NO_PROXY the hosts that are reached without it.",
+                    "The proxy opens no connection to the provider: it answered \(status.code). The tenant's "
+                        + "outbound_proxy names the proxy, else HTTPS_PROXY, and NO_PROXY the hosts that are reached without it.",
                     retryAfter: defaultRetryAfterSeconds), status.code < 500
             )
         case .malformedResponse, .responseTooLarge: (unusable, !grant.spendsRefreshToken)

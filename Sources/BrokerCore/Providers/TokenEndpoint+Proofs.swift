@@ -27,23 +27,51 @@ final class ProofNonces: Sendable {
 
 /// Requests that prove the key of a set of credentials.
 extension TokenEndpoint {
+    /// What is sent in one way of the client.
+    struct Sending {
+        /// The request, without what is made for each sending.
+        fileprivate let message: ClientRequest
+        /// What is made for each sending beside the proof; nil where the client shows the same each time.
+        fileprivate var anew: (proving: Proving, way: ClientWay)?
+        /// The key that is proven; nil for none.
+        fileprivate let key: DPoPKey?
+
+        /// A request that shows the client each time in the same way.
+        init(message: ClientRequest, key: DPoPKey?) {
+            (self.message, self.key) = (message, key)
+        }
+
+        /// A request in which the client shows something new in each sending.
+        init(_ request: AuthenticatedRequest, _ proving: Proving, _ way: ClientWay) {
+            (message, key) = (request.message, proving.server.proofKey)
+            anew = (proving, way)
+        }
+    }
+
     /// Sends a request with a proof of the key, made for this sending. Where the server asks for a nonce that the proof lacks, sends it
-    /// once more: such an answer has spent nothing (RFC 9449 §8), and is no failure.
-    /// - Parameter key: nil for a request without a proof.
+    /// once more: such an answer has spent nothing (RFC 9449 §8), and is no failure. What the client shows is then made anew, too,
+    /// since servers take a JWT once.
+    /// - Returns: the request that has the result, and the result.
+    /// - Throws: `illegal_configuration` where the client lacks what it shows, such as a file.
     func send(
-        _ message: ClientRequest, proving key: DPoPKey?,
-        by send: (ClientRequest) async -> Result<ClientResponse, TransportError>
-    ) async -> Result<ClientResponse, TransportError> {
-        guard let key else { return await send(message) }
+        _ sending: Sending, by send: (ClientRequest) async -> Result<ClientResponse, TransportError>
+    ) async throws(BrokerError) -> (message: ClientRequest, result: Result<ClientResponse, TransportError>) {
+        let message = try await made(sending)
+        guard let key = sending.key else { return (message, await send(message)) }
         let sent = nonces[message.url]
-        guard let request = proven(message, key, sent) else { return .failure(.invalidRequest) }
+        guard let request = proven(message, key, sent) else { return (message, .failure(.invalidRequest)) }
         let first = await send(request)
         guard case .success(let response) = first, let nonce = nonces.note(response, of: message.url), nonce != sent,
-            await Self.asksForNonce(response), let repetition = proven(message, key, nonce)
-        else { return first }
+            await Self.asksForNonce(response), let repetition = try await proven(made(sending), key, nonce)
+        else { return (request, first) }
         let second = await send(repetition)
         if case .success(let response) = second { nonces.note(response, of: message.url) }
-        return second
+        return (repetition, second)
+    }
+
+    private func made(_ sending: Sending) async throws(BrokerError) -> ClientRequest {
+        guard let (proving, way) = sending.anew else { return sending.message }
+        return try await message(sending.message, proving, way)
     }
 
     /// The request with a proof; nil where the key cannot sign.

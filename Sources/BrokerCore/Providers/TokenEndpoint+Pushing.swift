@@ -73,7 +73,7 @@ extension TokenEndpoint {
         let request = try authenticated(
             client, at: server, for: push.endpoint, by: server.clientAuthentication,
             or: server.alternativeAuthentication
-        ) { server throws(BrokerError) in
+        ) { client, server throws(BrokerError) in
             let (form, authorization) = PushedAuthorization.form(parameters, for: client, at: server)
             return try Self.message(.form, to: push.endpoint, form, authorization, server)
         }.limited(to: push.isRequired ? nil : Self.patience)
@@ -84,7 +84,7 @@ extension TokenEndpoint {
         while true {
             let failure: BrokerError
             var retryAfter: Duration?
-            let (message, result) = await send(request, at: server) {
+            let (message, result) = try await send(request, at: server) {
                 await self.send($0, endpoint: .pushedAuthorization, server: server)
             }
             switch result {

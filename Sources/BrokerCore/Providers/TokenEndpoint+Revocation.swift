@@ -45,14 +45,19 @@ extension TokenEndpoint {
         var server = server
         server.proofKey = held.refreshToken == nil ? held.proofKey : held.proofKey?.ofRefreshes
         let request: AuthenticatedRequest
+        let shape = server.shape.revocation
+        if let method = shape?.authentication {
+            (server.revocationAuthentication, server.alternativeRevocationAuthentication) = (method, nil)
+        }
         do throws(BrokerError) {
             request = try authenticated(
                 client, at: server, for: endpoint, by: server.revocationAuthentication,
                 or: server.alternativeRevocationAuthentication
-            ) { server throws(BrokerError) in
+            ) { client, server throws(BrokerError) in
+                if let shape { return try Self.message(shape, for: held, of: client, to: endpoint, server) }
                 var form: [FormEncoding.Pair] = [
                     .init("token", (held.refreshToken ?? held.accessToken).revealedText),
-                    .init("token_type_hint", held.refreshToken == nil ? "access_token" : "refresh_token"),
+                    .init("token_type_hint", held.hasRefreshToken ? "refresh_token" : "access_token"),
                 ]
                 let authorization = ClientAuthenticator.authenticate(
                     client, by: server.revocationAuthentication, at: server, into: &form)
@@ -61,8 +66,13 @@ extension TokenEndpoint {
         } catch {
             return RevocationFailure(code: error.code)
         }
-        let (message, result) = await send(request, at: server, isRevocation: true) {
-            await self.send($0, endpoint: .revocation, server: server)
+        let (message, result): (ClientRequest, Result<ClientResponse, TransportError>)
+        do throws(BrokerError) {
+            (message, result) = try await send(request, at: server, isRevocation: true) {
+                await self.send($0, endpoint: .revocation, server: server)
+            }
+        } catch {
+            return RevocationFailure(code: error.code)
         }
         switch result {
         case .failure(let error): return Self.failure(of: error)
@@ -70,6 +80,28 @@ extension TokenEndpoint {
         case .success(let response):
             return Self.failure(of: await refusal(response, to: message, at: server, []), client, server)
         }
+    }
+
+    /// A revocation at an endpoint that is not as RFC 7009 describes it.
+    private static func message(
+        _ shape: RevocationShape, for held: HeldCredentials, of client: ClientConfiguration, to endpoint: String,
+        _ server: AuthorizationServer
+    ) throws(BrokerError) -> ClientRequest {
+        let request = shape.request(for: held, of: client, at: server)
+        var message = try ClientRequest(
+            provider: server, shape.method == .delete ? .delete : .post, endpoint, query: request.query)
+        if let authorization = request.authorization { message.fields.append("Authorization", authorization) }
+        switch shape.format {
+        case .form:
+            message.fields.append("Content-Type", "application/x-www-form-urlencoded")
+            message.body = Array(FormEncoding.encode(request.body).utf8)
+        case .json:
+            message.fields.append("Content-Type", "application/json")
+            message.body = object(of: request.body)
+        case .none: break
+        }
+        for field in server.shape.tokenHeaders.fields { message.fields.set(field.name.text, field.value.text) }
+        return message
     }
 
     /// Ends the session of an access token at a provider with an endpoint for that.
@@ -109,7 +141,7 @@ extension TokenEndpoint {
         let isDecided = RefusalPattern.isAllowed(status: refusal.status)
         let isOfClient = isDecided && refusal.isOfClient
         // A public client cannot show more of itself than it has.
-        let isFinal = isDecided && (isOfClient && client.clientSecret == nil || refusal.isOfKind)
+        let isFinal = isDecided && (isOfClient && !client.isConfidential || refusal.isOfKind)
         return RevocationFailure(
             code: isOfClient ? .illegalConfiguration : refusal.code, status: refusal.status,
             errorCode: answer.errorCode, isFinal: isFinal, isOfClient: isOfClient, retryAfter: refusal.retryAfter)

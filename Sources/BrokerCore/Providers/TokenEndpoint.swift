@@ -171,7 +171,7 @@ package struct TokenEndpoint: Sendable {
         }
         let request = try authenticated(
             client, at: server, for: address, by: server.clientAuthentication, or: server.alternativeAuthentication
-        ) { server throws(BrokerError) in
+        ) { client, server throws(BrokerError) in
             let (form, authorization) = DeviceAuthorizationRequest.form(for: client, at: server)
             return try Self.message(.form, to: address, form, authorization, server)
         }
@@ -182,7 +182,7 @@ package struct TokenEndpoint: Sendable {
         while true {
             let failure: BrokerError
             var retryAfter: Duration?
-            let (message, result) = await send(request, at: server) {
+            let (message, result) = try await send(request, at: server) {
                 await self.send($0, endpoint: .deviceAuthorization, server: server)
             }
             switch result {
@@ -248,7 +248,7 @@ package struct TokenEndpoint: Sendable {
     ) async throws(BrokerError) -> ClientTrial {
         let call = try prepare(request, for: client, of: tenant, at: server, as: RefreshID())
         let asked = time.now
-        let (message, result) = await send(call.request.limited(to: limit), through: call.circuit, at: server)
+        let (message, result) = try await send(call.request.limited(to: limit), through: call.circuit, at: server)
         switch result {
         case .failure(let error): return .unanswered(error)
         case .success(let response):
@@ -274,8 +274,14 @@ package struct TokenEndpoint: Sendable {
         }
         let asked = time.now
         let fields = Self.fields(of: tenant, at: server, as: id)
-        let (message, result) = await send(
-            request, through: ProviderCircuits.Key(tenant, client, at: server), at: server)
+        let (message, result): (ClientRequest, Result<ClientResponse, TransportError>)
+        do throws(BrokerError) {
+            (message, result) = try await send(
+                request, through: ProviderCircuits.Key(tenant, client, at: server), at: server)
+        } catch {
+            log.warning("device_poll_failed", fields + [.code(error.code)])
+            return (.unreachable, nil)
+        }
         switch result {
         case .failure(let error):
             log.warning("device_poll_failed", fields + [.transport(error)])
@@ -315,7 +321,13 @@ package struct TokenEndpoint: Sendable {
         // A lifetime counts from the grant, which comes after this.
         let asked = time.now
         let circuit = notesOutage ? call.circuit : nil
-        let (message, result) = await send(call.request.limited(to: limit), through: circuit, at: server)
+        let (message, result): (ClientRequest, Result<ClientResponse, TransportError>)
+        do throws(BrokerError) {
+            (message, result) = try await send(call.request.limited(to: limit), through: circuit, at: server)
+        } catch {
+            log.warning("token_request_failed", call.fields + [.code(error.code)])
+            return (.refused(error), .none, false)
+        }
         switch result {
         case .success(let answer): response = answer
         case .failure(let error):
@@ -326,7 +338,9 @@ package struct TokenEndpoint: Sendable {
             return (isFinal ? .refused(reason) : .again(reason, retryAfter: nil), trace, false)
         }
         if (200..<300).contains(response.status.code) {
-            if let granted = await readGrant(response, of: server, askedAt: asked, call.fields) {
+            if let granted = await readGrant(
+                response, of: server, askedAt: asked, isRefresh: grant.spendsRefreshToken, call.fields)
+            {
                 return (.granted(granted), .none, true)
             }
             if grant.spendsRefreshToken, let successor = await refreshToken(ofUnusable: response) {
@@ -350,12 +364,13 @@ package struct TokenEndpoint: Sendable {
 
     /// The grant in an answer; nil where there is none.
     func readGrant(
-        _ response: ClientResponse, of server: AuthorizationServer, askedAt asked: Timestamp, _ fields: [LogField]
+        _ response: ClientResponse, of server: AuthorizationServer, askedAt asked: Timestamp, isRefresh: Bool = false,
+        _ fields: [LogField]
     ) async -> TokenResponse? {
         let granted = await InputReading.run(bytes: response.body.count) {
             TokenResponse(
                 body: response.body, askedAt: asked, from: server.preset, use: server.tokenUse, isForm: response.isForm,
-                provenBy: server.proofKey)
+                isRefresh: isRefresh, provenBy: server.proofKey)
         }
         if granted?.hasUnreadableLifetime == true {
             log.warning("token_lifetime_unreadable", fields)

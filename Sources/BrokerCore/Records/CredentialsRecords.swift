@@ -33,7 +33,7 @@ final class CredentialsRecords: Sendable {
     let bus: EventBus
     let tenants: TenantDirectory
     let tombstones: Tombstones
-    private let schedule: ExpirySchedule
+    let schedule: ExpirySchedule
     let cache: RevalidatingCache<CredentialsID, CredentialsSnapshot>
     private let versions = VersionSource()
     /// Signalled when another replica has changed credentials, or released a lease on them.
@@ -251,7 +251,7 @@ final class CredentialsRecords: Sendable {
                 ? nil
                 : record.waiting != nil
                     ? time.now.advanced(by: ExpirySchedule.verificationInterval)
-                    : record.held.flatMap { schedule.firstMark(of: $0, lead: proactiveLead(id), now: time.now) })
+                    : record.held.flatMap { firstMark(of: $0, record, id) })
         var changes = others
         if isNew {
             changes += [.require(RecordID(.tenant, id.tenant)), .insert(open)]
@@ -263,13 +263,6 @@ final class CredentialsRecords: Sendable {
         return Prepared(
             snapshot: CredentialsSnapshot(record, of: id, version: version), changes: changes, isNew: isNew,
             due: open.due, replaced: replaced)
-    }
-
-    /// From the tenant's configuration in the cache, valid or not. Where it is not cached, `ExpiryJob` reads the configuration
-    /// when the notice of expiry falls due.
-    private func proactiveLead(_ id: CredentialsID) -> Duration? {
-        // A token that ends at its refresh is renewed when it has ended.
-        tenants.inMemory(id.tenant).flatMap { $0.terms.renewsLate ? nil : $0.configuration.proactiveRefresh }
     }
 
     /// - Parameter endsPublication: whether the record takes the place of a grant that waits to be stored.

@@ -1,9 +1,11 @@
+internal import Cryptography
 internal import OAuth
 internal import Reactor
 
 /// The due marks of a token: when something is to be done about it before it expires.
 ///
-/// A mark means that listeners were not yet notified of the expiry, or that the token is to be renewed before a caller asks.
+/// A mark means that listeners were not yet notified of the expiry, or that the token is to be renewed before a caller asks,
+/// because the tenant wants that or because what renews it would end unused.
 /// Such a renewal is tried until it succeeds or the session has ended. For a tenant that does not want it, the commit that
 /// notifies the listeners removes the mark.
 struct ExpirySchedule: Sendable {
@@ -14,6 +16,8 @@ struct ExpirySchedule: Sendable {
     static let shortestWait: Duration = .seconds(30)
     /// The time between two attempts to verify a set of credentials that waits for the provider's keys.
     static let verificationInterval: Duration = .seconds(30)
+    /// The time between two attempts to exchange the token of a login for one that lives longer.
+    private static let exchangeInterval: Duration = .seconds(60)
     /// The longest such time, once the token has expired.
     private static let longestWait: Duration = .seconds(900)
 
@@ -25,11 +29,31 @@ struct ExpirySchedule: Sendable {
     /// random amount, so that tokens of one moment are not renewed in one moment. Apart from that fifth, a token is never
     /// renewed in the first half of its lifetime: otherwise a provider whose tokens live shorter than the lead would be asked
     /// all the time.
-    /// - Parameter lead: how long before its expiry the tenant has a token renewed; nil for not at all.
-    /// - Returns: nil for a token that does not expire.
-    func firstMark(of held: HeldCredentials, lead: Duration?, now: Timestamp) -> Timestamp? {
+    /// - Parameters:
+    ///   - lead: how long before its expiry the tenant has a token renewed; nil for not at all.
+    ///   - upkeep: when it is renewed in any case; nil for never.
+    /// - Returns: nil for a token that does not expire and needs no renewal.
+    func firstMark(
+        of held: HeldCredentials, lead: Duration?, upkeep: TenantConfiguration.Upkeep? = nil, now: Timestamp
+    ) -> Timestamp? {
+        if held.awaitsExchange { return now }
+        let mark = usualMark(of: held, lead: lead, now: now)
+        guard let upkeep, let mark else { return mark }
+        return min(mark, max(self.mark(of: upkeep), now.advanced(by: Self.shortestWait)))
+    }
+
+    /// When credentials are renewed that end unused, so that those of one moment are not renewed in one moment.
+    func mark(of upkeep: TenantConfiguration.Upkeep) -> Timestamp {
+        let spread = max(upkeep.from.duration(to: upkeep.end), .zero) / 5
+        return upkeep.from.advanced(by: .milliseconds(Int64.random(in: 0...spread.milliseconds)))
+    }
+
+    private func usualMark(of held: HeldCredentials, lead: Duration?, now: Timestamp) -> Timestamp? {
         if held.expiry == nil { return nil }
-        guard let lead, held.canBeRefreshed else { return noticeTime(of: held) }
+        guard let lead, held.canBeRefreshed else {
+            // Of a token that no caller has had, no listener is told that it expires.
+            return held.accessToken.isEmpty ? nil : noticeTime(of: held)
+        }
         let life = now.duration(to: held.expires)
         let ahead = min(max(lead, notice), life / 2)
         let jitter = Duration.milliseconds(Int64.random(in: 0...max(0, ahead.milliseconds / 5)))
@@ -47,6 +71,7 @@ struct ExpirySchedule: Sendable {
     /// The mark that is written when an attempt to renew a token begins. If the attempt's process dies, another replica tries
     /// again at that time.
     func nextMark(of held: HeldCredentials, now: Timestamp) -> Timestamp {
+        if held.awaitsExchange, held.expires > now { return now.advanced(by: Self.exchangeInterval) }
         if !isWorthRenewing(held, now: now) { return laterMark(of: held, now: now) }
         let half = now.advanced(by: max(Self.shortestWait, now.duration(to: held.expires) / 2))
         let notice = noticeTime(of: held)

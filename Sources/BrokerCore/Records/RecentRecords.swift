@@ -4,8 +4,8 @@ internal import OAuth
 internal import Reactor
 
 /// What this process stored and removed lately beside credentials and sessions, in memory, and only where other processes write
-/// to the store: the records of logins and of apps' codes; tenants, API keys, clients and biometric keys. Safe to use from any
-/// task.
+/// to the store: the records of logins and of apps' codes; tenants, API keys, clients, biometric keys and operators' profiles. Safe
+/// to use from any task.
 final class RecentRecords: Sendable {
     /// What the last commit of this process has made of a record.
     enum Change: Sendable {
@@ -24,7 +24,7 @@ final class RecentRecords: Sendable {
     /// Records that are gone soon. Their removal need not be remembered.
     static let loginKinds: [RecordKind] = [.login, .device, .code]
     /// Records that stay until they are removed.
-    static let settingKinds: [RecordKind] = [.tenant, .apiKey, .client, .biometricKey]
+    static let settingKinds: [RecordKind] = [.tenant, .apiKey, .client, .biometricKey, .provider]
 
     /// Nil where no other process writes to the store.
     private let loginEntries: ExpiringTable<RecordID, OpenRecord>?

@@ -50,6 +50,12 @@ extension CredentialsSnapshot {
         if let key = held.proofKey {
             sum += MemorySize.allocation(16 + 4 * 8) + MemorySize.secret(key.pem) + MemorySize.secret(key.refreshPEM)
         }
+        if let imported = held.imported {
+            sum += MemorySize.allocation(40) + MemorySize.bytes(imported.digest.count)
+        }
+        sum += held.asked.map(MemorySize.asked) ?? 0
+        if held.hasRareFacts { sum += MemorySize.allocation(HeldCredentials.rareFactsSize) }
+        if held.terms != nil { sum += MemorySize.allocation(24 + 10 * MemoryLayout<Int64>.size) }
         return sum + MemorySize.text(held.grantedBy?.issuer?.text)
             + MemorySize.text(held.grantedBy?.tokenEndpoint?.text)
     }

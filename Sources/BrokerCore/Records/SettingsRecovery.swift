@@ -4,8 +4,8 @@ internal import OAuth
 internal import Reactor
 internal import Waiting
 
-/// Carries out again what the store has lost with its last commits of tenants, API keys, clients and biometric keys: that this
-/// process has created, changed or removed them. Else an API key that was deleted would open everything again, for as long as
+/// Carries out again what the store has lost with its last commits of tenants, API keys, clients, biometric keys and operators'
+/// profiles: that this process has created, changed or removed them. Else an API key that was deleted would open everything again, for as long as
 /// it is not deleted once more.
 ///
 /// A record keeps the version that it had, so a change that came after it, in the store as it is now, has a higher one and stays.
@@ -105,7 +105,7 @@ struct SettingsRecovery: RestoredRecords {
             switch change {
             case .stored(let record):
                 guard Self.isLost(change, stored) else { continue }
-                if try await records.tombstones.hasEnded(record) { continue }
+                if record.id.tenant != .broker, try await records.tombstones.hasEnded(record) { continue }
                 if let stored {
                     changes.append(.replace(record, version: stored))
                     ended.append((record.id, stored))
@@ -123,7 +123,8 @@ struct SettingsRecovery: RestoredRecords {
             }
         }
         guard let tenant = changed.first?.id.tenant else { return false }
-        if !insertions.isEmpty, group.first?.id.kind != .tenant {
+        // The secrets of a key of several tenants and the profiles of providers are under no tenant.
+        if !insertions.isEmpty, group.first?.id.kind != .tenant, tenant != .broker {
             changes.insert(.require(RecordID(.tenant, tenant)), at: 0)
         }
         let all = changes + insertions

@@ -95,7 +95,7 @@ final class CredentialsPublisher: Sendable {
         } else if terms.tellsExchange {
             record.exchanged = publication.spent
         }
-        var others = try await records.changes(publication.quarantine, id)
+        var others = try await records.changes(publication.quarantine, id) + publication.counting
         if let ends = publication.ends {
             others += try await records.sessionEndings(of: id, login: ends.login, by: ends.cause, time.now)
         }

@@ -29,6 +29,7 @@ package final class CredentialsRenewer: Sendable {
     let failures: RenewalFailures
     let clientFaults: ClientFaults
     package let outages: Outages
+    package let waves: Waves
     let verification: GrantVerification
     /// Closed when the broker begins to drain.
     let draining = KeyedSignal<Int>()
@@ -60,6 +61,7 @@ package final class CredentialsRenewer: Sendable {
         failures = RenewalFailures(isShared: records.isShared)
         clientFaults = ClientFaults(records: records)
         outages = Outages(records: records, circuits: providers.endpoint.circuits)
+        waves = Waves(records: records, metrics: metrics)
         verification = GrantVerification(
             records: records, providers: providers, quarantine: quarantine, metrics: metrics)
         publisher = CredentialsPublisher(
@@ -249,7 +251,8 @@ extension CredentialsDecision {
         case .upgrade: .upgrade
         case .obtainClientCredentials: .clientCredentials
         case .createAccount: .accountCreation
-        case .serve, .serveBasic, .verify, .retire, .expiredOnArrival, .missing, .levelNotAvailable, .kept: nil
+        case .serve, .serveBasic, .verify, .retire, .tooEarly, .expiredOnArrival, .missing, .levelNotAvailable, .kept:
+            nil
         }
     }
 }

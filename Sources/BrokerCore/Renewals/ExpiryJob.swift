@@ -7,7 +7,7 @@ internal import Synchronization
 internal import Waiting
 
 /// Handles tokens that are about to expire: renews them for tenants that want it, and notifies listeners of the others, once for
-/// each token over all replicas. After a restart it handles what fell due meanwhile.
+/// each token over all replicas. Renews, for all tenants, what would end unused (`TenantConfiguration.Upkeep`). After a restart it handles what fell due meanwhile.
 ///
 /// Every record of credentials has a due mark, the time at which it is to be handled, written in the same commit
 /// (`ExpirySchedule`). The replica that moves the mark by compare-and-set owns the attempt to renew. The notice is an event in
@@ -169,11 +169,11 @@ package final class ExpiryJob: Sendable {
         if let granted = content.granted, content.waiting != nil, let mark = record.due {
             return try await verificationCandidate(id, granted, due, mark)
         }
-        guard let held = content.held, held.expiry != nil, let mark = record.due else {
+        guard let held = content.held, held.expiry != nil || held.awaitsExchange, let mark = record.due else {
             try await settle(due, next: nil)
             return nil
         }
-        let prospect = try await prospect(of: held, id)
+        let prospect = try await prospect(of: held, content, id)
         if case .now(let tenant) = prospect {
             let isNotified = try await isNotified(id, held, due, mark)
             let candidate = Candidate(
@@ -187,7 +187,8 @@ package final class ExpiryJob: Sendable {
         let noticeTime = schedule.noticeTime(of: held)
         if now < noticeTime {
             // The mark is for a renewal which the tenant does not want any more, or which is not possible at the moment.
-            try await settle(due, from: mark, next: noticeTime)
+            let next = if case .at(let time) = prospect { min(time, noticeTime) } else { noticeTime }
+            try await settle(due, from: mark, next: next)
             return nil
         }
         // If the tenant wanted renewals before, or an earlier build wrote the mark, listeners may have been notified.
@@ -195,6 +196,8 @@ package final class ExpiryJob: Sendable {
         switch (prospect, isNotified) {
         case (.later, true): try await settle(due, from: mark, next: schedule.laterMark(of: held, now: now))
         case (.later, false): try await notifyBeforeRenewal(id, held, due, from: mark)
+        case (.at(let time), true): try await settle(due, from: mark, next: time)
+        case (.at(let time), false): try await notifyBeforeRenewal(id, held, due, from: mark, next: time)
         case (_, true): try await settle(due, from: mark, next: nil)
         case (_, false): try await notify(id, held, due, from: mark, with: try await endings(of: held, id))
         }
@@ -245,10 +248,14 @@ package final class ExpiryJob: Sendable {
         /// Once the tenant can be read and has the client and the provider that the token belongs to, and once a token that
         /// ends at its refresh is about to end anyway.
         case later
+        /// At that time, which has not come.
+        case at(Timestamp)
         case now(Tenant)
     }
 
-    private func prospect(of held: HeldCredentials, _ id: CredentialsID) async throws(StoreError) -> Prospect {
+    private func prospect(
+        of held: HeldCredentials, _ record: CredentialRecord, _ id: CredentialsID
+    ) async throws(StoreError) -> Prospect {
         if !held.canBeRefreshed { return .never }
         let tenant: Tenant
         switch try await self.tenant(id) {
@@ -256,8 +263,14 @@ package final class ExpiryJob: Sendable {
         case .removed: return .never
         case .unreadable: return .later
         }
-        guard tenant.configuration.proactiveRefresh != nil else { return .never }
-        if tenant.terms.renewsLate, held.expires > time.now.advanced(by: CredentialsPolicy.latestRenewal) {
+        let now = time.now
+        let upkeep = tenant.configuration.upkeep(of: record)
+        let isWanted = tenant.configuration.proactiveRefresh != nil || held.awaitsExchange
+        guard isWanted || upkeep != nil else { return .never }
+        if let earliest = tenant.terms.earliestRefresh(of: held), earliest > now { return .at(earliest) }
+        if !isWanted, let upkeep, upkeep.from > now { return .at(schedule.mark(of: upkeep)) }
+        let isDue = upkeep.map { $0.from <= now } ?? false
+        if tenant.terms.renewsLate, !isDue, held.expires > now.advanced(by: CredentialsPolicy.latestRenewal) {
             return .later
         }
         let isOfTenant =
@@ -278,14 +291,14 @@ package final class ExpiryJob: Sendable {
 
     /// Notifies listeners of the expiry of a token that is still to be renewed.
     private func notifyBeforeRenewal(
-        _ id: CredentialsID, _ held: HeldCredentials, _ due: DueRecord, from mark: Timestamp
+        _ id: CredentialsID, _ held: HeldCredentials, _ due: DueRecord, from mark: Timestamp, next: Timestamp? = nil
     ) async throws(StoreError) {
         let (records, now) = (renewer.records, time.now)
         let known = try await records.trouble(id)
         var trouble = RenewalTrouble(version: due.version, after: known?.content)
         trouble.isExpiryAnnounced = true
         try await notify(
-            id, held, due, from: mark, next: schedule.laterMark(of: held, now: now),
+            id, held, due, from: mark, next: next ?? schedule.laterMark(of: held, now: now),
             with: [records.change(of: trouble, id, over: known?.version)])
     }
 

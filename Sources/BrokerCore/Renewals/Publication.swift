@@ -28,6 +28,8 @@ struct Publication: Sendable {
     var ends: (login: Timestamp, cause: BrokerEvent.SessionEnd)?
     /// What becomes of the quarantined credentials in the same commit.
     var quarantine: CredentialsRecords.QuarantineChange = .none
+    /// The changes that count the session's end among the tenant's refusals; see `Waves`.
+    var counting: [VaultChange] = []
     /// Whether the record's user is known to be the user of the record that it replaces.
     var isOfSameUser = true
     var prepared: (change: CredentialsRecords.Prepared, for: Terms)?

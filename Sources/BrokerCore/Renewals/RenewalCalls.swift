@@ -198,7 +198,11 @@ final class RenewalCalls {
 
     private func tokenRequest(_ basis: RenewalBasis) throws(BrokerError) -> TokenRequest {
         switch (basis.grant, basis.held?.refreshToken, tenant.configuration.preset.upgradeGrant) {
-        case (.refreshToken, let refreshToken?, _): return .refresh(refreshToken)
+        case (.refreshToken, let refreshToken?, _):
+            let accessToken = basis.held?.accessToken ?? refreshToken
+            return basis.held?.awaitsExchange == true && server?.own?.exchange != nil
+                ? .exchange(accessToken: accessToken, refreshToken: refreshToken)
+                : .refresh(refreshToken, accessToken: accessToken)
         case (.upgrade, let refreshToken?, let grantType?): return .upgrade(refreshToken, grantType: grantType)
         case (.clientCredentials, _, _): return .clientCredentials
         default: throw BrokerError(.internalError, "A renewal was decided on that no request exists for.")
@@ -219,6 +223,7 @@ final class RenewalCalls {
         case .granted(let response):
             accepted = call.shown
             granted = (response, call.grant)
+            if call.grant.spendsRefreshToken { renewer.waves.noteRenewed(tenant) }
             endpoint.budget.pauses.lift(user(of: call))
             return .granted
         case .rotated(_, let refreshToken):
@@ -414,10 +419,10 @@ final class RenewalCalls {
 extension ClientConfiguration {
     /// The registration that credentials were obtained with; nil where its secret is not known any more.
     fileprivate func asRegistered(by earlier: ClientFingerprint) -> ClientConfiguration? {
-        let secret = earlier.clientSecretDigest == fingerprint.clientSecretDigest ? clientSecret : nil
-        if secret == nil, earlier.clientSecretDigest != nil, earlier.clientID != clientID { return nil }
+        let isKnown = earlier.clientID == clientID || earlier.clientSecretDigest == fingerprint.clientSecretDigest
+        if !isKnown, earlier.clientSecretDigest != nil { return nil }
         return ClientConfiguration(
-            clientID: earlier.clientID, clientSecret: earlier.clientID == clientID ? clientSecret : secret,
-            clientUniqueKey: earlier.clientUniqueKey, scopes: earlier.scopes)
+            clientID: earlier.clientID, clientSecret: isKnown ? clientSecret : nil,
+            clientUniqueKey: earlier.clientUniqueKey, scopes: earlier.scopes, material: isKnown ? material : nil)
     }
 }

@@ -83,6 +83,10 @@ final class RenewalReader {
             snapshot: snapshot, decision: decision, grant: decision.grant, lease: nil, failedHolder: nil,
             isAssumed: true)
         guard decision.grant != nil, snapshot.version > 0 else { return nil }
+        if renewer.waves.isOn(request.tenant.name) {
+            // Only the store tells whether other sets are held.
+            return report.knownRefusalOfHeld(basis).map { .ended(.failure($0)) }
+        }
         if let obstacle = obstacle(to: basis) { return .ended(.failure(obstacle)) }
         return due(basis, lease: nil)
     }
@@ -136,6 +140,9 @@ final class RenewalReader {
         // without a refresh token need no lease.
         if basis.decision == .retire, basis.held?.refreshToken == nil { lease = nil }
         if let obstacle = obstacle(to: basis) { return .ended(.failure(obstacle)) }
+        // A trial whose process has died may have spent the refresh token, which is presented again then.
+        let mayBeSpent = lease.map { $0.hasRunOut || isGone } ?? false
+        if !mayBeSpent, let refusal = await report.refusalOfHeld(basis) { return .ended(.failure(refusal)) }
         if let lease, !isGone || lease.isOpen { storeReachableFor = await records.reachableFor() }
         return due(basis, lease: lease.map(renewer.holders.standing))
     }

@@ -77,11 +77,32 @@ final class RenewalReport {
         guard let grant = basis.grant else { return nil }
         let use = ClientUse(request.tenant.configuration.client, grant)
         guard let fault = renewer.clientFaults.refusal(of: use, request.tenant) ?? outage(basis) else { return nil }
-        if basis.decision == .refresh(isEarly: true) {
-            renewer.decider.pauseEarlyRenewal(
-                id, of: basis.snapshot.version, for: CredentialsDecider.pauseAfterEarlyFailure)
-        }
+        pauseIfEarly(basis)
         return request.isUpgrade(basis) ? fault.asFailedUpgrade : fault
+    }
+
+    /// What callers get of credentials that are held because of a wave; nil where the provider may be asked.
+    func refusalOfHeld(_ basis: RenewalBasis) async -> BrokerError? {
+        guard basis.spendsRefreshToken,
+            let refusal = await renewer.waves.refusal(of: basis.held, id, request.tenant)
+        else { return nil }
+        pauseIfEarly(basis)
+        return refusal
+    }
+
+    /// The same without asking the store.
+    func knownRefusalOfHeld(_ basis: RenewalBasis) -> BrokerError? {
+        guard basis.spendsRefreshToken,
+            let refusal = renewer.waves.knownRefusal(of: basis.held, id, request.tenant)
+        else { return nil }
+        pauseIfEarly(basis)
+        return refusal
+    }
+
+    private func pauseIfEarly(_ basis: RenewalBasis) {
+        guard basis.decision == .refresh(isEarly: true) else { return }
+        renewer.decider.pauseEarlyRenewal(
+            id, of: basis.snapshot.version, for: CredentialsDecider.pauseAfterEarlyFailure)
     }
 
     private func outage(_ basis: RenewalBasis) -> BrokerError? {

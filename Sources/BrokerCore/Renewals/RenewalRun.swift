@@ -88,8 +88,7 @@ final class RenewalRun {
                 }
                 return finish(result)
             case .publishEnd:
-                let result = await writer.publishEnd(
-                    calls.ending.map { .refused($0) }, isDoubtful: isDoubtful)
+                let result = await writer.endOrHold(calls.ending, isDoubtful: isDoubtful)
                 await calls.liftFault()
                 return finish(result)
             case .release(let version, let release):

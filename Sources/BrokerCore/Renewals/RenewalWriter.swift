@@ -8,15 +8,15 @@ internal import Renewal
 struct RenewalWriter {
     typealias Renewed = CredentialsRenewer.Renewed
 
-    private let renewer: CredentialsRenewer
-    private let request: RenewalRequest
-    private let basis: RenewalBasis
+    let renewer: CredentialsRenewer
+    let request: RenewalRequest
+    let basis: RenewalBasis
     /// The holder of the lease under which the result came to be.
-    private let holder: String
-    private let report: RenewalReport
+    let holder: String
+    let report: RenewalReport
 
-    private var id: CredentialsID { request.id }
-    private var tenant: Tenant { request.tenant }
+    var id: CredentialsID { request.id }
+    var tenant: Tenant { request.tenant }
 
     init(
         _ renewer: CredentialsRenewer, _ request: RenewalRequest, _ basis: RenewalBasis, holder: String,
@@ -51,7 +51,7 @@ struct RenewalWriter {
             case .stored(let judged, let reason): (record, origin, refusal) = (judged, cause, reason)
             case .otherUser:
                 let ending = Ending.otherUser(newest: calls.newestRefreshToken)
-                return (await publishEnd(ending, isDoubtful: false), false)
+                return (await publishEnd(ending, isDoubtful: false) ?? .success(.overtaken), false)
             case nil: return (.success(.overtaken), false)
             }
         }
@@ -157,7 +157,11 @@ struct RenewalWriter {
         }
         let isDelayed = delay > .zero && granted.response.refreshToken.map { $0 != held?.refreshToken } ?? false
         renewed.refreshableFrom = isDelayed ? now.advanced(by: delay) : nil
-        if granted.grant == .upgrade { return (CredentialRecord(held: renewed, renewed: asked), .upgrade) }
+        if granted.grant == .upgrade {
+            // It was asked for with the scopes of the present registration.
+            renewed.asked = AskedGrant(resources: held?.asked?.resources ?? [], audience: held?.asked?.audience)
+            return (CredentialRecord(held: renewed, renewed: asked), .upgrade)
+        }
         // After a refused upgrade, the refresh was made with the earlier registration.
         renewed.obtainedWith =
             basis.grant == .upgrade
@@ -264,8 +268,13 @@ struct RenewalWriter {
 
     /// Stores that the provider ended a session, and quarantines its credentials. A conflict means that the
     /// session goes on: another replica has refreshed meanwhile, or the user has logged in again.
-    /// - Parameter isDoubtful: whether the refusal need not be the provider's or the user's will.
-    func publishEnd(_ ending: Ending?, isDoubtful: Bool) async -> Result<Renewed, BrokerError> {
+    /// - Parameters:
+    ///   - isDoubtful: whether the refusal need not be the provider's or the user's will.
+    ///   - counting: the changes of `Waves.Verdict.ends`.
+    /// - Returns: nil where `counting` may be outdated, so that another verdict is needed.
+    func publishEnd(
+        _ ending: Ending?, isDoubtful: Bool, counting: [VaultChange] = []
+    ) async -> Result<Renewed, BrokerError>? {
         guard let held = basis.held, let ending else { return .success(.overtaken) }
         let (id, refreshID, now) = (id, request.refreshID, renewer.time.now)
         let endReason: BrokerEvent.EndReason? = isDoubtful ? .outcomeUnknown : nil
@@ -300,7 +309,8 @@ struct RenewalWriter {
         }
         publication.quarantine = .keep(quarantined, for: renewer.quarantine)
         publication.ends = HeldCredentials.login(of: held, endedBy: nil).map { ($0, .revoked) }
-        let result = await storeEnd(&publication, endsRenewal: true)
+        publication.counting = counting
+        guard let result = await storeEnd(&publication, endsRenewal: true) else { return nil }
         if reason.endsSession, case .success(.new) = result { return .failure(reason) }
         return result
     }
@@ -321,7 +331,7 @@ struct RenewalWriter {
             var record = basis.snapshot.record
             (record.granted, record.heldSince, record.renewed) = (nil, nil, nil)
             var publication = Publication(id: id, record: record, base: basis.snapshot.version) { _ in [] }
-            return await storeEnd(&publication, endsRenewal: false)
+            return await storeEnd(&publication, endsRenewal: false) ?? .success(.overtaken)
         }
         let session = held.level == .user ? EndedSession(.expired, at: now) : basis.snapshot.record.session
         var publication = Publication(
@@ -332,19 +342,21 @@ struct RenewalWriter {
         if request.query.refusedByAPI && held.isLoggedIn(at: now) {
             publication.quarantine = .keep(held, for: renewer.quarantine, because: .expired)
         }
-        return await storeEnd(&publication, endsRenewal: false)
+        return await storeEnd(&publication, endsRenewal: false) ?? .success(.overtaken)
     }
 
     /// Stores that a session is over. A store that does not answer is asked again until it does. If only the quarantined
     /// credentials were replaced meanwhile, they are replaced again.
+    /// - Returns: nil where the session goes on as it was, and `Publication.counting` may be outdated.
     private func storeEnd(
         _ publication: inout Publication, endsRenewal: Bool
-    ) async -> Result<Renewed, BrokerError> {
+    ) async -> Result<Renewed, BrokerError>? {
         var awaySince: MonotonicInstant?
         while true {
             switch await renewer.publisher.advance(&publication, heedsLease: true) {
             case .stored(let snapshot): return .success(.new(snapshot, life: nil))
-            case .conflict(.spent(let version, lease: nil)) where version == basis.snapshot.version: continue
+            case .conflict(.spent(let version, lease: nil)) where version == basis.snapshot.version:
+                if !publication.counting.isEmpty { return nil }
             case .conflict:
                 if endsRenewal { await report.announceOvertaken(basis) }
                 return .success(.overtaken)

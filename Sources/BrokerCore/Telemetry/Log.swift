@@ -39,6 +39,8 @@ package struct LogField: Sendable {
     /// - Parameter id: the identifier of a registered client, which an operator has chosen, and never one that a request names.
     package static func registeredClient(_ id: String) -> LogField { .init("client_id", id) }
     package static func provider(_ preset: ProviderPreset) -> LogField { .init("provider", preset.name) }
+    /// A profile's name, which was checked.
+    package static func provider(named name: WireText) -> LogField { .init("provider", name.text) }
     package static func route(_ route: StaticString) -> LogField { .init("route", route.description) }
     package static func outcome(_ outcome: StaticString) -> LogField { .init("outcome", outcome.description) }
     package static func reason(_ reason: StaticString) -> LogField { .init("reason", reason.description) }

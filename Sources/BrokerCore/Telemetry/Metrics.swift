@@ -226,6 +226,9 @@ package final class Metrics: Sendable {
     /// A call was not made because the provider has left the last ones without an answer.
     package func callSpared(provider: String) { increment("provider_calls_spared_total", #"provider="\#(provider)""#) }
 
+    /// A user's credentials are held because of a wave.
+    package func credentialsHeld(provider: String) { increment("credentials_held_total", #"provider="\#(provider)""#) }
+
     /// A refresh has brought another user's token.
     package func subjectChanged(provider: String) { increment("subject_changed_total", #"provider="\#(provider)""#) }
 
@@ -274,6 +277,7 @@ package final class Metrics: Sendable {
         case logout
         case challenge
         case pushedAuthorization = "pushed_authorization_request"
+        case registration
     }
 
     package func loginEnded(_ kind: LoginKind, _ outcome: String) {
@@ -387,7 +391,7 @@ package final class Metrics: Sendable {
         }
         for name in [
             "refresh_outcome_unknown_total", "client_refused_total", "subject_changed_total",
-            "provider_calls_spared_total",
+            "provider_calls_spared_total", "credentials_held_total",
         ] {
             add(name, #"provider="\#(provider)""#)
         }
@@ -435,6 +439,7 @@ package final class Metrics: Sendable {
             "provider_calls_spared_total", "counter",
             "Calls that were not made because the provider had left the last ones without an answer."
         ),
+        ("credentials_held_total", "counter", "Credentials held because a provider refused many users at once."),
         ("logins_total", "counter", "Logins, by flow and how they ended."),
         ("device_polls_total", "counter", "Polls for device logins, by answer."),
         ("quota_refusals_total", "counter", "Requests answered 429, by the limit that they exceeded."),

@@ -17,9 +17,16 @@ package final class CallerKey: Cacheable, Equatable {
         let permissions: [Permission]
         /// Nil for every storage key of the tenant.
         let storageKeys: StorageKeyLimit?
+        /// See `CallerKey.tenants`.
+        var tenants: [TenantName]?
     }
     package let id: String
+    /// The tenant that the key belongs to. For a key of several tenants, the one of them in which it is used, or `.broker` where
+    /// that is not said: see `isWithoutTenant`.
     package let tenant: TenantName
+    /// The tenants of a key of several tenants, 1 to `mostTenants`, in the order of their names; nil for a key of one tenant. It
+    /// is valid in each of them that has a record of it: see `CallerKeyDirectory.key(_:in:)`.
+    package let tenants: [TenantName]?
     package let name: String
     /// Who uses the key, where that is in place of a secret; nil for a key with a secret.
     package let identity: CallerIdentity?
@@ -57,6 +64,7 @@ package final class CallerKey: Cacheable, Equatable {
         self.identity = identity
         permissions = scope.permissions
         storageKeys = scope.storageKeys
+        tenants = scope.tenants
         self.created = created
         self.expires = expires
         self.secret = secret
@@ -79,8 +87,8 @@ package final class CallerKey: Cacheable, Equatable {
     func with(_ secret: Secret, expires: Timestamp?, version: Int64) -> CallerKey {
         CallerKey(
             id: id, tenant: tenant, name: name, identity: identity,
-            scope: Scope(permissions: permissions, storageKeys: storageKeys), created: created, expires: expires,
-            secret: secret, version: version)
+            scope: Scope(permissions: permissions, storageKeys: storageKeys, tenants: tenants), created: created,
+            expires: expires, secret: secret, version: version)
     }
 
     package func hasExpired(at now: Timestamp) -> Bool { expires.map { $0 <= now } ?? false }
@@ -93,7 +101,7 @@ package final class CallerKey: Cacheable, Equatable {
     package static func == (left: CallerKey, right: CallerKey) -> Bool {
         left.id == right.id && left.tenant == right.tenant && left.name == right.name
             && left.identity == right.identity && left.permissions == right.permissions
-            && left.storageKeys == right.storageKeys
+            && left.storageKeys == right.storageKeys && left.tenants == right.tenants
             && left.created == right.created && left.expires == right.expires && left.secret == right.secret
             && left.version == right.version
     }

@@ -8,16 +8,16 @@ package import Reactor
 /// The API keys. Only digests of their secrets are stored: a secret is 256 random bits, so its plain SHA-256 reveals nothing.
 /// A key with an identity in place of a secret is found by the digest of that.
 package final class CallerKeyDirectory: Sendable {
-    private let vault: Vault
-    private let time: any Time
+    let vault: Vault
+    let time: any Time
     private let cache: RevalidatingCache<SHA256.Words, CallerKey>
     private let versions = VersionSource()
     /// For how long a cached key is accepted after the store, or its change feed, last confirmed it. So a key that was revoked
     /// at another replica is accepted no longer than this while the store does not answer.
     package static let longestLifetime: Duration = .seconds(30)
     private static let longestLifetimeInNanoseconds = longestLifetime.nanoseconds
-    private let bus: EventBus
-    private let tombstones: Tombstones
+    let bus: EventBus
+    let tombstones: Tombstones
 
     package init(vault: Vault, tombstones: Tombstones, bus: EventBus, time: any Time) {
         self.vault = vault
@@ -29,11 +29,12 @@ package final class CallerKeyDirectory: Sendable {
                 + MemorySize.text(key.name) + MemorySize.bytes(key.permissions.count)
                 + (key.identity.map { MemorySize.text($0.description) } ?? 0)
                 + (key.storageKeys.map { MemorySize.texts($0.patterns.map(\.description)) } ?? 0)
+                + (key.tenants.map { MemorySize.texts($0.map(\.description)) } ?? 0)
         } version: { key in
             key.version
         } hash: {
             // Only digests of keys that this service has made are in the cache: those of secrets are random, and operators choose
-            // the identities.
+            // the identities, and the tenants of shares.
             Int(truncatingIfNeeded: $0.first)
         }
         bus.onChange(of: .apiKey) { [cache] id, version in
@@ -58,14 +59,24 @@ package final class CallerKeyDirectory: Sendable {
 
     /// The key with this digest, expired or not. Does not suspend while a valid entry is in the cache.
     package func key(digest: SHA256.Words) async throws(BrokerError) -> CallerKey? {
+        try await find(Place(digest: digest, share: nil))
+    }
+
+    /// Where the record of a key is found.
+    struct Place {
+        /// By which the cache has the key, and the store its secret.
+        let digest: SHA256.Words
+        /// The record in one of the tenants of a key of several; nil for that of a secret, or of an identity.
+        let share: RecordID?
+    }
+
+    /// What the cache has at a place, else what the store has.
+    func find(_ place: Place) async throws(BrokerError) -> CallerKey? {
+        let digest = place.digest
         if let key = inMemory(digest: digest, now: time.monotonic) { return key }
         let ticket = cache.ticket(digest, now: time.monotonic)
         do throws(StoreError) {
-            // The digest is a key of an index, not a secret that is compared. A caller cannot choose a digest, so the time of the
-            // look-up reveals nothing.
-            guard let record = try await vault.find(.apiKey, lookup: digest.bytes),
-                try await !tombstones.isPutBack(record)
-            else {
+            guard let record = try await read(place), try await !tombstones.isPutBack(record) else {
                 cache.fill(digest, nil, ticket)
                 return nil
             }
@@ -83,29 +94,35 @@ package final class CallerKeyDirectory: Sendable {
         }
     }
 
-    /// Makes a key. The result is the only place that has its secret.
-    /// - Parameter identity: who uses the key, which then has no secret; nil for a key with a secret.
-    /// - Throws: `not_found` for an unknown tenant, `conflict` where another key has the identity.
-    package func create(
-        tenant: TenantName, name: String, identity: CallerIdentity? = nil, permissions: [Permission],
-        storageKeys: StorageKeyLimit?, expiresIn: Duration?
-    ) async throws(BrokerError) -> (key: CallerKey, secret: String?) {
-        let secret = identity == nil ? try Self.newSecret() : nil
-        let id = Hex.encode(try Self.random(12))
-        let now = time.now
-        let key = CallerKey(
-            id: id, tenant: tenant, name: name, identity: identity,
-            scope: CallerKey.Scope(permissions: permissions, storageKeys: storageKeys), created: now,
-            expires: expiresIn.map { now.advanced(by: $0) }, version: EventBus.newKeyVersion)
-        let digest = identity?.digest ?? SHA256.words((secret ?? "").utf8.span)
+    private func read(_ place: Place) async throws(StoreError) -> OpenRecord? {
+        if let share = place.share { return try await vault.read(share) }
+        // The digest is a key of an index, not a secret that is compared. A caller cannot choose a digest, so the time of the
+        // look-up reveals nothing.
+        return try await vault.find(.apiKey, lookup: place.digest.bytes)
+    }
+
+    /// Makes a key, with its records in all of its tenants by one commit. The result is the only place that has its secret.
+    /// - Throws: `not_found` where one of the tenants does not exist, `conflict` where another key has the identity.
+    package func create(_ draft: CallerKey.Draft) async throws(BrokerError) -> (key: CallerKey, secret: String?) {
+        let secret = draft.identity == nil ? try Self.newSecret() : nil
+        let key = CallerKey(draft, id: Hex.encode(try Self.random(12)), at: time.now)
+        let digest = draft.identity?.digest ?? SHA256.words((secret ?? "").utf8.span)
+        let changes =
+            draft.tenants.map { VaultChange.require(RecordID(.tenant, $0)) }
+            + [.insert(key.record(lookup: digest.bytes))]
+            + (key.tenants ?? []).map { .insert(key.share(of: $0).record(lookup: nil)) }
         let ticket = cache.ticket(digest, now: time.monotonic)
         do throws(StoreError) {
-            let note = try await note(of: identity)
-            try await vault.commit(
-                [.require(RecordID(.tenant, tenant)), .insert(key.record(lookup: digest.bytes))] + note)
+            if draft.identity != nil, let other = try await vault.find(.apiKey, lookup: digest.bytes) {
+                _ = try await removeAbandoned(try CallerKey(other))
+            }
+            let note = try await note(of: draft.identity)
+            try await vault.commit(changes + note)
         } catch .conflict {
-            if identity != nil, let other = try await self.key(digest: digest) { throw Self.taken(by: other) }
-            throw BrokerError(.notFound, "There is no tenant of that name.")
+            if draft.identity != nil, let other = try await self.key(digest: digest) { throw Self.taken(by: other) }
+            throw BrokerError(
+                .notFound,
+                draft.tenants.count > 1 ? "One of the tenants does not exist." : "There is no tenant of that name.")
         } catch {
             throw BrokerError(error)
         }
@@ -114,7 +131,7 @@ package final class CallerKeyDirectory: Sendable {
     }
 
     /// Gives a key another secret, by one commit. Of the secrets before, one at most is accepted for a while, with the same
-    /// permissions: see `CallerKey.Rotation`.
+    /// permissions: see `CallerKey.Rotation`. A key of several tenants gets it for all of them.
     /// - Throws: `not_found` for an unknown key, `conflict` for one that has expired or has no secret that the rotation names.
     package func rotate(
         tenant: TenantName, id: String, _ rotation: CallerKey.Rotation
@@ -122,39 +139,57 @@ package final class CallerKeyDirectory: Sendable {
         let secret = try Self.newSecret()
         let digest = SHA256.words(secret.utf8.span)
         let ticket = cache.ticket(digest, now: time.monotonic)
-        let recordID = RecordID.apiKey(id, of: tenant)
+        var changed = [RecordID.apiKey(id, of: tenant)]
         let outcome: Result<CallerKey, BrokerError>
         do throws(StoreError) {
             outcome = try await retryingConflicts { () async throws(StoreError) in
-                guard let record = try await self.vault.read(recordID), try await !self.tombstones.isPutBack(record)
-                else { return .failure(Self.noSuchKey) }
-                let earlier = try await self.vault.read(.earlierSecret(ofAPIKey: id, of: tenant))
+                guard let record = try await self.newestSecret(ofKey: id, of: tenant) else {
+                    return .failure(Self.noSuchKey)
+                }
+                let key = try CallerKey(record)
+                let earlier = try await self.vault.read(.earlierSecret(ofAPIKey: id, of: key.tenant))
                 var usable = earlier
                 if let earlier, try await self.tombstones.isPutBack(earlier) { usable = nil }
+                let shares = try await self.shares(of: key)
+                changed = [record.id] + shares.map { .apiKey(id, of: $0.tenant) }
                 let now = self.time.now
-                let version = self.versions.next(after: max(record.version, earlier?.version ?? 0), at: now)
-                switch rotation.applied(
-                    to: try CallerKey(record), try usable.map(CallerKey.init), version: version, at: now)
-                {
+                let latest = max(record.version, earlier?.version ?? 0, shares.map(\.version).max() ?? 0)
+                let version = self.versions.next(after: latest, at: now)
+                switch rotation.applied(to: key, try usable.map(CallerKey.init), version: version, at: now) {
                 case .failure(let error): return .failure(error)
                 case .success(let rotated):
                     let replaced = [record, earlier].compactMap(\.self).map { ($0.id, $0.version) }
+                    let changes =
+                        rotated.changes(digest: digest.bytes, record, earlier)
+                        + shares.map {
+                            .replace(rotated.newest.share(of: $0.tenant).record(lookup: nil), version: $0.version)
+                        }
                     try await self.tombstones.ending(replaced) { tombstones throws(StoreError) in
-                        try await self.vault.commit(
-                            rotated.changes(digest: digest.bytes, record, earlier) + tombstones)
+                        try await self.vault.commit(changes + tombstones)
                     }
                     return .success(rotated.newest)
                 }
             }
         } catch {
             // The store may have carried out the rotation although its answer was lost.
-            bus.announce(recordID, version: nil)
+            for id in changed { bus.announce(id, version: nil) }
             throw BrokerError(error)
         }
         let key = try outcome.get()
         cache.put(digest, key, ticket)
-        bus.announce(recordID, version: key.version)
-        return (key, secret)
+        for id in changed { bus.announce(id, version: key.version) }
+        let valid = Set(changed.map(\.tenant))
+        return (key.tenants.map { key.with(tenants: $0.filter(valid.contains)) } ?? key, secret)
+    }
+
+    /// The record of the newest secret of a key that the tenant has.
+    private func newestSecret(ofKey id: String, of tenant: TenantName) async throws(StoreError) -> OpenRecord? {
+        guard let record = try await vault.read(.apiKey(id, of: tenant)), try await !tombstones.isPutBack(record)
+        else { return nil }
+        if try CallerKey(record).tenants == nil { return record }
+        guard let record = try await vault.read(.apiKey(id, of: .broker)), try await !tombstones.isPutBack(record)
+        else { return nil }
+        return record
     }
 
     // MARK: Identities
@@ -183,10 +218,12 @@ package final class CallerKeyDirectory: Sendable {
     }
 
     private static func taken(by key: CallerKey) -> BrokerError {
-        BrokerError(
+        let owners =
+            key.tenants.map { "tenants " + $0.map(\.description).joined(separator: ", ") } ?? "tenant \(key.tenant)"
+        return BrokerError(
             .conflict,
-            "The API key \(key.id) of the tenant \(key.tenant) has this identity, which can be that of one key only. Delete that "
-                + "key first.")
+            "The API key \(key.id) of the \(owners) has this identity, which can be that of one key only. Delete that key first."
+        )
     }
 
     package static let noSuchKey = BrokerError(.notFound, "The tenant has no API key with this id.")
@@ -222,9 +259,10 @@ package final class CallerKeyDirectory: Sendable {
                 for record in records where !record.id.isOfEarlierSecret {
                     if try await !tombstones.isPutBack(record) { current.append(record) }
                 }
-                found += try await InputReading.run(bytes: size) { [current] () throws(StoreError) in
-                    try current.map { record throws(StoreError) in try CallerKey(record) }
-                }
+                found += try await self.current(
+                    try await InputReading.run(bytes: size) { [current] () throws(StoreError) in
+                        try current.map { record throws(StoreError) in try CallerKey(record) }
+                    })
                 if records.count < wanted { break }
                 last = records.last?.id
             }
@@ -238,35 +276,33 @@ package final class CallerKeyDirectory: Sendable {
         do throws(StoreError) {
             guard let record = try await vault.read(.apiKey(id, of: tenant)), try await !tombstones.isPutBack(record)
             else { return nil }
-            return try CallerKey(record)
+            return try await current([CallerKey(record)]).first
         } catch {
             throw BrokerError(error)
         }
     }
 
-    /// Returns whether there was such a key.
+    /// Deletes a key, one of several tenants for all of them. Returns whether there was such a key.
     package func delete(tenant: TenantName, id: String) async throws(BrokerError) -> Bool {
-        let recordID = RecordID.apiKey(id, of: tenant)
+        var ids = [RecordID.apiKey(id, of: tenant), .earlierSecret(ofAPIKey: id, of: tenant)]
         // Also if the key did not exist or the store's answer was lost: from now on the store is asked about the key, for event
         // streams that were opened with it as well.
-        defer { bus.announce(recordID, version: nil) }
+        defer { for id in ids where !id.isOfEarlierSecret { bus.announce(id, version: nil) } }
         do throws(StoreError) {
             return try await retryingConflicts { () async throws(StoreError) in
+                let key = try await self.vault.read(.apiKey(id, of: tenant)).flatMap { try? CallerKey($0) }
+                if let key, key.tenants != nil { ids = key.recordsOfSeveralTenants }
                 var changes: [VaultChange] = []
-                let ids = [recordID, .earlierSecret(ofAPIKey: id, of: tenant)]
                 // Of a key whose own record was damaged and is gone, the earlier secret may be left.
-                for id in ids {
-                    if let version = try await self.vault.version(of: id) {
-                        changes.append(.remove(id, version: version))
-                    }
+                for case (let id, let version?) in zip(ids, try await self.vault.versions(of: ids)) {
+                    changes.append(.remove(id, version: version))
                 }
                 if changes.isEmpty { return false }
                 // A build that did not note identities may have made the key.
-                if let record = try await self.vault.read(recordID), let key = try? CallerKey(record) {
-                    changes += try await self.note(of: key.identity)
-                }
-                // No key gets the identifier of an earlier one.
-                try await self.tombstones.ending(ids.map { ($0, .max) }) { tombstones throws(StoreError) in
+                changes += try await self.note(of: key?.identity)
+                // No key gets the identifier of an earlier one. Without its secrets, a share opens nothing.
+                let ended = ids.prefix(2).map { (id: $0, version: Int64.max) }
+                try await self.tombstones.ending(ended) { [changes] tombstones throws(StoreError) in
                     try await self.vault.commit(changes + tombstones)
                 }
                 return true
@@ -285,6 +321,7 @@ extension CallerKey {
             json.memberIfPresent("identity", identity?.description)
             json.member("permissions", permissions.map(\.rawValue))
             if let storageKeys { json.member("storage_keys", storageKeys.patterns.map(\.description)) }
+            if let tenants { json.member("tenants", tenants.map(\.description)) }
             json.member("created", created.milliseconds)
             json.memberIfPresent("expires", expires?.milliseconds)
             if secret.generation > 1 { json.member("generation", secret.generation) }
@@ -293,21 +330,22 @@ extension CallerKey {
         }
     }
 
-    /// The record of the secret with this digest.
-    func record(lookup digest: [UInt8]) -> OpenRecord {
+    /// The record of the secret with this digest; without one, the record of a tenant's share.
+    func record(lookup digest: [UInt8]?) -> OpenRecord {
         OpenRecord(
             id: secretRecordID, version: version, content: SecretBytes(encoded), lookup: digest, expires: expires)
     }
 
     /// Throws `.damaged` where this build cannot read the record. A limit of another form than this build writes is not
-    /// ignored: the key would be good for more than its owner has allowed. Neither is an identity.
+    /// ignored: the key would be good for more than its owner has allowed. Neither are an identity and tenants.
     package convenience init(_ record: OpenRecord) throws(StoreError) {
         guard let json = try? JSONValue(parsing: record.content.revealedBytes),
             let name = json["name"]?.string?.text,
             let permissions = json["permissions"]?.array?.compactMap({ $0.string.flatMap { Permission($0) } }),
             let created = json["created"]?.integer, json["storage_keys"].map({ $0.array != nil }) ?? true,
             json["expires"].map({ $0.integer != nil }) ?? true,
-            json["identity"].map({ $0.string.flatMap { CallerIdentity($0) } != nil }) ?? true
+            json["identity"].map({ $0.string.flatMap { CallerIdentity($0) } != nil }) ?? true,
+            let tenants = Self.tenants(json["tenants"], of: record.id.tenant)
         else { throw .damaged("API key \(record.id.apiKeyID) of tenant \(record.id.tenant)") }
         self.init(
             id: record.id.apiKeyID, tenant: record.id.tenant, name: name,
@@ -316,7 +354,7 @@ extension CallerKey {
                 permissions: permissions,
                 storageKeys: json["storage_keys"]?.array.map { texts in
                     StorageKeyLimit(texts.compactMap { $0.string.flatMap { StorageKeyPattern($0) } })
-                }),
+                }, tenants: tenants.isEmpty ? nil : tenants),
             created: Timestamp(milliseconds: created),
             expires: json["expires"]?.integer.map(Timestamp.init(milliseconds:)),
             secret: CallerKey.Secret(
@@ -324,5 +362,13 @@ extension CallerKey {
                 rotated: json["rotated"]?.integer.map(Timestamp.init(milliseconds:)),
                 earlierExpires: json["earlier_expires"]?.integer.map(Timestamp.init(milliseconds:))),
             version: record.version)
+    }
+
+    /// The tenants of a record; none for a key of one tenant, nil for what this build cannot read.
+    private static func tenants(_ json: JSONValue?, of tenant: TenantName) -> [TenantName]? {
+        guard let json else { return tenant == .broker ? nil : [] }
+        guard let texts = json.array, !texts.isEmpty else { return nil }
+        let tenants = texts.compactMap { $0.string.flatMap { TenantName($0) } }
+        return tenants.count == texts.count ? tenants : nil
     }
 }

@@ -34,16 +34,22 @@ extension TenantConfiguration {
     package func end(of record: CredentialRecord) -> ForeseenEnd? {
         guard let held = record.held, held.level == .user, !record.isOver else { return nil }
         guard held.refreshToken != nil else { return held.expiry.map { ForeseenEnd(at: $0, why: .token) } }
-        let login = held.loggedInSince == HeldCredentials.unknownLogin ? nil : held.loggedInSince
+        if held.isRefreshedByAccessToken { return held.expiry.map { ForeseenEnd(at: $0, why: .idle) } }
+        let login = held.imported?.granted ?? held.login
         var ends: [ForeseenEnd] = []
-        if let consent = consentLifetime ?? preset.lives.consent, let login {
+        if let told = held.terms?.consentEnds {
+            ends.append(ForeseenEnd(at: told, why: .consent))
+        } else if let consent = consentLifetime ?? preset.lives.consent, let login {
             ends.append(ForeseenEnd(at: login.advanced(by: consent), why: .consent))
         }
-        if let lifetime = refreshTokenLifetime ?? preset.lives.refreshToken {
-            let isFixed = preset.lives.isFixed
-            if let start = isFixed ? login : record.renewed ?? login {
-                ends.append(ForeseenEnd(at: start.advanced(by: lifetime), why: isFixed ? .refreshToken : .idle))
-            }
+        let (idle, isFixed) = (idleLife, preset.lives.isFixed)
+        if let told = held.terms?.refreshTokenEnds {
+            ends.append(ForeseenEnd(at: told, why: idle == nil ? .refreshToken : .idle))
+        } else if isFixed, let lifetime = refreshTokenLifetime ?? preset.lives.refreshToken, let login {
+            ends.append(ForeseenEnd(at: login.advanced(by: lifetime), why: .refreshToken))
+        }
+        if held.terms?.refreshTokenEnds == nil, let idle, let start = record.renewed ?? login {
+            ends.append(ForeseenEnd(at: start.advanced(by: idle), why: .idle))
         }
         return ends.min { $0.at < $1.at }
     }

@@ -1,38 +1,45 @@
-internal import ExternalText
-internal import JSON
+package import ExternalText
+package import JSON
 package import OAuth
 
 /// What a new configuration keeps of the one before, and what an operator is told of it.
 extension TenantConfiguration {
-    /// This configuration with the secret of the one that it replaces, where it names none, the client is the same and its
-    /// requests go to the same place.
-    package func keepingSecret(of previous: TenantConfiguration?) -> TenantConfiguration {
-        guard let previous, let secret = previous.client.clientSecret, client.clientSecret == nil,
-            client.clientID == previous.client.clientID,
-            sendsSecret(like: previous)
+    /// This configuration with what logins have found for the one that it replaces, where both are for the same resource.
+    package func keepingFinding(of previous: TenantConfiguration?) -> TenantConfiguration {
+        guard let previous, preset == previous.preset, let protectedResource,
+            protectedResource == previous.protectedResource
         else { return self }
-        var copy = self
-        copy.client = ClientConfiguration(
-            clientID: client.clientID, clientSecret: secret, clientUniqueKey: client.clientUniqueKey,
-            scopes: client.scopes)
-        return copy
+        return finding(previous.found)
+    }
+
+    /// The members that an operator has configured.
+    package var configuredMembers: [WireText: JSONValue] {
+        var members = storedMembers
+        members["found"] = nil
+        return members
     }
 
     /// Whether the secret of the other configuration goes where that one would send it.
-    private func sendsSecret(like other: TenantConfiguration) -> Bool {
+    func sendsSecret(like other: TenantConfiguration) -> Bool {
         preset == other.preset && effectiveIssuer == other.effectiveIssuer
             && configuredServer?.tokenEndpoint == other.configuredServer?.tokenEndpoint
             && endpoints.token == other.endpoints.token && endpoints.refresh == other.endpoints.refresh
             && endpoints.revocation == other.endpoints.revocation
+            && endpoints.deviceAuthorization == other.endpoints.deviceAuthorization
+            && refresh == other.refresh && exchange == other.exchange
     }
 
     /// The members that `previous` has and this configuration has not, `endpoints.token` for a member of a member, in their order.
     package func dropped(from previous: TenantConfiguration) -> [String] {
-        Self.dropped(Self.members(previous), Self.members(self), "")
+        Self.dropped(previous.shownMembers, shownMembers, "")
     }
 
-    private static func members(_ configuration: TenantConfiguration) -> [WireText: JSONValue] {
-        (try? JSONValue(parsing: configuration.encoded))?.object ?? [:]
+    /// The configured members, as far as two configurations are compared by them.
+    private var shownMembers: [WireText: JSONValue] {
+        var members = configuredMembers
+        // Another key may have other members, and is no less a key.
+        if members["private_key"] != nil { members["private_key"] = .bool(true) }
+        return members
     }
 
     private static func dropped(
@@ -74,7 +81,7 @@ extension TenantConfiguration {
         let (lives, provider) = (preset.lives, preset.title ?? "The provider")
         let neverEnds = effectiveDefaultLifetime == .unlimited
         switch lives.refreshTokens {
-        case .never? where !neverEnds:
+        case .never? where !neverEnds && !refreshesByAccessToken:
             warn(
                 .noRefreshToken,
                 "\(provider) grants no refresh tokens: users have to log in again when their tokens end.")

@@ -3,7 +3,7 @@ internal import ExternalText
 package import HTTPSClient
 internal import JOSE
 package import JSON
-internal import OAuth
+package import OAuth
 internal import Reactor
 
 extension TenantConfiguration {
@@ -11,22 +11,30 @@ extension TenantConfiguration {
     /// - Parameters:
     ///   - rules: which addresses the configuration may name.
     ///   - isStored: whether an earlier build has stored the configuration. Then an `issuer` that would never be asked is no
-    ///     fault, nor is an address of apps that this build would not take.
-    package init(_ json: JSONValue, rules: TargetPolicy, isStored: Bool = false) throws(BrokerError) {
+    ///     fault, nor is an address of apps that this build would not take. It may bear the profile that it uses.
+    ///   - profile: the operator's profile of the name in `provider`; nil where there is none, and a shipped one is meant.
+    package init(
+        _ json: JSONValue, rules: TargetPolicy, isStored: Bool = false, profile: ProviderPreset? = nil
+    ) throws(BrokerError) {
         var reader = ObjectReader(json)
-        let preset = Self.preset(&reader)
+        let preset = profile ?? (isStored ? Self.storedProfile(&reader) : nil) ?? Self.preset(&reader)
+        if profile != nil || preset.document != nil { _ = reader.string("provider") }
         let clientID =
-            preset.hasLogins
+            preset.hasLogins && !preset.findsServerByResource
             ? reader.requiredString("client_id", limit: 512)
-            : reader.string("client_id", limit: 512) ?? Self.staticClient
-        let secret = reader.string("client_secret", limit: 4096)
+            : reader.string("client_id", limit: 512)
+        let clientOfNone: WireText = preset.hasLogins ? "" : Self.staticClient
+        let proof = Self.clientProof(&reader)
         let uniqueKey = reader.string("client_unique_key", limit: 512)
         let scopes = reader.strings("scopes", atMost: ScopeSet.most, check: Self.scopeFault)
         self.init(
             preset: preset,
             client: ClientConfiguration(
-                clientID: clientID ?? "", clientSecret: (secret?.text).map(SecretBytes.init(utf8:)),
-                clientUniqueKey: uniqueKey, scopes: scopes.map { ScopeSet($0) ?? .empty } ?? preset.defaultScopes))
+                clientID: clientID ?? clientOfNone, clientSecret: proof.secret, clientUniqueKey: uniqueKey,
+                scopes: scopes.map { ScopeSet($0) ?? .empty } ?? preset.defaultScopes, material: proof.material))
+        if preset.findsServerByResource {
+            (hasOwnClient, hasOwnScopes) = (clientID != nil, !client.scopes.isEmpty)
+        }
 
         loginServiceBaseURI = Self.providerURI(&reader, "login_service_base_uri", rules, isBase: true)
         authServiceBaseURI = Self.providerURI(&reader, "auth_service_base_uri", rules, isBase: true)
@@ -86,7 +94,9 @@ extension TenantConfiguration {
                 "parameters", member: missing,
                 "is required with this provider: " + preset.parameters[missing]!.description)
         }
-        if configuredServer == nil, effectiveIssuer == nil, !hasUnusableAddresses, preset.hasLogins {
+        if configuredServer == nil, effectiveIssuer == nil, !hasUnusableAddresses, preset.hasLogins,
+            !preset.findsServerByResource
+        {
             reader.note(
                 "issuer", "is required with this provider, unless endpoints.authorization and endpoints.token are given"
             )
@@ -94,6 +104,7 @@ extension TenantConfiguration {
         clientAuthentication = reader.choice(
             "token_endpoint_auth_method", ProviderPreset.ClientAuthentication.self)
         repeatsClientID = reader.bool("client_id_in_body")
+        requests.assertionAudience = reader.choice("client_assertion_audience", AssertionAudience.self)
         allowedRedirectURIs =
             reader.strings(
                 "allowed_redirect_uris", check: isStored ? RedirectURI.fault : RedirectURI.registrationFault)?
@@ -112,12 +123,13 @@ extension TenantConfiguration {
         rotation = reader.choice("rotation", TokenRotation.self)
         accessTokenAfterRefresh = reader.choice("access_token_after_refresh", AccessTokenAfterRefresh.self)
         proactiveRefresh = reader.integer("proactive_refresh", in: 60...86_400).map { .seconds($0) }
-        clientCredentials = reader.choice("client_credentials", ClientCredentials.self) ?? .on
+        clientCredentials = reader.choice("client_credentials", ClientCredentials.self)
         requestHeaders = Self.requestHeaders(&reader)
         requests.pkce = reader.choice("pkce", PKCEUse.self)
         requests.authorizeParameters = RequestShape.parameters(&reader, "authorize_parameters")
         requests.tokenParameters = RequestShape.parameters(&reader, "token_parameters")
         requests.refreshParameters = RequestShape.parameters(&reader, "refresh_parameters")
+        readRequests(&reader)
         requests.userScopes =
             reader.strings("user_scopes", atMost: ScopeSet.most, check: Self.scopeFault)
             .flatMap { ScopeSet($0) } ?? .empty
@@ -125,10 +137,13 @@ extension TenantConfiguration {
             reader.note("user_scopes", "is not used with this provider, which has one kind of scopes: use scopes")
         }
         tokenUse = reader.choice("token_use", AnswerShape.TokenUse.self)
+        if !isStored { checkTokenUse(&reader) }
         refreshTokenLifetime = reader.integer("refresh_token_lifetime", in: TokenLifetime.seconds).map { .seconds($0) }
         consentLifetime = reader.integer("consent_lifetime", in: TokenLifetime.seconds).map { .seconds($0) }
         readPushingAndKeys(&reader, isStored: isStored)
+        readLife(&reader) { Self.providerURI(&$0, "endpoint", rules) }
         retry = Self.retry(&reader)
+        wave = reader.object("wave") { WaveSettings(&$0) } ?? WaveSettings()
         tokenVerification = reader.object("token_verification") { reader in
             TokenVerification(
                 accessToken: reader.object("access_token") { TokenVerification.Expectations(&$0) },
@@ -145,6 +160,7 @@ extension TenantConfiguration {
                 "token_verification",
                 "needs the address of the provider's keys: name it in its jwks or in endpoints.jwks")
         }
+        if preset.findsServerByResource { readResource(&reader, rules, found: isStored ? json["found"] : nil) }
         appToApp = reader.object("app2app") { Self.appToApp(&$0, rules) }
         if provesDeviceKeys, bindsTokens { reader.note("dpop", "is not used together with app2app") }
         if appToApp != nil, preset.appToApp == nil { reader.note("app2app", "is not used with this provider") }
@@ -156,10 +172,45 @@ extension TenantConfiguration {
         try reader.finish()
     }
 
+    /// Reads the resource whose authorization server is found by it, and what was found.
+    /// - Parameter found: the member of a sealed record; nil for a body of `PUT /tenants/{tenant}`, which has none.
+    private mutating func readResource(_ reader: inout ObjectReader, _ rules: TargetPolicy, found: JSONValue?) {
+        if requests.resources.count == 1 {
+            protectedResource = requests.resources[0].text
+            if let fault = Self.providerURIFault(requests.resources[0], rules, isBase: false) {
+                reader.note("resource", fault)
+            }
+        } else if requests.resources.isEmpty {
+            reader.note("resource", "is required with this provider: the address of the server")
+        } else {
+            reader.note("resource", "must be one address with this provider")
+        }
+        if issuer != nil || endpoints.authorization != nil || endpoints.token != nil {
+            reader.note(
+                issuer != nil ? "issuer" : "endpoints",
+                "is not used with this provider, whose addresses are found by the resource: leave it out, or say "
+                    + "\"provider\": \"oidc\"")
+        }
+        if !hasOwnClient {
+            if client.isConfidential { reader.note("client_id", "is required beside what the client shows the provider") }
+            if clientAuthentication != nil {
+                reader.note("token_endpoint_auth_method", "needs the client_id that it is for")
+            }
+        }
+        guard let found else { return }
+        reader.passOver("found")
+        guard let known = FoundAuthorization(stored: found) else {
+            reader.note("found", "cannot be read")
+            return
+        }
+        self = finding(known)
+    }
+
     /// The client of a tenant whose keys do not come by OAuth, and that names none.
     private static let staticClient: WireText = "static"
 
-    private static func scopeFault(_ text: WireText) -> String? {
+    /// What is wrong with a scope; nil for one that can be sent.
+    static func scopeFault(_ text: WireText) -> String? {
         ScopeSet([text]) == nil ? "must be one scope: visible ASCII without space, quote or backslash" : nil
     }
 
@@ -178,7 +229,7 @@ extension TenantConfiguration {
     }
 
     /// A parameter that the preset's addresses lack; nil where the tenant has the addresses, or all parameters.
-    private var missingParameter: WireText? {
+    var missingParameter: WireText? {
         if endpoints.authorization != nil, endpoints.token != nil || issuer != nil { return nil }
         return preset.parameters.filter { $0.value.usual == nil && parameters[$0.key] == nil }.keys.min()
     }
@@ -261,7 +312,10 @@ extension TenantConfiguration {
     private static func preset(_ reader: inout ObjectReader) -> ProviderPreset {
         guard let name = reader.string("provider") else { return .tidal }
         if let preset = ProviderPreset.named(name) { return preset }
-        reader.note("provider", "must be one of " + ShippedProfiles.names.joined(separator: ", "))
+        reader.note(
+            "provider",
+            "must be one of " + ShippedProfiles.names.joined(separator: ", ")
+                + ", or a profile that this broker was given: GET /providers lists all")
         return .tidal
     }
 
@@ -318,14 +372,21 @@ extension TenantConfiguration {
     /// Writes the configuration's members: for the sealed record with the secret, for answers without.
     package func encode(to json: inout JSONWriter, revealingSecret: Bool) {
         json.member("provider", preset.name)
-        json.member("client_id", client.clientID.text)
-        if revealingSecret {
-            json.memberIfPresent("client_secret", client.clientSecret?.revealedText)
-        } else {
-            json.member("client_secret_set", client.clientSecret != nil)
+        if hasOwnClient {
+            json.member("client_id", client.clientID.text)
+            encodeClientProof(to: &json, revealingSecret: revealingSecret)
+        } else if !revealingSecret {
+            json.member("client_secret_set", false)
+        }
+        if revealingSecret, let document = preset.document, let profile = try? JSONValue(parsing: document) {
+            json.member(Self.profileMember.text, profile)
         }
         json.memberIfPresent("client_unique_key", client.clientUniqueKey?.text)
-        json.member("scopes", client.scopes.values)
+        json.member("scopes", hasOwnScopes ? client.scopes.values : [])
+        if let found {
+            json.name("found")
+            json.object { found.encode(to: &$0, revealingSecret: revealingSecret) }
+        }
         json.memberIfPresent("login_service_base_uri", loginServiceBaseURI)
         json.memberIfPresent("auth_service_base_uri", authServiceBaseURI)
         if let certificatePinning { json.member("certificate_pinning", certificatePinning) }
@@ -346,8 +407,9 @@ extension TenantConfiguration {
                 json.memberIfPresent("pushed_authorization_request", endpoints.pushedAuthorization)
             }
         }
-        json.memberIfPresent("token_endpoint_auth_method", clientAuthentication?.rawValue)
+        if hasOwnClient { json.memberIfPresent("token_endpoint_auth_method", clientAuthentication?.rawValue) }
         if let repeatsClientID { json.member("client_id_in_body", repeatsClientID) }
+        json.memberIfPresent("client_assertion_audience", requests.assertionAudience?.rawValue)
         if let trustedAudiences { json.member("trusted_audiences", trustedAudiences.map(\.text)) }
         json.member("allowed_redirect_uris", allowedRedirectURIs)
         json.member("allowed_return_uris", allowedReturnURIs)
@@ -392,10 +454,13 @@ extension TenantConfiguration {
         Self.encode(requests.tokenParameters, "token_parameters", to: &json)
         Self.encode(requests.refreshParameters, "refresh_parameters", to: &json)
         if !requests.userScopes.isEmpty { json.member("user_scopes", requests.userScopes.values) }
+        encodeRequests(to: &json, revealingSecret: revealingSecret)
         json.memberIfPresent("token_use", tokenUse?.rawValue)
         json.memberIfPresent("refresh_token_lifetime", refreshTokenLifetime?.components.seconds)
         json.memberIfPresent("consent_lifetime", consentLifetime?.components.seconds)
         encodePushingAndKeys(to: &json)
+        wave.encode(to: &json)
+        encodeLife(to: &json)
         if let appToApp {
             json.name("app2app")
             json.object { json in
@@ -404,7 +469,7 @@ extension TenantConfiguration {
                 json.member("authorization_endpoints", appToApp.authorizationEndpoints)
             }
         }
-        if clientCredentials != .on { json.member("client_credentials", clientCredentials.rawValue) }
+        json.memberIfPresent("client_credentials", clientCredentials?.rawValue)
         Self.encode(retry, to: &json)
         if requestHeaders != .none {
             json.name("request_headers")

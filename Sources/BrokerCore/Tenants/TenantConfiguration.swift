@@ -1,4 +1,6 @@
+package import Cryptography
 package import ExternalText
+internal import HTTPCodec
 internal import HTTPSClient
 package import OAuth
 
@@ -18,6 +20,12 @@ package struct TenantConfiguration: Sendable, Equatable {
         case shared
         /// `/login/callback/{tenant}`.
         case perTenant = "per_tenant"
+
+        /// - Parameter publicBaseURL: the URL at which browsers reach the broker, without a slash at its end.
+        func address(below publicBaseURL: String, of tenant: TenantName) -> String {
+            let shared = publicBaseURL + "/login/callback"
+            return self == .shared ? shared : "\(shared)/\(tenant)"
+        }
     }
 
     /// Whether the client secret is used to obtain client credentials (RFC 6749 §4.4).
@@ -95,7 +103,8 @@ package struct TenantConfiguration: Sendable, Equatable {
     package var accessTokenAfterRefresh: AccessTokenAfterRefresh?
     /// How long before its expiry a user's token is renewed without a caller's request, 60 s to a day; nil for never.
     package var proactiveRefresh: Duration?
-    package var clientCredentials = ClientCredentials.on
+    /// Nil for what the preset says.
+    package var clientCredentials: ClientCredentials?
     /// Sent to the provider with each request, in addition to the broker's own fields.
     package var requestHeaders = RequestHeaders.none
     /// How signed tokens are verified; its members replace those of the preset. Nil for the preset's.
@@ -115,10 +124,30 @@ package struct TenantConfiguration: Sendable, Equatable {
     package var requests = RequestShape.Own()
     /// How long a refresh token lives that is not used; nil for what the preset says.
     package var refreshTokenLifetime: Duration?
+    /// How long a refresh token lives that is not used, and before which it is used, asked for or not; nil for what the preset says.
+    package var idleExpiry: Duration?
+    /// Whether the provider refuses a refresh while the access token is valid; nil for what the preset says.
+    package var refusesEarlyRefresh: Bool?
+    /// The provider's own form of a refresh; its members replace those of the preset. Nil for the preset's.
+    package var refresh: RequestTemplate?
+    /// How the token of a login is exchanged for one that lives longer, likewise.
+    package var exchange: RequestTemplate?
     /// How long after a login everything ends; nil for what the preset says.
     package var consentLifetime: Duration?
-    /// Which of the tokens of an answer with two is used; nil for the user's.
+    /// The proxy by which this tenant's requests leave, `http://host:port` with `user:password@` where it wants that; nil for the
+    /// broker's own way.
+    package var outboundProxy: SecretBytes?
+    /// Which of the tokens of an answer with two is used; nil for `effectiveTokenUse` to say.
     package var tokenUse: AnswerShape.TokenUse?
+    /// The resource that tokens are for, where its authorization server is found by it. Nil with all other providers.
+    package var protectedResource: String?
+    /// What logins have found of that resource; nil before the first one.
+    package private(set) var found: FoundAuthorization?
+    /// Whether the tenant has brought its client, and the scopes that are asked for. Otherwise they are what was found.
+    package var hasOwnClient = true
+    package var hasOwnScopes = true
+    /// When refused refreshes count as a fault at the provider that concerns many users.
+    package var wave = WaveSettings()
 
     /// When the parameters of authorization requests are pushed; nil for what the preset says.
     package var pushedAuthorization: PushedAuthorizationUse?
@@ -138,8 +167,8 @@ package struct TenantConfiguration: Sendable, Equatable {
 
     /// Whether callers can get client credentials, the level between a user's and the basic one.
     package var obtainsClientCredentials: Bool {
-        client.clientSecret != nil && clientCredentials == .on && preset.levels.contains(.client)
-            && preset.grantsClientCredentials
+        client.isConfidential && preset.levels.contains(.client)
+            && (clientCredentials.map { $0 == .on } ?? preset.grantsClientCredentials)
     }
 
     /// When requests to the provider are repeated.
@@ -148,7 +177,29 @@ package struct TenantConfiguration: Sendable, Equatable {
     package var effectiveDefaultLifetime: TokenLifetime? { defaultLifetime ?? preset.defaultLifetime }
 
     /// The issuer: the tenant's, or the preset's.
-    package var effectiveIssuer: String? { issuer ?? filled(preset.issuer) }
+    package var effectiveIssuer: String? { issuer ?? found?.issuer ?? filled(preset.issuer) }
+
+    /// The same configuration with what a login has found, and with the client that is made there.
+    package func finding(_ found: FoundAuthorization?) -> TenantConfiguration {
+        guard let found else { return self }
+        var copy = self
+        copy.found = found
+        copy.requests.resources = [found.resource]
+        var (clientID, secret) = (client.clientID, client.clientSecret)
+        if !hasOwnClient, let client = found.client {
+            clientID = client.clientID
+            switch client {
+            case .metadataDocument: (secret, copy.clientAuthentication) = (nil, ClientAuthentication.none)
+            case .registered(let registered): (secret, copy.clientAuthentication) = (registered.secret, registered.method)
+            }
+        }
+        copy.client = ClientConfiguration(
+            clientID: clientID, clientSecret: secret, clientUniqueKey: client.clientUniqueKey,
+            scopes: hasOwnScopes ? client.scopes : found.scopes, material: client.material)
+        return copy
+    }
+
+    package typealias ClientAuthentication = ProviderPreset.ClientAuthentication
 
     /// How signed access tokens and refresh tokens are verified; nil where they are taken as opaque.
     package var effectiveTokenVerification: TokenVerification? {
@@ -246,21 +297,25 @@ package struct TenantConfiguration: Sendable, Equatable {
         server?.takesProofs = metadata.proofAlgorithms?.contains(DPoPKey.algorithm) != false
         server?.jwksURI = configuredKeys ?? metadata.jwksURI
         server?.announcesIssuerInResponses = metadata.announcesIssuerInResponses
+        // RFC 8414 §2: a list without the method says that the server does not know it.
+        if server?.shape.pkce == .allowed, metadata.codeChallengeMethods?.contains(PKCE.method) == false {
+            server?.usesPKCE = false
+        }
         if server?.deviceAuthorizationEndpoint == nil {
             server?.deviceAuthorizationEndpoint = metadata.deviceAuthorizationEndpoint
         }
         if clientAuthentication == nil, let supported = metadata.clientAuthenticationMethods {
             let method = authentication(among: supported)
             server?.clientAuthentication = method
-            if client.clientSecret != nil, !preset.prefersOwnAuthentication {
-                server?.alternativeAuthentication = supported.first { $0 != method && $0 != .none }
+            if client.hasSecret, !preset.prefersOwnAuthentication {
+                server?.alternativeAuthentication = supported.first { $0 != method && $0.showsSecret }
             }
         }
         if let method = server?.clientAuthentication {
             // At an endpoint that the tenant names, the client authenticates as at the token endpoint.
             server?.revocationAuthentication =
                 endpoints.revocation == nil
-                ? metadata.revocationAuthentication(besideTokens: method, hasSecret: client.clientSecret != nil)
+                ? metadata.revocationAuthentication(besideTokens: method, of: client)
                 : method
         }
         if let known = server, let alternative = known.alternativeAuthentication {
@@ -271,6 +326,7 @@ package struct TenantConfiguration: Sendable, Equatable {
             }
         }
         if server?.revocationEndpoint == nil { server?.revocationEndpoint = metadata.revocationEndpoint }
+        if client.material?.certificate != nil { useMutualTLS(of: metadata, at: &server) }
         return server
     }
 
@@ -280,39 +336,51 @@ package struct TenantConfiguration: Sendable, Equatable {
         among supported: [ProviderPreset.ClientAuthentication]
     ) -> ProviderPreset.ClientAuthentication {
         let own = preset.clientAuthentication
-        if preset.prefersOwnAuthentication, supported.contains(own) { return own }
-        return supported.first { ($0 == .none) == (client.clientSecret == nil) } ?? own
+        if preset.prefersOwnAuthentication, supported.contains(own), client.material == nil || client.fits(own) { return own }
+        return client.method(among: supported) ?? client.method(preferring: own)
     }
 
     private func server(authorization: String?, token: String?) -> AuthorizationServer? {
         guard let authorization, let token else { return nil }
         var server = AuthorizationServer(
             preset: preset, authorizationEndpoint: authorization, tokenEndpoint: token,
-            revocationEndpoint: endpoints.revocation ?? filled(preset.endpoints.revocation),
-            deviceAuthorizationEndpoint: endpoints.deviceAuthorization ?? filled(preset.endpoints.deviceAuthorization),
+            revocationEndpoint: endpoints.revocation ?? besideTokens(preset.endpoints.revocation),
+            deviceAuthorizationEndpoint: endpoints.deviceAuthorization
+                ?? besideTokens(preset.endpoints.deviceAuthorization),
             jwksURI: configuredKeys, issuer: effectiveIssuer, announcesIssuerInResponses: false,
-            clientAuthentication: clientAuthentication ?? preset.clientAuthentication,
+            clientAuthentication: clientAuthentication ?? client.method(preferring: preset.clientAuthentication),
             pinnedCertificates: effectivePins,
             sessionEndingAnswers: preset.sessionEndingAnswers + sessionEndingAnswers,
             defaultLifetime: effectiveDefaultLifetime)
-        server.accountCreationEndpoint = endpoints.accountCreation ?? filled(preset.endpoints.accountCreation)
-        server.activationEndpoint = endpoints.activation ?? filled(preset.endpoints.activation)
-        server.logoutEndpoint = endpoints.logout ?? filled(preset.endpoints.logout)
+        server.accountCreationEndpoint = endpoints.accountCreation ?? besideTokens(preset.endpoints.accountCreation)
+        server.activationEndpoint = endpoints.activation ?? besideTokens(preset.endpoints.activation)
+        server.logoutEndpoint = endpoints.logout ?? besideTokens(preset.endpoints.logout)
         server.challengeEndpoint = challengeEndpoint(issuer: effectiveIssuer)
         server.pushedAuthorization = pushedAuthorization(
-            at: endpoints.pushedAuthorization ?? filled(preset.endpoints.pushedAuthorization), metadata: nil)
+            at: endpoints.pushedAuthorization ?? besideTokens(preset.endpoints.pushedAuthorization), metadata: nil)
         complete(&server)
         return server
     }
 
     /// Gives a server what only the configuration says of it.
     func complete(_ server: inout AuthorizationServer) {
-        server.refreshEndpoint = endpoints.refresh ?? (endpoints.token == nil ? filled(preset.endpoints.refresh) : nil)
+        server.refreshEndpoint = endpoints.refresh ?? besideTokens(preset.endpoints.refresh)
+        server.own = ownRequests(at: server)
         server.requestHeaders = requestHeaders
         server.repeatsClientID = repeatsClientID ?? preset.repeatsClientID
         server.schedule = schedule
         server.shape = preset.shape.replaced(by: requests)
-        server.tokenUse = tokenUse ?? .user
+        server.usesPKCE = server.shape.pkce != .forbidden
+        server.asked = server.shape.asked
+        server.outboundProxy = outboundProxy
+        server.tokenUse = effectiveTokenUse
+    }
+
+    /// An address of the preset to which tokens, codes or the client's secret are sent; nil where the tenant names a token
+    /// endpoint of its own, whose tokens and whose secret are not the preset's provider's to see.
+    private func besideTokens(_ template: AddressTemplate?) -> String? {
+        if let own = endpoints.token, own != filled(preset.endpoints.token) { return nil }
+        return filled(template)
     }
 
     /// Identifies the provider within this process, even before its metadata is known: tenants whose requests go to one place
@@ -331,11 +399,12 @@ package struct TenantConfiguration: Sendable, Equatable {
     }
 
     /// An address of the preset with the tenant's values; nil where the preset has none, and where a value is missing.
-    private func filled(_ template: AddressTemplate?) -> String? {
+    func filled(_ template: AddressTemplate?) -> String? {
         template?.filled { name in
             switch AddressTemplate.Base(name) {
             case .loginService?: loginServiceBaseURI ?? preset.loginServiceBaseURI
             case .authService?: authServiceBaseURI ?? preset.authServiceBaseURI
+            case nil where name == AddressTemplate.clientID: FormEncoding.percentEncode(client.clientID.text)
             case nil: parameters[name]?.text ?? preset.parameters[name]?.usual
             }
         }
@@ -355,6 +424,8 @@ package struct ProviderMetadata: Sendable, Equatable {
     package var revocationAuthenticationMethods: [ProviderPreset.ClientAuthentication]?
     /// RFC 9207 §3.
     package var announcesIssuerInResponses = false
+    /// The methods of RFC 7636 that the document names; nil where it names none.
+    package var codeChallengeMethods: [WireText]?
     /// The address of the provider's keys.
     package var jwksURI: String?
     /// The grants that the document names; nil where it names none. Many documents name none although the provider has more
@@ -366,10 +437,16 @@ package struct ProviderMetadata: Sendable, Equatable {
     package var requiresPushedAuthorization = false
     /// The algorithms of proofs of keys (RFC 9449 §5.1); nil where the document names none.
     package var proofAlgorithms: [WireText]?
+    /// Where clients register themselves (RFC 7591); nil where they cannot.
+    package var registrationEndpoint: String?
+    /// Whether the address of a document about a client may be its identifier.
+    package var takesClientMetadataDocuments = false
     /// The address at which the document was found.
     package var address: String?
     /// Whether a revocation endpoint that the document lacks was looked for in another document of the issuer.
     package var hasSoughtRevocation = false
+    /// The endpoints for clients that show a certificate, as far as they have other addresses (RFC 8705 §5).
+    package var mutualTLS = MutualTLSEndpoints()
 
     /// Metadata with the required members only.
     package init(issuer: String, authorizationEndpoint: String, tokenEndpoint: String) {
@@ -380,13 +457,15 @@ package struct ProviderMetadata: Sendable, Equatable {
 
     /// How a client authenticates at the revocation endpoint (RFC 8414 §2: where no method is named, by HTTP Basic).
     /// - Parameters:
-    ///   - method: its method at the token endpoint, which is used wherever the provider supports it.
-    ///   - hasSecret: whether the client has a secret, which is then used where a method for it is named.
+    ///   - method: its method at the token endpoint, which is used wherever the provider supports it, and where the client has
+    ///     no secret.
+    ///   - client: what it has is shown where a method for it is named.
     func revocationAuthentication(
-        besideTokens method: ProviderPreset.ClientAuthentication, hasSecret: Bool
+        besideTokens method: ProviderPreset.ClientAuthentication, of client: ClientConfiguration
     ) -> ProviderPreset.ClientAuthentication {
-        guard let methods = revocationAuthenticationMethods else { return .clientSecretBasic }
-        if methods.contains(method) { return method }
-        return methods.first { ($0 != .none) == hasSecret } ?? methods.first ?? method
+        let hasOther = client.isConfidential && !client.hasSecret
+        guard let methods = revocationAuthenticationMethods else { return hasOther ? method : .clientSecretBasic }
+        if methods.contains(method.announced) { return method }
+        return client.method(among: methods) ?? (hasOther ? method : methods.first ?? method)
     }
 }

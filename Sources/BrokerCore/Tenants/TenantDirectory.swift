@@ -21,7 +21,7 @@ package final class Tenant: Cacheable, Equatable {
         self.version = version
         self.configuration = configuration
         hashing = CredentialsID.Hashing(name)
-        terms = CredentialsPolicy.Terms(
+        var terms = CredentialsPolicy.Terms(
             client: configuration.client.fingerprint,
             canObtainClientCredentials: configuration.obtainsClientCredentials,
             canUpgrade: configuration.preset.upgradeGrant != nil,
@@ -30,6 +30,8 @@ package final class Tenant: Cacheable, Equatable {
             leadTime: configuration.effectiveRefreshLeadTime,
             renewsLate: configuration.effectiveAccessTokenAfterRefresh == .ends,
             providers: configuration.acceptedProviders)
+        terms.refusesEarlyRefresh = configuration.refusesEarlyRefresh ?? configuration.preset.refusesEarlyRefresh
+        self.terms = terms
     }
 
     /// The memory of the object itself, in bytes.

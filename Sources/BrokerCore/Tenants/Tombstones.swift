@@ -67,17 +67,20 @@ package final class Tombstones: Sendable {
     /// Whether the record has ended, and was put back. Says so in the log.
     /// - Throws: `damaged` where the tombstones themselves were put back, so that they cannot tell.
     func isPutBack(_ record: OpenRecord) async throws(StoreError) -> Bool {
-        guard record.version <= (try await lastEnded(record.id)) else { return false }
-        // The store may have lost the commit that ended the record, which the cache still has.
-        guard record.version <= (try await storedPage(TombstonePage.ID(of: record.id)).lastEnded(record.id)) else {
-            return false
-        }
+        guard try await isOver(record.id, version: record.version) else { return false }
         // A record that ended while it was being read was not put back: it is what the store had when it was read.
         guard try await vault.versions(of: [record.id]) == [record.version] else { return false }
         log.error(
             "record_put_back", [.tenant(record.id.tenant), .recordKind(record.id.kind), .version(record.version)])
         metrics.recordPutBack()
         return true
+    }
+
+    /// Whether that version of the record has ended. Does not suspend while the caches say that it has not.
+    func isOver(_ id: RecordID, version: Int64) async throws(StoreError) -> Bool {
+        guard version <= (try await lastEnded(id)) else { return false }
+        // The store may have lost the commit that ended the record, which the cache still has.
+        return version <= (try await storedPage(TombstonePage.ID(of: id)).lastEnded(id))
     }
 
     /// Whether the store's tombstones say that the record has ended.
@@ -223,7 +226,9 @@ package final class Tombstones: Sendable {
         plan.mark = mark.with(written, version: versions.next(after: mark.version, at: time.now))
         plan.write(plan.mark.record(tenant), over: mark.version)
         // What is inserted would outlive a tenant that is removed meanwhile.
-        if plan.versions.contains(nil) { plan.changes.insert(.require(RecordID(.tenant, tenant)), at: 0) }
+        if plan.versions.contains(nil), tenant != .broker {
+            plan.changes.insert(.require(RecordID(.tenant, tenant)), at: 0)
+        }
         return plan
     }
 
@@ -309,7 +314,7 @@ package final class Tombstones: Sendable {
             let mark = TombstoneMark.none.with(
                 versions, version: self.versions.next(after: contents.markVersion, at: self.time.now)
             ).record(tenant)
-            changes.append(.require(RecordID(.tenant, tenant)))
+            if tenant != .broker { changes.append(.require(RecordID(.tenant, tenant))) }
             changes.append(
                 contents.markVersion == 0 ? .insert(mark) : .replace(mark, version: contents.markVersion))
             try await self.vault.commit(changes)

@@ -315,6 +315,8 @@ extension RecordID {
     fileprivate var loss: String {
         switch kind {
         case .tenant: "tenant \(tenant) is unknown until its configuration is stored again"
+        case .apiKey where tenant == .broker:
+            "a secret of API key \(apiKeyID), which is one of several tenants, is no longer valid; its service needs a new one"
         case .apiKey where isOfEarlierSecret:
             "the secret that API key \(apiKeyID) of tenant \(tenant) had before its rotation; its service needs the new one"
         case .apiKey: "API key \(key) of tenant \(tenant) is no longer valid; its service needs a new one"
@@ -357,6 +359,11 @@ extension RecordID {
         case .tombstones, .tombstoneMark:
             "which API keys of tenant \(tenant) were deleted and which of its users have logged out, in case they are put back; "
                 + "some requests are answered 500 until token-broker restored is run"
+        case .wave, .held:
+            "nothing, unless the provider of tenant \(tenant) is refusing many users at once: then it is noticed again, after the "
+                + "sessions of some users have ended, which are put back"
+        case .provider:
+            "the profile \(key), which the tenants that use it have in their own records; it must be put again before it is changed"
         case .outage: "nothing: listeners may be told of an outage of the provider again, or not of its end"
         }
     }

@@ -45,7 +45,7 @@ internal import Testing
         for octets in [0, 700, 10_000, 100_000] {
             cache.put(id, try Self.snapshot(id, octets: octets), cache.ticket(id, now: Self.now))
             let bytes = cache.statistics.bytes
-            #expect((octets..<octets + 1432).contains(bytes))
+            #expect((octets..<octets + 1416).contains(bytes))
         }
         cache.remove(id)
         #expect(cache.statistics == CacheStatistics())

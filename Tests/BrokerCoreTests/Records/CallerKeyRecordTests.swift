@@ -6,8 +6,10 @@ import Testing
 @testable import BrokerCore
 
 @Suite struct `The record of an API key` {
-    private func read(_ json: String, _ key: String = "id") -> CallerKey? {
-        let id = RecordID(.apiKey, TenantName("acme")!, key: key)
+    private func read(
+        _ json: String, _ key: String = "id", tenant: TenantName = TenantName("acme")!
+    ) -> CallerKey? {
+        let id = RecordID(.apiKey, tenant, key: key)
         return try? CallerKey(OpenRecord(id: id, version: 7, content: SecretBytes(utf8: json)))
     }
 
@@ -50,6 +52,27 @@ import Testing
         #expect(key.identity?.description == identity)
         if identity != nil { #expect(String(decoding: key.encoded, as: UTF8.self) == json) }
         #expect(key.with(key.secret, expires: nil, version: 8).identity == key.identity)
+    }
+
+    /// The member `tenants`, and what is read of it, with the secret and in a tenant; an empty text for what is not read.
+    @Test(
+        arguments: [
+            (#","tenants":["a","b"]"#, "a b", "a b"), (#","tenants":["a"]"#, "a", "a"), ("", "", nil),
+            (#","tenants":[]"#, "", ""), (#","tenants":["a","B"]"#, "", ""), (#","tenants":["a","-"]"#, "", ""),
+            (#","tenants":["a",5]"#, "", ""), (#","tenants":"a""#, "", ""), (#","tenants":null"#, "", ""),
+        ] as [(String, String, String?)])
+    func `with tenants of another form is not read as one of one tenant`(member: String, secret: String, share: String?)
+    {
+        let json = #"{"name":"n","permissions":["login"]\#(member),"created":1}"#
+        for (tenant, tenants) in [(TenantName.broker, secret), (TenantName("acme")!, share)] {
+            let key = read(json, tenant: tenant)
+            #expect((key != nil) == (tenants != ""))
+            guard let key else { continue }
+            #expect(key.tenants?.map(\.description).joined(separator: " ") == tenants)
+            #expect(String(decoding: key.encoded, as: UTF8.self) == json)
+            #expect(key.with(key.secret, expires: nil, version: 8).tenants == key.tenants)
+            #expect(key.isWithoutTenant == (tenant == .broker))
+        }
     }
 
     @Test(arguments: [

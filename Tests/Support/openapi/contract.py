@@ -273,7 +273,9 @@ class Answers:
             self.faults.append(f"{name}: the media type {media_type} is not described")
             return
         instance = text
-        if media_type.endswith("yaml"):
+        if media_type == "application/x-ndjson":
+            pass  # Lines, which stay the text that they are.
+        elif media_type.endswith("yaml"):
             instance = yaml.load(text, Loader)
         elif media_type.endswith("json"):
             instance = json.loads(text)

@@ -57,6 +57,30 @@ internal import TokenBroker
         #expect(after.starts(with: expected) && !after.contains("login.begun") && after.contains("credentials.stored"))
     }
 
+    @Test func `a provider's profile is told of with each tenant that gets it`() async throws {
+        let broker = try await Self.broker()
+        func profile(_ host: String) -> String {
+            #"""
+            {"documentation": "https://\#(host)", "as_of": "2026-11-29", "required": ["client_id"], "notes": [],
+             "endpoints": {"authorization": "https://\#(host)/a", "token": "https://\#(host)/t"}}
+            """#
+        }
+        _ = await broker.call(.put, "/providers/acme", body: profile("a.example"))
+        await broker.makeTenant("t1", #"{"provider": "acme", "client_id": "c1"}"#)
+        _ = await broker.call(.put, "/providers/acme", body: profile("b.example"))
+        #expect(await broker.call(.delete, "/providers/acme").status == 409)
+        #expect(await broker.call(.delete, "/tenants/t1").status == 204)
+        #expect(await broker.call(.delete, "/providers/acme").status == 204)
+        #expect(
+            try await Self.actions(broker) == [
+                "tenant.created", "provider.created", "tenant.changed", "provider.changed", "tenant.changed",
+                "tenant.removed", "provider.removed",
+            ])
+        let told = try await Self.entries(broker).filter { $0["action"]?.text?.hasPrefix("provider.") ?? false }
+        #expect(told.allSatisfy { $0["provider"]?.text == "acme" && $0["tenant"] == nil })
+        #expect(told.allSatisfy { $0["caller"]?.text == "admin:admin" })
+    }
+
     // H056 H107 H108
     @Test func `each change is told once, with who made it, and nothing that is secret`() async throws {
         let broker = try await Self.broker()

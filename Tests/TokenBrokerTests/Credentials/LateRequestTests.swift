@@ -66,7 +66,7 @@ internal import Testing
         (.put, "/tenants/t1/clients/app", #"{"redirect_uris": ["https://old.example/cb"]}"#),
         (.delete, "/tenants/t1/clients/app", nil), (.post, "/tenants/t1/api-keys/KEY/rotate", "{}"),
         (.delete, "/tenants/t1/api-keys/KEY", nil),
-        (.post, "/credentials/restore", "{}"),
+        (.post, "/credentials/restore", "{}"), (.post, "/credentials/import", nil),
     ]
 
     @Test(arguments: requests, [(2, false), (3, true), (60, true)])

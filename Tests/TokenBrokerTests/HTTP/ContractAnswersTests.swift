@@ -21,10 +21,12 @@ internal import TokenBroker
         try await refusals()
         try await operation()
         try await tenantsAndKeys()
+        try await ContractProviders(recorder: recorder).run()
         try await ContractLogins(recorder: recorder).run()
         try await ContractPushedLogins(recorder: recorder).run()
         try await deviceLogins()
         try await ContractCredentials(recorder: recorder).run()
+        try await ContractTransfers(recorder: recorder).run()
         try await ContractAppToApp(recorder: recorder).run()
         try await events()
         try await ContractApps(recorder: recorder).run()
@@ -61,6 +63,7 @@ internal import TokenBroker
             case "POST /oauth2/token", "POST /oauth2/revoke":
                 sample.body = "grant_type=refresh_token&token=t"
                 sample.fields = ["Content-Type": "application/x-www-form-urlencoded"]
+            case "PUT /providers/{name}": sample.body = ContractProviders.profile
             case "PUT /tenants/{tenant}": sample.body = #"{"client_id": "c1"}"#
             case "PATCH /tenants/{tenant}": sample.body = #"{"display_name": "Acme"}"#
             case "POST /tenants/{tenant}/check": sample.body = "{}"
@@ -70,6 +73,7 @@ internal import TokenBroker
             case "POST /login/finalize": sample.body = #"{"login_response_query": "code=c&state=s"}"#
             case "PUT /credentials": sample.body = #"{"credentials": {"client_id": "c1", "token": "t"}}"#
             case "POST /credentials/restore": sample.body = "{}"
+            case "POST /credentials/export": sample.body = ContractTransfers.order
             case "POST /credentials/activate": sample.body = #"{"platform_signature": "s"}"#
             case "POST /app2app/requests", "POST /app2app/approve", "POST /app2app/reject":
                 sample.body =
@@ -206,13 +210,32 @@ internal import TokenBroker
                  "scopes": ["chat:write"], "user_scopes": ["search:read"], "token_use": "user",
                  "endpoints": {"pushed_authorization_request": "https://p.example/"},
                  "pushed_authorization_requests": "required", "dpop": true,
-                 "refresh_token_lifetime": 2592000, "consent_lifetime": 2592000}
+                 "resource": ["https://api.example", "urn:x:y"], "audience": "api", "nonce": "off",
+                 "outbound_proxy": "http://u:p@proxy.example:3128",
+                 "omit_empty": true, "repeat_scope": true, "client_credentials": "on",
+                 "revocation": {"method": "DELETE", "format": "json", "token_in": "body", "token": "access",
+                                "auth_method": "client_secret_basic", "parameter_names": {"token": "t"}},
+                 "refresh_token_lifetime": 2592000, "consent_lifetime": 2592000, "idle_expiry": 2592000,
+                 "no_refresh_while_valid": true,
+                 "refresh": {"endpoint": "https://id.example/r", "method": "GET", "parameters": {"t": "{access_token}"}},
+                 "exchange_for_long_lived": {"parameters": {"t": "{access_token}"}},
+                 "wave": {"users": 3, "share": 0.25, "window": 30, "trial": 5}}
                 """#)
         await recorder.call(
             broker, .put, "/tenants/t4",
             body:
                 #"{"provider": "zendesk", "client_id": "c1", "client_secret": "s1", "parameters": {"subdomain": "acme"}}"#
         )
+        await recorder.call(
+            broker, .put, "/tenants/t5",
+            body: #"""
+                {"provider": "oidc", "client_id": "c1", "client_secrets": ["s1", "s2"], "issuer": "https://op.example",
+                 "client_assertion_file": "/run/a", "private_key": \#(ClientKeys.jwk(ClientKeys.p256, keyID: "k1")),
+                 "client_assertion_audience": "issuer", "token_endpoint_auth_method": "private_key_jwt"}
+                """#)
+        await recorder.call(
+            broker, .put, "/tenants/t6",
+            body: #"{"provider": "oidc", "client_id": "c1", "client_secret_file": "/s", "issuer": "https://op.example"}"#)
         await recorder.call(
             broker, .put, "/tenants/t1",
             body: #"""
@@ -278,6 +301,11 @@ internal import TokenBroker
             await recorder.call(
                 broker, .post, "/tenants/t1/api-keys",
                 body: #"{"name": "k", "identity": "spiffe://example.org/a", "permissions": ["login"]}"#)
+        }
+        for tenants in [#"["t1", "t2", "t1"]"#, #"["t1"]"#, #"["t1", "t9"]"#, #"["t2"]"#, "null"] {
+            await recorder.call(
+                broker, .post, "/tenants/t1/api-keys",
+                body: #"{"name": "k", "permissions": ["login"], "tenants": \#(tenants)}"#)
         }
         await recorder.call(broker, .get, "/tenants/t1/api-keys?limit=1")
         await recorder.call(broker, .get, "/tenants/t1/api-keys")

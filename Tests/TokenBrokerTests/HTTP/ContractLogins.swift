@@ -40,6 +40,9 @@ struct ContractLogins {
             #"{"storage_key": null, "login_config": {"language": null, "email": null, "custom_parameters": null}}"#,
             #"{"redirect_uri": "app:/other"}"#, #"{"return_to": "https://a.example/other"}"#,
             #"{"login_config": {"custom_parameters": {"State": "x"}}}"#, #"{"storage_key": "no key"}"#,
+            #"{"scopes": ["unknown"], "upgrade": true}"#,
+            #"{"scopes": null, "upgrade": false, "resource": ["https://api.example"], "audience": "api"}"#,
+            #"{"upgrade": null, "resource": null, "audience": null}"#,
         ]
         for body in bodies { await recorder.call(broker, .post, "/login/initialize", tenant: "t1", body: body) }
         await broker.makeTenant("t2", #"{"client_id": "c1", "browser_binding": "required"}"#)

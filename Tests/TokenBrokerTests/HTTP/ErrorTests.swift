@@ -94,6 +94,7 @@ internal import TokenBroker
 
     @Test(arguments: [
         ("/tenants", "GET, HEAD"), ("/tenants/t1", "GET, HEAD, PUT, PATCH, DELETE"),
+        ("/providers", "GET, HEAD"), ("/providers/p1", "GET, HEAD, PUT, DELETE"),
         ("/tenants/t1/api-keys", "GET, HEAD, POST"), ("/tenants/t1/api-keys/x", "GET, HEAD, DELETE"),
         ("/tenants/t1/api-keys/x/rotate", "POST"),
         ("/credentials", "GET, HEAD, PUT, DELETE"), ("/credentials/status", "GET, HEAD"),

@@ -206,7 +206,7 @@ internal import TokenBroker
     // MARK: Parameters
 
     // X10 H045
-    @Test(arguments: AuthorizationRequest.reservedNames.sorted() + ["State", "CLIENT_ID", "code_challenge_METHOD"])
+    @Test(arguments: RequestShape.reservedForCallers.sorted() + ["State", "CLIENT_ID", "code_challenge_METHOD"])
     func `a custom parameter may not bear a protocol parameter's name`(name: WireText) async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant()

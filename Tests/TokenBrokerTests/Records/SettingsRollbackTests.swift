@@ -155,6 +155,32 @@ internal import TokenBroker
         }
     }
 
+    @Test func `have a provider's profile put again, or deleted again, with its tenants`() async throws {
+        let setting = try await Setting()
+        func profile(_ host: String) -> String {
+            #"""
+            {"documentation": "https://\#(host)", "as_of": "2026-11-29", "required": ["client_id"], "notes": [],
+             "endpoints": {"authorization": "https://\#(host)/a", "token": "https://\#(host)/t"}}
+            """#
+        }
+        _ = await setting.two.call(.put, "/providers/gone", body: profile("gone.example"))
+        _ = await setting.one.call(.put, "/providers/changed", body: profile("before.example"))
+        await setting.two.makeTenant("t2", #"{"provider": "changed", "client_id": "c1"}"#)
+        setting.store.note()
+        #expect(await setting.one.call(.delete, "/providers/gone").status == 204)
+        #expect(await setting.one.call(.put, "/providers/new", body: profile("new.example")).status == 201)
+        #expect(await setting.two.call(.put, "/providers/changed", body: profile("after.example")).status == 200)
+        await setting.two.makeTenant("t3", #"{"provider": "new", "client_id": "c1"}"#)
+        await setting.goBack()
+        for broker in [setting.one, setting.two] {
+            #expect(await broker.call(.get, "/providers/gone").status == 404)
+            #expect(await broker.call(.get, "/providers/new").status == 200)
+            #expect(await broker.call(.get, "/providers/changed").text.contains("after.example"))
+            #expect(await broker.beginLogin(tenant: "t2").uri.hasPrefix("https://after.example/a?"))
+            #expect(await broker.beginLogin(tenant: "t3").uri.hasPrefix("https://new.example/a?"))
+        }
+    }
+
     @Test func `have a tenant removed again with everything under it`() async throws {
         let setting = try await Setting()
         let key = try await setting.key(setting.two)

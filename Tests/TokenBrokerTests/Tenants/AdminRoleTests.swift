@@ -48,8 +48,10 @@ internal import TokenBroker
         "DELETE /device/{device_code}": "o", "POST /app2app/requests": "o", "POST /app2app/approve": "o",
         "POST /app2app/reject": "o", "GET /credentials": "o", "PUT /credentials": "o", "DELETE /credentials": "o",
         "GET /credentials/status": "r", "GET /credentials/claims": "o", "GET /credentials/list": "r",
+        "POST /credentials/import": "a", "POST /credentials/export": "a",
         "POST /credentials/restore": "o", "POST /credentials/activate": "o", "GET /events": "r",
-        "GET /providers": "r", "GET /providers/{name}": "r", "PATCH /tenants/{tenant}": "a",
+        "GET /providers": "r", "GET /providers/{name}": "r", "PUT /providers/{name}": "a",
+        "DELETE /providers/{name}": "a", "PATCH /tenants/{tenant}": "a",
     ]
 
     @Test func `open what the table says, and no operation is missing in it`() async throws {

@@ -513,12 +513,13 @@ internal import TokenBroker
             where [
                 "/login/callback/", "/login/start/", "/login/reconnect/", "/login/confirm/", "/login/ended/",
                 "/oauth2/",
-                "/.well-known/",
+                "/.well-known/", "/oauth-client/",
             ].contains(
                 where: path.hasPrefix):
                 self = .nothing
-            case (_, "/providers"), (_, "/providers/{name}"): self = .anyKey
-            case (_, "/credentials/restore"): self = .admin
+            case ("GET", "/providers"), ("GET", "/providers/{name}"): self = .anyKey
+            case (_, "/providers/{name}"): self = .admin
+            case (_, "/credentials/restore"), (_, "/credentials/import"), (_, "/credentials/export"): self = .admin
             case (_, let path) where path == "/tenants" || path.hasPrefix("/tenants/"): self = .admin
             case (_, let path)
             where ["/login/", "/device", "/app2app/"].contains(where: path.hasPrefix):

@@ -51,7 +51,7 @@ private func list(_ text: String, count: Int) -> String {
         ("endpoints", #"{"jwks": "x"}"#, "/endpoints/jwks"),
         ("endpoints", #"{"device_authorization": "x"}"#, "/endpoints/device_authorization"),
         ("endpoints", #"{"tokens": "https://op.example/t"}"#, "/endpoints/tokens"),
-        ("token_endpoint_auth_method", #""private_key_jwt""#, "/token_endpoint_auth_method"),
+        ("token_endpoint_auth_method", #""client_secret""#, "/token_endpoint_auth_method"),
         ("client_id_in_body", #""no""#, "/client_id_in_body"), ("trusted_audiences", #""a""#, "/trusted_audiences"),
         ("trusted_audiences", #"["a", ""]"#, "/trusted_audiences/1"),
         ("trusted_audiences", #"["\#(String(repeating: "a", count: 2049))"]"#, "/trusted_audiences/0"),

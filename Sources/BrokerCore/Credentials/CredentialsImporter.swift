@@ -1,0 +1,59 @@
+internal import Cryptography
+internal import OAuth
+
+/// Takes over sets of credentials that another broker has kept.
+package final class CredentialsImporter: Sendable {
+    package enum Mode: Sendable {
+        /// Stores nothing and asks no provider.
+        case dry
+        /// Stores what is brought.
+        case plain
+        /// Presents each refresh token to the provider, and stores what that grants.
+        case verifying
+    }
+
+    private let providers: ProviderAccess
+    private let writer: CredentialsWriter
+    private let clientFaults: ClientFaults
+
+    init(providers: ProviderAccess, writer: CredentialsWriter, clientFaults: ClientFaults) {
+        self.providers = providers
+        self.writer = writer
+        self.clientFaults = clientFaults
+    }
+
+    /// Takes one set over.
+    /// - Throws: what `ProviderAccess.adopt` throws; when verifying, `invalid_token_request` where the provider refuses the refresh
+    ///   token, and the errors of a renewal; `storage_unavailable`; `not_found` where the tenant was deleted meanwhile.
+    package func take(
+        _ line: ImportLine, of tenant: Tenant, _ mode: Mode
+    ) async throws(BrokerError) -> ImportLine.Outcome {
+        let presented = mode == .verifying ? line.held.refreshToken : nil
+        // An access token that no caller gets before a refresh need not be verified: the refresh brings a verified one.
+        let adopts = !line.held.accessToken.isEmpty && providers.verifier.verifies(line.held, for: tenant.configuration)
+        if mode == .dry || presented != nil || adopts {
+            let outcome = try await writer.examine(line)
+            if mode == .dry || outcome != .imported { return outcome }
+        }
+        guard let presented else {
+            var line = line
+            if adopts {
+                line.held = try await providers.adopt(line.held, of: tenant)
+                line.held.imported = line.grant
+            }
+            return try await writer.take(line)
+        }
+        let presentation = ImportPresentation(
+            line, presented, of: tenant,
+            by: ImportPresentation.Parts(providers: providers, writer: writer, clientFaults: clientFaults))
+        // A refresh token that was exchanged is stored even where the client of the import has gone.
+        let result = await Task { () async -> Result<ImportLine.Outcome, BrokerError> in
+            do throws(BrokerError) {
+                return .success(try await presentation.run())
+            } catch {
+                return .failure(error)
+            }
+        }.value
+        return try result.get()
+    }
+}

@@ -1,0 +1,304 @@
+internal import Containers
+internal import ExternalText
+internal import HTTPCodec
+internal import HTTPSClient
+internal import JSON
+internal import OAuth
+internal import Reactor
+internal import Synchronization
+internal import Waiting
+
+/// Finds the authorization server of a resource, and makes the broker a client there, for tenants that name nothing but the
+/// resource's address: the authorization of the Model Context Protocol, over RFC 9728, RFC 8414 and RFC 7591.
+///
+/// Asked before each login. What is found is kept in the tenant's own record, so that every replica refreshes with it and a
+/// restart needs no discovery. Only a login asks again: what a resource says of itself in between ends no session.
+package final class ResourceDiscovery: Sendable {
+    private let servers: ProviderServers
+    private let tenants: TenantDirectory
+    private let registrations: ClientRegistrations
+    private let transport: any ProviderTransport
+    private let publicBaseURL: String
+    private let allowsHTTP: Bool
+    private let instruments: Instruments
+    /// When tenants were last searched for, of the newest 4096.
+    private let searched = Mutex(BoundedTable<TenantName, MonotonicInstant>(capacity: 4096))
+    private let searches = SingleFlight<TenantName, Result<Tenant, BrokerError>>()
+
+    init(
+        providers: ProviderAccess, tenants: TenantDirectory, clientFaults: ClientFaults,
+        transport: any ProviderTransport, options: (publicBaseURL: String, targets: TargetPolicy),
+        instruments: Instruments
+    ) {
+        servers = providers.servers
+        self.tenants = tenants
+        self.transport = transport
+        (publicBaseURL, allowsHTTP) = (options.publicBaseURL, options.targets.allowsHTTP)
+        self.instruments = instruments
+        registrations = ClientRegistrations(
+            providers: providers, clientFaults: clientFaults, transport: transport, targets: options.targets,
+            instruments: instruments)
+    }
+
+    /// How often browsers without a key can have the broker search: they may come as often as they like.
+    private static let pauseForStrangers: Duration = .seconds(10)
+
+    /// Suspends until no search is under way.
+    func finish() async { await searches.finish() }
+
+    /// Cancels the searches under way.
+    /// - Returns: how many there were.
+    func cancelAll() -> Int {
+        defer { searches.cancelAll() }
+        return searches.count
+    }
+
+    /// The tenant with what a login needs to know of its authorization server. Another tenant than one that is found by a
+    /// resource is given back as it is, without suspending.
+    /// - Parameter isForStranger: whether a browser without a key begins the login. Then what was found in the last ten seconds
+    ///   does.
+    /// - Throws: `illegal_configuration` where the resource names no usable server, or the server takes no client;
+    ///   `network_error` and `retryable_error` where one of them does not answer and nothing is known of an earlier time.
+    func completed(_ tenant: Tenant, isForStranger: Bool = false) async throws(BrokerError) -> Tenant {
+        guard tenant.configuration.preset.findsServerByResource else { return tenant }
+        let now = instruments.time.monotonic
+        if isForStranger, tenant.configuration.found != nil,
+            let last = searched.withLock({ $0[tenant.name] }), last.advanced(by: Self.pauseForStrangers) > now
+        {
+            return tenant
+        }
+        searched.withLock { _ = $0.setNewest(now, forKey: tenant.name) }
+        guard let run = await searches.run(tenant.name, within: nil, { await self.search(tenant) }) else {
+            throw BrokerError(.retryableError, "The request ended before the resource's server was found.")
+        }
+        return try run.value.get()
+    }
+
+    private func search(_ tenant: Tenant) async -> Result<Tenant, BrokerError> {
+        do throws(BrokerError) {
+            return .success(try await find(tenant))
+        } catch {
+            instruments.log.warning(
+                "authorization_not_found",
+                [.tenant(tenant.name), .provider(tenant.configuration.preset)] + LogField.reason(of: error))
+            // While resource or server do not answer, what an earlier login has found is used on.
+            if [.networkError, .retryableError].contains(error.code), tenant.configuration.found?.client != nil {
+                return .success(tenant)
+            }
+            return .failure(error)
+        }
+    }
+
+    private func find(_ tenant: Tenant) async throws(BrokerError) -> Tenant {
+        let (document, scopes) = try await protectedResource(of: tenant)
+        let known = tenant.configuration.found
+        let (issuer, metadata) = try await server(among: document.authorizationServers, of: tenant)
+        var found = FoundAuthorization(resource: document.identifier, issuer: issuer, scopes: scopes)
+            .keepingClients(of: known)
+        if !tenant.configuration.hasOwnClient {
+            found.keep(try await client(found, at: metadata, of: tenant))
+        }
+        if found == known { return tenant }
+        return try await keep(found, of: tenant)
+    }
+
+    // MARK: The resource
+
+    /// The metadata of the tenant's resource, and the scopes that it asks for: those of its challenge, else those of its metadata.
+    private func protectedResource(
+        of tenant: Tenant
+    ) async throws(BrokerError) -> (document: ProtectedResource, scopes: ScopeSet) {
+        guard let address = tenant.configuration.protectedResource, let url = URLTarget(address) else {
+            throw BrokerError(.illegalConfiguration, "The tenant's resource is not a usable URL.")
+        }
+        let challenge = try await challenge(of: address, tenant)
+        var received: [String] = []
+        for location in Self.locations(of: url, named: challenge?.resourceMetadata) {
+            let response = try await ProviderResource.resource.get(
+                location, ["Accept": "application/json"], for: tenant.configuration, over: transport, instruments)
+            if response.status.code >= 500 || response.status.code == 429 {
+                throw BrokerError(
+                    .retryableError, "The resource's metadata cannot be had now at \(location).",
+                    retryAfter: ProviderResource.retryAfter)
+            }
+            guard response.status == .ok, let document = await Self.document(response) else {
+                received.append(
+                    "\(location) "
+                        + ReceivedAnswer.words(
+                            response, to: tenant.configuration.client,
+                            lacking: "is no metadata that names a resource and its authorization servers"))
+                continue
+            }
+            guard let named = URLTarget(document.identifier.text),
+                document.isOf(Self.parts(of: url), identifier: Self.parts(of: named))
+            else {
+                throw BrokerError(
+                    .illegalConfiguration,
+                    "The metadata at \(location) are of another resource than the tenant's, \(address).")
+            }
+            let scopes = challenge?.scope.map { ScopeSet(granted: $0) } ?? ScopeSet(document.scopes) ?? .empty
+            return (document, scopes)
+        }
+        throw BrokerError(
+            .illegalConfiguration,
+            "The resource publishes no metadata (RFC 9728): \(received.joined(separator: "; ")). Say \"provider\": \"oidc\" or "
+                + "\"oauth2\" where its authorization server is known.")
+    }
+
+    /// What the resource says of a request without a token; nil where it says nothing of metadata.
+    private func challenge(of address: String, _ tenant: Tenant) async throws(BrokerError) -> BearerChallenge? {
+        let response: ClientResponse
+        do throws(BrokerError) {
+            response = try await ProviderResource.resource.get(
+                address, ["Accept": "application/json, text/event-stream"], for: tenant.configuration, over: transport,
+                instruments)
+        } catch {
+            // The metadata may be found all the same: a resource may wait for a request with content.
+            guard error.code == .networkError else { throw error }
+            return nil
+        }
+        guard response.status == .unauthorized else { return nil }
+        return BearerChallenge(response.fields.values("WWW-Authenticate"))
+    }
+
+    /// Where the metadata are looked for: where the resource says, else with its path and without (RFC 9728 §3.1).
+    private static func locations(of url: URLTarget, named: WireText?) -> [String] {
+        if let named { return [named.text] }
+        let origin = "\(url.scheme.rawValue)://\(url.origin.authority)/.well-known/oauth-protected-resource"
+        let path = url.pathAndQuery
+        return path == "/" ? [origin] : [origin + path, origin]
+    }
+
+    private static func document(_ response: ClientResponse) async -> ProtectedResource? {
+        await InputReading.run(bytes: response.body.count) {
+            (try? JSONValue(parsing: response.body)).flatMap { ProtectedResource($0) }
+        }
+    }
+
+    private static func parts(of url: URLTarget) -> (origin: WireText, path: WireText) {
+        (WireText("\(url.scheme.rawValue)://\(url.origin.authority)"), WireText(url.pathAndQuery).split(at: "?")[0])
+    }
+
+    // MARK: The server
+
+    /// The first of the issuers that has metadata. The one of earlier logins comes first while the resource names it, so that a
+    /// change of their order moves no users.
+    private func server(
+        among issuers: [WireText], of tenant: Tenant
+    ) async throws(BrokerError) -> (issuer: String, metadata: ProviderMetadata) {
+        let known = tenant.configuration.found.map { WireText($0.issuer) }
+        let ordered = issuers.filter { $0 == known } + issuers.filter { $0 != known }
+        var failure = BrokerError(.illegalConfiguration, "The resource names no authorization server.")
+        for issuer in ordered {
+            let found = FoundAuthorization(resource: "", issuer: issuer.text, scopes: .empty)
+            let asking = Tenant(
+                name: tenant.name, version: tenant.version, configuration: tenant.configuration.finding(found))
+            guard let fetched = await servers.fetchAnew(for: asking) else { continue }
+            switch fetched {
+            case .success(let metadata): return (issuer.text, metadata)
+            case .failure(let error):
+                // Another server is not taken for one that only does not answer now.
+                guard error.code == .illegalConfiguration else { throw error }
+                failure = error
+            }
+        }
+        throw failure
+    }
+
+    // MARK: The client
+
+    private func client(
+        _ found: FoundAuthorization, at metadata: ProviderMetadata, of tenant: Tenant
+    ) async throws(BrokerError) -> FoundAuthorization.Client {
+        let isUsable = allowsHTTP || WireText(publicBaseURL).starts(with: "https://")
+        if metadata.takesClientMetadataDocuments, isUsable {
+            return .metadataDocument(WireText(tenant.clientDocument(below: publicBaseURL)))
+        }
+        let asked = clientMetadata(of: tenant, at: metadata, found.scopes)
+        if case .registered(let client)? = found.client,
+            await registrations.isGood(client, for: asked, found, of: tenant)
+        {
+            return .registered(client)
+        }
+        guard let endpoint = metadata.registrationEndpoint else {
+            throw BrokerError(
+                .illegalConfiguration,
+                "The authorization server \(found.issuer) registers no clients by itself: register one there with the "
+                    + "redirect URI \(tenant.configuration.callbackURI.address(below: publicBaseURL, of: tenant.name)), and set its client_id.")
+        }
+        return .registered(try await registrations.register(asked, at: endpoint, of: found.issuer, for: tenant))
+    }
+
+    /// What the broker says of the client that it is for a tenant.
+    private func clientMetadata(
+        of tenant: Tenant, at metadata: ProviderMetadata, _ scopes: ScopeSet
+    ) -> ClientMetadata {
+        // A secret proves more than a public client can; RFC 7591 §2 has Basic where nothing is announced.
+        let supported = metadata.clientAuthenticationMethods ?? [.clientSecretBasic]
+        let method = [.clientSecretBasic, .clientSecretPost].first { supported.contains($0) } ?? .none
+        let configuration = tenant.configuration
+        return tenant.clientMetadata(
+            below: publicBaseURL, method: method,
+            scopes: configuration.hasOwnScopes ? configuration.client.scopes : scopes)
+    }
+
+    /// The document about the client that the broker is for a tenant, which has its own address as the client's identifier; nil for
+    /// a tenant that has no such client.
+    package func clientDocument(of tenant: Tenant) -> [UInt8]? {
+        let configuration = tenant.configuration
+        guard configuration.preset.findsServerByResource, !configuration.hasOwnClient else { return nil }
+        let metadata = tenant.clientMetadata(
+            below: publicBaseURL, method: .none, scopes: configuration.hasOwnScopes ? configuration.client.scopes : .empty)
+        return JSONWriter.object { json in
+            json.member("client_id", tenant.clientDocument(below: publicBaseURL))
+            metadata.encode(to: &json)
+        }
+    }
+
+    // MARK: The record
+
+    /// Keeps what was found in the tenant's record. Where another replica has made a client at the same issuer meanwhile, that one
+    /// stays, and ours is not used.
+    private func keep(_ found: FoundAuthorization, of tenant: Tenant) async throws(BrokerError) -> Tenant {
+        let known = tenant.configuration.found
+        let change = TenantDirectory.Change(isWanted: { $0 != nil }) { current in
+            guard let current, current.protectedResource == tenant.configuration.protectedResource,
+                current.hasOwnClient == tenant.configuration.hasOwnClient
+            else {
+                return .failure(
+                    BrokerError(.retryableError, "The tenant was changed while the login began.", retryAfter: 1))
+            }
+            var kept = found
+            if current.found != known, let other = current.found, other.issuer == found.issuer,
+                let client = other.client
+            {
+                kept.keep(client)
+            }
+            return .success(current.finding(kept))
+        }
+        do throws(BrokerError) {
+            let written = try await tenants.put(tenant.name, change)
+            instruments.log.info(
+                "authorization_found",
+                [.tenant(tenant.name), .provider(tenant.configuration.preset), .version(written.tenant.version)])
+            return written.tenant
+        } catch where error.code == .preconditionFailed {
+            throw .noSuchTenant
+        }
+    }
+}
+
+extension Tenant {
+    /// The address of the document about the tenant's client.
+    fileprivate func clientDocument(below publicBaseURL: String) -> String { "\(publicBaseURL)/oauth-client/\(name)" }
+
+    fileprivate func clientMetadata(
+        below publicBaseURL: String, method: ProviderPreset.ClientAuthentication, scopes: ScopeSet
+    ) -> ClientMetadata {
+        ClientMetadata(
+            name: configuration.displayName ?? name.description,
+            redirectURIs: [configuration.callbackURI.address(below: publicBaseURL, of: name)]
+                + configuration.allowedRedirectURIs,
+            method: method, scopes: scopes)
+    }
+}

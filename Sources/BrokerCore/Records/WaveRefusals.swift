@@ -1,0 +1,146 @@
+internal import CredentialStore
+internal import Cryptography
+internal import ExternalText
+internal import JSON
+package import OAuth
+internal import Reactor
+
+/// The sessions of a tenant that the provider has lately ended by a refused refresh, as all replicas count them, and how many
+/// refreshes each replica has seen succeed. Each commit that ends such a session writes this record anew, so that no two replicas
+/// count past each other. A refresh that succeeds writes nothing.
+package struct WaveRefusals: Sendable, Equatable {
+    /// One user whose session has ended.
+    package struct Refusal: Sendable, Equatable {
+        package let storageKey: StorageKey
+        package let time: Timestamp
+    }
+
+    /// What one replica said of its own refreshes when it last met a refusal.
+    package struct Renewals: Sendable, Equatable {
+        package let process: String
+        package let count: Int
+        package let time: Timestamp
+    }
+
+    /// How many refusals are counted. Where there are more within the window, the latest ones count, and the window begins with
+    /// the first of those: a record has a bound, and a provider that ends so many sessions is looked at over a shorter time.
+    package static let most = 200
+    /// How many replicas are counted.
+    static let mostProcesses = 64
+
+    /// The earliest first, one for each storage key.
+    package private(set) var refused: [Refusal] = []
+    package private(set) var renewed: [Renewals] = []
+    /// Whether earlier refusals within the window have made room for later ones.
+    package private(set) var isCut = false
+
+    package init() {}
+
+    /// Counts one more user, and forgets what is older than the window.
+    package mutating func add(_ storageKey: StorageKey, at now: Timestamp, within window: Duration) {
+        forget(before: now.advanced(by: .zero - window))
+        refused.removeAll { $0.storageKey == storageKey }
+        refused.append(Refusal(storageKey: storageKey, time: now))
+        if refused.count > Self.most {
+            isCut = true
+            refused.removeFirst(refused.count - Self.most)
+        }
+    }
+
+    /// Replaces what this replica has said before.
+    /// - Parameter count: how many of its refreshes have succeeded since `beginning`.
+    package mutating func note(renewed count: Int, by process: String, at now: Timestamp) {
+        renewed.removeAll { $0.process == process }
+        renewed.append(Renewals(process: process, count: count, time: now))
+        if renewed.count > Self.mostProcesses { renewed.removeFirst(renewed.count - Self.mostProcesses) }
+    }
+
+    private mutating func forget(before time: Timestamp) {
+        let count = refused.count
+        refused.removeAll { $0.time < time }
+        if refused.count < count { isCut = false }
+        renewed.removeAll { $0.time < time }
+    }
+
+    /// Since when refreshes count: for the window, or since the first refusal that is kept.
+    package func beginning(at now: Timestamp, _ window: Duration) -> Timestamp {
+        let start = now.advanced(by: .zero - window)
+        return isCut ? refused.first.map { max($0.time, start) } ?? start : start
+    }
+
+    /// Whether these refreshes are a wave.
+    package func isWave(_ settings: WaveSettings) -> Bool {
+        settings.isWave(refused: refused.count, renewed: renewed.reduce(0) { $0 + $1.count })
+    }
+}
+
+/// The sealed content of the record, as JSON.
+extension WaveRefusals {
+    package var encoded: [UInt8] {
+        JSONWriter.object { json in
+            json.name("refused")
+            json.array { json in
+                for refusal in refused {
+                    json.object { json in
+                        json.member("key", refusal.storageKey.description)
+                        json.member("time", refusal.time.milliseconds)
+                    }
+                }
+            }
+            json.name("renewed")
+            json.array { json in
+                for renewal in renewed {
+                    json.object { json in
+                        json.member("process", renewal.process)
+                        json.member("count", Int64(renewal.count))
+                        json.member("time", renewal.time.milliseconds)
+                    }
+                }
+            }
+            json.member("cut", isCut)
+        }
+    }
+
+    /// Nil where `bytes` are not such a record.
+    package init?(decoding bytes: [UInt8]) {
+        guard let json = try? JSONValue(parsing: bytes), let refused = json["refused"]?.array,
+            let renewed = json["renewed"]?.array
+        else { return nil }
+        self.refused = refused.compactMap { item in
+            guard let key = item["key"]?.string, let time = item["time"]?.integer else { return nil }
+            return StorageKey(key).map { Refusal(storageKey: $0, time: Timestamp(milliseconds: time)) }
+        }
+        self.renewed = renewed.compactMap { item in
+            guard let process = item["process"]?.string?.text, let count = item["count"]?.integer,
+                let time = item["time"]?.integer
+            else { return nil }
+            return Renewals(
+                process: process, count: max(0, Int(truncatingIfNeeded: count)), time: Timestamp(milliseconds: time))
+        }
+        isCut = json["cut"]?.bool ?? false
+    }
+}
+
+extension CredentialsRecords {
+    static func refusalsID(_ tenant: TenantName) -> RecordID { RecordID(.wave, tenant, key: "refusals") }
+
+    /// For how long the record is kept after the last refusal.
+    private static let refusalsLife: Duration = .seconds(2 * 3600)
+
+    /// The refusals, with the version of their record; nil where there is none. Those that this build cannot read count as none.
+    func waveRefusals(
+        _ tenant: TenantName
+    ) async throws(StoreError) -> (refusals: WaveRefusals, version: Int64)? {
+        guard let stored = try await note(Self.refusalsID(tenant)) else { return nil }
+        let refusals = stored.content.flatMap { WaveRefusals(decoding: $0.revealedBytes) }
+        return (refusals ?? WaveRefusals(), stored.version)
+    }
+
+    /// The change that writes the record.
+    /// - Parameter version: the version that is replaced; nil where there is none.
+    func change(of refusals: WaveRefusals, _ tenant: TenantName, over version: Int64?) -> VaultChange {
+        change(
+            ofNote: refusals.encoded, Self.refusalsID(tenant), until: time.now.advanced(by: Self.refusalsLife),
+            over: version)
+    }
+}

@@ -1,0 +1,258 @@
+internal import CredentialStore
+internal import Cryptography
+internal import OAuth
+internal import Reactor
+internal import Synchronization
+internal import Waiting
+
+/// What is to be done during waves and after them: puts back the sessions that ended before a wave was noticed, tries one held
+/// set after the other, and frees all when the provider accepts one.
+///
+/// Due marks of the waves' records make it a job: the replica that moves a mark by compare-and-set has it. Each step can be
+/// repeated, so a replica that dies leaves nothing behind but a mark.
+package final class WaveJob: Sendable {
+    private static let batch = 1000
+    /// How many held sets are ended or freed before the wave's record is written again.
+    private static let setsAtOnce = 100
+    /// The longest pause between two searches, which also find waves of which no notice has arrived.
+    private static let interval: Duration = .seconds(30)
+    /// How many waves a replica knows of.
+    private static let mostWaves = 10_000
+    /// After this time another replica goes on with work that was not finished.
+    private static let patience: Duration = .seconds(30)
+    /// How often the end of a wave is tried again.
+    private static let tries = 8
+    /// The shortest time after which refusals of the held sets count as the provider's will, whatever the quarantine is.
+    private static let shortestHold: Duration = .seconds(86_400)
+
+    private let renewer: CredentialsRenewer
+    private let sets: HeldSets
+    private let time: any Time
+    private let log: Log
+    /// The work on tenants, so that a provider that does not answer a trial delays no other tenant.
+    private let tasks = Mutex<[RecordID: Task<Void, Never>]>([:])
+
+    private var records: CredentialsRecords { renewer.records }
+    private var waves: Waves { renewer.waves }
+
+    init(renewer: CredentialsRenewer) {
+        self.renewer = renewer
+        sets = HeldSets(renewer: renewer)
+        (time, log) = (renewer.time, renewer.log)
+    }
+
+    /// Works until its task is cancelled. To be called once at most.
+    package func run() async {
+        while !Task.isCancelled {
+            let ticket = waves.work.ticket(0)
+            let pause = await search()
+            await waves.work.wait(for: 0, since: ticket) { _ = try? await self.time.sleep(for: pause) }
+        }
+        let left = tasks.withLock { Array($0.values) }
+        for task in left { task.cancel() }
+        for task in left { await task.value }
+    }
+
+    /// Does once what is due now, and suspends until it is done. Not beside `run`.
+    package func handleAllDue() async {
+        _ = await search()
+        while let task = tasks.withLock({ $0.values.first }) { await task.value }
+    }
+
+    /// Begins what is due.
+    /// - Returns: after how long to search again.
+    private func search() async -> Duration {
+        do throws(StoreError) {
+            let marked = try await records.vault.marked(.wave, limit: Self.mostWaves)
+            waves.adopt(Set(marked.filter { CredentialsRecords.isWave($0.id) }.map(\.id.tenant)))
+            if marked.isEmpty { return Self.interval }
+            let search = DueRecords(vault: records.vault, time: time, batch: Self.batch, interval: Self.interval)
+            // A mark of this moment is due already: the commit that begins a wave has written it.
+            let due = try await records.vault.due(
+                .wave, before: time.now.advanced(by: .milliseconds(1)), limit: Self.batch)
+            for record in due { begin(record) }
+            let pause = try await search.pause(.wave)
+            // A record whose work is under way is due for as long as that has not moved its mark.
+            return due.isEmpty ? pause : max(pause, .seconds(1))
+        } catch {
+            if error == .unavailable { records.noteFailure() }
+            log.storeFailed(error)
+            return .seconds(5)
+        }
+    }
+
+    private func begin(_ due: DueRecord) {
+        tasks.withLock { tasks in
+            if tasks[due.id] != nil { return }
+            tasks[due.id] = Task {
+                await self.handle(due)
+                self.tasks.withLock { $0[due.id] = nil }
+                self.waves.work.signal(0)
+            }
+        }
+    }
+
+    private func handle(_ due: DueRecord) async {
+        do throws(StoreError) {
+            guard let wave = (due.record?.content).flatMap({ ProviderWave(decoding: $0.revealedBytes) }) else {
+                log.error("wave_unreadable", [.tenant(due.id.tenant), .version(due.version)])
+                return try await records.commit([
+                    .settleDue(
+                        due.id, version: due.version, due: due.mark, next: time.now.advanced(by: .seconds(3600)))
+                ])
+            }
+            if CredentialsRecords.isWave(due.id) {
+                try await goOn(wave, due.version, due.id.tenant)
+            } else {
+                try await tellFreed(wave, due)
+            }
+        } catch .conflict {
+            // Another replica has the work, or the tenant was removed.
+        } catch {
+            if error == .unavailable { records.noteFailure() }
+            log.storeFailed(error, [.tenant(due.id.tenant)])
+        }
+    }
+
+    // MARK: During a wave
+
+    /// Writes the wave's record anew.
+    /// - Returns: its new version.
+    private func write(
+        _ wave: ProviderWave, _ tenant: TenantName, due: Timestamp, over version: Int64
+    ) async throws(StoreError) -> Int64 {
+        let (change, next) = records.change(of: wave, tenant, due: due, over: version)
+        try await records.commit([change])
+        return next
+    }
+
+    private func goOn(_ stored: ProviderWave, _ version: Int64, _ name: TenantName) async throws(StoreError) {
+        guard let tenant = try await tenant(name) else {
+            // Another replica may be able to read it.
+            _ = try await write(stored, name, due: time.now.advanced(by: Self.patience), over: version)
+            return
+        }
+        waves.begun(stored, name)
+        if !tenant.configuration.wave.isOn { return try await end(stored, version, tenant) }
+        if stored.isEnding { return try await endSets(stored, version, tenant) }
+        if !stored.ended.isEmpty { return try await putBack(stored, version, tenant) }
+        try await tryNext(stored, version, tenant)
+    }
+
+    /// The tenant as it is stored; nil where it is gone, or cannot be read now.
+    private func tenant(_ name: TenantName) async throws(StoreError) -> Tenant? {
+        do throws(BrokerError) {
+            return try await renewer.tenants.currentTenant(name)
+        } catch {
+            if error.code == .storageUnavailable { throw .unavailable }
+            return nil
+        }
+    }
+
+    /// Puts back what ended before the wave was noticed.
+    private func putBack(_ stored: ProviderWave, _ version: Int64, _ tenant: Tenant) async throws(StoreError) {
+        // Until it is done, another replica that finds the mark goes on with it.
+        let next = try await write(stored, tenant.name, due: time.now.advanced(by: Self.patience), over: version)
+        for storageKey in stored.ended {
+            if Task.isCancelled { return }
+            let id = CredentialsID(tenant: tenant.name, storageKey: storageKey)
+            try await sets.putBack(id, in: stored, of: tenant)
+        }
+        var wave = stored
+        wave.ended = []
+        _ = try await write(
+            wave, tenant.name, due: time.now.advanced(by: tenant.configuration.wave.trial), over: next)
+    }
+
+    /// Has the provider tried with the held set that comes after the last one; frees all where it accepts that, and where no set
+    /// is held any more.
+    private func tryNext(_ stored: ProviderWave, _ version: Int64, _ tenant: Tenant) async throws(StoreError) {
+        guard let set = try await sets.next(after: stored.last, in: stored, tenant.name) else {
+            return try await end(stored, version, tenant)
+        }
+        var wave = stored
+        wave.last = set.id.storageKey
+        // Moves the mark, so that one replica makes the trial.
+        let due = time.now.advanced(by: tenant.configuration.wave.trial)
+        let next = try await write(wave, tenant.name, due: due, over: version)
+        let (outcome, isRefused) = await waves.trying(set.id) {
+            await renewer.renewAhead(set.id, of: tenant, version: set.heldVersion)
+        }
+        log.info(
+            "wave_tried",
+            LogField.credentials(set.id) + [
+                outcome == .renewed ? .outcome("accepted") : isRefused ? .outcome("refused") : .outcome("unknown")
+            ])
+        if outcome == .renewed { return try await end(wave.number, tenant) }
+        guard isRefused else { return }
+        wave.note(refused: set.id.storageKey, at: time.now)
+        wave.isEnding = wave.isFinal(at: time.now, after: max(renewer.quarantine, Self.shortestHold))
+        _ = try await write(wave, tenant.name, due: wave.isEnding ? time.now : due, over: next)
+    }
+
+    /// Ends the wave of that number. The call to the provider may have taken so long that another replica has made the next trial
+    /// meanwhile, and has written the wave's record anew.
+    private func end(_ number: Int64, _ tenant: Tenant) async throws(StoreError) {
+        for _ in 0..<Self.tries {
+            guard let (wave, version) = try await records.wave(tenant.name), wave.number == number else { return }
+            do throws(StoreError) {
+                return try await end(wave, version, tenant)
+            } catch .conflict {
+                continue
+            }
+        }
+    }
+
+    /// The wave is over: the provider accepts refresh tokens again, or no set is held any more.
+    private func end(_ wave: ProviderWave, _ version: Int64, _ tenant: Tenant) async throws(StoreError) {
+        let now = time.now
+        try await records.commit(
+            [
+                .require(RecordID(.tenant, tenant.name)),
+                .remove(CredentialsRecords.waveID(tenant.name), version: version),
+                records.changeFreeing(wave, tenant.name),
+                BrokerEvent.entry(
+                    [.providerRecovered(tenant.name, from: .wave, since: wave.since, at: now)], of: tenant.name,
+                    key: "", at: now),
+            ], of: tenant.name)
+        waves.ended(tenant.name)
+        log.warning("wave_over", [.tenant(tenant.name), .provider(tenant.configuration.preset)])
+        waves.work.signal(0)
+    }
+
+    /// Ends the held sets, a batch at a time: the provider has refused all that were tried for as long as a quarantine lasts.
+    private func endSets(_ wave: ProviderWave, _ version: Int64, _ tenant: Tenant) async throws(StoreError) {
+        let next = try await write(wave, tenant.name, due: time.now.advanced(by: Self.patience), over: version)
+        for _ in 0..<Self.setsAtOnce {
+            if Task.isCancelled { return }
+            guard let set = try await sets.next(after: nil, in: wave, tenant.name) else {
+                return try await end(wave, next, tenant)
+            }
+            try await sets.end(set, of: tenant)
+        }
+        _ = try await write(wave, tenant.name, due: time.now, over: next)
+    }
+
+    // MARK: After a wave
+
+    /// Tells listeners of each set that was held, and removes the marks.
+    private func tellFreed(_ wave: ProviderWave, _ due: DueRecord) async throws(StoreError) {
+        var version = due.version
+        var place: RecordID?
+        while !Task.isCancelled {
+            // Moves the mark, so that one replica does it, and another one if this one dies.
+            let record = OpenRecord(
+                id: due.id, version: records.nextVersion(after: version), content: SecretBytes(wave.encoded),
+                due: time.now.advanced(by: Self.patience))
+            try await records.commit([.replace(record, version: version)])
+            version = record.version
+            let marks = try await records.vault.listSealed(
+                .held, tenant: due.id.tenant, after: place, limit: Self.setsAtOnce)
+            for mark in marks { try await sets.free(mark, from: wave) }
+            guard marks.count == Self.setsAtOnce else {
+                return try await records.commit([.remove(due.id, version: version)])
+            }
+            place = marks.last?.id
+        }
+    }
+}

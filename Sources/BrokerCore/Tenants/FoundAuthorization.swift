@@ -1,0 +1,117 @@
+internal import Cryptography
+package import ExternalText
+internal import JSON
+package import OAuth
+
+/// What logins have found of a resource's authorization server, kept in the tenant's record: its issuer, and the client that the
+/// broker has there. No operator configures it; answers show it without its secrets.
+package struct FoundAuthorization: Sendable, Equatable {
+    /// The client that a tenant without one of its own has at one issuer.
+    package enum Client: Sendable, Equatable {
+        /// The address of a document about the client, which the broker serves.
+        case metadataDocument(WireText)
+        case registered(RegisteredClient)
+
+        package var clientID: WireText {
+            switch self {
+            case .metadataDocument(let address): address
+            case .registered(let client): client.clientID
+            }
+        }
+
+        /// How answers call the way that the client was made.
+        package var source: String {
+            switch self {
+            case .metadataDocument: "metadata_document"
+            case .registered: "registered"
+            }
+        }
+    }
+
+    /// The identifier that the resource has for its authorization servers.
+    package var resource: WireText
+    package var issuer: String
+    /// The scopes that the resource asks for; empty for none.
+    package var scopes: ScopeSet
+    /// The clients by the issuers that they were made at, and shown to no other one: the present one, and those before it. The
+    /// latest are last.
+    package private(set) var clients: [(issuer: String, client: Client)] = []
+
+    /// Of more issuers, the clients of the earliest are given up.
+    private static let mostClients = 8
+
+    package init(resource: WireText, issuer: String, scopes: ScopeSet) {
+        (self.resource, self.issuer, self.scopes) = (resource, issuer, scopes)
+    }
+
+    /// The client at the present issuer; nil for a tenant that has one of its own, and where none is made yet.
+    package var client: Client? { clients.last { $0.issuer == issuer }?.client }
+
+    /// Keeps the client at the present issuer.
+    package mutating func keep(_ client: Client) {
+        clients.removeAll { $0.issuer == issuer }
+        clients.append((issuer, client))
+        if clients.count > Self.mostClients { clients.removeFirst() }
+    }
+
+    /// The same with the clients of another finding, where this one has none at an issuer.
+    package func keepingClients(of other: FoundAuthorization?) -> FoundAuthorization {
+        guard let other else { return self }
+        var copy = self
+        let missing = other.clients.filter { known in !clients.contains { $0.issuer == known.issuer } }
+        copy.clients = (missing + clients).suffix(Self.mostClients)
+        return copy
+    }
+
+    package static func == (left: FoundAuthorization, right: FoundAuthorization) -> Bool {
+        left.resource == right.resource && left.issuer == right.issuer && left.scopes == right.scopes
+            && left.clients.elementsEqual(right.clients) { $0.issuer == $1.issuer && $0.client == $1.client }
+    }
+}
+
+extension FoundAuthorization {
+    /// Writes the members: for the sealed record with all clients, for answers what an operator needs to know.
+    func encode(to json: inout JSONWriter, revealingSecret: Bool) {
+        json.member("resource", resource.text)
+        json.member("issuer", issuer)
+        if !scopes.values.isEmpty { json.member("scopes", scopes.values) }
+        guard revealingSecret else {
+            json.memberIfPresent("client_id", client?.clientID.text)
+            json.memberIfPresent("client", client?.source)
+            return
+        }
+        json.name("clients")
+        json.array { json in
+            for (issuer, client) in clients {
+                json.object { json in
+                    json.member("issuer", issuer)
+                    switch client {
+                    case .metadataDocument(let address): json.member("document", address.text)
+                    case .registered(let registered):
+                        json.name("registered")
+                        json.object { registered.encode(to: &$0) }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reads what `encode` has written to a sealed record; nil for anything else.
+    init?(stored json: JSONValue) {
+        guard let resource = json["resource"]?.string, let issuer = json["issuer"]?.string else { return nil }
+        let scopes = json["scopes"]?.array?.compactMap(\.string) ?? []
+        self.init(resource: resource, issuer: issuer.text, scopes: ScopeSet(scopes) ?? .empty)
+        for entry in json["clients"]?.array ?? [] {
+            guard let issuer = entry["issuer"]?.string?.text else { return nil }
+            if let address = entry["document"]?.string {
+                clients.append((issuer, .metadataDocument(address)))
+            } else {
+                let unknown = ClientMetadata(name: "", redirectURIs: [], method: .none, scopes: .empty)
+                guard let registered = entry["registered"].flatMap({ RegisteredClient($0, asked: unknown) }) else {
+                    return nil
+                }
+                clients.append((issuer, .registered(registered)))
+            }
+        }
+    }
+}

@@ -1,0 +1,50 @@
+internal import ExternalText
+internal import JSON
+internal import OAuth
+
+/// When refused refreshes of a tenant count as a wave: as a fault at the provider that concerns many users, and not as the end of
+/// each of their sessions. The member `wave` of a tenant.
+package struct WaveSettings: Sendable, Equatable {
+    /// How many users must be refused within the window, 0 to 100. With 0 there is no wave.
+    package var users = 5
+    /// Which part of the refreshes within the window must be refused, above 0 and up to 1.
+    package var share = 0.5
+    /// 1 to 3,600 s.
+    package var window: Duration = .seconds(60)
+    /// How long after a trial the next one is made, 1 to 3,600 s.
+    package var trial: Duration = .seconds(10)
+
+    package init() {}
+
+    /// Reads the member `wave`; a member of it that is absent has its default.
+    init(_ reader: inout ObjectReader) {
+        if let users = reader.integer("users", in: 0...100) { self.users = Int(users) }
+        if let share = reader.number("share", in: 0.01...1) { self.share = share }
+        if let window = reader.integer("window", in: 1...3600) { self.window = .seconds(window) }
+        if let trial = reader.integer("trial", in: 1...3600) { self.trial = .seconds(trial) }
+    }
+
+    /// Whether refusals may be a wave at all.
+    package var isOn: Bool { users > 0 }
+
+    /// Whether the refreshes within the window are a wave.
+    /// - Parameters:
+    ///   - refused: how many users were refused.
+    ///   - renewed: how many refreshes succeeded.
+    package func isWave(refused: Int, renewed: Int) -> Bool {
+        isOn && refused >= users && Double(refused) >= share * Double(refused + renewed)
+    }
+
+    /// Writes the member `wave`; nothing where all of it is the default, since earlier builds do not read a record that has it.
+    func encode(to json: inout JSONWriter) {
+        if self == WaveSettings() { return }
+        json.name("wave")
+        json.object { json in
+            json.member("users", Int64(users))
+            let whole = Int64(exactly: share)
+            json.member("share", whole.map { JSONValue.integer($0) } ?? JSONValue.number(share))
+            json.member("window", window.components.seconds)
+            json.member("trial", trial.components.seconds)
+        }
+    }
+}
