@@ -16,7 +16,14 @@ enum AuthorizationEndpoint {
             return EndpointResult(Page.failure(.badRequest, "The application's request cannot be read."))
         }
         let tolerates = configuration.profile == .tidal
-        let parameters = Parameters(pairs.filter { !formNames.contains($0.name) }, toleratesEqual: tolerates)
+        let sent = Parameters(pairs.filter { !formNames.contains($0.name) }, toleratesEqual: tolerates)
+        guard
+            let parameters = PushedAuthorizationEndpoint.resolve(sent, opens: !isForm, issuer: &issuer, now: now)
+        else {
+            return EndpointResult(
+                Page.failure(
+                    .badRequest, "The application's request was not pushed, has expired, or was opened before."))
+        }
         let form = Parameters(isForm ? pairs.filter { formNames.contains($0.name) } : [], toleratesEqual: false)
         do throws(ReceivedAuthorizationRequest.Refusal) {
             let authorization = try ReceivedAuthorizationRequest(parameters, configuration)
@@ -25,7 +32,7 @@ enum AuthorizationEndpoint {
                     Page.login(
                         status, client: authorization.client, scope: authorization.scope,
                         user: form["user"] ?? parameters["email"] ?? parameters["login_hint"],
-                        hidden: parameters.all,
+                        hidden: sent.all,
                         action: configuration.baseURL.path + (configuration.profile.path(of: .authorize) ?? ""),
                         complaint: complaint))
             }
@@ -39,7 +46,8 @@ enum AuthorizationEndpoint {
                     TokenIssuer.AuthorizationCode(
                         clientID: authorization.client.id, redirectURI: authorization.redirectURI,
                         redirectURIWasSent: authorization.redirectURIWasSent, challenge: authorization.challenge,
-                        scope: authorization.scope, user: user, nonce: parameters["nonce"]?.text, issuedAt: now,
+                        scope: authorization.scope, user: user, nonce: parameters["nonce"]?.text,
+                        keyThumbprint: parameters["dpop_jkt"]?.text, issuedAt: now,
                         expiresAt: TokenIssuer.time(now, configuration.authorizationCodeLifetime)))
                 return redirect(
                     to: authorization.redirectURI, with: [FormEncoding.Pair("code", code)], state: authorization.state,

@@ -13,8 +13,14 @@ enum ClientEndpoints {
         var trace: RefreshTrace?
         var result: EndpointResult
         do {
+            let key = try ProofVerification.thumbprint(of: request, issuer: &issuer, now: now)
+            let parameters = try received.posted(issuer.configuration.profile)
+            try issuer.checkKey(
+                ofCode: parameters["code"], refreshToken: parameters["refresh_token"], proven: key)
             let grant = try grant(request, received: received, issuer: &issuer, now: now, trace: &trace)
-            result = EndpointResult(response(to: grant, issuer.configuration.profile))
+            if let key { issuer.bind(grant, to: key) }
+            result = EndpointResult(
+                response(to: grant, issuer.configuration.profile, type: key == nil ? "Bearer" : "DPoP"))
         } catch {
             result = EndpointResult(error, issuer.configuration)
         }
@@ -54,7 +60,7 @@ enum ClientEndpoints {
         }
     }
 
-    private static func authenticate(
+    static func authenticate(
         _ request: Request, parameters: Parameters, issuer: inout TokenIssuer, now: Int64, requiresSecret: Bool
     ) throws(OAuthError) -> ProviderClient {
         let configuration = issuer.configuration
@@ -73,11 +79,11 @@ enum ClientEndpoints {
 
     /// - Parameter code: a code for another app that comes with the tokens.
     static func response(
-        to grant: TokenIssuer.Grant, _ profile: ProviderProfile, code: String? = nil
+        to grant: TokenIssuer.Grant, _ profile: ProviderProfile, code: String? = nil, type: String = "Bearer"
     ) -> Response {
         .json(.ok) { writer in
             writer.member("access_token", grant.accessToken)
-            writer.member("token_type", "Bearer")
+            writer.member("token_type", type)
             writer.member("expires_in", grant.lifetime.components.seconds)
             writer.memberIfPresent("refresh_token", grant.refreshToken)
             writer.memberIfPresent("id_token", grant.idToken)

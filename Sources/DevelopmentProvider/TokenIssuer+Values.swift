@@ -14,6 +14,8 @@ extension TokenIssuer {
         let user: ProviderUser
         /// For the ID token (OpenID Connect Core §3.1.2.1).
         let nonce: String?
+        /// The thumbprint of the key that it is bound to (RFC 9449 §10); nil for none.
+        var keyThumbprint: String?
         /// When the user logged in.
         let issuedAt: Int64
         var expiresAt: Int64

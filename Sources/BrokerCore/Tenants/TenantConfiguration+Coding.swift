@@ -71,6 +71,7 @@ extension TenantConfiguration {
                         reader.note(WireText(name), "is not used with this provider")
                     }
                 }
+                endpoints.pushedAuthorization = Self.providerURI(&reader, "pushed_authorization_request", rules)
                 endpoints.challenge = Self.providerURI(&reader, "challenge", rules)
                 if endpoints.challenge != nil, preset.appToApp == nil {
                     reader.note("challenge", "is not used with this provider")
@@ -139,6 +140,7 @@ extension TenantConfiguration {
         if !isStored { checkTokenUse(&reader) }
         refreshTokenLifetime = reader.integer("refresh_token_lifetime", in: TokenLifetime.seconds).map { .seconds($0) }
         consentLifetime = reader.integer("consent_lifetime", in: TokenLifetime.seconds).map { .seconds($0) }
+        readPushingAndKeys(&reader, isStored: isStored)
         readLife(&reader) { Self.providerURI(&$0, "endpoint", rules) }
         retry = Self.retry(&reader)
         wave = reader.object("wave") { WaveSettings(&$0) } ?? WaveSettings()
@@ -160,6 +162,7 @@ extension TenantConfiguration {
         }
         if preset.findsServerByResource { readResource(&reader, rules, found: isStored ? json["found"] : nil) }
         appToApp = reader.object("app2app") { Self.appToApp(&$0, rules) }
+        if provesDeviceKeys, bindsTokens { reader.note("dpop", "is not used together with app2app") }
         if appToApp != nil, preset.appToApp == nil { reader.note("app2app", "is not used with this provider") }
         if bindsDeviceKeys || appToApp?.bindsKeysLater == true, configuredServer != nil,
             challengeEndpoint(issuer: effectiveIssuer) == nil, !hasUnusableAddresses

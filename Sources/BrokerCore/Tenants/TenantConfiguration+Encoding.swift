@@ -41,6 +41,7 @@ extension TenantConfiguration {
                 json.memberIfPresent("userinfo", endpoints.userInfo)
                 for (name, path) in Self.accountEndpoints { json.memberIfPresent(name, endpoints[keyPath: path]) }
                 json.memberIfPresent("challenge", endpoints.challenge)
+                json.memberIfPresent("pushed_authorization_request", endpoints.pushedAuthorization)
             }
         }
         if hasOwnClient { json.memberIfPresent("token_endpoint_auth_method", clientAuthentication?.rawValue) }
@@ -96,6 +97,7 @@ extension TenantConfiguration {
         json.memberIfPresent("consent_lifetime", consentLifetime?.components.seconds)
         wave.encode(to: &json)
         encodeLife(to: &json)
+        encodePushingAndKeys(to: &json)
         if let appToApp {
             json.name("app2app")
             json.object { json in
