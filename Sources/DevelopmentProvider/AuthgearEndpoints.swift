@@ -2,6 +2,7 @@ internal import ExternalText
 internal import HTTPCodec
 internal import HTTPServer
 internal import JSON
+
 internal import struct OAuth.Timestamp
 
 /// The endpoints of the authgear profile that the other profiles do not have, and its token endpoint.

@@ -7,7 +7,7 @@ internal import JSON
 /// The JWTs by which clients authenticate at the `rfc` profile (RFC 7523 §3).
 struct ClientAssertions: Sendable {
     /// The digests of those that were used. Each is good once.
-    private var used = BoundedTable<String, Void>(capacity: 20_000)
+    private var used = BoundedTable<WireText, Void>(capacity: 20_000)
 
     /// The longest that a JWT may be valid for.
     private static let longestLifetime: Duration = .seconds(300)
@@ -42,7 +42,7 @@ struct ClientAssertions: Sendable {
         guard let expiry = claims.expiry, expiry > present, expiry <= present.advanced(by: Self.longestLifetime),
             claims.notBefore.map({ $0 <= present }) ?? true
         else { throw OAuthError(.invalidClient, "The client assertion is not valid now") }
-        let digest = Secrets.digest(subject.text + " " + identifier.text)
+        let digest = WireText(Secrets.digest(subject.text + " " + identifier.text))
         guard used[digest] == nil else { throw OAuthError(.invalidClient, "The client assertion was used before") }
         used[digest] = ()
         return client

@@ -66,12 +66,14 @@ package struct ClientCertificate: Sendable, Hashable {
             let isAdded =
                 count == 1
                 ? unsafe SSL_CTX_use_certificate(context, certificate) == 1
-                // SSL_CTX_add1_chain_cert, which is a macro.
+                    // SSL_CTX_add1_chain_cert, which is a macro.
                 : unsafe SSL_CTX_ctrl(context, SSL_CTRL_CHAIN_CERT, 1, UnsafeMutableRawPointer(certificate)) == 1
             if !isAdded { return false }
         }
         // Without a function of ours, OpenSSL would ask for a passphrase at the terminal.
-        guard count > 0, let key = unsafe PEM_read_bio_PrivateKey(keys, nil, { _, _, _, _ in -1 }, nil) else { return false }
+        guard count > 0, let key = unsafe PEM_read_bio_PrivateKey(keys, nil, { _, _, _, _ in -1 }, nil) else {
+            return false
+        }
         defer { unsafe EVP_PKEY_free(key) }
         return unsafe SSL_CTX_use_PrivateKey(context, key) == 1 && SSL_CTX_check_private_key(context) == 1
     }

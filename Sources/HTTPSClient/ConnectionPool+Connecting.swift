@@ -13,7 +13,8 @@ extension ConnectionPool {
         let connection = try await connect(to: key, until: deadline)
         guard key.origin.scheme == .https else { return connection }
         guard await trustSystemRoots(),
-            let tls = context(for: key.certificate)?.makeSession(for: PeerIdentity(host: key.origin.host), resuming: session)
+            let tls = context(for: key.certificate)?.makeSession(
+                for: PeerIdentity(host: key.origin.host), resuming: session)
         else { throw .tlsFailed }
         do throws(ClientConnection.Fault) {
             try await connection.begin(

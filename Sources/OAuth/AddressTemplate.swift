@@ -68,7 +68,8 @@ package struct AddressTemplate: Sendable, Equatable {
             switch part {
             case .text(let text):
                 let isSecondSlash =
-                    joiningSlashes && index > 0 && address.utf8.last == UInt8(ascii: "/") && text.utf8.first == UInt8(ascii: "/")
+                    joiningSlashes && index > 0 && address.utf8.last == UInt8(ascii: "/")
+                    && text.utf8.first == UInt8(ascii: "/")
                 address += isSecondSlash ? String(text.dropFirst()) : text
             case .parameter(let name):
                 guard let value = value(name) else { return nil }

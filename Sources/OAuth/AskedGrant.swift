@@ -36,8 +36,15 @@ package final class AskedGrant: Sendable, Equatable {
 
     /// Whether one of the parameters has that name.
     func hasParameter(_ name: WireText) -> Bool {
-        name == "audience" ? audience != nil : name == "resource" && !resources.isEmpty
+        switch name {
+        case Self.audienceName: audience != nil
+        case Self.resourceName: !resources.isEmpty
+        default: false
+        }
     }
+
+    package static let audienceName: WireText = "audience"
+    private static let resourceName: WireText = "resource"
 
     // MARK: From outside
 

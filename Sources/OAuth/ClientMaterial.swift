@@ -25,7 +25,9 @@ package final class ClientMaterial: Sendable {
         secrets: [SecretBytes] = [], secretFile: WireText? = nil, assertionFile: WireText? = nil,
         privateKey: ClientPrivateKey? = nil, certificate: SecretBytes? = nil
     ) {
-        if secrets.isEmpty, secretFile == nil, assertionFile == nil, privateKey == nil, certificate == nil { return nil }
+        if secrets.isEmpty, secretFile == nil, assertionFile == nil, privateKey == nil, certificate == nil {
+            return nil
+        }
         self.init(
             all: secrets, secretFile: secretFile, assertionFile: assertionFile, privateKey: privateKey,
             certificate: certificate, assertion: nil)

@@ -36,5 +36,7 @@ package struct ProtectedResource: Sendable, Equatable {
         return given.isEmpty || wanted == given || wanted.starts(with: WireText(given.text + "/"))
     }
 
-    private static func trimmed(_ path: WireText) -> WireText { path.ends(with: "/") ? path.prefix(path.count - 1) : path }
+    private static func trimmed(_ path: WireText) -> WireText {
+        path.ends(with: "/") ? path.prefix(path.count - 1) : path
+    }
 }

@@ -25,7 +25,8 @@ extension ProviderPreset {
 
         private static func isRequirable(_ name: WireText) -> Bool {
             switch name {
-            case "client_id", "client_secret", "issuer", "resource", "scopes", "endpoints.authorization", "endpoints.token":
+            case "client_id", "client_secret", "issuer", "resource", "scopes", "endpoints.authorization",
+                "endpoints.token":
                 true
             default: name.starts(with: "parameters.")
             }

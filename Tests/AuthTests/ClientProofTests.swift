@@ -8,7 +8,8 @@ import Testing
 @Suite struct `What a client of the library shows` {
     @Test func `is printed by nothing`() {
         for proof in [
-            AuthConfiguration.ClientProof.privateKey("canary"), .secrets("canary", next: "canary"), .certificate("canary"),
+            AuthConfiguration.ClientProof.privateKey("canary"), .secrets("canary", next: "canary"),
+            .certificate("canary"),
             .secretFile("canary"), .assertionFile("canary"),
         ] {
             let configuration = AuthConfiguration(

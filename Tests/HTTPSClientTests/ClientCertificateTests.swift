@@ -10,7 +10,9 @@ import Testing
     private static func file(_ path: String) throws -> [UInt8] { try SmallFile.read(path, limit: 1 << 20) }
 
     /// The text with the chain and the key of a client.
-    private static func pem(_ name: ClientCertificates.Name, keyOf other: ClientCertificates.Name? = nil) throws -> [UInt8] {
+    private static func pem(_ name: ClientCertificates.Name, keyOf other: ClientCertificates.Name? = nil) throws
+        -> [UInt8]
+    {
         let certificates = ClientCertificates.shared
         return try file(certificates.chain(name)) + file(certificates.key(other ?? name))
     }
@@ -91,8 +93,10 @@ import Testing
         let certificates = ClientCertificates.shared
         let servers = TLSTestCertificates.shared
         let texts: [[UInt8]] = [
-            [], Array("certificate".utf8), try Self.file(certificates.chain(.dns)), try Self.file(certificates.key(.dns)),
-            try Self.pem(.dns, keyOf: .spiffe), try Self.file(servers.chain(.weakKey)) + Self.file(servers.key(.weakKey)),
+            [], Array("certificate".utf8), try Self.file(certificates.chain(.dns)),
+            try Self.file(certificates.key(.dns)),
+            try Self.pem(.dns, keyOf: .spiffe),
+            try Self.file(servers.chain(.weakKey)) + Self.file(servers.key(.weakKey)),
         ]
         for (index, text) in texts.enumerated() {
             let fault = ClientCertificate.fault(in: SecretBytes(text))

@@ -7,7 +7,9 @@ import Testing
 /// The whole broker, as a program, at an MCP server and its authorization server, both of the MCP SDK.
 @Suite(.timeLimit(.minutes(5)))
 struct `A broker at an MCP server of the SDK` {
-    @Test func `logs in from nothing but its address, calls a tool, refreshes, registers anew, and revokes`() async throws {
+    @Test func `logs in from nothing but its address, calls a tool, refreshes, registers anew, and revokes`()
+        async throws
+    {
         let port = try PostgresServer.freePort()
         // The client that is known there from the beginning is not used.
         let server = try await OAuthServer.start(.mcp, redirectURI: "http://127.0.0.1:\(port)/login/callback")

@@ -25,6 +25,8 @@ import Testing
     @Test func `is verified by no key`() throws {
         let secret = SecretBytes([UInt8](repeating: 1, count: 32))
         let token = try #require(SharedSecretSigner(secret)).sign(Array("{}".utf8), type: "JWT")
-        #expect(throws: JWSError.self) { try CompactJWS(parsing: token, policy: JWSPolicy(algorithms: Set(SignatureAlgorithm.allCases))) }
+        #expect(throws: JWSError.self) {
+            try CompactJWS(parsing: token, policy: JWSPolicy(algorithms: Set(SignatureAlgorithm.allCases)))
+        }
     }
 }

@@ -68,7 +68,8 @@ import Testing
     }
 
     @Test(arguments: [
-        "1", "[]", #""""#, #""no key""#, "{}", ClientKeys.jwk(ClientKeys.publicP256), ClientKeys.jwk(ClientKeys.weakRSA),
+        "1", "[]", #""""#, #""no key""#, "{}", ClientKeys.jwk(ClientKeys.publicP256),
+        ClientKeys.jwk(ClientKeys.weakRSA),
         ClientKeys.jwk(ClientKeys.p256, #""use":"enc""#), ClientKeys.jwk(ClientKeys.p256, #""alg":"RS256""#),
         ClientKeys.jwk(ClientKeys.p256, #""alg":"HS256""#), ClientKeys.jwk(ClientKeys.p256, #""key_ops":["verify"]"#),
         #"{"kty":"oct","k":"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"}"#,
@@ -115,7 +116,9 @@ import Testing
         #expect(claims[0]["jti"] != claims[1]["jti"])
     }
 
-    @Test(arguments: [(nil, ClientAssertion.Fault.missing), ("s", .shortSecret), (String(repeating: "s", count: 31), .shortSecret)])
+    @Test(arguments: [
+        (nil, ClientAssertion.Fault.missing), ("s", .shortSecret), (String(repeating: "s", count: 31), .shortSecret),
+    ])
     func `needs a key, or a secret that is long enough`(secret: String?, fault: ClientAssertion.Fault) {
         let client = Self.client(secret: secret)
         #expect(throws: fault) {
@@ -160,7 +163,8 @@ import Testing
     }
 
     @Test func `is a secret where it is a JWT, and none where it says what it is`() {
-        let form = "grant_type=refresh_token&\(Self.type)&client_assertion=header1234567.payload1234567.signature1234567"
+        let form =
+            "grant_type=refresh_token&\(Self.type)&client_assertion=header1234567.payload1234567.signature1234567"
         let sent = SentSecrets(form: Array(form.utf8), authorization: nil)
         #expect(sent.areRepeated(in: "no payload1234567 here"))
         #expect(sent.areRepeated(in: "signature1234567"))
@@ -175,7 +179,8 @@ import Testing
             (Self.client(), .clientSecretPost), (Self.client(secret: "s"), .clientSecretPost),
             (Self.client(secretFile: "/s"), .clientSecretPost), (Self.client(secrets: ["a", "b"]), .clientSecretPost),
             (Self.client(key: key), .privateKeyJWT), (Self.client(assertionFile: "/a"), .clientAssertionFile),
-            (Self.client(certificate: "c"), .tlsClientAuth), (Self.client(secret: "s", certificate: "c"), .clientSecretPost),
+            (Self.client(certificate: "c"), .tlsClientAuth),
+            (Self.client(secret: "s", certificate: "c"), .clientSecretPost),
             (Self.client(secret: "s", key: key), .clientSecretPost),
         ]
         for (client, method) in cases { #expect(client.method(preferring: .clientSecretPost) == method) }

@@ -15,7 +15,8 @@ import Testing
     }
 
     private static func decide(
-        _ terms: GrantTerms?, refusesEarly: Bool = false, lead: Duration? = nil, _ query: CredentialsQuery, at age: Duration
+        _ terms: GrantTerms?, refusesEarly: Bool = false, lead: Duration? = nil, _ query: CredentialsQuery,
+        at age: Duration
     ) -> CredentialsDecision {
         var policy = CredentialsPolicy.Terms(
             client: Sample.client().fingerprint, canObtainClientCredentials: false, canUpgrade: false, leadTime: lead,
@@ -89,7 +90,8 @@ import Testing
 
     @Test(
         arguments: [
-            (#"{"parameters": {"a": "{access_token}"}}"#, true), (#"{"parameters": {"a": "{access_token}/{scope}"}}"#, true),
+            (#"{"parameters": {"a": "{access_token}"}}"#, true),
+            (#"{"parameters": {"a": "{access_token}/{scope}"}}"#, true),
             (#"{"parameters": {"r": "{refresh_token}", "a": "{access_token}"}}"#, false),
             (#"{"parameters": {"r": "{refresh_token}"}}"#, false), (#"{"method": "GET"}"#, false),
         ])

@@ -54,9 +54,12 @@ import Testing
         #expect(profile.guide.required == ["client_id"] && profile.hasLogins)
     }
 
-    @Test(arguments: [true, false]) func `names plain addresses only where the broker may call them`(isAllowed: Bool) throws {
+    @Test(arguments: [true, false]) func `names plain addresses only where the broker may call them`(isAllowed: Bool)
+        throws
+    {
         var faults = FaultList()
-        let text = #"{"name": "acme", "endpoints": {"token": "http://127.0.0.1:9/token", "revocation": "https://a.example/{client_id}"}}"#
+        let text =
+            #"{"name": "acme", "endpoints": {"token": "http://127.0.0.1:9/token", "revocation": "https://a.example/{client_id}"}}"#
         let document = try JSONValue(parsing: Array(text.utf8))
         let profile = ProviderPreset.reading(document, allowsHTTP: isAllowed, &faults)
         #expect((profile != nil) == isAllowed)

@@ -5,19 +5,23 @@ import OAuth
 import Testing
 
 @Suite struct `What a resource says of its authorization` {
-    @Test(arguments: [
-        (["Bearer resource_metadata=\"https://a.example/m\""], "https://a.example/m", nil),
-        (["bearer realm=\"x\", resource_metadata=\"https://a.example/m\", scope=\"a b\""], "https://a.example/m", "a b"),
-        (["Bearer scope=a,resource_metadata=plain"], "plain", "a"),
-        (["Basic realm=\"a, Bearer b\", Bearer scope=\"s\""], nil, "s"),
-        (["Negotiate YWJj==, Bearer scope=s"], nil, "s"),
-        (["Basic realm=x", "Bearer scope=s"], nil, "s"),
-        (["Bearer scope=\"a \\\"b\\\" \\\\c\""], nil, "a \"b\" \\c"),
-        (["Bearer scope=first, scope=second"], nil, "first"),
-        (["Bearer scope = \"s\""], nil, "s"),
-        (["Bearer scope=\"without an end"], nil, "without an end"),
-        (["Bearer"], nil, nil),
-    ] as [([String], String?, String?)])
+    @Test(
+        arguments: [
+            (["Bearer resource_metadata=\"https://a.example/m\""], "https://a.example/m", nil),
+            (
+                ["bearer realm=\"x\", resource_metadata=\"https://a.example/m\", scope=\"a b\""], "https://a.example/m",
+                "a b"
+            ),
+            (["Bearer scope=a,resource_metadata=plain"], "plain", "a"),
+            (["Basic realm=\"a, Bearer b\", Bearer scope=\"s\""], nil, "s"),
+            (["Negotiate YWJj==, Bearer scope=s"], nil, "s"),
+            (["Basic realm=x", "Bearer scope=s"], nil, "s"),
+            (["Bearer scope=\"a \\\"b\\\" \\\\c\""], nil, "a \"b\" \\c"),
+            (["Bearer scope=first, scope=second"], nil, "first"),
+            (["Bearer scope = \"s\""], nil, "s"),
+            (["Bearer scope=\"without an end"], nil, "without an end"),
+            (["Bearer"], nil, nil),
+        ] as [([String], String?, String?)])
     func `is read from its challenge`(fields: [String], metadata: String?, scope: String?) throws {
         let challenge = try #require(BearerChallenge(fields.map { WireText($0) }))
         #expect(challenge.resourceMetadata?.text == metadata)
@@ -43,10 +47,13 @@ import Testing
     }
 
     @Test(arguments: [
-        ("/mcp", "/mcp", true), ("/mcp", "/mcp/", true), ("/mcp/", "/mcp", true), ("/mcp", "/", true), ("/mcp/a", "/mcp", true),
-        ("/mcp", "/mcp/a", false), ("/mcpx", "/mcp", false), ("/mcp", "/other", false), ("/", "/mcp", false), ("/", "/", true),
+        ("/mcp", "/mcp", true), ("/mcp", "/mcp/", true), ("/mcp/", "/mcp", true), ("/mcp", "/", true),
+        ("/mcp/a", "/mcp", true),
+        ("/mcp", "/mcp/a", false), ("/mcpx", "/mcp", false), ("/mcp", "/other", false), ("/", "/mcp", false),
+        ("/", "/", true),
     ])
-    func `holds for the addresses at and below its identifier`(address: String, identifier: String, holds: Bool) throws {
+    func `holds for the addresses at and below its identifier`(address: String, identifier: String, holds: Bool) throws
+    {
         let json = try JSONValue(
             parsing: Array(#"{"resource": "r", "authorization_servers": ["https://as.example"]}"#.utf8))
         let document = try #require(ProtectedResource(json))
@@ -68,8 +75,10 @@ import Testing
         (#"{"client_id": "c"}"#, "none", false),
         (#"{"client_id": "c", "client_secret": ""}"#, "none", false),
         (#"{"client_id": "c", "client_secret": "s"}"#, "client_secret_post", true),
-        (#"{"client_id": "c", "client_secret": "s", "token_endpoint_auth_method": "client_secret_basic"}"#,
-         "client_secret_basic", true),
+        (
+            #"{"client_id": "c", "client_secret": "s", "token_endpoint_auth_method": "client_secret_basic"}"#,
+            "client_secret_basic", true
+        ),
         (#"{"client_id": "c", "client_secret": "s", "token_endpoint_auth_method": "none"}"#, "none", false),
     ])
     func `says how the client authenticates`(text: String, method: String, hasSecret: Bool) throws {
@@ -89,23 +98,28 @@ import Testing
         #expect(try Self.client(text) == nil)
     }
 
-    @Test(arguments: [
-        (0, false), (1, true), (253_402_300_799, true), (253_402_300_800, false), (-1, false),
-    ] as [(Int64, Bool)])
+    @Test(
+        arguments: [
+            (0, false), (1, true), (253_402_300_799, true), (253_402_300_800, false), (-1, false),
+        ] as [(Int64, Bool)])
     func `tells when a secret ends`(seconds: Int64, ends: Bool) throws {
         let client = try #require(
             try Self.client(#"{"client_id": "c", "client_secret": "s", "client_secret_expires_at": \#(seconds)}"#))
         #expect((client.secretExpires != nil) == ends)
     }
 
-    @Test(arguments: [
-        (#"{"client_id": "c"}"#, "s", 1_900_000_000, "t"),
-        (#"{"client_id": "c", "client_secret": "new"}"#, "new", nil, "t"),
-        (#"{"client_id": "c", "client_secret": "new", "client_secret_expires_at": 2000000000}"#, "new", 2_000_000_000, "t"),
-        (#"{"client_id": "c", "client_secret": "********"}"#, "s", 1_900_000_000, "t"),
-        (#"{"client_id": "c", "registration_access_token": "t2"}"#, "s", 1_900_000_000, "t2"),
-        (#"{"client_id": "c", "registration_client_uri": "https://evil.example"}"#, "s", 1_900_000_000, "t"),
-    ] as [(String, String, Int64?, String)])
+    @Test(
+        arguments: [
+            (#"{"client_id": "c"}"#, "s", 1_900_000_000, "t"),
+            (#"{"client_id": "c", "client_secret": "new"}"#, "new", nil, "t"),
+            (
+                #"{"client_id": "c", "client_secret": "new", "client_secret_expires_at": 2000000000}"#, "new",
+                2_000_000_000, "t"
+            ),
+            (#"{"client_id": "c", "client_secret": "********"}"#, "s", 1_900_000_000, "t"),
+            (#"{"client_id": "c", "registration_access_token": "t2"}"#, "s", 1_900_000_000, "t2"),
+            (#"{"client_id": "c", "registration_client_uri": "https://evil.example"}"#, "s", 1_900_000_000, "t"),
+        ] as [(String, String, Int64?, String)])
     func `is completed by what is told later`(text: String, secret: String, end: Int64?, token: String) throws {
         let client = try #require(
             try Self.client(

@@ -218,7 +218,8 @@ package final class CredentialsBroker: Sendable {
             providers: providers, tenants: tenants, clientFaults: renewer.clientFaults, transport: transport,
             options: (settings.publicBaseURL, settings.providerTargets), instruments: instruments)
         logins = LoginFlow(
-            vault: vault, tenants: tenants, clients: clients, providers: providers, discovery: discovery, intake: intake,
+            vault: vault, tenants: tenants, clients: clients, providers: providers, discovery: discovery,
+            intake: intake,
             revocations: revocations, bus: bus,
             options: LoginFlow.Options(
                 publicBaseURL: settings.publicBaseURL, limit: settings.pendingLogins,
@@ -351,7 +352,8 @@ package final class CredentialsBroker: Sendable {
 
     private func cancelAll() {
         let count =
-            renewer.cancelAll() + discovery.cancelAll() + logins.cancelAll() + accounts.cancelAll() + deviceLogins.cancelAll()
+            renewer.cancelAll() + discovery.cancelAll() + logins.cancelAll() + accounts.cancelAll()
+            + deviceLogins.cancelAll()
             + appAdmission.cancelAll() + biometrics.cancelAll()
         providers.servers.cancelAll()
         providers.verifier.keys.cancelAll()

@@ -143,7 +143,9 @@ final class ClientRegistrations: Sendable {
                 .retryableError, "The authorization server cannot register a client now.",
                 retryAfter: ProviderResource.retryAfter)
         }
-        let error = (try? JSONValue(parsing: response.body))?["error"]?.string.flatMap { $0.count <= 100 ? $0.text : nil }
+        let error = (try? JSONValue(parsing: response.body))?["error"]?.string.flatMap {
+            $0.count <= 100 ? $0.text : nil
+        }
         return BrokerError(
             .illegalConfiguration,
             "The authorization server refuses to register a client at \(endpoint): it answered with status "

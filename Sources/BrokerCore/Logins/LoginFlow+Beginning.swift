@@ -20,7 +20,7 @@ extension LoginFlow {
         }
         for name in parameters.customParameters.keys.sorted()
         where RequestShape.reservedForCallers.contains(name.lowercased)
-            || name == "audience" && parameters.wish?.audience != nil
+            || name == AskedGrant.audienceName && parameters.wish?.audience != nil
         {
             throw BrokerError(
                 .illegalArgument, "A custom parameter bears the name of a parameter of the protocol.")

@@ -37,7 +37,8 @@ package final class LoginFlow: Sendable {
 
     init(
         vault: Vault, tenants: TenantDirectory, clients: AppClientDirectory, providers: ProviderAccess,
-        discovery: ResourceDiscovery, intake: GrantIntake, revocations: RevocationJob, bus: EventBus, options: Options, instruments: Instruments
+        discovery: ResourceDiscovery, intake: GrantIntake, revocations: RevocationJob, bus: EventBus, options: Options,
+        instruments: Instruments
     ) {
         (time, log) = (instruments.time, instruments.log)
         quota = PendingLoginQuota(.login, .pendingLogins, limit: options.limit, vault: vault, time: time)

@@ -35,13 +35,13 @@ package final class LoginWish: Sendable {
             let rule = "needs scopes: those that are asked for beside the ones that the session has"
             throw BrokerError(.illegalArgument, "/upgrade \(rule).", faults: [.init("/upgrade", rule)])
         }
-        let tenants = Set(configuration.client.scopes.values)
+        let tenants = Set(configuration.client.scopes.values.map { WireText($0) })
         // Where the resource names the scopes, it may name others in its answer to a call.
         let faults = (scopes ?? []).enumerated()
-            .filter { configuration.hasOwnScopes && !tenants.contains($0.element.text) }
+            .filter { configuration.hasOwnScopes && !tenants.contains($0.element) }
             .map {
-            BrokerError.Fault("/scopes/\($0.offset)", "is not one of the tenant's scopes")
-        }
+                BrokerError.Fault("/scopes/\($0.offset)", "is not one of the tenant's scopes")
+            }
         if let first = faults.first {
             throw BrokerError(
                 .illegalArgument,
@@ -60,14 +60,14 @@ package final class LoginWish: Sendable {
 
     /// The scopes of a user's session that the tenant still has.
     /// - Parameter tenants: nil for any.
-    private static func scopes(of held: HeldCredentials?, among tenants: Set<String>?) -> [String] {
+    private static func scopes(of held: HeldCredentials?, among tenants: Set<WireText>?) -> [String] {
         guard let held, held.level == .user else { return [] }
         let granted = held.grantedScopes.values
         guard let tenants else { return granted }
         // A provider that has told other names than it was asked for, as Google does, is asked by the names of then.
-        let isRenamed = !granted.allSatisfy { tenants.contains($0) }
+        let isRenamed = !granted.allSatisfy { tenants.contains(WireText($0)) }
         let asked = isRenamed ? (held.asked?.scopes ?? held.obtainedWith.scopes).values : []
-        return (granted + asked).filter { tenants.contains($0) }
+        return (granted + asked).filter { tenants.contains(WireText($0)) }
     }
 }
 

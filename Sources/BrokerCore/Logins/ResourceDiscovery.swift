@@ -248,7 +248,9 @@ package final class ResourceDiscovery: Sendable {
     /// The issuer, and where it has no path, the same with a slash at its end or without: the two are one address (RFC 3986
     /// §6.2.3), and libraries add the slash to what a resource is configured with. The known spelling comes first.
     private static func spellings(of issuer: WireText, known: WireText?) -> [WireText] {
-        guard let url = URLTarget(issuer.text), WireText(url.pathAndQuery) == root, !issuer.contains("?") else { return [issuer] }
+        guard let url = URLTarget(issuer.text), WireText(url.pathAndQuery) == root, !issuer.contains("?") else {
+            return [issuer]
+        }
         let other = issuer.ends(with: "/") ? issuer.prefix(issuer.count - 1) : WireText(issuer.text + "/")
         return other == known ? [other, issuer] : [issuer, other]
     }
@@ -273,7 +275,8 @@ package final class ResourceDiscovery: Sendable {
             throw BrokerError(
                 .illegalConfiguration,
                 "The authorization server \(found.issuer) registers no clients by itself: register one there with the "
-                    + "redirect URI \(tenant.configuration.callbackURI.address(below: publicBaseURL, of: tenant.name)), and set its client_id.")
+                    + "redirect URI \(tenant.configuration.callbackURI.address(below: publicBaseURL, of: tenant.name)), and set its client_id."
+            )
         }
         return .registered(try await registrations.register(asked, at: endpoint, of: found.issuer, for: tenant))
     }
@@ -298,7 +301,8 @@ package final class ResourceDiscovery: Sendable {
         let configuration = tenant.configuration
         guard configuration.preset.findsServerByResource, !configuration.hasOwnClient else { return nil }
         let metadata = tenant.clientMetadata(
-            below: publicBaseURL, method: .none, scopes: configuration.hasOwnScopes ? configuration.client.scopes : .empty)
+            below: publicBaseURL, method: .none,
+            scopes: configuration.hasOwnScopes ? configuration.client.scopes : .empty)
         return JSONWriter.object { json in
             json.member("client_id", tenant.clientDocument(below: publicBaseURL))
             metadata.encode(to: &json)
@@ -311,7 +315,8 @@ package final class ResourceDiscovery: Sendable {
     /// stays, and ours is not used.
     private func keep(_ found: FoundAuthorization, of tenant: Tenant) async throws(BrokerError) -> Tenant {
         let known = tenant.configuration.found
-        let change = TenantDirectory.Change(isWanted: { $0 != nil }) { current in
+        let isThere: @Sendable (Int64?) -> Bool = { $0 != nil }
+        let change = TenantDirectory.Change(isWanted: isThere) { current in
             guard let current, current.protectedResource == tenant.configuration.protectedResource,
                 current.hasOwnClient == tenant.configuration.hasOwnClient
             else {
@@ -333,7 +338,7 @@ package final class ResourceDiscovery: Sendable {
                 "authorization_found",
                 [.tenant(tenant.name), .provider(tenant.configuration.preset), .version(written.tenant.version)])
             return written.tenant
-        } catch where error.code == .preconditionFailed {
+        } catch  where error.code == .preconditionFailed {
             // The tenant was removed while its client was being made.
             endUnused(found, known, of: tenant)
             throw .noSuchTenant

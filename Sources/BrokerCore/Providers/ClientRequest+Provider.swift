@@ -58,8 +58,10 @@ extension ClientRequest {
 extension ClientResponse {
     /// Whether the answer says that its body is a form.
     var isForm: Bool {
-        fields["Content-Type"].map { MediaType($0).name == "application/x-www-form-urlencoded" } ?? false
+        fields["Content-Type"].map { MediaType($0).name == Self.form } ?? false
     }
+
+    private static let form: WireText = "application/x-www-form-urlencoded"
 }
 
 extension Fields {

@@ -55,7 +55,8 @@ extension TokenEndpoint {
         }
         // One header cannot have both the client's secret and the user's token.
         var authorization = ClientAuthenticator.authenticate(
-            client, by: bearer == nil || client.clientSecret == nil || !server.clientAuthentication.showsSecret
+            client,
+            by: bearer == nil || client.clientSecret == nil || !server.clientAuthentication.showsSecret
                 ? server.clientAuthentication : .clientSecretPost,
             at: server, into: &form)
         if let bearer { authorization = "Bearer " + bearer.revealedText }

@@ -10,7 +10,8 @@ extension TokenEndpoint {
     final class Proving: Sendable {
         /// Makes the request of the client by the methods of the server that it gets.
         typealias Make =
-            @Sendable (_ client: ClientConfiguration, _ server: AuthorizationServer) throws(BrokerError) -> ClientRequest
+            @Sendable (_ client: ClientConfiguration, _ server: AuthorizationServer) throws(BrokerError) ->
+            ClientRequest
 
         let client: ClientConfiguration
         let server: AuthorizationServer

@@ -40,7 +40,8 @@ extension TenantConfiguration {
         for (name, isGiven) in zip(secretMembers, given).dropFirst(given.firstIndex(of: true).map { $0 + 1 } ?? 3)
         where isGiven {
             reader.note(
-                name, "must not be there beside \(secretMembers[given.firstIndex(of: true) ?? 0].text): use one of them")
+                name, "must not be there beside \(secretMembers[given.firstIndex(of: true) ?? 0].text): use one of them"
+            )
         }
         let texts = (secrets ?? []).map { SecretBytes(utf8: $0.text) }
         return (

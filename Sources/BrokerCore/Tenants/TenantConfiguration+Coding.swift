@@ -192,7 +192,9 @@ extension TenantConfiguration {
                     + "\"provider\": \"oidc\"")
         }
         if !hasOwnClient {
-            if client.isConfidential { reader.note("client_id", "is required beside what the client shows the provider") }
+            if client.isConfidential {
+                reader.note("client_id", "is required beside what the client shows the provider")
+            }
             if clientAuthentication != nil {
                 reader.note("token_endpoint_auth_method", "needs the client_id that it is for")
             }

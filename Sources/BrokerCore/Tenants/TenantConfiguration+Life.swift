@@ -45,7 +45,8 @@ extension TenantConfiguration {
     /// Notes a `token_use` that no login can fulfil.
     func checkTokenUse(_ reader: inout ObjectReader) {
         if tokenUse == .user, preset.shape.userScopeParameter != nil, !asksForUser {
-            reader.note("token_use", "needs user_scopes with this provider: without them a login brings the bot's token only")
+            reader.note(
+                "token_use", "needs user_scopes with this provider: without them a login brings the bot's token only")
         }
     }
 

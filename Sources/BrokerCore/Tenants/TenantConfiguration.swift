@@ -190,7 +190,8 @@ package struct TenantConfiguration: Sendable, Equatable {
             clientID = client.clientID
             switch client {
             case .metadataDocument: (secret, copy.clientAuthentication) = (nil, ClientAuthentication.none)
-            case .registered(let registered): (secret, copy.clientAuthentication) = (registered.secret, registered.method)
+            case .registered(let registered):
+                (secret, copy.clientAuthentication) = (registered.secret, registered.method)
             }
         }
         copy.client = ClientConfiguration(
@@ -336,7 +337,9 @@ package struct TenantConfiguration: Sendable, Equatable {
         among supported: [ProviderPreset.ClientAuthentication]
     ) -> ProviderPreset.ClientAuthentication {
         let own = preset.clientAuthentication
-        if preset.prefersOwnAuthentication, supported.contains(own), client.material == nil || client.fits(own) { return own }
+        if preset.prefersOwnAuthentication, supported.contains(own), client.material == nil || client.fits(own) {
+            return own
+        }
         return client.method(among: supported) ?? client.method(preferring: own)
     }
 

@@ -235,7 +235,8 @@ internal import TokenBroker
                 """#)
         await recorder.call(
             broker, .put, "/tenants/t6",
-            body: #"{"provider": "oidc", "client_id": "c1", "client_secret_file": "/s", "issuer": "https://op.example"}"#)
+            body:
+                #"{"provider": "oidc", "client_id": "c1", "client_secret_file": "/s", "issuer": "https://op.example"}"#)
         await recorder.call(
             broker, .put, "/tenants/t1",
             body: #"""

@@ -43,7 +43,9 @@ internal import TokenBroker
         broker.transport.standingSeen.filter { $0.url == Self.registration && $0.method == method }
     }
 
-    @Test(arguments: [(204, "client_registration_ended"), (404, "client_registration_ended"), (403, "client_registration_kept")])
+    @Test(arguments: [
+        (204, "client_registration_ended"), (404, "client_registration_ended"), (403, "client_registration_kept"),
+    ])
     func `ends with its tenant`(status: Int, event: String) async throws {
         let broker = try await broker()
         register(broker)
@@ -70,7 +72,8 @@ internal import TokenBroker
         (200, #"{"client_id": "c-1", "registration_access_token": "token-2"}"#, "c-1", 0),
         (404, "", "c-2", 0), (410, "", "c-2", 0),
         // What can mean either is found out by a made-up code.
-        (401, "", "c-1", 1), (500, "", "c-1", 1), (200, #"{"client_id": "other"}"#, "c-1", 1), (200, "no JSON", "c-1", 1),
+        (401, "", "c-1", 1), (500, "", "c-1", 1), (200, #"{"client_id": "other"}"#, "c-1", 1),
+        (200, "no JSON", "c-1", 1),
     ])
     func `is read before a later login`(status: Int, text: String, client: String, codes: Int) async throws {
         let broker = try await broker()
@@ -157,7 +160,8 @@ internal import TokenBroker
         broker.transport.always(.json(404, ""))
         Servers.publish(at: broker.transport, issuers: [named])
         Servers.publishServer(
-            at: broker.transport, issuer: published, address: "https://as.example/.well-known/oauth-authorization-server")
+            at: broker.transport, issuer: published,
+            address: "https://as.example/.well-known/oauth-authorization-server")
         for _ in 1...2 {
             #expect(BrokerHarness.parameters(of: await broker.beginLogin().uri)["client_id"] == "c-1")
         }

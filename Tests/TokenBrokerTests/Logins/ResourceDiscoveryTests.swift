@@ -32,7 +32,8 @@ struct Servers {
             at: document,
             .json(
                 200,
-                #"{"resource": "\#(named)", "authorization_servers": [\#(servers)], "scopes_supported": ["read", "write"]}"#))
+                #"{"resource": "\#(named)", "authorization_servers": [\#(servers)], "scopes_supported": ["read", "write"]}"#
+            ))
         publishServer(at: transport, members: members)
     }
 
@@ -153,7 +154,8 @@ struct Servers {
 
     @Test func `uses its own client before any other`() async throws {
         let broker = try await broker(
-            #"{"provider": "mcp", "resource": "https://mcp.example/mcp", "client_id": "own", "client_secret": "own-secret"}"#)
+            #"{"provider": "mcp", "resource": "https://mcp.example/mcp", "client_id": "own", "client_secret": "own-secret"}"#
+        )
         Servers.publish(
             at: broker.transport, members: #", "client_id_metadata_document_supported": true"#)
         let login = await broker.beginLogin()
@@ -242,7 +244,10 @@ struct Servers {
     }
 
     @Test(arguments: [
-        ("of another host", #"{"resource": "https://evil.example/mcp", "authorization_servers": ["https://as.example/one"]}"#),
+        (
+            "of another host",
+            #"{"resource": "https://evil.example/mcp", "authorization_servers": ["https://as.example/one"]}"#
+        ),
         ("without a server", #"{"resource": "https://mcp.example/mcp", "authorization_servers": []}"#),
         ("no JSON", "<html>"),
     ])
@@ -291,7 +296,10 @@ struct Servers {
         (#"{"provider": "mcp"}"#, "/resource"),
         (#"{"provider": "mcp", "resource": "mcp.example"}"#, "/resource"),
         (#"{"provider": "mcp", "resource": "https://a.example/m", "issuer": "https://as.example"}"#, "/issuer"),
-        (#"{"provider": "mcp", "resource": "https://a.example/m", "endpoints": {"token": "https://as.example/t"}}"#, "/endpoints"),
+        (
+            #"{"provider": "mcp", "resource": "https://a.example/m", "endpoints": {"token": "https://as.example/t"}}"#,
+            "/endpoints"
+        ),
         (#"{"provider": "mcp", "resource": "https://a.example/m", "client_secret": "s"}"#, "/client_id"),
         (#"{"provider": "mcp", "resource": "https://a.example/m", "found": {}}"#, "/found"),
     ])

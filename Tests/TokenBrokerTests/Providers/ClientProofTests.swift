@@ -281,7 +281,8 @@ internal import TokenBroker
 
     private static func pem(_ name: ClientCertificates.Name) throws -> String {
         let certificates = ClientCertificates.shared
-        let bytes = try SmallFile.read(certificates.chain(name), limit: 65_536)
+        let bytes =
+            try SmallFile.read(certificates.chain(name), limit: 65_536)
             + SmallFile.read(certificates.key(name), limit: 65_536)
         return String(decoding: bytes, as: UTF8.self)
     }

@@ -75,7 +75,9 @@ internal import TokenBroker
     }
 
     @Test(arguments: [(0, 3570), (3569, 1), (3570, nil), (3599, nil)] as [(Int, Int?)])
-    func `is renewed at the end of the token only where the provider wants that`(age: Int, retryAfter: Int?) async throws {
+    func `is renewed at the end of the token only where the provider wants that`(age: Int, retryAfter: Int?)
+        async throws
+    {
         let broker = try await Self.make(#", "no_refresh_while_valid": true, "refresh_lead_time": 30"#)
         await broker.logIn(token: Self.token("a1", "r1"))
         broker.time.advance(by: .seconds(age))
@@ -107,7 +109,9 @@ internal import TokenBroker
     // MARK: What ends unused
 
     @Test(arguments: [(60 * day, 53 * day, 53 * day + 7 * day / 5), (4 * day, 3 * day, 3 * day + day / 5)])
-    func `is used before it ends unused, whether a caller asks or not`(idle: Int, earliest: Int, latest: Int) async throws {
+    func `is used before it ends unused, whether a caller asks or not`(idle: Int, earliest: Int, latest: Int)
+        async throws
+    {
         let broker = try await Self.make(#", "idle_expiry": \#(idle)"#)
         let login = broker.time.now
         await broker.logIn(token: Self.token("a1", "r1"))
@@ -196,7 +200,9 @@ internal import TokenBroker
         #expect(ends?["at"]?.text == seconds.map { broker.time.now.advanced(by: .seconds($0)).description })
     }
 
-    @Test func `keeps the end of a consent over refreshes, and that of a refresh token while it is the same`() async throws {
+    @Test func `keeps the end of a consent over refreshes, and that of a refresh token while it is the same`()
+        async throws
+    {
         let broker = try await Self.make()
         let login = broker.time.now
         await broker.logIn(
@@ -234,7 +240,8 @@ internal import TokenBroker
 
     @Test(
         arguments: [
-            ("tiktok", #", "refresh_expires_in": 1000"#, 1000), ("quickbooks", #", "x_refresh_token_expires_in": 1000"#, 1000),
+            ("tiktok", #", "refresh_expires_in": 1000"#, 1000),
+            ("quickbooks", #", "x_refresh_token_expires_in": 1000"#, 1000),
         ])
     func `ends as the provider's own member says`(provider: String, answer: String, seconds: Int64) async throws {
         let broker = try await BrokerHarness()

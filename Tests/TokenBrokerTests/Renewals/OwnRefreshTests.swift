@@ -227,13 +227,16 @@ internal import TokenBroker
             (#""refresh": {"parameters": {"a": "{access_token"}}"#, "/refresh/parameters/a"),
             (#""refresh": {"endpoint": "ftp://x/", "parameters": {"a": "b"}}"#, "/refresh/endpoint"),
             (#""refresh": {"method": "PUT", "parameters": {"a": "b"}}"#, "/refresh/method"),
-            (#""refresh": {"method": "GET"}"#, "/refresh"), (#""refresh": {"x": 1, "parameters": {"a": "b"}}"#, "/refresh/x"),
+            (#""refresh": {"method": "GET"}"#, "/refresh"),
+            (#""refresh": {"x": 1, "parameters": {"a": "b"}}"#, "/refresh/x"),
             (#""exchange_for_long_lived": {"method": "GET"}"#, "/exchange_for_long_lived"),
-            (#""refresh": {"parameters": {}}"#, "/refresh/parameters"), (#""idle_expiry": 0"#, "/idle_expiry"), (#""no_refresh_while_valid": 1"#, "/no_refresh_while_valid"),
+            (#""refresh": {"parameters": {}}"#, "/refresh/parameters"), (#""idle_expiry": 0"#, "/idle_expiry"),
+            (#""no_refresh_while_valid": 1"#, "/no_refresh_while_valid"),
         ])
     func `is refused with the place where the form is wrong`(members: String, pointer: String) async throws {
         let broker = try await BrokerHarness()
-        let answer = await broker.call(.put, "/tenants/t1", body: "{\(BrokerHarness.oidc) \"client_id\": \"c1\", \(members)}")
+        let answer = await broker.call(
+            .put, "/tenants/t1", body: "{\(BrokerHarness.oidc) \"client_id\": \"c1\", \(members)}")
         #expect(answer.status == 400 && answer.pointers == [pointer], "\(answer.text)")
     }
 

@@ -15,17 +15,21 @@ internal import Testing
 
     /// The members of an answer that tell what the client shows.
     private static func shown(_ json: JSONValue) -> [String] {
-        ["client_secret_set", "client_secrets_set", "client_secret_file", "client_assertion_file", "private_key_set",
-         "client_certificate_set"].filter { json[$0] != nil && json[$0] != .bool(false) }
+        [
+            "client_secret_set", "client_secrets_set", "client_secret_file", "client_assertion_file", "private_key_set",
+            "client_certificate_set",
+        ].filter { json[$0] != nil && json[$0] != .bool(false) }
     }
 
-    @Test(arguments: [
-        (#""client_secret": "secret-1""#, "client_secret_set"), (#""client_secrets": ["secret-1"]"#, "client_secrets_set"),
-        (#""client_secrets": ["secret-1", "secret-2"]"#, "client_secrets_set"),
-        (#""client_secret_file": "/run/s""#, "client_secret_file"),
-        (#""client_assertion_file": "/run/s""#, "client_assertion_file"),
-        (#""private_key": \#(key)"#, "private_key_set"), ("", nil),
-    ] as [(String, String?)])
+    @Test(
+        arguments: [
+            (#""client_secret": "secret-1""#, "client_secret_set"),
+            (#""client_secrets": ["secret-1"]"#, "client_secrets_set"),
+            (#""client_secrets": ["secret-1", "secret-2"]"#, "client_secrets_set"),
+            (#""client_secret_file": "/run/s""#, "client_secret_file"),
+            (#""client_assertion_file": "/run/s""#, "client_assertion_file"),
+            (#""private_key": \#(key)"#, "private_key_set"), ("", nil),
+        ] as [(String, String?)])
     func `is told without what is secret`(members: String, name: String?) async throws {
         let broker = try await BrokerHarness()
         let put = await broker.call(.put, "/tenants/t1", body: Self.body(members))
@@ -51,7 +55,9 @@ internal import Testing
         let broker = try await BrokerHarness()
         let secrets = #""client_secrets": ["secret-1", "secret-2"]"#
         await broker.makeTenant(
-            "t1", Self.body((name == "client_secret" ? #""client_secret": "s""# : secrets) + #", "private_key": \#(Self.key)"#))
+            "t1",
+            Self.body(
+                (name == "client_secret" ? #""client_secret": "s""# : secrets) + #", "private_key": \#(Self.key)"#))
         let answer = await broker.call(.put, "/tenants/t1", body: Self.body(#""\#(name)": null"#))
         #expect(answer.json["dropped"] == .array([.string(name)]))
         #expect(Self.shown(answer.json).count == 1)
@@ -84,7 +90,8 @@ internal import Testing
         (#""client_secrets": ["a", "a"]"#, "/client_secrets"), (#""client_secrets": ["a", ""]"#, "/client_secrets/1"),
         (#""client_secrets": ["\#(String(repeating: "a", count: 4097))"]"#, "/client_secrets/0"),
         (#""client_secrets": "a""#, "/client_secrets"), (#""client_secret_file": "s""#, "/client_secret_file"),
-        (#""client_secret_file": """#, "/client_secret_file"), (#""client_assertion_file": "a/b""#, "/client_assertion_file"),
+        (#""client_secret_file": """#, "/client_secret_file"),
+        (#""client_assertion_file": "a/b""#, "/client_assertion_file"),
         (#""client_assertion_file": "/\#(String(repeating: "a", count: 4096))""#, "/client_assertion_file"),
         (#""private_key": "no key""#, "/private_key"), (#""private_key": 1"#, "/private_key"),
         (#""private_key": \#(ClientKeys.jwk(ClientKeys.publicP256))"#, "/private_key"),
