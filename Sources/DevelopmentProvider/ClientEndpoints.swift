@@ -14,7 +14,10 @@ enum ClientEndpoints {
         var result: EndpointResult
         do {
             let grant = try grant(request, received: received, issuer: &issuer, now: now, trace: &trace)
-            result = EndpointResult(response(to: grant, issuer.configuration.profile))
+            let configuration = issuer.configuration
+            result = EndpointResult(
+                configuration.translation?.response(to: grant, configuration, now: now)
+                    ?? response(to: grant, configuration.profile))
         } catch {
             result = EndpointResult(error, issuer.configuration)
         }
@@ -29,7 +32,7 @@ enum ClientEndpoints {
         let configuration = issuer.configuration
         let parameters = try received.posted(configuration.profile)
         let name = try parameters.required("grant_type")
-        guard let grant = GrantType(name), configuration.profile.grants.contains(grant) else {
+        guard let grant = GrantType(name), configuration.grants.contains(grant) else {
             throw OAuthError(.unsupportedGrantType, "This grant type is not supported")
         }
         let client = try authenticate(

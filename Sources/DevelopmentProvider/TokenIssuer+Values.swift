@@ -14,6 +14,8 @@ extension TokenIssuer {
         let user: ProviderUser
         /// For the ID token (OpenID Connect Core §3.1.2.1).
         let nonce: String?
+        /// The scopes of the tokens of the other kind; empty for none.
+        var userScope: [String] = []
         /// When the user logged in.
         let issuedAt: Int64
         var expiresAt: Int64
@@ -31,6 +33,8 @@ extension TokenIssuer {
         let user: ProviderUser?
         /// Nil when `openid` is not among the scopes or the profile has no ID tokens.
         var idToken: String?
+        /// Nil where the login has asked for one kind of scopes only, and for other grants.
+        var userTokens: UserTokens?
     }
 
     struct Events: Sendable, Equatable {
