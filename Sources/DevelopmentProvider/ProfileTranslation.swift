@@ -134,8 +134,10 @@ package final class ProfileTranslation: Sendable {
     /// those that `PUT /tenants/{tenant}` wants beside the client.
     package func tenant(below base: String, clientID: String) -> [WireText: JSONValue] {
         func address(_ path: String) -> JSONValue {
+            let segments = path.split(separator: "/", omittingEmptySubsequences: false).map(String.init)
             let client = FormEncoding.percentEncode(clientID)
-            return .string(WireText(base + path.split(separator: Self.anyClient.text, omittingEmptySubsequences: false).joined(separator: client)))
+            let named = segments.map { WireText($0) == Self.anyClient ? client : $0 }
+            return .string(WireText(base + named.joined(separator: "/")))
         }
         var members: [WireText: JSONValue] = ["provider": .string(WireText(name))]
         if !isFoundByMetadata {
@@ -158,7 +160,7 @@ package final class ProfileTranslation: Sendable {
 
     /// The scopes of a tenant without any, and the one without which a login brings no refresh token.
     package var usualScopes: [String] {
-        profile.defaultScopes.values.sorted() + [profile.lives.refreshTokenScope?.text].compactMap { $0 }
+        Set(profile.defaultScopes.values + [profile.lives.refreshTokenScope?.text].compactMap(\.self)).sorted()
     }
 
     /// Whether a login brings what renews its access token: a refresh token, or the access token itself.
