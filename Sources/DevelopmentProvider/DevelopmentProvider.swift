@@ -277,7 +277,8 @@ package final class DevelopmentProvider: RequestHandler {
                 if fault.delay > .zero { try await clock.sleep(for: fault.delay) }
                 let normal =
                     fault.processesRequest
-                    ? process(request, number: number, at: endpoint, received: received, translated, defect: fault.defect)
+                    ? process(
+                        request, number: number, at: endpoint, received: received, translated, defect: fault.defect)
                     : nil
                 if fault.answerDelay > .zero { try await clock.sleep(for: fault.answerDelay) }
                 response = fault.disturb(normal)

@@ -25,6 +25,7 @@ extension ProfileTranslation {
         let isInMilliseconds: Bool
 
         init(_ document: JSONValue) {
+            let (form, milliseconds): (WireText, WireText) = ("form", "milliseconds")
             fields = Self.places(document["response_fields"])
             userFields = Self.places(document["user_response_fields"])
             facts = Self.places(document["token_fields"]).map { ($0.key, $0.value) }.sorted { $0.name < $1.name }
@@ -35,14 +36,14 @@ extension ProfileTranslation {
                     status: rule["status"]?.integer.map { Int($0) },
                     path: Self.path(rule["pointer"]?.string ?? "/error"), value: value, meaning: rule["means"]?.string)
             }
-            isForm = document["response_format"]?.string == "form"
-            isInMilliseconds = document["expires_unit"]?.string == "milliseconds"
+            isForm = document["response_format"]?.string == form
+            isInMilliseconds = document["expires_unit"]?.string == milliseconds
         }
 
         /// Of several places the first.
         private static func places(_ json: JSONValue?) -> [WireText: [WireText]] {
             (json?.object ?? [:]).compactMapValues { value in
-                (value.string ?? value.array?.first?.string).map(path)
+                (value.string ?? value.array?.first?.string).map { path($0) }
             }
         }
 
@@ -52,9 +53,14 @@ extension ProfileTranslation {
         /// Whether errors are told by words of the provider's own, those of wrong clients among them. Such providers answer with
         /// the status 200.
         var hasOwnErrors: Bool {
-            errorRules.contains { $0.meaning == "configuration" && $0.status == nil && $0.path == ["error"] }
+            errorRules.contains {
+                $0.meaning == ProfileTranslation.configuration && $0.status == nil && $0.path == ["error"]
+            }
         }
     }
+
+    /// `means` of a rule about the client.
+    private static let configuration: WireText = "configuration"
 
     // MARK: Tokens
 
@@ -78,7 +84,8 @@ extension ProfileTranslation {
         }
         if let user = grant.userTokens {
             put(
-                user.access, user.refresh, user.scope, answers.tokenTypes.last ?? type, by: answers.userFields, in: &json,
+                user.access, user.refresh, user.scope, answers.tokenTypes.last ?? type, by: answers.userFields,
+                in: &json,
                 configuration, lifetime: tellsLifetime(configuration) ? grant.lifetime : nil, now: now)
         }
         if let idToken = grant.idToken {
@@ -178,7 +185,7 @@ extension ProfileTranslation {
     private static func meaning(of error: OAuthError) -> WireText? {
         switch error.kind {
         case .invalidRefreshToken: "session_ended"
-        case .invalidClient, .unauthorizedClient: "configuration"
+        case .invalidClient, .unauthorizedClient: configuration
         case .authorizationPending: "pending"
         case .slowDown: "slow_down"
         case .rateLimited, .serverError: "transient"

@@ -1,6 +1,7 @@
 internal import ExternalText
 internal import HTTPCodec
 internal import HTTPServer
+internal import OAuth
 
 /// The endpoints of a profile that is played from its document: those of the profile `rfc`, with requests in the provider's form.
 enum ProfileEndpoints {
@@ -49,7 +50,7 @@ enum ProfileEndpoints {
             let client = issuer.client(ofToken: token)
             if let id = parameters["client_id"] ?? client.map({ WireText($0.id) }), parameters["client_secret"] != nil {
                 let named = Parameters(
-                    parameters.all.filter { $0.name != "client_id" } + [.init("client_id", id)], toleratesEqual: false)
+                    [.init(AddressTemplate.clientID, id)] + parameters.all, toleratesEqual: true)
                 _ = try ClientAuthentication([:], named).client(in: issuer.configuration, requiresSecret: true)
             }
             let grant = try issuer.renew(token, form, now: now, trace: &trace)

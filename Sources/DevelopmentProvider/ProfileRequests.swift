@@ -26,6 +26,11 @@ struct TranslatedRequest: Sendable {
 
 extension ProfileTranslation {
     private static let form = "application/x-www-form-urlencoded"
+    private static let json: WireText = "application/json"
+    private static let grantType: WireText = "grant_type"
+    private static let codeVerifier: WireText = "code_verifier"
+    private static let clientSecret: WireText = "client_secret"
+    private static let scope: WireText = "scope"
     private typealias Method = ProviderPreset.ClientAuthentication
 
     /// The request in the form of the RFCs; nil for an endpoint whose requests have no other form.
@@ -91,9 +96,9 @@ extension ProfileTranslation {
             }
         }
         pairs = renamed(pairs, dropping: true)
-        let grant = pairs.first { $0.name == "grant_type" }?.value
+        let grant = pairs.first { $0.name == Self.grantType }?.value
         if refusal == nil, request.method.name != profile.tokenRequestMethod.rawValue {
-            refusal = OAuthError(.invalidRequest, "The method of token requests is \(profile.tokenRequestMethod.rawValue)")
+            refusal = OAuthError(.invalidRequest, "Token requests have another method")
         }
         return rewritten(
             request, pairs, by: profile.clientAuthentication,
@@ -108,7 +113,7 @@ extension ProfileTranslation {
         if let isAtRefresh = isAtRefresh(path), isAtRefresh != isRefresh {
             return OAuthError(.unsupportedGrantType, "Refreshes have an address of their own")
         }
-        if shape.pkce == .forbidden, pairs.contains(where: { $0.name == "code_verifier" }) {
+        if shape.pkce == .forbidden, pairs.contains(where: { $0.name == Self.codeVerifier }) {
             return OAuthError(.invalidRequest, "This provider takes no code_verifier")
         }
         let wanted = isCode ? shape.tokenParameters : isRefresh ? shape.refreshParameters : []
@@ -123,12 +128,16 @@ extension ProfileTranslation {
 
     /// A request in a form of the provider's own; nil for another one.
     private func ownForm(_ request: Request) -> TranslatedRequest? {
-        for (kind, template) in [(TranslatedRequest.OwnForm.refresh, profile.refresh), (.exchange, profile.exchange)] {
+        let forms: [(TranslatedRequest.OwnForm, RequestTemplate?)] = [
+            (.refresh, profile.refresh), (.exchange, profile.exchange),
+        ]
+        for (kind, template) in forms {
             guard let template, let parameters = template.parameters,
                 request.method.name == (template.method ?? .post).rawValue
             else { continue }
             let received = ReceivedParameters(request)
-            let given = Parameters((template.method == .get ? received.query : received.form) ?? [], toleratesEqual: false)
+            let pairs = template.method == .get ? received.query : received.form
+            let given = Parameters(pairs ?? [], toleratesEqual: false)
             let constants = parameters.filter { AddressTemplate($0.value)?.names.isEmpty == true }
             guard !constants.isEmpty, constants.allSatisfy({ given[$0.name] == $0.value }) else { continue }
             let grant =
@@ -136,15 +145,15 @@ extension ProfileTranslation {
                 case .refresh: WireText(GrantType.refreshToken.rawValue)
                 case .exchange: given["grant_type"] ?? "exchange"
                 }
-            var pairs = [FormEncoding.Pair("grant_type", grant)]
+            var ofRFC = [FormEncoding.Pair("grant_type", grant)]
             for parameter in parameters {
                 guard let names = AddressTemplate(parameter.value)?.names, names.count == 1,
                     let value = given[parameter.name]
                 else { continue }
-                pairs.append(.init(names[0], value))
+                ofRFC.append(.init(names[0], value))
             }
             var translated = rewritten(
-                request, pairs, by: .clientSecretPost,
+                request, ofRFC, by: .clientSecretPost,
                 refusal: given.repeated.isEmpty
                     ? missingHeader(request) : OAuthError(.invalidRequest, "A parameter occurs more than once"))
             // What presents a refresh token is a refresh as any other.
@@ -211,7 +220,7 @@ extension ProfileTranslation {
         let own = Dictionary(shape.names.map { ($1, $0) }, uniquingKeysWith: { first, _ in first })
         return pairs.filter { !dropping || shape.names[$0.name] == nil }.map { pair in
             let name = own[pair.name] ?? pair.name
-            guard shape.scopeSeparator == .comma, name == "scope" || name == shape.userScopeParameter else {
+            guard shape.scopeSeparator == .comma, name == Self.scope || name == shape.userScopeParameter else {
                 return .init(name, pair.value)
             }
             return .init(name, WireText(pair.value.split(at: ",").map(\.text).joined(separator: " ")))
@@ -241,7 +250,7 @@ extension ProfileTranslation {
     private static func misplaced(
         _ request: Request, _ pairs: [FormEncoding.Pair], by method: Method
     ) -> OAuthError? {
-        let isPosted = pairs.contains { $0.name == "client_secret" }
+        let isPosted = pairs.contains { $0.name == clientSecret }
         let isInHeader = request.fields["Authorization"] != nil
         switch method {
         case .clientSecretBasic where isPosted:
@@ -263,7 +272,7 @@ extension ProfileTranslation {
 
     /// The members of a JSON object that are texts or whole numbers; nil for other content.
     private static func members(_ request: Request) -> [FormEncoding.Pair]? {
-        guard MediaType(request.fields["Content-Type"] ?? "").name == "application/json",
+        guard MediaType(request.fields["Content-Type"] ?? "").name == json,
             let members = (try? JSONValue(parsing: request.body))?.object
         else { return nil }
         return members.sorted { $0.key < $1.key }.compactMap { name, value in

@@ -26,13 +26,16 @@ package final class ProfileTranslation: Sendable {
         ProviderProfile(rawValue: name) == nil && ProviderPreset.named(WireText(name))?.hasLogins == true
     }
 
+    /// The member of a tenant's `endpoints` for refreshes, and the one for a form of its own.
+    private static let refreshMember = "refresh"
+
     /// What a segment of a path stands for in which the client's identifier is.
     private static let anyClient: WireText = "{client_id}"
 
     /// Nil for a name that is not among `names`.
     /// - Parameter parameters: what stands for the parameters in the profile's addresses. One that is left out has the profile's
     ///   default, else its example. Others than the profile's are not used.
-    package init?(_ name: String, parameters: [String: String] = [:]) {
+    package init?(_ name: String, parameters: [WireText: WireText] = [:]) {
         guard Self.names.contains(name), let profile = ProviderPreset.named(WireText(name)),
             let document = ShippedProfiles.document(WireText(name))
         else { return nil }
@@ -42,27 +45,26 @@ package final class ProfileTranslation: Sendable {
         answers = Answers(document)
         var values: [WireText: WireText] = [:]
         for (name, parameter) in document["parameters"]?.object ?? [:] {
-            values[name] =
-                parameters[name.text].map { WireText($0) } ?? parameter["default"]?.string ?? parameter["example"]?.string
+            values[name] = parameters[name] ?? parameter["default"]?.string ?? parameter["example"]?.string
         }
         self.values = values
         func path(_ template: AddressTemplate?) -> String? { Self.path(template, values) }
+        let refreshMember = Self.refreshMember
         let endpoints = profile.endpoints
         let isFound = endpoints.token == nil
         let list: [(String, Endpoint, AddressTemplate?)] = [
             ("authorization", .authorize, endpoints.authorization), ("token", .token, endpoints.token),
-            ("refresh", .token, endpoints.refresh),
+            (refreshMember, .token, endpoints.refresh),
             ("device_authorization", .deviceAuthorization, endpoints.deviceAuthorization),
             ("revocation", .revoke, endpoints.revocation), ("jwks", .keys, endpoints.keys),
         ]
         named = list.compactMap { member, endpoint, template in
             // A provider that is found by its metadata may have any paths.
-            let path = isFound && member != "refresh" ? ProviderProfile.rfc.path(of: endpoint) : path(template)
+            let path = isFound && member != refreshMember ? ProviderProfile.rfc.path(of: endpoint) : path(template)
             return path.map { (member, endpoint, $0) }
         }
-        own = [("refresh", profile.refresh), ("exchange_for_long_lived", profile.exchange)].compactMap { member, request in
-            path(request?.endpoint).map { (member, $0) }
-        }
+        let requests = [(refreshMember, profile.refresh), ("exchange_for_long_lived", profile.exchange)]
+        own = requests.compactMap { member, request in path(request?.endpoint).map { (member, $0) } }
     }
 
     /// The path of an address; nil without an address.
@@ -99,7 +101,7 @@ package final class ProfileTranslation: Sendable {
     /// Whether refreshes have a path of their own, and a request is at it; nil where they have none.
     /// - Parameter path: with the path of the base URL, where that has one.
     func isAtRefresh(_ path: String) -> Bool? {
-        named.first { $0.member == "refresh" }.map { WireText(path).ends(with: WireText($0.path)) }
+        named.first { $0.member == Self.refreshMember }.map { WireText(path).ends(with: WireText($0.path)) }
     }
 
     /// The methods of an endpoint.
@@ -134,15 +136,14 @@ package final class ProfileTranslation: Sendable {
     /// those that `PUT /tenants/{tenant}` wants beside the client.
     package func tenant(below base: String, clientID: String) -> [WireText: JSONValue] {
         func address(_ path: String) -> JSONValue {
-            let segments = path.split(separator: "/", omittingEmptySubsequences: false).map(String.init)
             let client = FormEncoding.percentEncode(clientID)
-            let named = segments.map { WireText($0) == Self.anyClient ? client : $0 }
+            let named = WireText(path).split(at: "/").map { $0 == Self.anyClient ? client : $0.text }
             return .string(WireText(base + named.joined(separator: "/")))
         }
         var members: [WireText: JSONValue] = ["provider": .string(WireText(name))]
         if !isFoundByMetadata {
             members["endpoints"] = .object(
-                Dictionary(named.map { (WireText($0.member), address($0.path)) }, uniquingKeysWith: { first, _ in first }))
+                Dictionary(uniqueKeysWithValues: named.map { (WireText($0.member), address($0.path)) }))
         }
         for (member, path) in own { members[WireText(member)] = .object(["endpoint": address(path)]) }
         if isRequired("resource") { members["resource"] = address("/resource") }

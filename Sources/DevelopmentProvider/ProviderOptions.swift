@@ -249,10 +249,10 @@ package struct ProviderOptions: Sendable {
 
     /// The profile of the broker's that is played; nil for one of the provider's own.
     private static func played(_ given: [String: [String]]) throws(Mistake) -> ProfileTranslation? {
-        var parameters: [String: String] = [:]
+        var parameters: [WireText: WireText] = [:]
         for text in given["--parameter"] ?? [] {
             let (name, value) = try pair(text, "--parameter must be a parameter of the profile, = and its value.")
-            parameters[name] = value
+            parameters[WireText(name)] = WireText(value)
         }
         let name = given["--profile"]?.first
         guard let name, ProviderProfile(rawValue: name) == nil else {
@@ -262,15 +262,15 @@ package struct ProviderOptions: Sendable {
         guard let played = ProfileTranslation(name, parameters: parameters) else {
             throw Mistake(description: "--profile must be \(profiles.joined(separator: ", ")), or \(list).")
         }
-        if let other = parameters.keys.sorted().first(where: { !played.parameterNames.contains($0) }) {
+        if let other = parameters.keys.sorted().first(where: { !played.parameterNames.contains($0.text) }) {
             let names = played.parameterNames
             throw Mistake(
-                description: "--parameter names \(other); the profile \(name) has "
+                description: "--parameter names \(other.text); the profile \(name) has "
                     + (names.isEmpty ? "no parameters." : "\(names.joined(separator: ", ")) only."))
         }
         for (name, value) in parameters {
-            if let fault = AddressTemplate.fault(WireText(value)) {
-                throw Mistake(description: "--parameter \(name) \(fault).")
+            if let fault = AddressTemplate.fault(value) {
+                throw Mistake(description: "--parameter \(name.text) \(fault).")
             }
         }
         return played

@@ -36,7 +36,7 @@ enum Route: Equatable {
             self = .endpoint(.metadata)
         case ".well-known"
         where configuration.translation?.requires("resource") == true && segments.count == 2
-            && segments[1] == "oauth-protected-resource":
+            && ["oauth-protected-resource"].contains(segments[1]):
             self = .resource
         case "link" where configuration.path(of: .deviceAuthorization) != nil && segments.count == 1:
             self = .verification(userCode: nil)

@@ -4,8 +4,8 @@ import DevelopmentProvider
 import ExternalText
 import HTTPCodec
 import HTTPServer
-import JSON
 import JOSE
+import JSON
 import OAuth
 import Testing
 
