@@ -17,7 +17,14 @@ enum AuthorizationEndpoint {
             return EndpointResult(Page.failure(.badRequest, "The application's request cannot be read."))
         }
         let tolerates = configuration.profile == .tidal
-        let parameters = Parameters(pairs.filter { !formNames.contains($0.name) }, toleratesEqual: tolerates)
+        let sent = Parameters(pairs.filter { !formNames.contains($0.name) }, toleratesEqual: tolerates)
+        guard
+            let parameters = PushedAuthorizationEndpoint.resolve(sent, opens: !isForm, issuer: &issuer, now: now)
+        else {
+            return EndpointResult(
+                Page.failure(
+                    .badRequest, "The application's request was not pushed, has expired, or was opened before."))
+        }
         let form = Parameters(isForm ? pairs.filter { formNames.contains($0.name) } : [], toleratesEqual: false)
         do throws(ReceivedAuthorizationRequest.Refusal) {
             let authorization = try ReceivedAuthorizationRequest(parameters, configuration)
@@ -26,7 +33,7 @@ enum AuthorizationEndpoint {
                     Page.login(
                         status, client: authorization.client, scope: authorization.scope,
                         user: form["user"] ?? parameters["email"] ?? parameters["login_hint"],
-                        hidden: parameters.all,
+                        hidden: sent.all,
                         action: configuration.baseURL.path + (configuration.path(of: .authorize) ?? ""),
                         complaint: complaint))
             }
@@ -41,7 +48,8 @@ enum AuthorizationEndpoint {
                         clientID: authorization.client.id, redirectURI: authorization.redirectURI,
                         redirectURIWasSent: authorization.redirectURIWasSent, challenge: authorization.challenge,
                         scope: authorization.scope, user: user, nonce: parameters["nonce"]?.text,
-                        userScope: authorization.userScope, issuedAt: now,
+                        userScope: authorization.userScope, keyThumbprint: parameters["dpop_jkt"]?.text,
+                        issuedAt: now,
                         expiresAt: TokenIssuer.time(now, configuration.authorizationCodeLifetime)))
                 let name = configuration.translation?.profile.shape.codeName ?? "code"
                 return redirect(

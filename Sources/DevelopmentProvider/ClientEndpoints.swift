@@ -13,11 +13,16 @@ enum ClientEndpoints {
         var trace: RefreshTrace?
         var result: EndpointResult
         do {
+            let key = try ProofVerification.thumbprint(of: request, issuer: &issuer, now: now)
+            let parameters = try received.posted(issuer.configuration.profile)
+            try issuer.checkKey(
+                ofCode: parameters["code"], refreshToken: parameters["refresh_token"], proven: key)
             let grant = try grant(request, received: received, issuer: &issuer, now: now, trace: &trace)
-            let configuration = issuer.configuration
+            if let key { issuer.bind(grant, to: key) }
+            let (configuration, type) = (issuer.configuration, key == nil ? nil : "DPoP")
             result = EndpointResult(
-                configuration.translation?.response(to: grant, configuration, now: now)
-                    ?? response(to: grant, configuration.profile))
+                configuration.translation?.response(to: grant, configuration, type: type, now: now)
+                    ?? response(to: grant, configuration.profile, type: type ?? "Bearer"))
         } catch {
             result = EndpointResult(error, issuer.configuration)
         }
@@ -57,7 +62,7 @@ enum ClientEndpoints {
         }
     }
 
-    private static func authenticate(
+    static func authenticate(
         _ request: Request, parameters: Parameters, issuer: inout TokenIssuer, now: Int64, requiresSecret: Bool
     ) throws(OAuthError) -> ProviderClient {
         let configuration = issuer.configuration
@@ -76,11 +81,11 @@ enum ClientEndpoints {
 
     /// - Parameter code: a code for another app that comes with the tokens.
     static func response(
-        to grant: TokenIssuer.Grant, _ profile: ProviderProfile, code: String? = nil
+        to grant: TokenIssuer.Grant, _ profile: ProviderProfile, code: String? = nil, type: String = "Bearer"
     ) -> Response {
         .json(.ok) { writer in
             writer.member("access_token", grant.accessToken)
-            writer.member("token_type", "Bearer")
+            writer.member("token_type", type)
             writer.member("expires_in", grant.lifetime.components.seconds)
             writer.memberIfPresent("refresh_token", grant.refreshToken)
             writer.memberIfPresent("id_token", grant.idToken)

@@ -262,7 +262,8 @@ package final class DevelopmentProvider: RequestHandler {
             method == .get || method == .post ? nil : "GET, POST"
         case .userInfo: method == .get || method == .post ? nil : "GET, POST"
         case .authorize, .metadata, .keys, .assetLinks, .appleAssociation: method == .get ? nil : "GET"
-        case .token, .challenge, .deviceAuthorization, .revoke, .createAccount, .sendPassword, .login, .logout:
+        case .token, .challenge, .deviceAuthorization, .revoke, .createAccount, .sendPassword, .login, .logout,
+            .pushedAuthorization:
             method == .post ? nil : "POST"
         }
     }
@@ -343,6 +344,9 @@ package final class DevelopmentProvider: RequestHandler {
                 case .deviceAuthorization:
                     ClientEndpoints.deviceAuthorization(request, received: received, issuer: &state.issuer, now: time)
                 case .revoke: ClientEndpoints.revoke(request, received: received, issuer: &state.issuer, now: time)
+                case .pushedAuthorization:
+                    PushedAuthorizationEndpoint.respond(
+                        request, received: received, issuer: &state.issuer, now: time)
                 case .metadata: MetadataEndpoint.respond(state.issuer)
                 case .keys: MetadataEndpoint.keys(&state.issuer)
                 case .createAccount: AccountEndpoints.createAccount(request, issuer: &state.issuer, now: time)

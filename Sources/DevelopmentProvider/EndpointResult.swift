@@ -46,6 +46,9 @@ struct EndpointResult: Sendable {
                 writer.member("error", error.error)
                 writer.member("error_description", error.description)
             }
+            if let nonce = configuration.proofNonce, error.kind == .nonceWanted {
+                response.fields.set("DPoP-Nonce", nonce)
+            }
             // RFC 6749 §5.2 requires this field if the client used the Authorization field; otherwise it is allowed,
             // and RFC 9110 §15.5.2 asks for it.
             if error.kind == .invalidClient {

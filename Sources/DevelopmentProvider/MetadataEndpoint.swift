@@ -22,6 +22,13 @@ enum MetadataEndpoint {
                 ] {
                     writer.memberIfPresent(name, configuration.path(of: endpoint).map { base + $0 })
                 }
+                if configuration.pushedRequests != .off {
+                    writer.memberIfPresent(
+                        "pushed_authorization_request_endpoint",
+                        configuration.path(of: .pushedAuthorization).map { base + $0 })
+                    writer.member("require_pushed_authorization_requests", configuration.pushedRequests == .required)
+                }
+                if configuration.boundTokens != .off { writer.member("dpop_signing_alg_values_supported", ["ES256"]) }
                 writer.member("response_types_supported", ["code"])
                 writer.member("response_modes_supported", ["query"])
                 writer.member(

@@ -32,6 +32,9 @@ struct OAuthError: Error, Equatable {
         case unauthenticated
         case rateLimited
         case serverError
+        /// Only the rfc profile has these two.
+        case invalidProof
+        case nonceWanted
     }
 
     let kind: Kind
@@ -63,6 +66,8 @@ struct OAuthError: Error, Equatable {
         case .unknownAccount: "unknown_account"
         case .rateLimited: "x_rate_limited"
         case .serverError: "server_error"
+        case .invalidProof: "invalid_dpop_proof"
+        case .nonceWanted: "use_dpop_nonce"
         }
     }
 
@@ -75,7 +80,8 @@ struct OAuthError: Error, Equatable {
         case .expiredToken: 11003
         case .invalidRefreshToken: 11101
         case .invalidRequest, .invalidGrant, .unauthorizedClient, .unsupportedGrantType, .invalidScope, .slowDown,
-            .accessDenied, .unknownAccount, .unauthenticated, .rateLimited, .serverError:
+            .accessDenied, .unknownAccount, .unauthenticated, .rateLimited, .serverError,
+            .invalidProof, .nonceWanted:
             1000
         }
     }

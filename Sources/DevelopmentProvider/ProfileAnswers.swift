@@ -67,16 +67,18 @@ extension ProfileTranslation {
     /// The answer that brings tokens.
     /// - Parameters:
     ///   - lasts: whether the token is one that was exchanged or renewed by itself, whose lifetime is always told.
+    ///   - bound: the type of a token that is bound to a key; nil for another one, which has the profile's.
     ///   - now: milliseconds since 1970.
     func response(
-        to grant: TokenIssuer.Grant, _ configuration: ProviderConfiguration, lasts: Bool = false, now: Int64
+        to grant: TokenIssuer.Grant, _ configuration: ProviderConfiguration, lasts: Bool = false,
+        type bound: String? = nil, now: Int64
     ) -> Response {
         var json = JSONValue.object([:])
         for fact in answers.facts { Self.put(Self.madeUp(fact.name, now), at: fact.path, in: &json) }
         if let place = answers.fields["user_id"], let user = grant.user {
             Self.put(.string(WireText(String(user.id))), at: place, in: &json)
         }
-        let type = answers.tokenTypes.first ?? "Bearer"
+        let type = bound.map { WireText($0) } ?? answers.tokenTypes.first ?? "Bearer"
         if grant.userTokens == nil || !grant.scope.isEmpty {
             put(
                 grant.accessToken, grant.refreshToken, grant.scope, type, by: answers.fields, in: &json, configuration,

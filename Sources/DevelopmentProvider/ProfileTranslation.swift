@@ -84,12 +84,16 @@ package final class ProfileTranslation: Sendable {
     // MARK: Paths
 
     /// The path of an endpoint below the base URL; nil where the profile has none.
-    func path(of endpoint: Endpoint) -> String? { named.first { $0.endpoint == endpoint }?.path }
+    func path(of endpoint: Endpoint) -> String? {
+        named.first { $0.endpoint == endpoint }?.path
+            ?? (isFoundByMetadata ? ProviderProfile.rfc.path(of: endpoint) : nil)
+    }
 
     /// The endpoint at a path; nil where there is none.
     func endpoint(at path: WireText) -> Endpoint? {
         named.first { Self.fits(path, $0.path) }?.endpoint
             ?? (own.contains { Self.fits(path, $0.path) } ? .token : nil)
+            ?? Endpoint.allCases.first { self.path(of: $0).map { WireText($0) } == path }
     }
 
     private static func fits(_ path: WireText, _ pattern: String) -> Bool {
@@ -104,16 +108,14 @@ package final class ProfileTranslation: Sendable {
         named.first { $0.member == Self.refreshMember }.map { WireText(path).ends(with: WireText($0.path)) }
     }
 
-    /// The methods of an endpoint.
-    func methods(of endpoint: Endpoint) -> [String] {
+    /// The methods of an endpoint; nil for an endpoint that has those of the profile `rfc`.
+    func methods(of endpoint: Endpoint) -> [String]? {
         switch endpoint {
-        case .authorize: return ["GET", "POST"]
         case .token:
             let own = [profile.refresh, profile.exchange].compactMap { $0 }.map { ($0.method ?? .post).rawValue }
             return Set([profile.tokenRequestMethod.rawValue] + own).sorted()
         case .revoke: return [(profile.shape.revocation?.method ?? .post).rawValue]
-        case .deviceAuthorization: return ["POST"]
-        default: return ["GET"]
+        default: return nil
         }
     }
 

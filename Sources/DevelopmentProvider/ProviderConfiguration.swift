@@ -78,6 +78,13 @@ package struct ProviderConfiguration: Sendable {
     /// The metadata member `authorization_response_iss_parameter_supported`.
     package var announcesResponseIssuer = true
     package var responseIssuer: ResponseIssuer
+    /// Whether the rfc profile takes pushed authorization requests (RFC 9126), and announces that.
+    package var pushedRequests = OptionalPart.off
+    package var pushedRequestLifetime: Duration = .seconds(60)
+    /// Whether the rfc profile binds tokens to the keys that token requests prove (RFC 9449), and announces that.
+    package var boundTokens = OptionalPart.off
+    /// The nonce that proofs must have; nil for none.
+    package var proofNonce: String?
     /// Whether the authgear profile has the grant app2app.
     package var allowsAppToApp = true
     /// Whether the authgear profile refuses more than 120 token requests a minute of one address, and more than 60 of

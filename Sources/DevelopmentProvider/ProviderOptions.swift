@@ -91,6 +91,12 @@ package struct ProviderOptions: Sendable {
                                            tidal profile (400)
           --refresh-ends-access-tokens     a refresh ends the access tokens of its login, with the
                                            profiles tidal and rfc
+          --pushed-requests off|allowed|required
+                                           whether authorization requests may be pushed, with the rfc
+                                           profile (off)
+          --dpop off|allowed|required      whether token requests may prove a key, with the rfc profile
+                                           (off)
+          --dpop-nonce NONCE               the nonce that proofs must have (none)
           --no-refresh-tokens              logins issue no refresh token
           --no-issuer-announcement         the metadata does not announce iss in authorization responses
           --capacity TOKENS                the most tokens of each kind in memory; a quarter of this
@@ -136,7 +142,7 @@ package struct ProviderOptions: Sendable {
         "--listen", "--public-base-url", "--profile", "--rotation", "--grace", "--access-token-lifetime",
         "--refresh-token-lifetime", "--code-lifetime", "--device-code-lifetime", "--device-interval",
         "--ca-file", "--certificate", "--key", "--dead-refresh-token-status", "--capacity", "--access-tokens",
-        "--signing-algorithm",
+        "--signing-algorithm", "--pushed-requests", "--dpop", "--dpop-nonce",
     ])
 
     private mutating func apply(_ given: [String: [String]]) throws(Mistake) {
@@ -212,6 +218,12 @@ package struct ProviderOptions: Sendable {
         if let text = try choice("--signing-algorithm", SignatureAlgorithm.allCases.map(\.rawValue)) {
             configuration.signingAlgorithm = SignatureAlgorithm(rawValue: text) ?? .es256
         }
+        for (name, member) in [("--pushed-requests", \ProviderConfiguration.pushedRequests), ("--dpop", \.boundTokens)]
+        {
+            let text = try choice(name, OptionalPart.allCases.map(\.rawValue))
+            configuration[keyPath: member] = text.flatMap(OptionalPart.init) ?? .off
+        }
+        configuration.proofNonce = value("--dpop-nonce")
         if let lifetime = try seconds("--code-lifetime") { configuration.authorizationCodeLifetime = lifetime }
         if let lifetime = try seconds("--device-code-lifetime") { configuration.deviceCodeLifetime = lifetime }
         if let interval = try seconds("--device-interval") { configuration.deviceInterval = interval }

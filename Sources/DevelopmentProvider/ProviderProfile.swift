@@ -52,8 +52,10 @@ package enum ProviderProfile: String, Sendable, CaseIterable {
         case (.rfc, .token): "/token"
         case (.rfc, .deviceAuthorization): "/device_authorization"
         case (.rfc, .revoke): "/revoke"
+        case (.rfc, .pushedAuthorization): "/par"
         case (.rfc, .keys): "/jwks"
-        case (.tidal, .revoke), (_, .metadata), (_, .createAccount), (_, .sendPassword), (_, .login),
+        case (.tidal, .revoke), (_, .metadata), (_, .pushedAuthorization), (_, .createAccount), (_, .sendPassword),
+            (_, .login),
             (_, .logout), (_, .challenge), (_, .userInfo), (_, .assetLinks), (_, .appleAssociation):
             nil
         }
@@ -80,6 +82,8 @@ package enum Endpoint: String, Sendable, CaseIterable, Hashable {
     case userInfo = "userinfo"
     case assetLinks = "asset_links"
     case appleAssociation = "apple_app_site_association"
+    /// RFC 9126.
+    case pushedAuthorization = "pushed_authorization_request"
 }
 
 /// A `grant_type` that the token endpoint supports.

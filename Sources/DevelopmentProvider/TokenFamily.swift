@@ -58,6 +58,8 @@ package struct Family: Sendable, Equatable {
     package internal(set) var lastGeneration = 0
     /// The digests of the refresh tokens, oldest first.
     var refreshTokens: [String] = []
+    /// The thumbprint of the key to which its refresh tokens are bound; nil for none.
+    var keyThumbprint: String?
     /// The digests of the access tokens that the next refresh ends.
     var endingAccessTokens: [String] = []
 }

@@ -16,6 +16,8 @@ extension TokenIssuer {
         let nonce: String?
         /// The scopes of the tokens of the other kind; empty for none.
         var userScope: [String] = []
+        /// The thumbprint of the key that it is bound to (RFC 9449 §10); nil for none.
+        var keyThumbprint: String?
         /// When the user logged in.
         let issuedAt: Int64
         var expiresAt: Int64

@@ -15,6 +15,10 @@ struct TokenIssuer: Sendable {
     var assertions = ClientAssertions()
     private(set) var events = Events()
     var codes = BoundedTable<String, AuthorizationCode>(capacity: 20_000)
+    /// By the digests of their addresses.
+    var pushedRequests = BoundedTable<String, PushedRequest>(capacity: 20_000)
+    /// When each proof came, by the digests of their identifiers.
+    var proofs = BoundedTable<String, Int64>(capacity: 20_000)
     private var devices = DeviceAuthorizations()
     private(set) var families: BoundedTable<Int, Family>
     private(set) var refreshTokens: BoundedTable<String, RefreshTokenRecord>
@@ -113,6 +117,23 @@ struct TokenIssuer: Sendable {
                 throw OAuthError(.invalidGrant, "code_verifier was incorrect")
             }
         }
+    }
+
+    // MARK: Keys
+
+    /// Refuses a code or a refresh token that is bound to another key than the one that the request proves (RFC 9449 §5, §10).
+    func checkKey(ofCode code: WireText?, refreshToken: WireText?, proven: String?) throws(OAuthError) {
+        let ofCode = code.flatMap { codes[Secrets.digest($0.text)]?.keyThumbprint }
+        let ofFamily = refreshToken.flatMap { refreshTokens[Secrets.digest($0.text)] }
+            .flatMap { families[$0.family]?.keyThumbprint }
+        guard let bound = ofCode ?? ofFamily else { return }
+        guard bound == proven else { throw OAuthError(.invalidProof, "The grant is bound to another key") }
+    }
+
+    /// Binds the refresh tokens of a public client to the key that its request proves.
+    mutating func bind(_ grant: Grant, to thumbprint: String) {
+        guard grant.client.secret == nil, let family = record(ofAccessToken: grant.accessToken)?.family else { return }
+        families[family]?.keyThumbprint = thumbprint
     }
 
     // MARK: Device authorizations

@@ -5,6 +5,8 @@ package enum FieldName: UInt8, Sendable {
     case other
     case host, connection, contentLength, transferEncoding, expect
     case authorization, ifNoneMatch, prefer, tenant
+    /// One of those that ask for a proof (RFC 9449): `DPoP-Htm`, `DPoP-Htu`.
+    case proof
 
     /// A bit for each name.
     var bit: UInt16 { 1 << UInt16(rawValue) }
@@ -18,6 +20,8 @@ package enum FieldName: UInt8, Sendable {
         case 6 where ByteRun.has("expect", bytes, at: start): self = .expect
         case 6 where ByteRun.has("prefer", bytes, at: start): self = .prefer
         case 8 where ByteRun.has("x-tenant", bytes, at: start): self = .tenant
+        case 8 where ByteRun.has("dpop-htm", bytes, at: start): self = .proof
+        case 8 where ByteRun.has("dpop-htu", bytes, at: start): self = .proof
         case 10 where ByteRun.has("connection", bytes, at: start): self = .connection
         case 13 where ByteRun.has("authorization", bytes, at: start): self = .authorization
         case 13 where ByteRun.has("if-none-match", bytes, at: start): self = .ifNoneMatch

@@ -69,7 +69,7 @@ struct MessageFields {
                 guard allowsTransferEncoding else { throw .transferEncoding }
                 hasTransferEncoding = true
                 try readTransferEncoding(bytes, line.value)
-            case .other, .authorization, .ifNoneMatch, .prefer, .tenant:
+            case .other, .authorization, .ifNoneMatch, .prefer, .tenant, .proof:
                 break
             }
         }

@@ -1,5 +1,5 @@
 package import ExternalText
-internal import HTTPCodec
+package import HTTPCodec
 
 /// The request that the user's browser sends to the login service (RFC 6749 §4.1.1; TIDAL's Auth design, "Standard
 /// Login").
@@ -12,11 +12,13 @@ package struct AuthorizationRequest: Sendable {
     package var language: String?
     package var email: String?
     package var customParameters: [WireText: WireText]
+    /// The thumbprint of the key that the code is bound to (RFC 9449 §10); nil for none.
+    package var keyThumbprint: String?
 
     package init(
         redirectURI: String, state: String, codeChallenge: String, nonce: String? = nil, language: String? = nil,
         email: String? = nil,
-        customParameters: [WireText: WireText] = [:]
+        customParameters: [WireText: WireText] = [:], keyThumbprint: String? = nil
     ) {
         self.redirectURI = redirectURI
         self.state = state
@@ -25,6 +27,7 @@ package struct AuthorizationRequest: Sendable {
         self.language = language
         self.email = email
         self.customParameters = customParameters
+        self.keyThumbprint = keyThumbprint
     }
 
     /// The longest sum of the names and values of all custom parameters, in bytes.
@@ -39,9 +42,16 @@ package struct AuthorizationRequest: Sendable {
             }
     }
 
-    /// The URI to open in the user's browser: the design's parameters in the design's order, then `state`, then the
-    /// login configuration, then the custom parameters in the order of their names.
+    /// The URI to open in the user's browser.
     package func uri(for client: ClientConfiguration, at server: AuthorizationServer) -> String {
+        server.authorizationURI(with: parameters(for: client, at: server))
+    }
+
+    /// The parameters by the provider's names: the design's in the design's order, then `state`, then the login
+    /// configuration, then the custom parameters in the order of their names.
+    package func parameters(
+        for client: ClientConfiguration, at server: AuthorizationServer
+    ) -> [FormEncoding.Pair] {
         var parameters: [FormEncoding.Pair] = [
             .init("response_type", "code"),
             .init("redirect_uri", redirectURI),
@@ -60,6 +70,7 @@ package struct AuthorizationRequest: Sendable {
         }
         parameters.append(.init("state", state))
         if let nonce { parameters.append(.init("nonce", nonce)) }
+        if let keyThumbprint { parameters.append(.init("dpop_jkt", keyThumbprint)) }
         if server.preset.sendsClientUniqueKey, let key = client.clientUniqueKey {
             parameters.append(.init("client_unique_key", key))
         }
@@ -72,10 +83,7 @@ package struct AuthorizationRequest: Sendable {
         for (name, value) in customParameters.sorted(by: { $0.key < $1.key }) {
             parameters.append(.init(name, value))
         }
-        // RFC 6749 §3.1: a query that the endpoint has already is kept.
-        let endpoint = server.authorizationEndpoint
-        let separator = WireText(endpoint).contains("?") ? "&" : "?"
-        return endpoint + separator + FormEncoding.encode(shape.named(parameters))
+        return shape.named(parameters)
     }
 }
 

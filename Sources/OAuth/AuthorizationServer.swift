@@ -60,6 +60,14 @@ package struct AuthorizationServer: Sendable, Equatable {
     /// The requests that have forms of the provider's own; nil for none.
     package var own: OwnRequests?
 
+    /// Where the parameters of authorization requests go before the browser does; nil where they go with the browser.
+    package var pushedAuthorization: PushedAuthorization?
+
+    /// Whether proofs of keys may be sent (RFC 9449): false where the provider announces other algorithms than that of the broker.
+    package var takesProofs = true
+    /// The key that proves the requests, for those of one set of credentials; nil where they have none.
+    package var proofKey: DPoPKey?
+
     /// Whether the provider has an endpoint that ends sessions.
     package var canRevoke: Bool { logoutEndpoint != nil || revocationEndpoint != nil }
 

@@ -58,10 +58,14 @@ package struct RegisteredClient: Sendable, Equatable {
 
     /// Reads the answer to a registration. Nil where it has no usable identifier, or where the client has to authenticate in a way
     /// for which the answer has no secret.
+    ///
+    /// The redirect URIs are those of the request, however the server spells them in its answer: one that is compared with
+    /// another spelling of itself would look like a new one at each login, and have another client made.
     /// - Parameters:
-    ///   - asked: the metadata of the request; what the answer does not tell is as it was asked for (RFC 7591 §3.2.1).
+    ///   - asked: the metadata of the request, as which is what the answer does not tell (RFC 7591 §3.2.1); nil for what `encode`
+    ///     has written.
     ///   - json: the answer, or what `encode` has written.
-    package init?(_ json: JSONValue, asked: ClientMetadata) {
+    package init?(_ json: JSONValue, asked: ClientMetadata?) {
         guard let clientID = json["client_id"]?.string, !clientID.isEmpty, clientID.count <= Self.longestIdentifier
         else { return nil }
         let secret = json["client_secret"]?.string.flatMap { $0.isEmpty ? nil : $0 }
@@ -69,24 +73,67 @@ package struct RegisteredClient: Sendable, Equatable {
         let told = json["token_endpoint_auth_method"]?.string
         let method: ProviderPreset.ClientAuthentication
         if let told {
-            guard let known = ProviderPreset.ClientAuthentication(rawValue: told.text) else { return nil }
+            guard let known = ProviderPreset.ClientAuthentication(told) else { return nil }
             method = known
         } else {
-            method = secret == nil ? .none : asked.method == .none ? .clientSecretBasic : asked.method
+            method = secret == nil ? .none : asked.map { $0.method == .none ? .clientSecretBasic : $0.method } ?? .none
         }
         guard method == .none || secret != nil else { return nil }
         self.clientID = clientID
         self.secret = method == .none ? nil : secret.map { SecretBytes(utf8: $0.text) }
         self.method = method
-        secretExpires = json["client_secret_expires_at"]?.integer
-            .flatMap { (1...253_402_300_799).contains($0) ? Timestamp(seconds: $0) : nil }
-        redirectURIs = json["redirect_uris"]?.array?.compactMap(\.string?.text) ?? asked.redirectURIs
+        secretExpires = Self.end(json)
+        redirectURIs = asked?.redirectURIs ?? json["redirect_uris"]?.array?.compactMap(\.string?.text) ?? []
         let (uri, token) = (json["registration_client_uri"]?.string, json["registration_access_token"]?.string)
         if let uri, let token, uri.count <= 2048, token.count <= Self.longestSecret {
             management = Management(uri: uri.text, token: SecretBytes(utf8: token.text))
         } else {
             management = nil
         }
+    }
+
+    private init(
+        _ client: RegisteredClient, secret: SecretBytes?, secretExpires: Timestamp?, redirectURIs: [String],
+        management: Management?
+    ) {
+        (clientID, method) = (client.clientID, client.method)
+        (self.secret, self.secretExpires) = (secret, secretExpires)
+        (self.redirectURIs, self.management) = (redirectURIs, management)
+    }
+
+    /// The client as its server tells of it when its registration is read or changed (RFC 7592 §3): with another secret, and
+    /// another token for the registration, where it names these. Nil for what is told of another client.
+    /// - Parameter redirectURIs: those that the registration has now; nil where they were not changed.
+    package func updated(by json: JSONValue, redirectURIs: [String]? = nil) -> RegisteredClient? {
+        guard json["client_id"]?.string == clientID else { return nil }
+        var (secret, secretExpires, management) = (secret, secretExpires, management)
+        // Some servers show stars in its place.
+        let told = json["client_secret"]?.string.flatMap { text in
+            text.count <= Self.longestSecret && text.utf8.contains { $0 != UInt8(ascii: "*") } ? text : nil
+        }
+        if method != .none, let told {
+            secret = SecretBytes(utf8: told.text)
+            secretExpires = Self.end(json)
+        }
+        if let token = json["registration_access_token"]?.string, !token.isEmpty, token.count <= Self.longestSecret,
+            let uri = management?.uri
+        {
+            management = Management(uri: uri, token: SecretBytes(utf8: token.text))
+        }
+        return RegisteredClient(
+            self, secret: secret, secretExpires: secretExpires, redirectURIs: redirectURIs ?? self.redirectURIs,
+            management: management)
+    }
+
+    /// The client without an address for its registration.
+    package var withoutManagement: RegisteredClient {
+        RegisteredClient(
+            self, secret: secret, secretExpires: secretExpires, redirectURIs: redirectURIs, management: nil)
+    }
+
+    private static func end(_ json: JSONValue) -> Timestamp? {
+        json["client_secret_expires_at"]?.integer
+            .flatMap { (1...253_402_300_799).contains($0) ? Timestamp(seconds: $0) : nil }
     }
 
     /// Writes what `init` reads, for a sealed record.

@@ -167,6 +167,11 @@ extension HeldCredentials {
                 json.name("extra")
                 extra.encode(to: &json)
             }
+            if let proofKey {
+                json.member("dpop_key", proofKey.pem.revealedText)
+                if proofKey.bindsToken { json.member("dpop_token", true) }
+                json.memberIfPresent("dpop_refresh_key", proofKey.refreshPEM?.revealedText)
+            }
             if let imported {
                 json.member("imported", Base64URL.encode(imported.digest))
                 if let granted = imported.granted { json.member("imported_granted", granted.milliseconds) }
@@ -194,7 +199,7 @@ extension HeldCredentials {
         // or the provider that granted it.
         let optional: [WireText] = [
             "refresh_token", "user_id", "told_user_id", "told_subject", "client_unique_key", "client_secret_digest",
-            "issuer", "token_endpoint", "verified_id_token", "device_key",
+            "issuer", "token_endpoint", "verified_id_token", "device_key", "dpop_key", "dpop_refresh_key",
         ]
         for name in optional {
             if let member = json[name], member.string == nil { return nil }
@@ -226,6 +231,11 @@ extension HeldCredentials {
         asked = json["asked"].flatMap { AskedGrant($0) }
         terms = GrantTerms(json: json)
         if let since = json["logged_in_since"]?.integer { loggedInSince = Timestamp(milliseconds: since) }
+        proofKey = (json["dpop_key"]?.string?.text).map { pem in
+            DPoPKey(
+                pem: SecretBytes(utf8: pem), bindsToken: json["dpop_token"]?.bool ?? false,
+                refreshPEM: (json["dpop_refresh_key"]?.string?.text).map(SecretBytes.init(utf8:)))
+        }
         if let member = json["imported"] {
             guard let digest = CredentialRecord.digest(member) else { return nil }
             imported = ImportedGrant(

@@ -26,23 +26,47 @@ package struct HeldCredentials: Sendable, Equatable {
     package var deviceKey: DeviceKey?
     /// One reference for what few sets have, so that the others pay for one.
     private var rare: RareFacts?
+
     /// What the provider told beside the token, by the profile's names; nil for nothing.
     package var extra: ExtraFacts? {
-        get { rare?.extra }
-        set { rare = RareFacts(newValue, rare?.terms) }
+        get { rare?.members.extra }
+        set { if rare != nil || newValue != nil { changeRare { $0.extra = newValue } } }
     }
 
     /// What is known of the life of the grant beside the token's expiry; nil for nothing.
     package var terms: GrantTerms? {
-        get { rare?.terms }
-        set { rare = RareFacts(rare?.extra, newValue) }
+        get { rare?.members.terms }
+        set { if rare != nil || newValue != nil { changeRare { $0.terms = newValue } } }
     }
 
     /// What the grant was asked for beside the client's scopes, which each refresh repeats; nil for nothing.
-    package var asked: AskedGrant?
+    package var asked: AskedGrant? {
+        get { rare?.members.asked }
+        set { if rare != nil || newValue != nil { changeRare { $0.asked = newValue } } }
+    }
 
     /// The grant that an import has brought this set from; nil for a set that no import has brought.
-    package var imported: ImportedGrant?
+    package var imported: ImportedGrant? {
+        get { rare?.members.imported }
+        set { if rare != nil || newValue != nil { changeRare { $0.imported = newValue } } }
+    }
+
+    /// The key that the tokens are bound to; nil for tokens that need none.
+    package var proofKey: DPoPKey? {
+        get { rare?.members.proofKey }
+        set { if rare != nil || newValue != nil { changeRare { $0.proofKey = newValue } } }
+    }
+
+    /// Whether the set has one of these.
+    package var hasRareFacts: Bool { rare != nil }
+    /// The memory of the object that has them, in bytes.
+    package static let rareFactsSize = 16 + MemoryLayout<RareFacts.Members>.size
+
+    private mutating func changeRare(_ change: (inout RareFacts.Members) -> Void) {
+        var members = rare?.members ?? RareFacts.Members()
+        change(&members)
+        rare = RareFacts(members)
+    }
 
     /// When the first of this user's logins came, since which there was neither an end nor a login of a user who is not known to
     /// be the same; `unknownLogin` for credentials that an earlier build stored. Identifies the login that sessions, codes and
@@ -51,6 +75,9 @@ package struct HeldCredentials: Sendable, Equatable {
 
     /// Earlier than every login. Not nil, which would cost each cached user eight bytes more.
     package static let unknownLogin = Timestamp(milliseconds: 0)
+
+    /// The type of the access token, which says how callers send it (RFC 6750, RFC 9449 §7.1).
+    package var tokenType: String { proofKey?.bindsToken == true ? "DPoP" : "Bearer" }
 
     /// The expiry of the token; nil when it does not expire.
     package var expiry: Timestamp? { expires == .never ? nil : expires }
@@ -107,7 +134,9 @@ package struct HeldCredentials: Sendable, Equatable {
                 ?? client.scopes,
             userID: level == .user ? response.userID ?? previous?.userID : nil,
             obtainedWith: client.fingerprint, grantedBy: GrantingProvider(server))
+        proofKey = response.proofKey
         if level == .user {
+            if proofKey == nil { proofKey = previous?.proofKey }
             identity = response.identity.completed(by: previous?.identity)
             // A refresh need not bring an ID token; the one of the login still tells who the user is.
             proof.idToken = previous?.proof.idToken
@@ -125,18 +154,23 @@ package struct HeldCredentials: Sendable, Equatable {
 
 /// What few sets of credentials have. Immutable.
 private final class RareFacts: Sendable, Equatable {
-    let extra: ExtraFacts?
-    let terms: GrantTerms?
+    struct Members: Sendable, Equatable {
+        var extra: ExtraFacts?
+        var terms: GrantTerms?
+        var asked: AskedGrant?
+        var imported: ImportedGrant?
+        var proofKey: DPoPKey?
+    }
+
+    let members: Members
 
     /// Nil for nothing.
-    init?(_ extra: ExtraFacts?, _ terms: GrantTerms?) {
-        if extra == nil, terms == nil { return nil }
-        (self.extra, self.terms) = (extra, terms)
+    init?(_ members: Members) {
+        if members == Members() { return nil }
+        self.members = members
     }
 
-    static func == (left: RareFacts, right: RareFacts) -> Bool {
-        left === right || left.extra == right.extra && left.terms == right.terms
-    }
+    static func == (left: RareFacts, right: RareFacts) -> Bool { left === right || left.members == right.members }
 }
 
 /// Facts that are kept with credentials. An object, since few have any.

@@ -43,13 +43,15 @@ extension HeldCredentials {
     }
 
     /// These credentials with the refresh token of others, and what belongs to it: from when it may be presented, whether it was
-    /// verified, what its grant was asked for, and the device key that the provider has bound to its session.
+    /// verified, what its grant was asked for, the device key that the provider has bound to its session, and the key that proves
+    /// its refreshes.
     package func havingRefreshToken(of other: HeldCredentials) -> HeldCredentials {
         var credentials = self
         credentials.refreshToken = other.refreshToken
         credentials.refreshableFrom = other.refreshableFrom
         credentials.proof.refreshToken = other.proof.refreshToken
         credentials.deviceKey = other.deviceKey
+        credentials.proofKey = .joining(credentials.proofKey, refreshes: other.proofKey)
         credentials.imported = other.imported
         credentials.asked = other.asked
         credentials.terms = GrantTerms(login: terms, keepingRefreshTokenOf: other.terms)

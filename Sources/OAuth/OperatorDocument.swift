@@ -15,14 +15,19 @@ extension ProviderPreset {
             && name.utf8.allSatisfy { $0.isLowercaseLetter || $0.isDigit || $0 == UInt8(ascii: "-") }
     }
 
-    /// Reads the document that an operator puts, with all that the shipped files are held to when the program is built.
-    /// - Parameter faults: gets what is wrong with it.
+    /// Reads the document that an operator puts, with all that the shipped files are held to when the program is built; what only
+    /// people read of those may be left out.
+    /// - Parameters:
+    ///   - allowsHTTP: whether the broker may call addresses with `http://`.
+    ///   - faults: gets what is wrong with it.
     /// - Returns: nil where there is a fault.
-    package static func reading(_ document: JSONValue, _ faults: inout FaultList) -> ProviderPreset? {
+    package static func reading(
+        _ document: JSONValue, allowsHTTP: Bool, _ faults: inout FaultList
+    ) -> ProviderPreset? {
         let bytes = text(document)
         var reader = ObjectReader(document)
         // Before the profile is made, since the name of one without faults is kept.
-        reader.add(ProfileRules.faults(of: document))
+        reader.add(ProfileRules.faults(of: document, allowsHTTP: allowsHTTP))
         let profile = ProviderPreset(&reader, document: bytes)
         reader.refuseUnknown()
         var places: Set<WireText> = []

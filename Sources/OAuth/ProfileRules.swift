@@ -27,9 +27,10 @@ struct ProfileRules {
     private var faults = FaultList()
 
     /// What is wrong with a profile. A member that is no text where it should be one is the reader's to note.
-    static func faults(of document: JSONValue) -> FaultList {
+    /// - Parameter allowsHTTP: whether the broker may call addresses with `http://`.
+    static func faults(of document: JSONValue, allowsHTTP: Bool) -> FaultList {
         var rules = ProfileRules()
-        for rule in all {
+        for rule in all + (allowsHTTP ? [anyAddress] : [secureAddress]) {
             for place in rule.places { rules.check(document, place[...], at: "", rule) }
         }
         rules.checkMembers(of: document)
@@ -75,9 +76,6 @@ struct ProfileRules {
         Rule(
             ["documentation", "registration", "base_uris/login_service", "base_uris/auth_service"],
             "must be an https URL without spaces and fragment", isURL),
-        Rule(
-            ["issuer", "endpoints/*"],
-            "must be an https URL without spaces and fragment, in which {name} stands for a parameter", isTemplate),
         Rule(["as_of", "changes/*/date"], "must be a day such as 2026-11-29", isDay),
         Rule(
             [
@@ -111,6 +109,16 @@ struct ProfileRules {
         },
     ]
 
+    private static let addresses: [WireText] = ["issuer", "endpoints/*"]
+
+    private static let secureAddress = Rule(
+        addresses, "must be an https URL without spaces and fragment, in which {name} stands for a parameter"
+    ) { isTemplate($0, allowsHTTP: false) }
+
+    private static let anyAddress = Rule(
+        addresses, "must be an https or http URL without spaces and fragment, in which {name} stands for a parameter"
+    ) { isTemplate($0, allowsHTTP: true) }
+
     private static func isText(_ text: WireText) -> Bool {
         (1...2048).contains(text.count) && !text.utf8.contains { $0 < 0x20 || $0 == 0x7f }
     }
@@ -120,9 +128,10 @@ struct ProfileRules {
             && !text.contains("#") && isText(text)
     }
 
-    private static func isTemplate(_ text: WireText) -> Bool {
+    private static func isTemplate(_ text: WireText, allowsHTTP: Bool) -> Bool {
         guard let template = AddressTemplate(text), text.count <= 2048, isText(text), !text.contains(" "),
-            !text.contains("#"), text.count > 8, text.starts(with: "https://") || template.base != nil
+            !text.contains("#"), text.count > 8,
+            text.starts(with: "https://") || allowsHTTP && text.starts(with: "http://") || template.base != nil
         else { return false }
         // No brace belongs to no placeholder.
         let count = template.names.count
@@ -159,9 +168,6 @@ struct ProfileRules {
     // MARK: What members say of each other
 
     private mutating func checkMembers(of document: JSONValue) {
-        for name in ["required", "notes"] as [WireText] where (document[name] ?? .null) == .null {
-            faults.add(.init(Self.pointer("", name), "is required"))
-        }
         if let accounts = document["accounts"]?.object, (accounts["errors"] ?? .null) == .null {
             faults.add(.init("/accounts/errors", "is required"))
         }
@@ -186,7 +192,7 @@ struct ProfileRules {
         for (pointer, address) in addresses.sorted(by: { WireText($0.0) < WireText($1.0) }) {
             for name in address.string.flatMap({ AddressTemplate($0) })?.names ?? [] {
                 used.insert(name)
-                if declared[name] == nil, AddressTemplate.Base(name) == nil {
+                if declared[name] == nil, AddressTemplate.Base(name) == nil, name != AddressTemplate.clientID {
                     faults.add(.init(pointer, "has {\(name.prefix(64))}, which parameters does not have"))
                 }
             }

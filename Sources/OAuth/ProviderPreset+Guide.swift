@@ -9,16 +9,16 @@ extension ProviderPreset {
         package let changes: [Change]
 
         init(_ reader: inout ObjectReader) {
-            _ = reader.requiredString("documentation")
+            _ = reader.string("documentation")
             _ = reader.string("registration")
-            _ = reader.requiredString("as_of", limit: 10)
+            _ = reader.string("as_of", limit: 10)
             required =
                 reader.strings("required") { name in
                     Self.isRequirable(name)
                         ? nil
                         : "must be client_id, client_secret, issuer, resource, scopes, endpoints.authorization, endpoints.token or "
                             + "parameters.NAME"
-                } ?? []
+                } ?? ["client_id"]
             _ = reader.strings("notes")
             changes = reader.objects("changes", atMost: 32) { Change(&$0) } ?? []
         }
@@ -54,9 +54,9 @@ extension ProviderPreset {
 
         static func read(_ reader: inout ObjectReader) -> [WireText: AddressParameter] {
             reader.objectMap("parameters", atMost: 16) { reader in
-                _ = reader.requiredString("example")
+                _ = reader.string("example")
                 return AddressParameter(
-                    description: reader.requiredString("description")?.text ?? "", usual: reader.string("default")?.text
+                    description: reader.string("description")?.text ?? "", usual: reader.string("default")?.text
                 )
             } ?? [:]
         }

@@ -31,6 +31,7 @@ extension ProviderPreset {
         package var deviceAuthorization: AddressTemplate?
         package var revocation: AddressTemplate?
         package var keys: AddressTemplate?
+        package var pushedAuthorization: AddressTemplate?
         package var accountCreation: AddressTemplate?
         package var activation: AddressTemplate?
         package var logout: AddressTemplate?
@@ -44,6 +45,7 @@ extension ProviderPreset {
             deviceAuthorization = template(&reader, "device_authorization")
             revocation = template(&reader, "revocation")
             keys = template(&reader, "jwks")
+            pushedAuthorization = template(&reader, "pushed_authorization_request")
             accountCreation = template(&reader, "account_creation")
             activation = template(&reader, "activation")
             logout = template(&reader, "logout")

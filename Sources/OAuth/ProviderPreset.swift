@@ -131,6 +131,10 @@ package final class ProviderPreset: Sendable {
     package let lives: GrantLives
     /// How signed access tokens and refresh tokens are verified; nil when they are taken as opaque.
     package let tokenVerification: TokenVerification?
+    /// When the parameters of authorization requests are pushed; nil where the profile leaves that to the metadata.
+    package let pushedAuthorization: PushedAuthorizationUse?
+    /// Whether each login gets a key, by which its tokens are bound (RFC 9449).
+    package let provesKeys: Bool
     /// How an app lets another app of the same device in; nil when the provider has no such grant.
     package let appToApp: AppToAppRules?
     /// The place of this profile's name in `inUse`; `Int.max` where there was no room.
@@ -205,6 +209,8 @@ package final class ProviderPreset: Sendable {
         earliestRefreshAfter = Self.seconds(&reader, "earliest_refresh_after", in: TokenLifetime.seconds)
         refusesEarlyRefresh = reader.bool("no_refresh_while_valid") ?? false
         tokenVerification = reader.object("token_verification") { TokenVerification(profile: &$0) }
+        pushedAuthorization = reader.choice("pushed_authorization_requests", PushedAuthorizationUse.self)
+        provesKeys = reader.bool("dpop") ?? false
         appToApp = reader.object("app2app") { AppToAppRules(&$0) }
         // The names of documents that are refused are not kept.
         let isUsable = reader.faultCount == 0

@@ -24,6 +24,8 @@ package struct TokenResponse: Sendable, Equatable {
     package let idToken: SecretBytes?
     /// What the provider tells beside the token, by the profile's names; usually empty.
     package var extra: [WireText: JSONValue]
+    /// The key that has proven the request, and whether the access token is bound to it; nil for a request without one.
+    package let proofKey: DPoPKey?
 
     /// Before this no refresh is to be tried; nil where the answer does not say it.
     package let earliestRefresh: Timestamp?
@@ -43,17 +45,21 @@ package struct TokenResponse: Sendable, Equatable {
     ///   - use: which of the tokens of an answer with two is read.
     ///   - isForm: whether the answer says that it is a form.
     ///   - isRefresh: whether it answers a refresh.
+    ///   - key: the key that has proven the request; nil for none. Tokens of the type `DPoP` are usable with one only.
     package init?(
         body: [UInt8], askedAt now: Timestamp, from profile: ProviderPreset, use: AnswerShape.TokenUse = .user,
-        isForm: Bool = false, isRefresh: Bool = false
+        isForm: Bool = false, isRefresh: Bool = false, provenBy key: DPoPKey? = nil
     ) {
         let answers = profile.answers
         guard let (members, extra) = answers.content(of: body, isForm: isForm, for: use, isRefresh: isRefresh),
             let token = members["access_token"]?.string, TokenText.isSendable(token)
         else { return nil }
         switch members["token_type"] {
-        case nil, .null?: break
-        case .string(let type)? where answers.isUsable(tokenType: type): break
+        case nil, .null?: proofKey = key?.answered(bindsToken: false)
+        case .string(let type)? where key != nil && type.equalsIgnoringCase("DPoP"):
+            proofKey = key?.answered(bindsToken: true)
+        case .string(let type)? where answers.isUsable(tokenType: type):
+            proofKey = key?.answered(bindsToken: false)
         default: return nil
         }
         switch members["refresh_token"] {

@@ -17,6 +17,8 @@ package struct UnsettledCode: Sendable, Equatable {
     package let asked: AskedGrant?
     /// When the login began to redeem it.
     package let begun: Timestamp
+    /// The key that the code is bound to; nil for none.
+    package let proofKey: DPoPKey?
 
     /// For how long a code is presented again. It is good for ten minutes at most (RFC 6749 §4.1.2); longer, a provider may
     /// remember what it has granted for it.
@@ -24,7 +26,7 @@ package struct UnsettledCode: Sendable, Equatable {
 
     package init(
         storageKey: StorageKey, code: SecretBytes, redirectURI: String, codeVerifier: SecretBytes,
-        tokenEndpoint: String, asked: AskedGrant? = nil, begun: Timestamp
+        tokenEndpoint: String, asked: AskedGrant? = nil, begun: Timestamp, proofKey: DPoPKey? = nil
     ) {
         self.storageKey = storageKey
         self.code = code
@@ -33,6 +35,7 @@ package struct UnsettledCode: Sendable, Equatable {
         self.tokenEndpoint = tokenEndpoint
         self.asked = asked
         self.begun = begun
+        self.proofKey = proofKey
     }
 
     /// When to present it again after a try that has failed; nil where no further try is made.
@@ -53,6 +56,7 @@ package struct UnsettledCode: Sendable, Equatable {
                 asked.encode(to: &json)
             }
             json.member("begun", begun.milliseconds)
+            json.memberIfPresent("dpop_key", proofKey?.pem.revealedText)
         }
     }
 
@@ -67,6 +71,7 @@ package struct UnsettledCode: Sendable, Equatable {
         self.init(
             storageKey: storageKey, code: SecretBytes(utf8: code), redirectURI: redirectURI,
             codeVerifier: SecretBytes(utf8: verifier), tokenEndpoint: tokenEndpoint,
-            asked: json["asked"].flatMap { AskedGrant($0) }, begun: Timestamp(milliseconds: begun))
+            asked: json["asked"].flatMap { AskedGrant($0) }, begun: Timestamp(milliseconds: begun),
+            proofKey: (json["dpop_key"]?.string?.text).map { DPoPKey(pem: SecretBytes(utf8: $0)) })
     }
 }

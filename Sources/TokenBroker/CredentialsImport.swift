@@ -164,9 +164,10 @@ final class CredentialsImport: Sendable {
     private func held(_ document: ImportDocument, _ tenant: Tenant, _ now: Timestamp) throws(BrokerError) -> ImportLine
     {
         let key = try document.storageKey.writable()
-        let held = try document.credentials.held(
+        var held = try document.credentials.held(
             refreshToken: document.refreshToken, for: tenant,
             of: broker.core.providers.servers.acceptedProviders(of: tenant).present, now: now)
+        held.proofKey = document.proofKey
         return ImportLine(
             CredentialsID(tenant: tenant.name, storageKey: key), held, granted: document.granted, replaces: replaces)
     }
@@ -205,6 +206,11 @@ private struct ImportDocument: Sendable {
     let refreshToken: SecretBytes?
     /// When the provider granted the refresh token; nil where the line does not say.
     let granted: Timestamp?
+    /// The key that the tokens are bound to; nil for tokens that need none.
+    let proofKey: DPoPKey?
+
+    /// The longest key, in bytes.
+    private static let longestKey = 4096
 
     /// How far a clock that has written a line may be ahead.
     private static let clockDifference: Duration = .seconds(300)
@@ -234,11 +240,24 @@ private struct ImportDocument: Sendable {
         if refreshToken == nil, given?.hasToken != true {
             body.note("refresh_token", "is required where the credentials have no token")
         }
+        let key = Self.key("dpop_key", &body)
+        let refreshKey = Self.key("dpop_refresh_key", &body)
+        if given?.isBound == true || refreshKey != nil, key == nil {
+            body.note("dpop_key", "is required where the token_type is DPoP, and beside dpop_refresh_key")
+        }
         try body.finish()
         guard let storageKey, let given else { throw BrokerError(.internalError, "A line has no storage key.") }
         self.storageKey = storageKey
         credentials = given
         self.refreshToken = refreshToken
+        proofKey = key.map { DPoPKey(pem: $0, bindsToken: given.isBound, refreshPEM: refreshKey) }
+    }
+
+    private static func key(_ name: WireText, _ body: inout ObjectReader) -> SecretBytes? {
+        guard let text = body.string(name, limit: longestKey) else { return nil }
+        let pem = SecretBytes(utf8: text.text)
+        if !DPoPKey(pem: pem).isUsable { body.note(name, "must be a private key on P-256 in PEM (PKCS #8)") }
+        return pem
     }
 
     /// The storage key of a line that has other faults; nil where it is none.

@@ -62,6 +62,7 @@ struct CredentialsRoutes {
         let fields = call.request.fields
         if query.refusedByAPI { query.renewedPast = EntityTags.version(fields.lines.span, fields.bytes.span) }
         let patience = try Self.patience(call.request.fields)
+        let wantedProof = try ProofRequest(fields)
 
         let tenant = try await broker.tenant(of: call)
         try call.authorize(storageKey)
@@ -84,18 +85,22 @@ struct CredentialsRoutes {
         reading.version = answer.snapshot.isStored ? answer.snapshot.heldVersion : nil
         let tag = Self.tag(answer)
         let record = answer.snapshot.record
-        // Who has the token learns that its session has ended.
-        if let tag, !record.isOver, EntityTags.contain(tag.utf8.span, fields.lines.span, fields.bytes.span) {
+        let proof = try wantedProof?.proof(for: answer.level == .basic ? nil : record.held, at: broker.time.now)
+        // Who has the token learns that its session has ended. A proof is good once, so that each request for one gets its own.
+        if let tag, proof == nil, !record.isOver,
+            EntityTags.contain(tag.utf8.span, fields.lines.span, fields.bytes.span)
+        {
             broker.metrics.tokenRead(provider: provider, .notModified)
             return Response(.notModified, fields: CredentialsSnapshot.fieldsOfNotModified(tag: tag))
         }
         broker.metrics.tokenRead(provider: provider, answer.outcome)
         let reconnectURI = record.session.flatMap { broker.logins.reconnectURI(of: id, answer.tenant, after: $0) }
-        let body =
+        var body =
             answer.level == .basic
             ? Self.basic(answer.tenant, after: record.session, reconnectURI)
             : answer.snapshot.body(at: broker.time.now, answer.degradation, reconnectURI: reconnectURI)
                 ?? Self.basic(answer.tenant, after: nil, nil)
+        if let proof { body = ProofRequest.adding(proof, to: body) }
         return Response(.ok, fields: CredentialsSnapshot.fields(tag: tag), body: body)
     }
 

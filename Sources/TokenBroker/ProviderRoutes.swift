@@ -1,6 +1,7 @@
 internal import BrokerCore
 internal import ExternalText
 internal import HTTPCodec
+internal import HTTPSClient
 internal import HTTPServer
 internal import JSON
 internal import OAuth
@@ -92,9 +93,10 @@ struct ProviderRoutes {
                 "A provider's name is 1 to 63 characters of a-z, 0-9 and hyphen, and does not begin with a hyphen.")
         }
         let isWanted = TenantRoutes.condition(call)
+        let targets = broker.settings.providerTargets
         let change = try await call.json { (json) throws(BrokerError) in
             let document = try Self.document(json, named: name)
-            return OperatorProfiles.Change(try Self.read(document), document, isWanted: isWanted)
+            return OperatorProfiles.Change(try Self.read(document, targets), document, isWanted: isWanted)
         }
         let written = try await profiles.put(change)
         broker.log.info(
@@ -118,9 +120,9 @@ struct ProviderRoutes {
         return .object(members)
     }
 
-    private static func read(_ document: JSONValue) throws(BrokerError) -> ProviderPreset {
+    private static func read(_ document: JSONValue, _ targets: TargetPolicy) throws(BrokerError) -> ProviderPreset {
         var faults = FaultList()
-        let profile = ProviderPreset.reading(document, &faults)
+        let profile = ProviderPreset.reading(document, allowsHTTP: targets.allowsHTTP, &faults)
         try faults.check(in: "The body") { $0.pointer.isEmpty ? "The body" : $0.pointer }
         guard let profile, let length = profile.document?.count, length <= ProviderPreset.longestDocument else {
             throw BrokerError(

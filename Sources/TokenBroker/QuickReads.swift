@@ -53,7 +53,7 @@ final class QuickReads: Sendable {
     ) -> Int? {
         guard head.isRequest("GET", for: Self.path, in: bytes) else { return nil }
         // `CredentialsRoutes` handles these fields.
-        if head.has(.tenant) || head.has(.prefer) { return nil }
+        if head.has(.tenant) || head.has(.prefer) || head.has(.proof) { return nil }
         let clocks = clocks(for: answer)
         guard let digest = digest(of: head, bytes, from: peer, at: clocks.now),
             case .key(let key) = authenticator.find(digest, at: clocks), (try? route.authorize(key)) != nil,

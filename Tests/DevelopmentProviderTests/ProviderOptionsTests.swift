@@ -26,6 +26,7 @@ import Testing
             "--access-token-lifetime", "1", "--refresh-token-lifetime", "2", "--code-lifetime", "3",
             "--device-code-lifetime", "4", "--device-interval", "5", "--dead-refresh-token-status", "401",
             "--no-refresh-tokens", "--no-issuer-announcement", "--capacity", "1000", "--refresh-ends-access-tokens",
+            "--pushed-requests", "required", "--dpop", "allowed", "--dpop-nonce", "n-1",
         ])
         #expect(options.listen.description == "[::1]:0")
         #expect(options.publicBaseURL?.description == "https://id.test/x")
@@ -47,6 +48,8 @@ import Testing
         #expect(!configuration.issuesRefreshTokens)
         #expect(configuration.refreshEndsAccessTokens)
         #expect(!configuration.announcesResponseIssuer)
+        #expect((configuration.pushedRequests, configuration.boundTokens) == (.required, .allowed))
+        #expect(configuration.proofNonce == "n-1")
     }
 
     @Test(

@@ -509,6 +509,8 @@ private struct Case: Sendable, CustomTestStringConvertible {
             ("AuthorizatioN", .authorization), ("If-None-Match", .ifNoneMatch), ("Prefer", .prefer),
             ("X-Tenant", .tenant), ("Hos", .other), ("Hosts", .other), ("Authorizatio", .other),
             ("Authorizations", .other), ("X-Tenants", .other), ("If_None_Match", .other), ("X", .other),
+            ("DPoP-Htm", .proof), ("dpop-HTU", .proof), ("DPoP-Ht", .other), ("DPoP-Hta", .other),
+            ("DPoP-Nonce", .other),
         ] as [(String, FieldName)])
     func `knows the names that are looked for`(name: String, known: FieldName) {
         let fields = Fields(dictionaryLiteral: ("A", "b"), (name, "value"))

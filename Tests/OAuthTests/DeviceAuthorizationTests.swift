@@ -36,7 +36,9 @@ import Testing
             case .clientSecretBearer:
                 #expect(form == "scope=a%20b&client_id=client-1" && authorization == "Bearer secret-1")
             case .clientSecretPost: #expect(form == "scope=a%20b&client_id=client-1&client_secret=secret-1")
-            case .none: #expect(form == "scope=a%20b&client_id=client-1" && authorization == nil)
+            // A JWT is added when the request is sent, and a certificate is shown by the connection.
+            case .none, .privateKeyJWT, .clientSecretJWT, .clientAssertionFile, .tlsClientAuth:
+                #expect(form == "scope=a%20b&client_id=client-1" && authorization == nil)
             }
         }
     }

@@ -9,7 +9,8 @@ import Testing
 @Suite struct `Document of an operator's profile` {
     private static func read(_ text: String) throws -> (profile: ProviderPreset?, faults: [String: String]) {
         var faults = FaultList()
-        let profile = ProviderPreset.reading(try JSONValue(parsing: Array(text.utf8)), &faults)
+        let profile = ProviderPreset.reading(
+            try JSONValue(parsing: Array(text.utf8)), allowsHTTP: false, &faults)
         return (profile, Dictionary(faults.told.map { ($0.pointer, $0.detail) }) { first, _ in first })
     }
 
@@ -23,7 +24,7 @@ import Testing
     @Test(arguments: ShippedProfiles.names) func `can be that of any shipped profile`(name: String) throws {
         var faults = FaultList()
         let document = try #require(ShippedProfiles.document(WireText(name)))
-        let profile = ProviderPreset.reading(document, &faults)
+        let profile = ProviderPreset.reading(document, allowsHTTP: false, &faults)
         #expect(faults.told == [])
         #expect(profile?.name == name && profile?.document != nil)
         #expect(try #require(profile?.document).count <= ProviderPreset.longestDocument)
@@ -46,11 +47,20 @@ import Testing
         #expect(ProviderPreset.stored(try JSONValue(parsing: Array(text.utf8))) == nil)
     }
 
-    @Test func `must have what every profile has`() throws {
-        let faults = try Self.read("{}").faults
-        #expect(Set(faults.keys) == ["/name", "/documentation", "/as_of", "/required", "/notes"])
-        #expect(faults.values.allSatisfy { $0 == "is required" })
+    @Test func `needs a name and nothing else, and is then of a provider with logins`() throws {
+        #expect(try Self.read("{}").faults == ["/name": "is required"])
         #expect(try Self.read("[]").faults[""] == "must be an object")
+        let profile = try #require(try Self.read(#"{"name": "acme"}"#).profile)
+        #expect(profile.guide.required == ["client_id"] && profile.hasLogins)
+    }
+
+    @Test(arguments: [true, false]) func `names plain addresses only where the broker may call them`(isAllowed: Bool) throws {
+        var faults = FaultList()
+        let text = #"{"name": "acme", "endpoints": {"token": "http://127.0.0.1:9/token", "revocation": "https://a.example/{client_id}"}}"#
+        let document = try JSONValue(parsing: Array(text.utf8))
+        let profile = ProviderPreset.reading(document, allowsHTTP: isAllowed, &faults)
+        #expect((profile != nil) == isAllowed)
+        #expect(faults.told.map(\.pointer) == (isAllowed ? [] : ["/endpoints/token"]))
     }
 
     @Test(arguments: [

@@ -1,3 +1,4 @@
+import Cryptography
 import ExternalText
 import JSON
 import OAuth
@@ -97,6 +98,29 @@ import Testing
         #expect((client.secretExpires != nil) == ends)
     }
 
+    @Test(arguments: [
+        (#"{"client_id": "c"}"#, "s", 1_900_000_000, "t"),
+        (#"{"client_id": "c", "client_secret": "new"}"#, "new", nil, "t"),
+        (#"{"client_id": "c", "client_secret": "new", "client_secret_expires_at": 2000000000}"#, "new", 2_000_000_000, "t"),
+        (#"{"client_id": "c", "client_secret": "********"}"#, "s", 1_900_000_000, "t"),
+        (#"{"client_id": "c", "registration_access_token": "t2"}"#, "s", 1_900_000_000, "t2"),
+        (#"{"client_id": "c", "registration_client_uri": "https://evil.example"}"#, "s", 1_900_000_000, "t"),
+    ] as [(String, String, Int64?, String)])
+    func `is completed by what is told later`(text: String, secret: String, end: Int64?, token: String) throws {
+        let client = try #require(
+            try Self.client(
+                #"""
+                {"client_id": "c", "client_secret": "s", "client_secret_expires_at": 1900000000,
+                 "registration_client_uri": "https://as.example/c", "registration_access_token": "t"}
+                """#))
+        let updated = try #require(client.updated(by: try JSONValue(parsing: Array(text.utf8))))
+        #expect(updated.secret?.revealedText == secret)
+        #expect(updated.secretExpires == end.map { Timestamp(seconds: $0) })
+        #expect(updated.management?.token.revealedText == token)
+        #expect(updated.management?.uri == "https://as.example/c")
+        #expect(client.updated(by: try JSONValue(parsing: Array(#"{"client_id": "other"}"#.utf8))) == nil)
+    }
+
     @Test func `is kept as it was`() throws {
         let text = #"""
             {"client_id": "c", "client_secret": "s", "client_secret_expires_at": 1900000000,
@@ -105,8 +129,9 @@ import Testing
             """#
         let client = try #require(try Self.client(text))
         let kept = try JSONValue(parsing: JSONWriter.object { client.encode(to: &$0) })
-        #expect(RegisteredClient(kept, asked: Self.asked) == client)
+        #expect(RegisteredClient(kept, asked: nil) == client)
         #expect(client.management?.uri == "https://as.example/c")
-        #expect(client.redirectURIs == ["https://b.example/other"])
+        // As they were asked for, however the server spells them.
+        #expect(client.redirectURIs == ["https://b.example/cb"])
     }
 }

@@ -36,7 +36,7 @@ import Testing
     }
 
     @Test(arguments: [
-        (#"{"name": "a"}"#, ["/documentation", "/as_of"]),
+        (#"{}"#, ["/name"]),
         (#"{"name": "a", "documentation": "d", "as_of": "x", "issuer": "http://a"}"#, ["/issuer"]),
         (#"{"name": "a", "documentation": "d", "as_of": "x", "issuer": "https://{a"}"#, ["/issuer"]),
         (#"{"name": "a", "documentation": "d", "as_of": "x", "colour": 1}"#, ["/colour"]),

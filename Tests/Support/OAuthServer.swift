@@ -13,7 +13,7 @@ package final class OAuthServer: Sendable {
         case authlib
         /// The MCP SDK 2.3. Its issuer has a slash at its end. It announces both methods, and takes the client by the one only
         /// that it is registered for, here HTTP Basic; the form must have the `client_id`, too, and that of a revocation a
-        /// `client_secret`.
+        /// `client_secret`. Clients may register themselves there (RFC 7591), and an MCP server of the SDK takes the tokens.
         case mcp
         /// Doorkeeper 5.5 with its OpenID Connect extension. HTTP Basic is not decoded as a form.
         case doorkeeper
@@ -42,6 +42,8 @@ package final class OAuthServer: Sendable {
     package let clientID: String
     package let clientSecret: String
     package let revocationEndpoint: String
+    /// The MCP server that takes the tokens; nil with all kinds but `mcp`.
+    package let resource: String?
 
     /// Starts a server of its own. To be stopped with `stop()`; a server that is let go of stops, too.
     /// - Parameter redirectURI: the only one of its client.
@@ -73,6 +75,7 @@ package final class OAuthServer: Sendable {
         clientID = try text("client_id")
         clientSecret = try text("client_secret")
         revocationEndpoint = try text("revocation_endpoint")
+        resource = description["resource"]?.text
     }
 
     /// Does what the user's browser does with an authorization URL: opens it, logs in, consents.
@@ -87,6 +90,19 @@ package final class OAuthServer: Sendable {
     /// Withdraws whatever the server has granted.
     package func endSessions() async throws {
         _ = try await command("end_sessions") { _ in }
+    }
+
+    /// Does to a server of the kind `mcp` what a restart does to one whose data are in memory: it loses clients and tokens.
+    package func forgetClients() async throws {
+        _ = try await command("forget_clients") { _ in }
+    }
+
+    /// What the resource of a server of the kind `mcp` answers to the SDK's own client, which calls a tool with the token.
+    /// - Throws: `ServerFailure` where the resource does not take the token.
+    package func useTool(token: String) async throws -> String {
+        let answer = try await command("use_tool") { $0.member("token", token) }
+        guard let text = answer["text"]?.text else { throw ServerFailure("no text in its answer") }
+        return text
     }
 
     /// Every request to the token endpoint and the revocation endpoint so far.

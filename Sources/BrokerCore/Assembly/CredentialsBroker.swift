@@ -363,8 +363,11 @@ package final class CredentialsBroker: Sendable {
     package func deleteTenant(_ name: TenantName) async throws(BrokerError) -> Bool {
         // The store may have removed everything although its answer was lost.
         defer { bus.announce(removalOf: name) }
+        // A tenant that cannot be read is removed all the same.
+        let tenant = try? await tenants.tenant(name)
         guard let version = try await tenants.delete(name) else { return false }
         recent.noteRemoval(of: name, version: version)
+        if let tenant { discovery.endRegistrations(of: tenant) }
         return true
     }
 }

@@ -96,6 +96,8 @@ package final class CredentialsExporter: Sendable {
             json.name("credentials")
             json.object { encode(held, to: &$0) }
             json.memberIfPresent("refresh_token", held.refreshToken?.revealedText)
+            json.memberIfPresent("dpop_key", held.proofKey?.pem.revealedText)
+            json.memberIfPresent("dpop_refresh_key", held.proofKey?.refreshPEM?.revealedText)
             json.memberIfPresent("granted_at", configuration.refreshTokenGranted(record, held)?.description)
         }
     }
@@ -109,7 +111,7 @@ package final class CredentialsExporter: Sendable {
         json.memberIfPresent("user_id", held.userID?.text)
         if !held.accessToken.isEmpty {
             json.memberIfPresent("expires", held.expiry?.description)
-            json.member("token_type", "Bearer")
+            json.member("token_type", held.tokenType)
             json.member("token", held.accessToken.revealedText)
         }
         if let extra = held.extra {

@@ -15,6 +15,8 @@ package struct GivenCredentials: Sendable {
     private let expires: Timestamp?
     private let expiresIn: Duration?
     private let token: WireText
+    /// Whether the access token is bound to a key (RFC 9449).
+    package let isBound: Bool
     private let extra: [WireText: JSONValue]
 
     /// Whether they have an access token.
@@ -39,8 +41,10 @@ package struct GivenCredentials: Sendable {
         if expiresText != nil, expires == nil { body.note("expires", "must be an RFC 3339 time") }
         // An answer has both; `expires` is more exact.
         expiresIn = body.integer("expires_in", in: 0...TokenResponse.longestLifetimeSeconds).map { .seconds($0) }
-        if let type = body.string("token_type"), !type.equalsIgnoringCase("bearer") {
-            body.note("token_type", "must be Bearer")
+        let type = body.string("token_type")
+        isBound = isImported && type?.equalsIgnoringCase("DPoP") == true
+        if let type, !isBound, !type.equalsIgnoringCase("bearer") {
+            body.note("token_type", isImported ? "must be Bearer or DPoP" : "must be Bearer")
         }
         extra = body.facts("extra")
         // These members concern the broker that has answered, and not this one.
@@ -96,7 +100,11 @@ package struct GivenCredentials: Sendable {
                 clientID: clientID, scopes: requestedScopes ?? client.scopes, clientUniqueKey: clientUniqueKey,
                 clientSecretDigest: client.fingerprint.clientSecretDigest),
             grantedBy: provider)
-        if level == .user { held.extra = ExtraFacts(nil, extra) }
+        if level == .user {
+            held.extra = ExtraFacts(nil, extra)
+            // Its refreshes ask for what the tenant's logins ask for.
+            held.asked = tenant.configuration.askedGrant
+        }
         return held
     }
 }

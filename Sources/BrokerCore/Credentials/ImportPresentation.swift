@@ -37,7 +37,8 @@ final class ImportPresentation: Sendable {
 
     /// - Throws: see `CredentialsImporter.take`.
     func run() async throws(BrokerError) -> ImportLine.Outcome {
-        let server = try await providers.servers.server(for: tenant)
+        var server = try await providers.servers.server(for: tenant)
+        server.proofKey = line.held.proofKey?.ofRefreshes
         let granted = try await exchange(at: server)
         var line = line
         line.held = granted.held

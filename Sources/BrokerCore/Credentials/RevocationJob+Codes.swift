@@ -26,7 +26,7 @@ extension RevocationJob {
         let now = time.now
         let unsettled = UnsettledCode(
             storageKey: id.storageKey, code: code, redirectURI: redirectURI, codeVerifier: codeVerifier,
-            tokenEndpoint: server.tokenEndpoint, asked: server.asked, begun: now)
+            tokenEndpoint: server.tokenEndpoint, asked: server.asked, begun: now, proofKey: server.proofKey)
         let record = newRecord(unsettled.encoded, of: id.tenant, since: now, due: now.advanced(by: longestRedemption))
         return CodeGuard(
             insertion: .insert(record), removal: .remove(record.id, version: record.version), id: record.id,
@@ -69,7 +69,7 @@ extension RevocationJob {
             guard let tenant = try await records.tenants.currentTenant(id.tenant) else { return removal }
             var server = try await providers.servers.server(for: tenant)
             guard server.tokenEndpoint == unsettled.tokenEndpoint else { return removal }
-            server.asked = unsettled.asked
+            (server.asked, server.proofKey) = (unsettled.asked, unsettled.proofKey)
             let response = try await providers.endpoint.redeem(
                 .authorizationCode(
                     code: unsettled.code, redirectURI: unsettled.redirectURI, codeVerifier: unsettled.codeVerifier),

@@ -33,6 +33,8 @@ struct CarriedLogin: Sendable {
     let nonce: WireText?
     /// See `registration(of:at:)`.
     let registration: String
+    /// The key that the code is bound to; nil for none.
+    let proofKey: DPoPKey?
 
     /// The longest value of a cookie, in bytes. Browsers keep 4096 bytes of a cookie with its name and attributes, which take about 110
     /// here. The app's `state` has room for more than 2000 of these bytes where the other values are of usual lengths.
@@ -141,7 +143,8 @@ struct CarriedLogin: Sendable {
 
     init(
         _ request: LoginFlow.AppParameters, redirectURI: String, callback: PendingLogin.Callback, expires: Timestamp,
-        codeVerifier: SecretBytes, nonce: WireText?, registration: String
+        codeVerifier: SecretBytes, nonce: WireText?, registration: String,
+        proofKey: DPoPKey?
     ) {
         let client = request.client
         tenant = client.tenant
@@ -159,6 +162,7 @@ struct CarriedLogin: Sendable {
         self.codeVerifier = codeVerifier
         self.nonce = nonce
         self.registration = registration
+        self.proofKey = proofKey
     }
 
     /// The names are short, because the app's `state` can be long.
@@ -178,6 +182,7 @@ struct CarriedLogin: Sendable {
             json.member("v", codeVerifier.revealedText)
             json.memberIfPresent("o", nonce?.text)
             json.member("g", registration)
+            json.memberIfPresent("y", proofKey?.pem.revealedText)
         }
     }
 
@@ -211,5 +216,6 @@ struct CarriedLogin: Sendable {
         codeVerifier = SecretBytes(utf8: verifier)
         nonce = json["o"]?.string
         self.registration = registration
+        proofKey = (json["y"]?.string?.text).map { DPoPKey(pem: SecretBytes(utf8: $0)) }
     }
 }

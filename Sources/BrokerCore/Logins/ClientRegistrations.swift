@@ -12,51 +12,83 @@ internal import Synchronization
 final class ClientRegistrations: Sendable {
     private let providers: ProviderAccess
     private let clientFaults: ClientFaults
-    private let transport: any ProviderTransport
-    private let targets: TargetPolicy
+    private let management: ClientManagement
     private let instruments: Instruments
     /// When servers were last seen to know their clients, of the newest 4096.
     private let seen = Mutex(BoundedTable<WireText, MonotonicInstant>(capacity: 4096))
 
     /// For how long a server is taken to know a client that it knew.
     private static let validity: Duration = .seconds(600)
-    /// A secret that ends sooner is replaced at a login.
-    private static let leastLife: Duration = .seconds(86_400)
-    private static let longestRequest: Duration = .seconds(10)
+    /// A secret that ends sooner is of no use to a login. One that ends later is used on: with another client, the sessions of
+    /// this one could not be refreshed any more.
+    private static let leastLife: Duration = .seconds(600)
+
+    /// The error code with which a server refuses a client that it does not know.
+    private static let unknownClient: WireText = "invalid_client"
 
     init(
-        providers: ProviderAccess, clientFaults: ClientFaults, transport: any ProviderTransport, targets: TargetPolicy,
-        instruments: Instruments
+        providers: ProviderAccess, clientFaults: ClientFaults, management: ClientManagement, instruments: Instruments
     ) {
         self.providers = providers
         self.clientFaults = clientFaults
-        self.transport = transport
-        self.targets = targets
+        self.management = management
         self.instruments = instruments
     }
 
-    /// Whether a login can go on with the client: its redirect URIs are the tenant's, its secret lives on, and the server has not
-    /// forgotten it. A user would meet a forgotten client on the server's page, of which the broker does not hear.
-    func isGood(
+    /// The client as a login can go on with it: the tenant's redirect URI is registered, its secret lives on, and the server has
+    /// not forgotten it. A user would meet a forgotten client on the server's page, of which the broker does not hear.
+    ///
+    /// Redirect URIs of the tenant that the client lacks are registered where the server lets a client change its registration.
+    /// Elsewhere the client stays as it is while it has the broker's own: another client would leave the sessions of this one
+    /// without refreshes.
+    /// - Returns: nil where another client is needed.
+    func current(
         _ client: RegisteredClient, for asked: ClientMetadata, _ found: FoundAuthorization, of tenant: Tenant
-    ) async -> Bool {
-        guard Set(asked.redirectURIs).isSubset(of: client.redirectURIs) else { return false }
+    ) async -> RegisteredClient? {
+        let key = Self.key(client, asked, found.issuer)
+        let fault = await clientFaults.current(of: tenant)
+        let isRefused = fault?.errorCode.map { WireText($0) } == Self.unknownClient
+        if !isRefused, isUsable(client, for: asked), wasSeen(key) { return client }
+        guard var current = await known(client, found, of: tenant) else { return nil }
+        if !Set(asked.redirectURIs).isSubset(of: current.redirectURIs),
+            let changed = await management.change(current, to: asked, of: tenant)
+        {
+            current = changed
+        }
+        guard isUsable(current, for: asked) else { return nil }
+        note(key)
+        return current
+    }
+
+    private func isUsable(_ client: RegisteredClient, for asked: ClientMetadata) -> Bool {
         if let end = client.secretExpires, end <= instruments.time.now.advanced(by: Self.leastLife) { return false }
-        if await clientFaults.current(of: tenant)?.errorCode == "invalid_client" { return false }
-        let last = seen.withLock { $0[Self.key(client, found.issuer)] }
-        if let last, last.advanced(by: Self.validity) > instruments.time.monotonic { return true }
-        guard await isKnown(client, found, of: tenant) else { return false }
-        note(client, at: found.issuer)
-        return true
+        return asked.redirectURIs.first.map { client.redirectURIs.contains($0) } ?? true
     }
 
-    private func note(_ client: RegisteredClient, at issuer: String) {
+    private func wasSeen(_ key: WireText) -> Bool {
+        let last = seen.withLock { $0[key] }
+        return last.map { $0.advanced(by: Self.validity) > instruments.time.monotonic } ?? false
+    }
+
+    private func note(_ key: WireText) {
         let now = instruments.time.monotonic
-        seen.withLock { _ = $0.setNewest(now, forKey: Self.key(client, issuer)) }
+        seen.withLock { _ = $0.setNewest(now, forKey: key) }
     }
 
-    private static func key(_ client: RegisteredClient, _ issuer: String) -> WireText {
-        WireText("\(issuer) \(client.clientID.text)")
+    /// A client, and what it is to have.
+    private static func key(_ client: RegisteredClient, _ asked: ClientMetadata, _ issuer: String) -> WireText {
+        WireText(([issuer, client.clientID.text] + asked.redirectURIs).joined(separator: " "))
+    }
+
+    /// The client as its server tells of it; nil where that has forgotten it.
+    private func known(
+        _ client: RegisteredClient, _ found: FoundAuthorization, of tenant: Tenant
+    ) async -> RegisteredClient? {
+        switch await management.read(client, of: tenant) {
+        case .registered(let current): current
+        case .gone: nil
+        case .unclear: await isKnown(client, found, of: tenant) ? client : nil
+        }
     }
 
     /// Whether the server knows the client, by a request that changes nothing there. An answer that can mean either counts as yes.
@@ -83,48 +115,25 @@ final class ClientRegistrations: Sendable {
         }
         var request = try ClientRequest(
             get: url, ["Accept": "application/json", "Content-Type": "application/json"], for: configuration,
-            timeLimit: Self.longestRequest)
+            timeLimit: ClientManagement.longestRequest)
         request.method = .post
         request.body = JSONWriter.object { metadata.encode(to: &$0) }
-        let response = try await send(request, to: endpoint, of: tenant)
+        let response = try await management.send(request, to: endpoint, of: tenant)
         guard (200...201).contains(response.status.code) else { throw refusal(response, at: endpoint) }
         let client = await InputReading.run(bytes: response.body.count) {
             (try? JSONValue(parsing: response.body)).flatMap { RegisteredClient($0, asked: metadata) }
         }
-        guard let client else {
+        guard var client else {
             throw BrokerError(
                 .illegalConfiguration,
                 "The authorization server registered a client at \(endpoint) whose answer has no usable client_id, or a "
                     + "token_endpoint_auth_method without what it takes.")
         }
-        note(client, at: issuer)
+        // An address elsewhere would have the broker send requests to whatever the server names.
+        if let uri = client.management?.uri, URLTarget(uri)?.origin != url.origin { client = client.withoutManagement }
+        note(Self.key(client, metadata, issuer))
         instruments.log.info("client_registered", [.tenant(tenant.name), .provider(configuration.preset)])
         return client
-    }
-
-    private func send(
-        _ request: ClientRequest, to endpoint: String, of tenant: Tenant
-    ) async throws(BrokerError) -> ClientResponse {
-        let preset = tenant.configuration.preset
-        let start = instruments.time.monotonic
-        func count(_ code: String) {
-            instruments.metrics.providerAnswered(
-                provider: preset.name, endpoint: .registration, code: code,
-                took: start.duration(to: instruments.time.monotonic))
-        }
-        do throws(TransportError) {
-            let response = try await transport.send(request)
-            count(String(response.status.code))
-            return response
-        } catch {
-            count("error")
-            instruments.log.warning(
-                "registration_request_failed", [.tenant(tenant.name), .provider(preset), .transport(error)])
-            throw .permanentFailure(error, at: endpoint)
-                ?? BrokerError(
-                    .networkError, "The address for registrations could not be reached at \(endpoint).",
-                    retryAfter: ProviderResource.retryAfter)
-        }
     }
 
     private func refusal(_ response: ClientResponse, at endpoint: String) -> BrokerError {

@@ -101,6 +101,8 @@ package final class DeviceFlow: Sendable {
         let client = tenant.configuration.client
         // Before the request to the provider, so that no code is requested in vain.
         try await quota.admit(tenant.name)
+        var polled = server
+        try polled.makeProofKey(for: tenant.configuration)
         let answer = try await endpoint.authorizeDevice(for: client, of: tenant.name, at: server)
         let id: String
         let handle: SecretBytes
@@ -113,7 +115,7 @@ package final class DeviceFlow: Sendable {
         let login = PendingDeviceLogin(
             id: id, tenant: tenant.name, storageKey: storageKey, expires: time.now.advanced(by: answer.expiresIn),
             request: .init(
-                configuration: tenant.configuration.withoutListedURIs, server: server, deviceCode: answer.deviceCode),
+                configuration: tenant.configuration.withoutListedURIs, server: polled, deviceCode: answer.deviceCode),
             polling: DevicePolling(interval: answer.interval), wait: answer.interval)
         let record = login.record(version: versions.first(at: time.now), handleDigest: Self.digest(handle))
         do throws(StoreError) {

@@ -34,6 +34,7 @@ extension LoginFlow {
             let held = wish.isUpgrade ? try await vault.credentials(id) : nil
             server.asked = try wish.asked(of: configuration, at: server, beside: held)
         }
+        try server.makeProofKey(for: configuration)
 
         let state: String
         let pkce: PKCE
@@ -55,7 +56,7 @@ extension LoginFlow {
         let request = AuthorizationRequest(
             redirectURI: redirectURI.text, state: state, codeChallenge: pkce.codeChallenge, nonce: nonce,
             language: parameters.language?.text, email: parameters.email?.text,
-            customParameters: parameters.customParameters)
+            customParameters: parameters.customParameters, keyThumbprint: server.keyThumbprint)
         let loginURI =
             app.map {
                 AppToAppRequest(
@@ -81,6 +82,11 @@ extension LoginFlow {
         } else {
             try await quota.admit(tenant.name)
         }
+        // The record keeps all parameters: the start address pushes them anew each time, since a pushed request is good once.
+        var given: (uri: String, lifetime: Duration?) = (loginURI, nil)
+        if !mustStartHere, app == nil, parameters.reconnection == nil {
+            given = try await endpoint.pushing(loginURI, for: configuration.client, of: tenant.name, at: server)
+        }
         do throws(StoreError) {
             try await vault.commit([.require(RecordID(.tenant, tenant.name)), .insert(record)])
         } catch .conflict {
@@ -91,8 +97,8 @@ extension LoginFlow {
         log.info("login_begun", LogField.credentials(login.credentialsID) + [.provider(configuration.preset)])
         let startURI = "\(publicBaseURL)/login/start/\(tenant.name)/\(loginID)"
         return Begun(
-            loginID: loginID, loginURI: mustStartHere ? startURI : loginURI, startURI: startURI,
-            expiresIn: PendingLogin.validity)
+            loginID: loginID, loginURI: mustStartHere ? startURI : given.uri, startURI: startURI,
+            expiresIn: min(given.lifetime ?? PendingLogin.validity, PendingLogin.validity))
     }
 
     /// The record of a login that nothing has happened to yet.
@@ -239,7 +245,7 @@ extension LoginFlow {
         tenant: TenantName, loginID: String, cookies: [WireText: WireText], takesOver: Bool
     ) async throws(BrokerError) -> Start {
         let newBinding = try Self.secret()
-        let outcome: Result<Start, BrokerError>
+        let outcome: Result<Bound, BrokerError>
         do throws(StoreError) {
             outcome = try await retryingConflicts { () async throws(StoreError) in
                 try await self.bind(
@@ -248,25 +254,42 @@ extension LoginFlow {
         } catch {
             throw BrokerError(error)
         }
-        return try outcome.get()
+        let bound = try outcome.get()
+        guard case .goOn(let loginURI, let cookie) = bound.start, let secrets = bound.secrets else {
+            return bound.start
+        }
+        do throws(BrokerError) {
+            let uri = try await endpoint.pushing(
+                loginURI, for: secrets.configuration.client, of: tenant, at: secrets.server
+            ).uri
+            return .goOn(loginURI: uri, cookie)
+        } catch {
+            throw Self.failure(error)
+        }
+    }
+
+    /// What a browser does next, and the login that it goes on with; nil where it does not go on.
+    private struct Bound {
+        let start: Start
+        var secrets: PendingLogin.Secrets?
     }
 
     private func bind(
         _ id: RecordID, _ cookies: [WireText: WireText], takingOverWith newBinding: SecretBytes?
-    ) async throws(StoreError) -> Result<Start, BrokerError> {
+    ) async throws(StoreError) -> Result<Bound, BrokerError> {
         guard let record = try await vault.read(id) else { return .failure(Self.unknown) }
         var login = try PendingLogin(record)
         if login.expires <= time.now { return .failure(Self.unknown) }
         guard login.status == .pending, var secrets = login.secrets else { return .failure(Self.used) }
         guard let loginURI = secrets.loginURI else { return .failure(Self.unknown) }
         if secrets.configuration.browserBinding == .off {
-            return .success(.goOn(loginURI: loginURI, nil))
+            return .success(Bound(start: .goOn(loginURI: loginURI, nil), secrets: secrets))
         }
         let name = login.cookieName(isSecure: isSecure)
         let isHolder = login.isStarted && Self.isSet(name, to: secrets.binding, in: cookies)
         if !isHolder {
             if login.isStarted {
-                guard let newBinding else { return .success(.mustConfirm(login.description)) }
+                guard let newBinding else { return .success(Bound(start: .mustConfirm(login.description))) }
                 secrets.binding = newBinding
             }
             // This browser must not confirm a code that another browser has brought.
@@ -276,6 +299,7 @@ extension LoginFlow {
             login.isStarted = true
             try await vault.commit([.replace(login.record(replacing: record), version: record.version)])
         }
-        return .success(.goOn(loginURI: loginURI, Cookie(name: name, value: secrets.binding)))
+        let cookie = Cookie(name: name, value: secrets.binding)
+        return .success(Bound(start: .goOn(loginURI: loginURI, cookie), secrets: secrets))
     }
 }

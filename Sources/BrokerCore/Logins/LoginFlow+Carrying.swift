@@ -21,7 +21,8 @@ extension LoginFlow {
         let tenant = try await discovery.completed(known, isForStranger: true)
         let client = tenant.configuration.client
         let (redirectURI, callback) = try redirect(nil, of: tenant)
-        let server = try await serverWithLoginPage(of: tenant)
+        var server = try await serverWithLoginPage(of: tenant)
+        try server.makeProofKey(for: tenant.configuration)
         let expires = time.now.advanced(by: PendingLogin.validity)
         let (state, pkce, nonce): (String, PKCE, String?)
         do {
@@ -33,7 +34,7 @@ extension LoginFlow {
         let carried = CarriedLogin(
             parameters, redirectURI: redirectURI.text, callback: callback, expires: expires,
             codeVerifier: pkce.codeVerifier, nonce: nonce.map { WireText($0) },
-            registration: CarriedLogin.registration(of: tenant.configuration, at: server))
+            registration: CarriedLogin.registration(of: tenant.configuration, at: server), proofKey: server.proofKey)
         let cookie = try cookie(for: carried, WireText(state))
         let app = carried.login(of: parameters.client)
         // So that the user does not log in for a record that cannot be made.
@@ -43,9 +44,30 @@ extension LoginFlow {
             "login_begun", LogField.credentials(login.credentialsID) + [.provider(tenant.configuration.preset)])
         let request = AuthorizationRequest(
             redirectURI: redirectURI.text, state: state, codeChallenge: pkce.codeChallenge, nonce: nonce,
-            language: parameters.language?.text, email: parameters.email?.text, customParameters: [:])
-        return Authorized(loginURI: request.uri(for: client, at: server), cookie: cookie)
+            language: parameters.language?.text, email: parameters.email?.text, customParameters: [:],
+            keyThumbprint: server.keyThumbprint)
+        let uri = try await pushed(request.uri(for: client, at: server), of: tenant, at: server)
+        return Authorized(loginURI: uri, cookie: cookie)
     }
+
+    /// Where the browser goes that has brought an app's authorization request. It needs no key, so the calls that such browsers cause
+    /// at a tenant's provider are limited: beyond that, a request that need not be pushed goes with the browser.
+    /// - Throws: as `TokenEndpoint.pushing`; `retryable_error` beyond the limit.
+    private func pushed(
+        _ uri: String, of tenant: Tenant, at server: AuthorizationServer
+    ) async throws(BrokerError) -> String {
+        guard let push = server.pushedAuthorization else { return uri }
+        if case .refused(let wait) = strangersPushes.take(tenant.name, now: time.monotonic) {
+            if !push.isRequired { return uri }
+            throw BrokerError(
+                .retryableError, "Too many logins begin at present.",
+                retryAfter: max(1, Int((wait.milliseconds + 999) / 1000)))
+        }
+        return try await endpoint.pushing(uri, for: tenant.configuration.client, of: tenant.name, at: server).uri
+    }
+
+    /// How many requests that browsers without a key bring are pushed, for each tenant.
+    static let strangersPushRate = Rate(perSecond: 20, burst: 100)
 
     /// The longest cookies of logins that a browser keeps together, in bytes: two of the longest ones. Proxies accept a line of 8
     /// KB, and the browser has other cookies, too.
@@ -110,7 +132,8 @@ extension LoginFlow {
         guard carried.expires > time.now, let tenant = try await tenants.currentTenant(carried.tenant) else {
             throw Self.unknown
         }
-        let server = try await serverWithLoginPage(of: tenant)
+        var server = try await serverWithLoginPage(of: tenant)
+        server.proofKey = carried.proofKey
         guard carried.registration == CarriedLogin.registration(of: tenant.configuration, at: server) else {
             throw BrokerError.response(.otherRegistration)
         }

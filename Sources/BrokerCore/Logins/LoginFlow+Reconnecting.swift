@@ -62,7 +62,7 @@ extension LoginFlow {
     }
 
     /// What a user is told for whom no login can begin.
-    private static func failure(_ error: BrokerError) -> BrokerError {
+    static func failure(_ error: BrokerError) -> BrokerError {
         switch error.code {
         case .retryableError, .networkError, .storageUnavailable, .internalError: error
         case .tooManyRequests: BrokerError(.retryableError, error.detail, retryAfter: error.retryAfter)

@@ -19,6 +19,8 @@ package final class LoginFlow: Sendable {
     let time: any Time
     let log: Log
     let redemption: LoginRedemption
+    let endpoint: TokenEndpoint
+    let strangersPushes = TokenBuckets<TenantName>(strangersPushRate, capacity: 1024)
     private let endings: LoginEndings
     let quota: PendingLoginQuota
     let strangers: StrangersLogins
@@ -45,6 +47,7 @@ package final class LoginFlow: Sendable {
         self.clients = clients
         self.discovery = discovery
         servers = providers.servers
+        endpoint = providers.endpoint
         logins = LoginRecords(vault: vault, bus: bus, time: time)
         publicBaseURL = options.publicBaseURL
         endings = LoginEndings(.login, vault: vault, records: intake.records, bus: bus, time: time)

@@ -17,13 +17,20 @@ package final class ResourceDiscovery: Sendable {
     private let servers: ProviderServers
     private let tenants: TenantDirectory
     private let registrations: ClientRegistrations
+    private let management: ClientManagement
     private let transport: any ProviderTransport
     private let publicBaseURL: String
     private let allowsHTTP: Bool
     private let instruments: Instruments
-    /// When tenants were last searched for, of the newest 4096.
-    private let searched = Mutex(BoundedTable<TenantName, MonotonicInstant>(capacity: 4096))
+    /// The last searches of tenants, of the newest 4096.
+    private let searched = Mutex(BoundedTable<TenantName, Search>(capacity: 4096))
     private let searches = SingleFlight<TenantName, Result<Tenant, BrokerError>>()
+
+    private struct Search {
+        let began: MonotonicInstant
+        /// Why nothing was found; nil where something was, and while it is under way.
+        var failure: BrokerError?
+    }
 
     init(
         providers: ProviderAccess, tenants: TenantDirectory, clientFaults: ClientFaults,
@@ -35,41 +42,60 @@ package final class ResourceDiscovery: Sendable {
         self.transport = transport
         (publicBaseURL, allowsHTTP) = (options.publicBaseURL, options.targets.allowsHTTP)
         self.instruments = instruments
+        management = ClientManagement(transport: transport, instruments: instruments)
         registrations = ClientRegistrations(
-            providers: providers, clientFaults: clientFaults, transport: transport, targets: options.targets,
-            instruments: instruments)
+            providers: providers, clientFaults: clientFaults, management: management, instruments: instruments)
     }
 
     /// How often browsers without a key can have the broker search: they may come as often as they like.
     private static let pauseForStrangers: Duration = .seconds(10)
 
-    /// Suspends until no search is under way.
-    func finish() async { await searches.finish() }
+    /// In all, for the servers that one document names: each of them may take its time.
+    private static let longestSearch: Duration = .seconds(15)
+    private static let root: WireText = "/"
+    /// In bytes. More scopes are not asked for: they stand in the tenant's record, and in the address of each login.
+    private static let longestScopes = 4096
 
-    /// Cancels the searches under way.
+    /// Suspends until no search is under way, and no registration is being ended.
+    func finish() async {
+        await searches.finish()
+        await management.finish()
+    }
+
+    /// Cancels the searches under way, and the requests that end registrations.
     /// - Returns: how many there were.
     func cancelAll() -> Int {
         defer { searches.cancelAll() }
-        return searches.count
+        return searches.count + management.cancelAll()
+    }
+
+    /// Begins to end the registrations of a tenant that was removed, and does not wait for that.
+    func endRegistrations(of tenant: Tenant) {
+        guard let found = tenant.configuration.found else { return }
+        management.end(found.registeredClients, of: tenant)
     }
 
     /// The tenant with what a login needs to know of its authorization server. Another tenant than one that is found by a
     /// resource is given back as it is, without suspending.
-    /// - Parameter isForStranger: whether a browser without a key begins the login. Then what was found in the last ten seconds
-    ///   does.
+    /// - Parameter isForStranger: whether a browser without a key begins the login. Then what a search of the last ten seconds has
+    ///   found does, and so does its failure.
     /// - Throws: `illegal_configuration` where the resource names no usable server, or the server takes no client;
     ///   `network_error` and `retryable_error` where one of them does not answer and nothing is known of an earlier time.
-    func completed(_ tenant: Tenant, isForStranger: Bool = false) async throws(BrokerError) -> Tenant {
+    package func completed(_ tenant: Tenant, isForStranger: Bool = false) async throws(BrokerError) -> Tenant {
         guard tenant.configuration.preset.findsServerByResource else { return tenant }
         let now = instruments.time.monotonic
-        if isForStranger, tenant.configuration.found != nil,
-            let last = searched.withLock({ $0[tenant.name] }), last.advanced(by: Self.pauseForStrangers) > now
+        if isForStranger, let last = searched.withLock({ $0[tenant.name] }),
+            last.began.advanced(by: Self.pauseForStrangers) > now
         {
-            return tenant
+            if tenant.configuration.found != nil { return tenant }
+            if let failure = last.failure { throw failure }
         }
-        searched.withLock { _ = $0.setNewest(now, forKey: tenant.name) }
+        searched.withLock { _ = $0.setNewest(Search(began: now), forKey: tenant.name) }
         guard let run = await searches.run(tenant.name, within: nil, { await self.search(tenant) }) else {
             throw BrokerError(.retryableError, "The request ended before the resource's server was found.")
+        }
+        if case .failure(let error) = run.value {
+            searched.withLock { _ = $0.setNewest(Search(began: now, failure: error), forKey: tenant.name) }
         }
         return try run.value.get()
     }
@@ -136,13 +162,19 @@ package final class ResourceDiscovery: Sendable {
                     .illegalConfiguration,
                     "The metadata at \(location) are of another resource than the tenant's, \(address).")
             }
-            let scopes = challenge?.scope.map { ScopeSet(granted: $0) } ?? ScopeSet(document.scopes) ?? .empty
-            return (document, scopes)
+            return (document, Self.scopes(challenge, document))
         }
         throw BrokerError(
             .illegalConfiguration,
             "The resource publishes no metadata (RFC 9728): \(received.joined(separator: "; ")). Say \"provider\": \"oidc\" or "
                 + "\"oauth2\" where its authorization server is known.")
+    }
+
+    /// The scopes to ask for: those of the challenge, else those of the metadata. One that cannot be asked for is left out.
+    private static func scopes(_ challenge: BearerChallenge?, _ document: ProtectedResource) -> ScopeSet {
+        let named = document.scopes.prefix(ScopeSet.most).map(\.text).filter { ScopeSet([$0]) != nil }
+        let scopes = challenge?.scope.map { ScopeSet(granted: $0) } ?? ScopeSet(named) ?? .empty
+        return scopes.description.utf8.count <= longestScopes ? scopes : .empty
     }
 
     /// What the resource says of a request without a token; nil where it says nothing of metadata.
@@ -161,12 +193,18 @@ package final class ResourceDiscovery: Sendable {
         return BearerChallenge(response.fields.values("WWW-Authenticate"))
     }
 
-    /// Where the metadata are looked for: where the resource says, else with its path and without (RFC 9728 §3.1).
+    /// Where the metadata are looked for: where the resource says, then with its path, with that but for a slash at its end, and
+    /// without (RFC 9728 §3.1).
     private static func locations(of url: URLTarget, named: WireText?) -> [String] {
-        if let named { return [named.text] }
         let origin = "\(url.scheme.rawValue)://\(url.origin.authority)/.well-known/oauth-protected-resource"
-        let path = url.pathAndQuery
-        return path == "/" ? [origin] : [origin + path, origin]
+        let target = WireText(url.pathAndQuery)
+        // The slash after the host is not kept.
+        let path = target == root || target.starts(with: "/?") ? WireText(String(url.pathAndQuery.dropFirst())) : target
+        var found = [named?.text].compactMap(\.self).filter { URLTarget($0) != nil }
+        found.append(origin + path.text)
+        if path.ends(with: "/") { found.append(origin + path.prefix(path.count - 1).text) }
+        if !path.isEmpty { found.append(origin) }
+        return found
     }
 
     private static func document(_ response: ClientResponse) async -> ProtectedResource? {
@@ -181,15 +219,17 @@ package final class ResourceDiscovery: Sendable {
 
     // MARK: The server
 
-    /// The first of the issuers that has metadata. The one of earlier logins comes first while the resource names it, so that a
-    /// change of their order moves no users.
+    /// The first of the issuers that has metadata, as these spell it. The one of earlier logins comes first while the resource
+    /// names it, so that a change of their order moves no users.
     private func server(
         among issuers: [WireText], of tenant: Tenant
     ) async throws(BrokerError) -> (issuer: String, metadata: ProviderMetadata) {
         let known = tenant.configuration.found.map { WireText($0.issuer) }
-        let ordered = issuers.filter { $0 == known } + issuers.filter { $0 != known }
-        var failure = BrokerError(.illegalConfiguration, "The resource names no authorization server.")
-        for issuer in ordered {
+        let spelled = issuers.map { Self.spellings(of: $0, known: known) }
+        let ordered = spelled.filter { $0.first == known } + spelled.filter { $0.first != known }
+        let end = instruments.time.monotonic.advanced(by: Self.longestSearch)
+        var failure: BrokerError?
+        for issuer in ordered.joined() where failure == nil || instruments.time.monotonic < end {
             let found = FoundAuthorization(resource: "", issuer: issuer.text, scopes: .empty)
             let asking = Tenant(
                 name: tenant.name, version: tenant.version, configuration: tenant.configuration.finding(found))
@@ -199,10 +239,18 @@ package final class ResourceDiscovery: Sendable {
             case .failure(let error):
                 // Another server is not taken for one that only does not answer now.
                 guard error.code == .illegalConfiguration else { throw error }
-                failure = error
+                failure = failure ?? error
             }
         }
-        throw failure
+        throw failure ?? BrokerError(.illegalConfiguration, "The resource names no authorization server.")
+    }
+
+    /// The issuer, and where it has no path, the same with a slash at its end or without: the two are one address (RFC 3986
+    /// §6.2.3), and libraries add the slash to what a resource is configured with. The known spelling comes first.
+    private static func spellings(of issuer: WireText, known: WireText?) -> [WireText] {
+        guard let url = URLTarget(issuer.text), WireText(url.pathAndQuery) == root, !issuer.contains("?") else { return [issuer] }
+        let other = issuer.ends(with: "/") ? issuer.prefix(issuer.count - 1) : WireText(issuer.text + "/")
+        return other == known ? [other, issuer] : [issuer, other]
     }
 
     // MARK: The client
@@ -210,15 +258,16 @@ package final class ResourceDiscovery: Sendable {
     private func client(
         _ found: FoundAuthorization, at metadata: ProviderMetadata, of tenant: Tenant
     ) async throws(BrokerError) -> FoundAuthorization.Client {
+        // A client that the server knows stays, also where documents would do by now: its sessions are refreshed with it.
+        let asked = clientMetadata(of: tenant, at: metadata, found.scopes)
+        if case .registered(let client)? = found.client,
+            let current = await registrations.current(client, for: asked, found, of: tenant)
+        {
+            return .registered(current)
+        }
         let isUsable = allowsHTTP || WireText(publicBaseURL).starts(with: "https://")
         if metadata.takesClientMetadataDocuments, isUsable {
             return .metadataDocument(WireText(tenant.clientDocument(below: publicBaseURL)))
-        }
-        let asked = clientMetadata(of: tenant, at: metadata, found.scopes)
-        if case .registered(let client)? = found.client,
-            await registrations.isGood(client, for: asked, found, of: tenant)
-        {
-            return .registered(client)
         }
         guard let endpoint = metadata.registrationEndpoint else {
             throw BrokerError(
@@ -233,9 +282,10 @@ package final class ResourceDiscovery: Sendable {
     private func clientMetadata(
         of tenant: Tenant, at metadata: ProviderMetadata, _ scopes: ScopeSet
     ) -> ClientMetadata {
-        // A secret proves more than a public client can; RFC 7591 §2 has Basic where nothing is announced.
+        // A secret proves more than a public client can; RFC 7591 §2 has Basic where nothing is announced. Where both are announced,
+        // it goes in the form: servers differ in how they decode Basic, and the MCP SDK's revokes by the form only.
         let supported = metadata.clientAuthenticationMethods ?? [.clientSecretBasic]
-        let method = [.clientSecretBasic, .clientSecretPost].first { supported.contains($0) } ?? .none
+        let method = [.clientSecretPost, .clientSecretBasic].first { supported.contains($0) } ?? .none
         let configuration = tenant.configuration
         return tenant.clientMetadata(
             below: publicBaseURL, method: method,
@@ -268,23 +318,36 @@ package final class ResourceDiscovery: Sendable {
                 return .failure(
                     BrokerError(.retryableError, "The tenant was changed while the login began.", retryAfter: 1))
             }
-            var kept = found
-            if current.found != known, let other = current.found, other.issuer == found.issuer,
-                let client = other.client
+            var kept = found.keepingClients(of: current.found)
+            if !current.hasOwnClient, let other = current.found?.client(at: found.issuer),
+                other != known?.client(at: found.issuer)
             {
-                kept.keep(client)
+                kept.keep(other)
             }
             return .success(current.finding(kept))
         }
         do throws(BrokerError) {
             let written = try await tenants.put(tenant.name, change)
+            endUnused(found, known, of: written.tenant)
             instruments.log.info(
                 "authorization_found",
                 [.tenant(tenant.name), .provider(tenant.configuration.preset), .version(written.tenant.version)])
             return written.tenant
         } catch where error.code == .preconditionFailed {
+            // The tenant was removed while its client was being made.
+            endUnused(found, known, of: tenant)
             throw .noSuchTenant
         }
+    }
+
+    /// Ends the registration of a client that was made by this search, and that the tenant does not have. A client that the tenant
+    /// had before is not ended: it may have sessions.
+    private func endUnused(_ found: FoundAuthorization, _ known: FoundAuthorization?, of tenant: Tenant) {
+        let present = tenant.configuration.found?.client(at: found.issuer)?.clientID
+        guard case .registered(let made)? = found.client, made.clientID != present,
+            made.clientID != known?.client(at: found.issuer)?.clientID
+        else { return }
+        management.end([made], of: tenant)
     }
 }
 

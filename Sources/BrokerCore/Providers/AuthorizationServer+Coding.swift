@@ -1,8 +1,9 @@
+internal import Cryptography
 internal import ExternalText
 internal import JSON
 internal import OAuth
 
-/// The form in which a login's sealed record has the endpoints that were in use when the login began.
+/// The form in which a login's sealed record has the endpoints that were in use when the login began, and the login's key.
 extension AuthorizationServer {
     func encode(to json: inout JSONWriter) {
         json.object { json in
@@ -23,6 +24,9 @@ extension AuthorizationServer {
             json.memberIfPresent("alternative_authentication", alternativeAuthentication?.rawValue)
             json.memberIfPresent(
                 "alternative_revocation_authentication", alternativeRevocationAuthentication?.rawValue)
+            json.memberIfPresent("pushed_authorization_request", pushedAuthorization?.endpoint)
+            if pushedAuthorization?.isRequired == true { json.member("requires_pushed_authorization", true) }
+            json.memberIfPresent("dpop_key", proofKey?.pem.revealedText)
         }
     }
 
@@ -45,6 +49,10 @@ extension AuthorizationServer {
             ProviderPreset.ClientAuthentication.init)
         alternativeRevocationAuthentication = json["alternative_revocation_authentication"]?.string.flatMap(
             ProviderPreset.ClientAuthentication.init)
+        pushedAuthorization = (json["pushed_authorization_request"]?.string?.text).map {
+            PushedAuthorization(endpoint: $0, isRequired: json["requires_pushed_authorization"]?.bool ?? false)
+        }
+        proofKey = (json["dpop_key"]?.string?.text).map { DPoPKey(pem: SecretBytes(utf8: $0)) }
         challengeEndpoint = json["challenge"]?.string?.text
         configuration.complete(&self)
         asked = json["asked"].flatMap { AskedGrant($0) }

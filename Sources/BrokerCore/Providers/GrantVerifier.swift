@@ -242,7 +242,7 @@ package struct GrantVerifier: Sendable {
         }
         // The endpoint takes no token that has expired while it waited. The ID token has named the user.
         guard held.expires > time.now else { return log.warning("userinfo_not_asked", [.endpoint(address)]) }
-        let other = try await userInfo.subject(of: held.accessToken, at: address, for: source.configuration)
+        let other = try await userInfo.subject(of: held, at: address, for: source.configuration)
         if other != subject {
             throw UserInfoEndpoint.refused("\(address) names another user than the ID token.")
         }

@@ -21,7 +21,8 @@ extension ProviderServers {
         return names
     }
 
-    /// The tenant's provider, if it has granted these credentials; nil where another provider has.
+    /// The tenant's provider, if it has granted these credentials, with the key that proves their refreshes; nil where another
+    /// provider has.
     func server(
         for tenant: Tenant, holding held: HeldCredentials
     ) async throws(BrokerError) -> AuthorizationServer? {
@@ -29,6 +30,7 @@ extension ProviderServers {
         if accepted.difference(from: held.grantedBy) != nil { return nil }
         var server = try await server(for: tenant)
         server.asked = held.asked
+        server.proofKey = held.proofKey?.ofRefreshes
         accepted.tokenEndpoint = WireText(server.tokenEndpoint)
         return accepted.difference(from: held.grantedBy) == nil ? server : nil
     }

@@ -389,11 +389,15 @@ package final class ProviderServers: Sendable {
         metadata.revocationAuthenticationMethods = Self.methods(json["revocation_endpoint_auth_methods_supported"])
         metadata.announcesIssuerInResponses = json["authorization_response_iss_parameter_supported"]?.bool ?? false
         metadata.jwksURI = endpoint(json["jwks_uri"])
+        metadata.pushedAuthorizationEndpoint = endpoint(json["pushed_authorization_request_endpoint"])
+        metadata.requiresPushedAuthorization = json["require_pushed_authorization_requests"]?.bool ?? false
+        metadata.proofAlgorithms = json["dpop_signing_alg_values_supported"]?.array?.compactMap(\.string)
         metadata.codeChallengeMethods = json["code_challenge_methods_supported"]?.array?.compactMap(\.string)
         let aliases = json["mtls_endpoint_aliases"]
         metadata.mutualTLS.token = endpoint(aliases?["token_endpoint"])
         metadata.mutualTLS.revocation = endpoint(aliases?["revocation_endpoint"])
         metadata.mutualTLS.deviceAuthorization = endpoint(aliases?["device_authorization_endpoint"])
+        metadata.mutualTLS.pushedAuthorization = endpoint(aliases?["pushed_authorization_request_endpoint"])
         metadata.grantTypes = json["grant_types_supported"]?.array?.compactMap(\.string)
         metadata.registrationEndpoint = endpoint(json["registration_endpoint"])
         metadata.takesClientMetadataDocuments = json["client_id_metadata_document_supported"]?.bool ?? false

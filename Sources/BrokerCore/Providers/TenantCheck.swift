@@ -352,6 +352,8 @@ package struct TenantCheck: Sendable {
         _ request: TokenRequest, for tenant: Tenant, at server: AuthorizationServer
     ) async throws(BrokerError) -> Attempt {
         let start = time.monotonic
+        var server = server
+        try server.makeProofKey(for: tenant.configuration)
         let trial = try await providers.endpoint.tryClient(
             by: request, for: tenant.configuration.client, of: tenant.name, at: server, within: providers.callLimit)
         switch trial {

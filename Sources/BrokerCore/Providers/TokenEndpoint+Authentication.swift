@@ -188,15 +188,16 @@ extension TokenEndpoint {
         if let proving = request.proving {
             return try await sendProving(request, proving, isRevocation: isRevocation, by: send)
         }
-        let first = await send(request.message)
+        let key = server.proofKey
+        let (message, first) = try await self.send(Sending(message: request.message, key: key), by: send)
         guard let alternative = request.alternative, case .success(let refusal) = first,
             await Self.refusesClient(refusal, isRevocation: isRevocation)
-        else { return (request.message, first) }
-        let second = await send(alternative.message)
-        guard case .success(let response) = second else { return (alternative.message, second) }
-        guard let isAccepted = await Self.acceptsClient(response) else { return (request.message, first) }
+        else { return (message, first) }
+        let (other, second) = try await self.send(Sending(message: alternative.message, key: key), by: send)
+        guard case .success(let response) = second else { return (other, second) }
+        guard let isAccepted = await Self.acceptsClient(response) else { return (message, first) }
         if isAccepted { note(ClientWay(method: alternative.method), for: request.key, at: server) }
-        return (alternative.message, second)
+        return (other, second)
     }
 
     /// Notes that the provider has accepted a client in another way than the first one.

@@ -49,14 +49,12 @@ extension TokenEndpoint {
         let known = acceptedMethods.way(
             of: request.key, AcceptedMethods.Key(proving.client, at: proving.server.tokenEndpoint))
         var ways = proving.ways(known: known)[...]
-        let message = try await self.message(request, proving, ways.removeFirst())
-        let first = await send(message)
+        let (message, first) = try await self.send(Sending(request, proving, ways.removeFirst()), by: send)
         guard !ways.isEmpty, case .success(let refusal) = first,
             await Self.refusesClient(refusal, isRevocation: isRevocation)
         else { return (message, first) }
         for way in ways {
-            let other = try await self.message(request, proving, way)
-            let result = await send(other)
+            let (other, result) = try await self.send(Sending(request, proving, way), by: send)
             guard case .success(let response) = result else { return (other, result) }
             guard let isAccepted = await Self.acceptsClient(response) else { continue }
             if isAccepted { note(way, for: request.key, at: proving.server) }
@@ -65,13 +63,16 @@ extension TokenEndpoint {
         return (message, first)
     }
 
-    private func message(
-        _ request: AuthenticatedRequest, _ proving: Proving, _ way: ClientWay
+    /// Makes a request anew.
+    /// - Parameter message: the same without what the client shows, with the limit of the time of each try.
+    func message(
+        _ message: ClientRequest, _ proving: Proving, _ way: ClientWay
     ) async throws(BrokerError) -> ClientRequest {
+        let limit = message.timeLimit
         let server = proving.server.authenticating(by: way.method)
         let client = try await shown(proving.client, by: way.method, secret: way.secret, at: server)
         var message = try proving.make(client, server)
-        message.timeLimit = request.message.timeLimit
+        message.timeLimit = limit
         message.certificate = client.material?.certificate.map { ClientCertificate(pem: $0) }
         return message
     }

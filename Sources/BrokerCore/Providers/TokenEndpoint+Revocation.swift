@@ -41,9 +41,11 @@ extension TokenEndpoint {
     ) async -> RevocationFailure? {
         if let endpoint = server.logoutEndpoint { return await logOut(held, endpoint, at: server) }
         guard let endpoint = server.revocationEndpoint else { return .unsupported }
+        // A public client shows by the key that the tokens are its own.
+        var server = server
+        server.proofKey = held.refreshToken == nil ? held.proofKey : held.proofKey?.ofRefreshes
         let request: AuthenticatedRequest
         let shape = server.shape.revocation
-        var server = server
         if let method = shape?.authentication {
             (server.revocationAuthentication, server.alternativeRevocationAuthentication) = (method, nil)
         }

@@ -86,6 +86,10 @@ package struct TokenEndpoint: Sendable {
     package let circuits: ProviderCircuits
     /// Which clients are accepted by another method than the first one.
     let acceptedMethods = AcceptedMethods()
+    /// The nonces that servers want in proofs.
+    let nonces = ProofNonces()
+    /// Which endpoints for pushed authorization requests are left alone.
+    let pushPauses = PushPauses()
     /// The longest time of one call, unless the provider's preset has a longer one for token requests.
     private let callLimit: Duration
 
@@ -366,7 +370,7 @@ package struct TokenEndpoint: Sendable {
         let granted = await InputReading.run(bytes: response.body.count) {
             TokenResponse(
                 body: response.body, askedAt: asked, from: server.preset, use: server.tokenUse, isForm: response.isForm,
-                isRefresh: isRefresh)
+                isRefresh: isRefresh, provenBy: server.proofKey)
         }
         if granted?.hasUnreadableLifetime == true {
             log.warning("token_lifetime_unreadable", fields)

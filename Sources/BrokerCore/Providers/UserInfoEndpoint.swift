@@ -18,19 +18,25 @@ struct UserInfoEndpoint: Sendable {
         self.instruments = instruments
     }
 
-    /// The `sub` of the user of an access token.
+    /// The `sub` of the user of an access token. A token that is bound to a key is sent with a proof, and once more where the
+    /// endpoint asks for a nonce (RFC 9449 §9).
     /// - Throws: `.refused` where the provider does not accept the token, or answers without a usable `sub`; `.unavailable`
     ///   where it does not answer.
     func subject(
-        of token: SecretBytes, at address: String, for configuration: TenantConfiguration
+        of held: HeldCredentials, at address: String, for configuration: TenantConfiguration
     ) async throws(GrantVerifier.Failure) -> WireText {
         let response: ClientResponse
-        let fields: Fields = [
-            "Accept": "application/json", "Authorization": "Bearer \(token.revealedText)", "User-Agent": "token-broker",
-        ]
         do throws(BrokerError) {
-            response = try await ProviderResource.userInfo.get(
-                address, fields, for: configuration, over: transport, instruments)
+            let first = try await ProviderResource.userInfo.get(
+                address, fields(held, address, nonce: nil), for: configuration, over: transport, instruments)
+            if held.proofKey?.bindsToken == true, first.status.code == 401,
+                let nonce = first.fields["DPoP-Nonce"], DPoPProof.isNonce(nonce)
+            {
+                response = try await ProviderResource.userInfo.get(
+                    address, fields(held, address, nonce: nonce), for: configuration, over: transport, instruments)
+            } else {
+                response = first
+            }
         } catch {
             throw .unavailable(error)
         }
@@ -50,6 +56,24 @@ struct UserInfoEndpoint: Sendable {
         guard let subject = members?["sub"]?.string, (1...IDTokenExpectations.longestSubject).contains(subject.count)
         else { throw Self.refused("The answer of \(address) has no usable sub.") }
         return subject
+    }
+
+    private func fields(
+        _ held: HeldCredentials, _ address: String, nonce: WireText?
+    ) throws(BrokerError) -> Fields {
+        var fields: Fields = [
+            "Accept": "application/json", "Authorization": "\(held.tokenType) \(held.accessToken.revealedText)",
+            "User-Agent": "token-broker",
+        ]
+        guard let key = held.proofKey, key.bindsToken else { return fields }
+        do throws(KeyError) {
+            let proof = try DPoPProof(
+                "GET", WireText(address), token: held.accessToken, nonce: nonce, at: instruments.time.now)
+            fields.append("DPoP", try key.sign(proof).text)
+        } catch {
+            throw BrokerError(.internalError, "The key of the credentials cannot sign.")
+        }
+        return fields
     }
 
     static func refused(_ reason: String) -> GrantVerifier.Failure {

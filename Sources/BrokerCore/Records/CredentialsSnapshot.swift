@@ -80,7 +80,7 @@ package final class CredentialsSnapshot: Sendable {
         if !isPlain {
             body.append(UInt8(ascii: ","))
             body += JSONWriter.object { json in
-                json.member("token_type", "Bearer")
+                json.member("token_type", held.tokenType)
                 json.member("token", held.accessToken.revealedText)
             }.dropFirst()
         }
@@ -172,7 +172,7 @@ private struct EncodedCredentials {
         head.removeLast()
         head.append(contentsOf: #","expires_in":"#.utf8)
         if held.expiry == nil { head.append(contentsOf: "null".utf8) }
-        let tail = Array(#","token_type":"Bearer","token":""#.utf8)
+        let tail = Array(#","token_type":"\#(held.tokenType)","token":""#.utf8)
         let afterToken: [UInt8] = [UInt8(ascii: "\""), UInt8(ascii: "}")]
         let tag = CredentialsSnapshot.tag(version)
         let fields = CredentialsSnapshot.encoded(CredentialsSnapshot.fields(tag: tag))

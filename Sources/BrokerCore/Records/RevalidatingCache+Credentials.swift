@@ -47,11 +47,14 @@ extension CredentialsSnapshot {
         sum += MemorySize.text(held.identity.userID?.text) + MemorySize.text(held.identity.subject?.text)
         sum += MemorySize.client(held.obtainedWith)
         sum += held.extra.map(MemorySize.facts) ?? 0
+        if let key = held.proofKey {
+            sum += MemorySize.allocation(16 + 4 * 8) + MemorySize.secret(key.pem) + MemorySize.secret(key.refreshPEM)
+        }
         if let imported = held.imported {
             sum += MemorySize.allocation(40) + MemorySize.bytes(imported.digest.count)
         }
         sum += held.asked.map(MemorySize.asked) ?? 0
-        if held.extra != nil || held.terms != nil { sum += MemorySize.allocation(32) }
+        if held.hasRareFacts { sum += MemorySize.allocation(HeldCredentials.rareFactsSize) }
         if held.terms != nil { sum += MemorySize.allocation(24 + 10 * MemoryLayout<Int64>.size) }
         return sum + MemorySize.text(held.grantedBy?.issuer?.text)
             + MemorySize.text(held.grantedBy?.tokenEndpoint?.text)

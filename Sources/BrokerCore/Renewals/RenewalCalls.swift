@@ -62,6 +62,7 @@ final class RenewalCalls {
                 server = try await renewer.providers.servers.server(for: tenant, holding: held)
             } else {
                 server = try await renewer.providers.servers.server(for: tenant)
+                if basis.grant == .clientCredentials { try server?.makeProofKey(for: tenant.configuration) }
             }
         } catch {
             throw request.isUpgrade(basis) ? error.asFailedUpgrade : error

@@ -276,6 +276,7 @@ package final class Metrics: Sendable {
         case activation
         case logout
         case challenge
+        case pushedAuthorization = "pushed_authorization_request"
         case registration
     }
 

@@ -45,7 +45,17 @@ package struct FoundAuthorization: Sendable, Equatable {
     }
 
     /// The client at the present issuer; nil for a tenant that has one of its own, and where none is made yet.
-    package var client: Client? { clients.last { $0.issuer == issuer }?.client }
+    package var client: Client? { client(at: issuer) }
+
+    /// The client at one issuer; nil where none is made.
+    package func client(at issuer: String) -> Client? {
+        clients.last { WireText($0.issuer) == WireText(issuer) }?.client
+    }
+
+    /// The clients that were registered, at whatever issuer.
+    package var registeredClients: [RegisteredClient] {
+        clients.compactMap { if case .registered(let client) = $0.client { client } else { nil } }
+    }
 
     /// Keeps the client at the present issuer.
     package mutating func keep(_ client: Client) {
@@ -106,8 +116,7 @@ extension FoundAuthorization {
             if let address = entry["document"]?.string {
                 clients.append((issuer, .metadataDocument(address)))
             } else {
-                let unknown = ClientMetadata(name: "", redirectURIs: [], method: .none, scopes: .empty)
-                guard let registered = entry["registered"].flatMap({ RegisteredClient($0, asked: unknown) }) else {
+                guard let registered = entry["registered"].flatMap({ RegisteredClient($0, asked: nil) }) else {
                     return nil
                 }
                 clients.append((issuer, .registered(registered)))

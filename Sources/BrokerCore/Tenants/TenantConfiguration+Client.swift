@@ -193,6 +193,9 @@ extension TenantConfiguration {
         if endpoints.deviceAuthorization == nil, let device = aliases.deviceAuthorization {
             server?.deviceAuthorizationEndpoint = device
         }
+        if endpoints.pushedAuthorization == nil, let pushed = aliases.pushedAuthorization {
+            server?.pushedAuthorization = pushedAuthorization(at: pushed, metadata: metadata)
+        }
     }
 }
 
@@ -201,6 +204,7 @@ package struct MutualTLSEndpoints: Sendable, Equatable {
     package var token: String?
     package var revocation: String?
     package var deviceAuthorization: String?
+    package var pushedAuthorization: String?
 
     package init() {}
 }

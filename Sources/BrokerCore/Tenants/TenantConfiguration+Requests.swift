@@ -6,6 +6,9 @@ internal import OAuth
 
 /// The members that say what requests to the provider have: those of `RequestShape.Own` that are no maps.
 extension TenantConfiguration {
+    /// What grants are asked for beside the client's scopes, where a login names nothing else; nil for nothing.
+    var askedGrant: AskedGrant? { preset.shape.replaced(by: requests).asked }
+
     mutating func readRequests(_ reader: inout ObjectReader) {
         requests.resources = AskedGrant.resources(&reader)
         requests.audience = AskedGrant.audience(&reader)

@@ -48,6 +48,8 @@ package struct TenantConfiguration: Sendable, Equatable {
         package var accountCreation: String?
         package var activation: String?
         package var logout: String?
+        /// Takes the parameters of authorization requests (RFC 9126); nil for the preset's or the metadata's.
+        package var pushedAuthorization: String?
         /// Grants the challenges of device keys; nil for the preset's path below the issuer.
         package var challenge: String?
 
@@ -146,6 +148,11 @@ package struct TenantConfiguration: Sendable, Equatable {
     package var hasOwnScopes = true
     /// When refused refreshes count as a fault at the provider that concerns many users.
     package var wave = WaveSettings()
+
+    /// When the parameters of authorization requests are pushed; nil for what the preset says.
+    package var pushedAuthorization: PushedAuthorizationUse?
+    /// Whether each login gets a key to which its tokens are bound (RFC 9449); nil for what the preset says.
+    package var provesKeys: Bool?
 
     package init(preset: ProviderPreset, client: ClientConfiguration) {
         self.preset = preset
@@ -285,6 +292,9 @@ package struct TenantConfiguration: Sendable, Equatable {
             token: endpoints.token ?? metadata.tokenEndpoint)
         server?.issuer = metadata.issuer
         server?.challengeEndpoint = challengeEndpoint(issuer: metadata.issuer)
+        let ownPushing = server?.pushedAuthorization?.endpoint
+        server?.pushedAuthorization = pushedAuthorization(at: ownPushing, metadata: metadata)
+        server?.takesProofs = metadata.proofAlgorithms?.contains(DPoPKey.algorithm) != false
         server?.jwksURI = configuredKeys ?? metadata.jwksURI
         server?.announcesIssuerInResponses = metadata.announcesIssuerInResponses
         // RFC 8414 §2: a list without the method says that the server does not know it.
@@ -346,6 +356,8 @@ package struct TenantConfiguration: Sendable, Equatable {
         server.activationEndpoint = endpoints.activation ?? besideTokens(preset.endpoints.activation)
         server.logoutEndpoint = endpoints.logout ?? besideTokens(preset.endpoints.logout)
         server.challengeEndpoint = challengeEndpoint(issuer: effectiveIssuer)
+        server.pushedAuthorization = pushedAuthorization(
+            at: endpoints.pushedAuthorization ?? besideTokens(preset.endpoints.pushedAuthorization), metadata: nil)
         complete(&server)
         return server
     }
@@ -419,6 +431,12 @@ package struct ProviderMetadata: Sendable, Equatable {
     /// The grants that the document names; nil where it names none. Many documents name none although the provider has more
     /// grants than the two that RFC 8414 then assumes.
     package var grantTypes: [WireText]?
+    /// Where authorization requests are pushed (RFC 9126 §5).
+    package var pushedAuthorizationEndpoint: String?
+    /// Whether all of them must be.
+    package var requiresPushedAuthorization = false
+    /// The algorithms of proofs of keys (RFC 9449 §5.1); nil where the document names none.
+    package var proofAlgorithms: [WireText]?
     /// Where clients register themselves (RFC 7591); nil where they cannot.
     package var registrationEndpoint: String?
     /// Whether the address of a document about a client may be its identifier.

@@ -217,6 +217,8 @@ EXCUSED = [(re.compile(operations), re.compile(fault, re.DOTALL)) for operations
     ("restoreCredentials", "/cursor is not the next_cursor of a restore"),
     # The query of a login's answer is a text of the provider's, with another syntax than JSON.
     ("finalizeLogin", "The response('s query is not well-formed| has no state)"),
+    # Two fields that belong together.
+    ("getCredentials", "DPoP-Htm and DPoP-Htu ask for a proof together"),
     # An app may name itself in Authorization instead.
     ("revokeToken", "client_id is required"),
     # What an identity consists of (labels, segments, an issuer's address) is more than one pattern can say.
@@ -231,7 +233,8 @@ EXCUSED = [(re.compile(operations), re.compile(fault, re.DOTALL)) for operations
     ("putTenant", "/request_headers/"),
     # Rules between members, most of them by the kind of provider, which is told in words.
     ("putTenant", "/[a-z0-9_/]+ (is not used with this provider|is required with this provider|needs |must not wait longer"
-     "|must not have a longest_pause_ms|is not where the provider )"),
+     "|must not have a longest_pause_ms|is not where the provider "
+     "|is not used together with )"),
     # Which placeholders a request's parameters may have is told in words.
     ("putTenant", "/(refresh|exchange_for_long_lived)/parameters/.* must be a text of 1024 bytes at most"),
     # A profile says which parameters its addresses have.

@@ -1,17 +1,20 @@
-"""The authorization server of the MCP SDK, with its data in memory and a page on which the user logs in."""
+"""The authorization server of the MCP SDK, with its data in memory and a page on which the user logs in, and an MCP server
+at `/mcp` that wants its tokens. Clients may register themselves; one is registered from the beginning."""
 
 import asyncio
 import secrets
 import threading
 import time
 
+import httpx2
 import uvicorn
+from mcp.client import Client
+from mcp.client.streamable_http import streamable_http_client
 from mcp.server.auth.provider import AccessToken, AuthorizationCode, RefreshToken, construct_redirect_uri
-from mcp.server.auth.routes import create_auth_routes
-from mcp.server.auth.settings import ClientRegistrationOptions, RevocationOptions
+from mcp.server.auth.settings import AuthSettings, ClientRegistrationOptions, RevocationOptions
+from mcp.server.mcpserver import MCPServer
 from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
 from pydantic import AnyHttpUrl
-from starlette.applications import Starlette
 from starlette.responses import HTMLResponse, RedirectResponse
 from starlette.routing import Route
 
@@ -22,27 +25,27 @@ class Provider:
     """What the SDK leaves to its users: clients, codes and tokens."""
 
     def __init__(self, client, issuer):
-        self.client, self.issuer = client, issuer
+        self.clients, self.issuer = {client.client_id: client}, issuer
         self.pending, self.codes, self.access, self.refresh = {}, {}, {}, {}
 
     async def get_client(self, client_id):
-        return self.client if client_id == self.client.client_id else None
+        return self.clients.get(client_id)
 
     async def register_client(self, client_info):
-        raise NotImplementedError
+        self.clients[client_info.client_id] = client_info
 
     async def authorize(self, client, params):
         ticket = secrets.token_urlsafe(16)
-        self.pending[ticket] = params
+        self.pending[ticket] = (client.client_id, params)
         return f"{self.issuer}login?ticket={ticket}"
 
     def grant(self, ticket):
-        params = self.pending.pop(ticket)
+        client_id, params = self.pending.pop(ticket)
         code = AuthorizationCode(
             code=secrets.token_urlsafe(32),
             scopes=params.scopes or SCOPES,
             expires_at=time.time() + 60,
-            client_id=self.client.client_id,
+            client_id=client_id,
             code_challenge=params.code_challenge,
             redirect_uri=params.redirect_uri,
             redirect_uri_provided_explicitly=params.redirect_uri_provided_explicitly,
@@ -51,9 +54,9 @@ class Provider:
         self.codes[code.code] = code
         return construct_redirect_uri(str(params.redirect_uri), code=code.code, state=params.state)
 
-    def tokens(self, scopes):
+    def tokens(self, client, scopes):
         access, refresh = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
-        owner = {"client_id": self.client.client_id, "scopes": scopes, "subject": "ada"}
+        owner = {"client_id": client.client_id, "scopes": scopes, "subject": "ada"}
         self.access[access] = AccessToken(token=access, expires_at=int(time.time()) + 3600, **owner)
         self.refresh[refresh] = RefreshToken(token=refresh, **owner)
         return OAuthToken(access_token=access, refresh_token=refresh, expires_in=3600, scope=" ".join(scopes))
@@ -63,14 +66,14 @@ class Provider:
 
     async def exchange_authorization_code(self, client, authorization_code):
         del self.codes[authorization_code.code]
-        return self.tokens(authorization_code.scopes)
+        return self.tokens(client, authorization_code.scopes)
 
     async def load_refresh_token(self, client, refresh_token):
         return self.refresh.get(refresh_token)
 
     async def exchange_refresh_token(self, client, refresh_token, scopes):
         del self.refresh[refresh_token.token]
-        return self.tokens(scopes)
+        return self.tokens(client, scopes)
 
     async def load_access_token(self, token):
         return self.access.get(token)
@@ -78,6 +81,11 @@ class Provider:
     async def revoke_token(self, token):
         self.access.clear()
         self.refresh.clear()
+
+
+def find_book(title: str) -> str:
+    """Where a book stands."""
+    return f"{title}: second shelf"
 
 
 class Server:
@@ -100,14 +108,24 @@ class Server:
         )
         self.client_id, self.client_secret = client.client_id, client.client_secret
         self.provider = Provider(client, self.issuer)
-        routes = create_auth_routes(
-            self.provider,
-            AnyHttpUrl(base_url),
-            client_registration_options=ClientRegistrationOptions(valid_scopes=SCOPES),
-            revocation_options=RevocationOptions(enabled=True),
+        self.resource = base_url + "/mcp"
+        tools = MCPServer(
+            "library",
+            auth_server_provider=self.provider,
+            auth=AuthSettings(
+                issuer_url=AnyHttpUrl(base_url),
+                resource_server_url=AnyHttpUrl(self.resource),
+                required_scopes=SCOPES,
+                validate_token_resource=False,
+                client_registration_options=ClientRegistrationOptions(enabled=True, valid_scopes=SCOPES),
+                revocation_options=RevocationOptions(enabled=True),
+            ),
         )
-        routes.append(Route("/login", self.login, methods=["GET", "POST"]))
-        config = uvicorn.Config(Starlette(routes=routes), host="127.0.0.1", port=port, log_level="error")
+        tools.add_tool(find_book)
+        # Without sessions, no stream stays open that the proxy in front would wait for.
+        app = tools.streamable_http_app(stateless_http=True, json_response=True)
+        app.router.routes.append(Route("/login", self.login, methods=["GET", "POST"]))
+        config = uvicorn.Config(app, host="127.0.0.1", port=port, log_level="error")
         server = uvicorn.Server(config)
         threading.Thread(target=lambda: asyncio.run(server.serve()), daemon=True).start()
         deadline = time.monotonic() + 20
@@ -127,3 +145,20 @@ class Server:
     def end_sessions(self):
         self.provider.access.clear()
         self.provider.refresh.clear()
+
+    def forget_clients(self):
+        """What a restart does to a server whose data are in memory."""
+        self.provider.clients.clear()
+        self.end_sessions()
+
+    def use_tool(self, token):
+        """What the SDK's client gets from the MCP server with a token."""
+
+        async def use():
+            async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}) as http:
+                async with Client(streamable_http_client(self.resource, http_client=http)) as client:
+                    tools = await client.list_tools()
+                    answer = await client.call_tool(tools.tools[0].name, {"title": "Faust"})
+                    return answer.content[0].text
+
+        return asyncio.run(use())

@@ -10,6 +10,8 @@ one line:
 
     {"command": "log_in", "url": "..."}   {"redirect": "https://...?code=..."}
     {"command": "end_sessions"}           {"ended": true}      the server withdraws what it has granted
+    {"command": "forget_clients"}         {"forgotten": true}  it loses all it has (mcp only)
+    {"command": "use_tool", "token": ""}  {"text": "..."}      what its resource answers to a token (mcp only)
     {"command": "requests"}               {"requests": [{"grant": "authorization_code", "method": "basic", "status": 200}]}
     anything that fails                   {"error": "..."}
 
@@ -119,6 +121,7 @@ def main():
                     "token_endpoint": server.token_endpoint,
                     "authorization_endpoint": server.authorization_endpoint,
                     "revocation_endpoint": server.revocation_endpoint,
+                    "resource": getattr(server, "resource", None),
                 }
             )
         except Exception as error:
@@ -133,6 +136,11 @@ def main():
                 elif request["command"] == "end_sessions":
                     server.end_sessions()
                     say({"ended": True})
+                elif request["command"] == "forget_clients":
+                    server.forget_clients()
+                    say({"forgotten": True})
+                elif request["command"] == "use_tool":
+                    say({"text": server.use_tool(request["token"])})
                 elif request["command"] == "requests":
                     say({"requests": recorder.requests})
                 else:

@@ -23,6 +23,7 @@ internal import TokenBroker
         try await tenantsAndKeys()
         try await ContractProviders(recorder: recorder).run()
         try await ContractLogins(recorder: recorder).run()
+        try await ContractPushedLogins(recorder: recorder).run()
         try await deviceLogins()
         try await ContractCredentials(recorder: recorder).run()
         try await ContractTransfers(recorder: recorder).run()
@@ -207,6 +208,8 @@ internal import TokenBroker
                 {"provider": "slack", "client_id": "c1", "client_secret": "s1", "pkce": "required",
                  "authorize_parameters": {"team": "T1"}, "token_parameters": {"a": "b"}, "refresh_parameters": {"a": "b"},
                  "scopes": ["chat:write"], "user_scopes": ["search:read"], "token_use": "user",
+                 "endpoints": {"pushed_authorization_request": "https://p.example/"},
+                 "pushed_authorization_requests": "required", "dpop": true,
                  "resource": ["https://api.example", "urn:x:y"], "audience": "api", "nonce": "off",
                  "outbound_proxy": "http://u:p@proxy.example:3128",
                  "omit_empty": true, "repeat_scope": true, "client_credentials": "on",

@@ -39,7 +39,8 @@ import Testing
         ("If-None-Match", "TAG"), ("If-None-Match", "W/TAG"), ("if-none-match", "\"1\", TAG"),
         ("If-None-Match", "*"), ("If-None-Match", ""), ("If-None-Match", ",, W/ ,TAG"), ("If-None-Match", "TAGx"),
         ("If-None-Match", "\"0\""), ("X-Tenant", "t1"), ("X-Tenant", "t2"), ("X-Tenant", ""), ("Prefer", "wait=1"),
-        ("Prefer", "wait=x"), ("Prefer", "respond-async"), ("Accept", "*/*"), ("Connection", "keep-alive"),
+        ("Prefer", "wait=x"), ("Prefer", "respond-async"), ("DPoP-Htm", "GET"), ("dpop-htu", "https://a.example/"),
+        ("Accept", "*/*"), ("Connection", "keep-alive"),
         ("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"), ("Authorization", "Bearer x"),
     ]
 

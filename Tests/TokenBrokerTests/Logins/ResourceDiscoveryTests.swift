@@ -11,8 +11,8 @@ internal import Synchronization
 internal import Testing
 internal import TokenBroker
 
-/// A resource and its authorization servers, as a script.
-private struct Servers {
+/// A resource and its authorization servers, as a script, for tests of tenants that name one.
+struct Servers {
     static let resource = "https://mcp.example/mcp"
     static let issuer = "https://as.example/one"
     static let document = "https://mcp.example/.well-known/oauth-protected-resource/mcp"
@@ -92,6 +92,7 @@ private struct Servers {
         #expect(login.uri.hasPrefix("https://as.example/authorize?"))
         #expect(parameters["client_id"] == "c-1")
         #expect(parameters["scope"] == "read write")
+        #expect(parameters["resource"] == Servers.resource)
         let asked = try #require(broker.transport.standingSeen.first { $0.url == Servers.registration })
         #expect(asked.method == .post && asked.fields["Content-Type"] == "application/json")
         #expect(asked.form["client_name"] == "t1" && asked.form["token_endpoint_auth_method"] == "client_secret_basic")
@@ -105,6 +106,7 @@ private struct Servers {
         broker.transport.enqueue(.json(200, BrokerHarness.token("a-2", refresh: "r-2")))
         let read = await broker.get()
         #expect(read.json["token"]?.text == "a-2" && read.json["client_id"]?.text == "c-1")
+        #expect(broker.transport.seen.allSatisfy { $0.form["resource"] == Servers.resource })
         #expect(Servers.requests(broker.transport, to: Servers.document) == searches)
 
         let second = await broker.beginLogin(body: #"{"storage_key": "other"}"#)
@@ -112,6 +114,21 @@ private struct Servers {
         #expect(Servers.requests(broker.transport, to: Servers.registration) == 1)
         #expect(Servers.requests(broker.transport, to: Servers.document) == searches + 1)
         #expect(!broker.log.joined().contains("registered-secret"))
+    }
+
+    @Test func `steps up to scopes that the resource has not named before, and keeps the old ones`() async throws {
+        let broker = try await broker()
+        Servers.publish(at: broker.transport)
+        Servers.register(at: broker.transport)
+        let first = await broker.beginLogin()
+        broker.transport.enqueue(.json(200, BrokerHarness.token("a-1", refresh: "r-1", scope: "read")))
+        #expect(await broker.callback("code=c&state=\(first.state)").status == 200)
+        let second = await broker.beginLogin(body: #"{"scopes": ["admin"], "upgrade": true}"#)
+        #expect(BrokerHarness.parameters(of: second.uri)["scope"] == "admin read")
+        #expect(await broker.token() == "a-1")
+        broker.transport.enqueue(.json(200, BrokerHarness.token("a-2", refresh: "r-2", scope: "admin read")))
+        #expect(await broker.callback("code=c&state=\(second.state)").status == 200)
+        #expect(await broker.token() == "a-2")
     }
 
     @Test func `uses its client document where the server takes such documents`() async throws {

@@ -123,6 +123,14 @@ internal import TokenBroker
         #expect(await broker.get().text.contains(#""granted_scopes":["b"]"#))
     }
 
+    @Test func `goes with the refreshes of a set that a caller has brought`() async throws {
+        let broker = try await Self.broker(#", "resource": "https://api.example/v1""#)
+        await broker.set("brought", refresh: "r-0")
+        broker.transport.enqueue(.json(200, BrokerHarness.token("a-1", refresh: "r-1")))
+        #expect(await broker.get("policy=local_force_refresh").json["token"]?.text == "a-1")
+        #expect(broker.transport.seen.last?.form["resource"] == Self.api)
+    }
+
     @Test func `goes with a device login and its polls`() async throws {
         let broker = try await Self.broker()
         let device = DeviceScript(broker.time)

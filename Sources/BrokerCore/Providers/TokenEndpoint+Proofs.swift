@@ -1,0 +1,122 @@
+internal import Containers
+internal import Cryptography
+internal import ExternalText
+internal import HTTPCodec
+internal import HTTPSClient
+internal import JSON
+internal import OAuth
+internal import Reactor
+internal import Synchronization
+
+/// The newest nonces that servers have sent for proofs (RFC 9449 §8.2), by their origins. A nonce that is forgotten costs one more
+/// request, which the server answers with another one.
+final class ProofNonces: Sendable {
+    private let newest = Mutex(BoundedTable<URLTarget.Origin, WireText>(capacity: 1024))
+
+    subscript(_ url: URLTarget) -> WireText? { newest.withLock { $0[url.origin] } }
+
+    /// Notes the nonce of an answer.
+    /// - Returns: the nonce; nil where the answer has none, or one that cannot be sent back.
+    @discardableResult
+    func note(_ response: ClientResponse, of url: URLTarget) -> WireText? {
+        guard let nonce = response.fields["DPoP-Nonce"], DPoPProof.isNonce(nonce) else { return nil }
+        newest.withLock { _ = $0.setNewest(nonce, forKey: url.origin) }
+        return nonce
+    }
+}
+
+/// Requests that prove the key of a set of credentials.
+extension TokenEndpoint {
+    /// What is sent in one way of the client.
+    struct Sending {
+        /// The request, without what is made for each sending.
+        fileprivate let message: ClientRequest
+        /// What is made for each sending beside the proof; nil where the client shows the same each time.
+        fileprivate var anew: (proving: Proving, way: ClientWay)?
+        /// The key that is proven; nil for none.
+        fileprivate let key: DPoPKey?
+
+        /// A request that shows the client each time in the same way.
+        init(message: ClientRequest, key: DPoPKey?) {
+            (self.message, self.key) = (message, key)
+        }
+
+        /// A request in which the client shows something new in each sending.
+        init(_ request: AuthenticatedRequest, _ proving: Proving, _ way: ClientWay) {
+            (message, key) = (request.message, proving.server.proofKey)
+            anew = (proving, way)
+        }
+    }
+
+    /// Sends a request with a proof of the key, made for this sending. Where the server asks for a nonce that the proof lacks, sends it
+    /// once more: such an answer has spent nothing (RFC 9449 §8), and is no failure. What the client shows is then made anew, too,
+    /// since servers take a JWT once.
+    /// - Returns: the request that has the result, and the result.
+    /// - Throws: `illegal_configuration` where the client lacks what it shows, such as a file.
+    func send(
+        _ sending: Sending, by send: (ClientRequest) async -> Result<ClientResponse, TransportError>
+    ) async throws(BrokerError) -> (message: ClientRequest, result: Result<ClientResponse, TransportError>) {
+        let message = try await made(sending)
+        guard let key = sending.key else { return (message, await send(message)) }
+        let sent = nonces[message.url]
+        guard let request = proven(message, key, sent) else { return (message, .failure(.invalidRequest)) }
+        let first = await send(request)
+        guard case .success(let response) = first, let nonce = nonces.note(response, of: message.url), nonce != sent,
+            await Self.asksForNonce(response), let repetition = try await proven(made(sending), key, nonce)
+        else { return (request, first) }
+        let second = await send(repetition)
+        if case .success(let response) = second { nonces.note(response, of: message.url) }
+        return (repetition, second)
+    }
+
+    private func made(_ sending: Sending) async throws(BrokerError) -> ClientRequest {
+        guard let (proving, way) = sending.anew else { return sending.message }
+        return try await message(sending.message, proving, way)
+    }
+
+    /// The request with a proof; nil where the key cannot sign.
+    private func proven(_ message: ClientRequest, _ key: DPoPKey, _ nonce: WireText?) -> ClientRequest? {
+        var message = message
+        do throws(KeyError) {
+            let proof = try DPoPProof(
+                message.method.description, WireText(message.url.description), nonce: nonce, at: time.now)
+            message.fields.set("DPoP", try key.sign(proof).text)
+        } catch {
+            log.error("proof_not_signed", [.endpoint(message.url.description)])
+            return nil
+        }
+        return message
+    }
+
+    private static let nonceWanted: WireText = "use_dpop_nonce"
+
+    private static func asksForNonce(_ response: ClientResponse) async -> Bool {
+        guard response.status.code == 400 || response.status.code == 401 else { return false }
+        let error = await InputReading.run(bytes: response.body.count) {
+            (try? JSONValue(parsing: response.body))?["error"]?.string
+        }
+        return error == nonceWanted
+    }
+}
+
+extension AuthorizationServer {
+    /// Gives the server a new key for a login, where the tenant's credentials are bound to keys.
+    /// - Throws: `illegal_configuration` where the provider takes no such proofs; `internal_error` without randomness.
+    mutating func makeProofKey(for configuration: TenantConfiguration) throws(BrokerError) {
+        guard configuration.bindsTokens else { return }
+        guard takesProofs else {
+            throw BrokerError(
+                .illegalConfiguration,
+                "The provider's dpop_signing_alg_values_supported has no ES256, by which the broker signs: set dpop to false."
+            )
+        }
+        do throws(KeyError) {
+            proofKey = try DPoPKey.generate()
+        } catch {
+            throw BrokerError(.internalError, "The system's random source failed.")
+        }
+    }
+
+    /// The thumbprint of the key that a login's code is bound to; nil for none.
+    var keyThumbprint: String? { proofKey.flatMap { try? $0.thumbprint() } }
+}
