@@ -7,7 +7,9 @@ internal import OAuth
 internal import Testing
 
 /// Each shipped profile with the broker on one side and, from the same document, the development provider on the other.
-@Suite(.timeLimit(.minutes(2))) struct `Every shipped profile` {
+///
+/// One after the other: each case has a broker and a provider with sockets and threads of their own.
+@Suite(.serialized, .timeLimit(.minutes(2))) struct `Every shipped profile` {
     /// A broker whose tenant `t1` uses the provider that plays a profile.
     private struct Stage {
         let broker: RunningBroker
@@ -93,7 +95,7 @@ internal import Testing
     }
 
     @Test(arguments: ProfileTranslation.names)
-    func `logs in, and hands out a token with the scopes that were asked for`(name: String) async throws {
+    func `logs in with the scopes that were asked for, and stays logged in over an outage`(name: String) async throws {
         try await Stage.run(name) { stage async throws in
             try await stage.logIn()
             let token = try await stage.token()
@@ -101,6 +103,11 @@ internal import Testing
             let record = try #require(stage.provider.introspect(accessToken: token))
             #expect(Set(record.scope).isSuperset(of: ["read", "write"]), "\(record.scope)")
             #expect(try await stage.isLoggedIn() == true)
+            stage.provider.script(Fault(.token, times: 100, status: .serviceUnavailable))
+            stage.time.advance(by: stage.played.earliestRefresh + .seconds(1))
+            _ = try await stage.broker.call(.get, "/credentials?policy=local_force_refresh")
+            #expect(try await stage.isLoggedIn() == true)
+            #expect(stage.isGood(token))
         }
     }
 
@@ -133,19 +140,6 @@ internal import Testing
             #expect(answer.fields["Token-Revocation"] == "revoked", "\(answer.status) \(answer.text)")
             #expect(!stage.isGood(token))
             #expect(try await stage.isLoggedIn() == false)
-        }
-    }
-
-    @Test(arguments: ProfileTranslation.names)
-    func `keeps its session over an outage of the provider`(name: String) async throws {
-        try await Stage.run(name) { stage async throws in
-            try await stage.logIn()
-            let token = try await stage.token()
-            stage.provider.script(Fault(.token, times: 100, status: .serviceUnavailable))
-            stage.time.advance(by: stage.played.earliestRefresh + .seconds(1))
-            _ = try await stage.broker.call(.get, "/credentials?policy=local_force_refresh")
-            #expect(try await stage.isLoggedIn() == true)
-            #expect(stage.isGood(token))
         }
     }
 
