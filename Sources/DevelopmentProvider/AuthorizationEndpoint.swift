@@ -1,6 +1,7 @@
 internal import ExternalText
 internal import HTTPCodec
 internal import HTTPServer
+internal import OAuth
 
 /// The authorization endpoint (RFC 6749 §3.1): GET returns the login page, and its form posts the user's decision.
 enum AuthorizationEndpoint {
@@ -33,7 +34,7 @@ enum AuthorizationEndpoint {
                         status, client: authorization.client, scope: authorization.scope,
                         user: form["user"] ?? parameters["email"] ?? parameters["login_hint"],
                         hidden: sent.all,
-                        action: configuration.baseURL.path + (configuration.profile.path(of: .authorize) ?? ""),
+                        action: configuration.baseURL.path + (configuration.path(of: .authorize) ?? ""),
                         complaint: complaint))
             }
             guard isForm else { return page(.ok, complaint: nil) }
@@ -47,10 +48,14 @@ enum AuthorizationEndpoint {
                         clientID: authorization.client.id, redirectURI: authorization.redirectURI,
                         redirectURIWasSent: authorization.redirectURIWasSent, challenge: authorization.challenge,
                         scope: authorization.scope, user: user, nonce: parameters["nonce"]?.text,
-                        keyThumbprint: parameters["dpop_jkt"]?.text, issuedAt: now,
+                        userScope: authorization.userScope, keyThumbprint: parameters["dpop_jkt"]?.text,
+                        issuedAt: now,
                         expiresAt: TokenIssuer.time(now, configuration.authorizationCodeLifetime)))
+                let name = configuration.translation?.profile.shape.codeName ?? "code"
                 return redirect(
-                    to: authorization.redirectURI, with: [FormEncoding.Pair("code", code)], state: authorization.state,
+                    to: authorization.redirectURI,
+                    with: [FormEncoding.Pair(name, WireText(code))] + (configuration.translation?.callbackPairs ?? []),
+                    state: authorization.state,
                     parameters: parameters, configuration: configuration)
             case "deny":
                 throw ReceivedAuthorizationRequest.Refusal.redirect(

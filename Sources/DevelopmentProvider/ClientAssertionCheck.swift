@@ -33,7 +33,7 @@ struct ClientAssertions: Sendable {
             throw OAuthError(.invalidClient, "The client assertion is not signed by a key of the client")
         }
         let base = configuration.baseURL.description
-        let audiences = [base, base + (configuration.profile.path(of: .token) ?? "")].map { WireText($0) }
+        let audiences = [base, base + (configuration.path(of: .token) ?? "")].map { WireText($0) }
         // One audience, so that no other server can use the JWT here.
         guard claims.audience.count == 1, audiences.contains(claims.audience[0]) else {
             throw OAuthError(.invalidClient, "The client assertion is for another audience")

@@ -19,8 +19,10 @@ enum ClientEndpoints {
                 ofCode: parameters["code"], refreshToken: parameters["refresh_token"], proven: key)
             let grant = try grant(request, received: received, issuer: &issuer, now: now, trace: &trace)
             if let key { issuer.bind(grant, to: key) }
+            let (configuration, type) = (issuer.configuration, key == nil ? nil : "DPoP")
             result = EndpointResult(
-                response(to: grant, issuer.configuration.profile, type: key == nil ? "Bearer" : "DPoP"))
+                configuration.translation?.response(to: grant, configuration, type: type, now: now)
+                    ?? response(to: grant, configuration.profile, type: type ?? "Bearer"))
         } catch {
             result = EndpointResult(error, issuer.configuration)
         }
@@ -35,7 +37,7 @@ enum ClientEndpoints {
         let configuration = issuer.configuration
         let parameters = try received.posted(configuration.profile)
         let name = try parameters.required("grant_type")
-        guard let grant = GrantType(name), configuration.profile.grants.contains(grant) else {
+        guard let grant = GrantType(name), configuration.grants.contains(grant) else {
             throw OAuthError(.unsupportedGrantType, "This grant type is not supported")
         }
         let client = try authenticate(

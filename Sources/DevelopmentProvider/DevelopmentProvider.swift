@@ -215,8 +215,10 @@ package final class DevelopmentProvider: RequestHandler {
             return state.withLock { state in
                 VerificationEndpoint.respond(request, userCode: userCode, issuer: &state.issuer, now: now(state))
             }
+        case .resource:
+            return request.method == .get ? MetadataEndpoint.resource(configuration) : .methodNotAllowed("GET")
         case .endpoint(let endpoint):
-            if let allowed = Self.refusedMethod(request.method, endpoint, configuration.profile) {
+            if let allowed = Self.refusedMethod(request.method, endpoint, configuration) {
                 return .methodNotAllowed(allowed)
             }
             return await respond(to: request, at: endpoint)
@@ -230,7 +232,14 @@ package final class DevelopmentProvider: RequestHandler {
         let line = JSONWriter.object { writer in
             writer.member("address", address)
             writer.member("base_url", configuration.baseURL.description)
-            writer.member("profile", configuration.profile.rawValue)
+            writer.member("profile", configuration.translation?.name ?? configuration.profile.rawValue)
+            if let translation = configuration.translation {
+                writer.name("tenant")
+                writer.value(
+                    .object(
+                        translation.tenant(
+                            below: configuration.baseURL.description, clientID: configuration.clients.first?.id ?? "")))
+            }
             writer.memberIfPresent("ca_file", authorityFile)
         }
         return String(decoding: line, as: UTF8.self)
@@ -241,8 +250,14 @@ package final class DevelopmentProvider: RequestHandler {
     }
 
     /// The methods of the endpoint, for a request by another one.
-    private static func refusedMethod(_ method: Method, _ endpoint: Endpoint, _ profile: ProviderProfile) -> String? {
-        switch endpoint {
+    private static func refusedMethod(
+        _ method: Method, _ endpoint: Endpoint, _ configuration: ProviderConfiguration
+    ) -> String? {
+        if let methods = configuration.translation?.methods(of: endpoint) {
+            return methods.contains(method.name) ? nil : methods.joined(separator: ", ")
+        }
+        let profile = configuration.profile
+        return switch endpoint {
         case .authorize where profile != .duckduckgo, .token where profile == .duckduckgo:
             method == .get || method == .post ? nil : "GET, POST"
         case .userInfo: method == .get || method == .post ? nil : "GET, POST"
@@ -254,7 +269,8 @@ package final class DevelopmentProvider: RequestHandler {
     }
 
     private func respond(to request: Request, at endpoint: Endpoint) async -> Response {
-        let received = ReceivedParameters(request)
+        let translated = configuration.translation?.translated(request, at: endpoint)
+        let received = translated?.received ?? ReceivedParameters(request)
         let (number, fault) = begin(request, at: endpoint, received: received)
         let response: Response
         do {
@@ -262,12 +278,13 @@ package final class DevelopmentProvider: RequestHandler {
                 if fault.delay > .zero { try await clock.sleep(for: fault.delay) }
                 let normal =
                     fault.processesRequest
-                    ? process(request, number: number, at: endpoint, received: received, defect: fault.defect)
+                    ? process(
+                        request, number: number, at: endpoint, received: received, translated, defect: fault.defect)
                     : nil
                 if fault.answerDelay > .zero { try await clock.sleep(for: fault.answerDelay) }
                 response = fault.disturb(normal)
             } else {
-                response = process(request, number: number, at: endpoint, received: received)
+                response = process(request, number: number, at: endpoint, received: received, translated)
             }
         } catch {
             // The client closed the connection during the delay, so no response can be sent.
@@ -300,12 +317,17 @@ package final class DevelopmentProvider: RequestHandler {
 
     private func process(
         _ request: Request, number: Int, at endpoint: Endpoint, received: ReceivedParameters,
-        defect: (token: SignedToken, defect: TokenDefect)? = nil
+        _ translated: TranslatedRequest?, defect: (token: SignedToken, defect: TokenDefect)? = nil
     ) -> Response {
         state.withLock { state in
             let time = now(state)
             state.issuer.minter.defect = defect
             defer { state.issuer.minter.defect = nil }
+            if let translated {
+                let result = ProfileEndpoints.respond(translated, at: endpoint, issuer: &state.issuer, now: time)
+                state.log.note(number, error: result.error, refresh: result.refresh)
+                return result.response
+            }
             let result =
                 switch endpoint {
                 case .authorize where state.issuer.configuration.profile == .duckduckgo:

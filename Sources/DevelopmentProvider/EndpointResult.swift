@@ -15,6 +15,10 @@ struct EndpointResult: Sendable {
 
     /// An error response in the form of the profile.
     init(_ error: OAuthError, _ configuration: ProviderConfiguration) {
+        if let translation = configuration.translation {
+            self.init(translation.response(to: error), error: error.error)
+            return
+        }
         var status = Status.badRequest
         switch error.kind {
         case .invalidClient where configuration.profile != .authgear, .unauthenticated: status = .unauthorized

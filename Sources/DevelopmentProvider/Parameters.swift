@@ -10,6 +10,10 @@ struct ReceivedParameters: Sendable {
     let form: [FormEncoding.Pair]?
     let hasForm: Bool
 
+    init(query: [FormEncoding.Pair]?, form: [FormEncoding.Pair]?, hasForm: Bool) {
+        (self.query, self.form, self.hasForm) = (query, form, hasForm)
+    }
+
     init(_ request: Request) {
         query = Self.decode((request.query ?? "").utf8.span)
         hasForm = MediaType(request.fields["Content-Type"] ?? "").name == "application/x-www-form-urlencoded"

@@ -28,7 +28,7 @@ enum ProofVerification {
         guard proofs.count == 1, let (claims, key) = verified(proof) else {
             throw OAuthError(.invalidProof, "The proof is not signed with its key")
         }
-        let uri = configuration.baseURL.description + (configuration.profile.path(of: .token) ?? "")
+        let uri = configuration.baseURL.description + (configuration.path(of: .token) ?? "")
         guard claims["htm"]?.string == post, claims["htu"]?.string == WireText(uri) else {
             throw OAuthError(.invalidProof, "The proof is for another request")
         }

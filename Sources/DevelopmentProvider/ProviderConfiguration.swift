@@ -1,5 +1,6 @@
-internal import ExternalText
+package import ExternalText
 package import JOSE
+internal import OAuth
 
 /// What happens to a refresh token when it is used (RFC 9700 §4.14.2).
 package enum RefreshTokenRotation: Sendable, Equatable {
@@ -40,6 +41,8 @@ package struct AndroidApp: Sendable, Equatable {
 /// The behaviour of a provider, which may be changed while it runs.
 package struct ProviderConfiguration: Sendable {
     package var profile: ProviderProfile
+    /// The profile of the broker's that is played at the edges of the profile `rfc`; nil for none.
+    package private(set) var translation: ProfileTranslation?
     package var clients: [ProviderClient]
     /// The URL at which browsers and clients reach the provider, which is also the issuer's name.
     package var baseURL: BaseURL
@@ -63,6 +66,8 @@ package struct ProviderConfiguration: Sendable {
     package var oneTimePassword = "123456"
     /// TIDAL issues no refresh tokens to third-party clients.
     package var issuesRefreshTokens = true
+    /// The scope without which a login brings no refresh token; nil for none.
+    package var refreshTokenScope: WireText?
     /// The status of an `invalid_grant` for an invalid refresh token, in the tidal profile only: 400, or 401, which
     /// TIDAL has been observed to send.
     package var deadRefreshTokenStatus = 400
@@ -121,6 +126,7 @@ package struct ProviderConfiguration: Sendable {
             authorizationCodeLifetime = .seconds(300)
             accessTokenFormat = .jwt
             signingAlgorithm = .rs256
+            refreshTokenScope = "offline_access"
             // It has no device login.
             deviceCodeLifetime = .seconds(600)
             deviceInterval = .seconds(5)
@@ -137,6 +143,38 @@ package struct ProviderConfiguration: Sendable {
             slowsDownEagerPolls = true
             responseIssuer = .absent
         }
+    }
+
+    /// Plays the other side of a profile of the broker's, with the lifetimes and the rules for refresh tokens that it names. Access
+    /// tokens live an hour where it names nothing, and ten years where they do not end.
+    package init(playing translation: ProfileTranslation, clients: [ProviderClient], baseURL: BaseURL = .default) {
+        self.init(profile: .rfc, clients: clients, baseURL: baseURL)
+        self.translation = translation
+        let played = translation.profile
+        if !translation.isFoundByMetadata { (announcesResponseIssuer, responseIssuer) = (false, .absent) }
+        requiresProofKey = played.shape.pkce == .required
+        if played.rotation == .always { rotation = .rotate(grace: played.reuseGrace ?? .zero) }
+        refreshEndsAccessTokens = played.accessTokenAfterRefresh == .ends
+        if played.prefersTokenExpiry { accessTokenFormat = .jwt }
+        issuesRefreshTokens = played.lives.refreshTokens != .never
+        refreshTokenScope = played.lives.refreshTokenScope
+        refreshTokenLifetime = played.lives.refreshToken
+        limitAccessTokens()
+    }
+
+    /// Has access tokens live as long as the profile that is played says, by whether there are refresh tokens.
+    mutating func limitAccessTokens() {
+        guard let translation else { return }
+        if case .limited(let lifetime)? = translation.profile.defaultLifetime { accessTokenLifetime = lifetime }
+        if !translation.tokensEnd(self) { accessTokenLifetime = .seconds(TokenResponse.longestLifetimeSeconds) }
+    }
+
+    /// The values of `grant_type` that the token endpoint accepts.
+    var grants: [GrantType] { translation?.grants ?? profile.grants }
+
+    /// The path of an endpoint below the base URL; nil where there is no such endpoint. Metadata is at the well-known paths.
+    func path(of endpoint: Endpoint) -> String? {
+        translation.map { $0.path(of: endpoint) } ?? profile.path(of: endpoint)
     }
 
     func client(_ id: WireText) -> ProviderClient? { clients.first { WireText($0.id) == id } }

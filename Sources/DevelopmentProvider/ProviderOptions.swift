@@ -1,4 +1,6 @@
+internal import ExternalText
 internal import JOSE
+internal import OAuth
 package import Reactor
 
 /// The command line of `token-broker-provider`.
@@ -15,6 +17,8 @@ package struct ProviderOptions: Sendable {
     /// How connections are encrypted; nil for plain HTTP.
     package var https: HTTPS?
     package var showsHelp = false
+    /// Whether the profiles are to be listed, for `--profile list`.
+    package var listsProfiles = false
 
     package enum HTTPS: Sendable, Equatable {
         /// PEM files: the certificate with those that lead to its root, and its key.
@@ -42,9 +46,14 @@ package struct ProviderOptions: Sendable {
           --certificate FILE               with --https: use this certificate, followed by those that
                                            lead to its root (PEM)
           --key FILE                       the certificate's key (PEM)
-          --profile tidal|rfc|duckduckgo|authgear
-                                           paths, names and errors of TIDAL, of the RFCs, of
-                                           DuckDuckGo's Auth v2 or of Authgear (tidal)
+          --profile NAME                   tidal, rfc, duckduckgo or authgear: paths, names and errors
+                                           of TIDAL, of the RFCs, of DuckDuckGo's Auth v2 or of
+                                           Authgear (tidal). Or one of the broker's profiles, such as
+                                           slack or google: the other side of what its document says.
+                                           The first line then names the members of a tenant (tenant).
+                                           list prints the names
+          --parameter NAME=VALUE           with one of the broker's profiles: what stands for {NAME} in
+                                           its addresses; may be repeated (its default or example)
           --client ID[:SECRET]             a client; may be repeated (development, without a secret)
           --redirect-uri URI               a redirect URI of every client; may be repeated (any)
           --client-redirect-uri ID=URI     a redirect URI of one client; may be repeated
@@ -127,7 +136,7 @@ package struct ProviderOptions: Sendable {
     private static let repeatable: Set<String> = [
         "--client", "--redirect-uri", "--client-redirect-uri", "--x-app2app-enabled",
         "--x-app2app-insecure-device-key-binding-enabled", "--x-app2app-biometric-protection-required",
-        "--refresh-token-rotation-enabled", "--android-app", "--apple-app",
+        "--refresh-token-rotation-enabled", "--android-app", "--apple-app", "--parameter",
     ]
     private static let valued: Set<String> = repeatable.union([
         "--listen", "--public-base-url", "--profile", "--rotation", "--grace", "--access-token-lifetime",
@@ -167,7 +176,11 @@ package struct ProviderOptions: Sendable {
             publicBaseURL = url
         }
         https = try Self.https(given)
-        let profile = try choice("--profile", ProviderProfile.allCases.map(\.rawValue))
+        if value("--profile") == Self.list {
+            listsProfiles = true
+            return
+        }
+        let played = try Self.played(given)
         let redirectURIs = given["--redirect-uri"] ?? []
         var clients: [ProviderClient] = []
         for text in given["--client"] ?? ["development"] {
@@ -182,8 +195,12 @@ package struct ProviderOptions: Sendable {
                 ProviderClient(halves[0], secret: halves.count > 1 ? halves[1] : nil, redirectURIs: redirectURIs))
         }
         try Self.apply(given, to: &clients)
-        var configuration = ProviderConfiguration(
-            profile: profile.flatMap(ProviderProfile.init) ?? .tidal, clients: clients)
+        let profile = value("--profile").flatMap { ProviderProfile(rawValue: $0) } ?? .tidal
+        var configuration =
+            played.map { ProviderConfiguration(playing: $0, clients: clients) }
+            ?? ProviderConfiguration(profile: profile, clients: clients)
+        if given["--no-refresh-tokens"] != nil { configuration.issuesRefreshTokens = false }
+        configuration.limitAccessTokens()
         let grace = try seconds("--grace", from: 0)
         switch (try choice("--rotation", ["none", "rotate"]), configuration.rotation, grace) {
         case ("none", _, nil): configuration.rotation = .none
@@ -229,10 +246,46 @@ package struct ProviderOptions: Sendable {
                 configuration.androidApps.append(AndroidApp(packageName: name, fingerprints: [fingerprint]))
             }
         }
-        configuration.refreshEndsAccessTokens = given["--refresh-ends-access-tokens"] != nil
-        configuration.issuesRefreshTokens = given["--no-refresh-tokens"] == nil
-        configuration.announcesResponseIssuer = given["--no-issuer-announcement"] == nil
+        if given["--refresh-ends-access-tokens"] != nil { configuration.refreshEndsAccessTokens = true }
+        if given["--no-issuer-announcement"] != nil { configuration.announcesResponseIssuer = false }
         self.configuration = configuration
+    }
+
+    /// The value of `--profile` that names the profiles.
+    private static let list = "list"
+
+    /// The names that `--profile` takes, in their order.
+    package static var profiles: [String] {
+        (ProviderProfile.allCases.map(\.rawValue) + ProfileTranslation.names).sorted()
+    }
+
+    /// The profile of the broker's that is played; nil for one of the provider's own.
+    private static func played(_ given: [String: [String]]) throws(Mistake) -> ProfileTranslation? {
+        var parameters: [WireText: WireText] = [:]
+        for text in given["--parameter"] ?? [] {
+            let (name, value) = try pair(text, "--parameter must be a parameter of the profile, = and its value.")
+            parameters[WireText(name)] = WireText(value)
+        }
+        let name = given["--profile"]?.first
+        guard let name, ProviderProfile(rawValue: name) == nil else {
+            if parameters.isEmpty { return nil }
+            throw Mistake(description: "--parameter requires --profile with a profile that has parameters.")
+        }
+        guard let played = ProfileTranslation(name, parameters: parameters) else {
+            throw Mistake(description: "--profile must be \(profiles.joined(separator: ", ")), or \(list).")
+        }
+        if let other = parameters.keys.sorted().first(where: { !played.parameterNames.contains($0.text) }) {
+            let names = played.parameterNames
+            throw Mistake(
+                description: "--parameter names \(other.text); the profile \(name) has "
+                    + (names.isEmpty ? "no parameters." : "\(names.joined(separator: ", ")) only."))
+        }
+        for (name, value) in parameters {
+            if let fault = AddressTemplate.fault(value) {
+                throw Mistake(description: "--parameter \(name.text) \(fault).")
+            }
+        }
+        return played
     }
 
     /// Applies the options that are about one client each.

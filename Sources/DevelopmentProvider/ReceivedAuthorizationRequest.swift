@@ -14,6 +14,8 @@ struct ReceivedAuthorizationRequest: Sendable {
     let redirectURIWasSent: Bool
     let state: WireText?
     let scope: [String]
+    /// Scopes of the other kind; empty where the provider has one kind.
+    let userScope: [String]
     let challenge: String?
 
     init(_ parameters: Parameters, _ configuration: ProviderConfiguration) throws(Refusal) {
@@ -36,6 +38,9 @@ struct ReceivedAuthorizationRequest: Sendable {
             .redirect(to: redirectURI, state: state, error: error, description: description)
         }
         guard parameters.repeated.isEmpty else { throw refuse("invalid_request", "A parameter occurs more than once") }
+        if let refusal = configuration.translation?.refusal(ofAuthorization: parameters) {
+            throw refuse("invalid_request", refusal)
+        }
         switch parameters["response_type"] {
         case "code": break
         // One of TIDAL's clients does not send `response_type`.
@@ -55,6 +60,7 @@ struct ReceivedAuthorizationRequest: Sendable {
         }
         do {
             scope = try TokenIssuer.scope(parameters.scope(), of: client)
+            userScope = try configuration.translation?.userScope(parameters) ?? []
         } catch {
             throw refuse(error.error, error.description)
         }

@@ -5,6 +5,8 @@ internal import HTTPCodec
 enum Route: Equatable {
     case endpoint(Endpoint)
     case verification(userCode: WireText?)
+    /// The metadata of the resource, for a profile that finds its server by it.
+    case resource
     /// The path segments after `/_control`.
     case control([WireText])
 
@@ -20,7 +22,8 @@ enum Route: Equatable {
         }
 
         let profile = configuration.profile
-        if let endpoint = Endpoint.allCases.first(where: { profile.path(of: $0).map { WireText($0) } == path }) {
+        let known = Endpoint.allCases.first { profile.path(of: $0).map { WireText($0) } == path }
+        if let endpoint = configuration.translation.map({ $0.endpoint(at: path) }) ?? known {
             self = .endpoint(endpoint)
             return
         }
@@ -31,9 +34,13 @@ enum Route: Equatable {
         where (profile == .rfc || profile == .authgear) && segments.count == 2
             && ["oauth-authorization-server", "openid-configuration"].contains(segments[1]):
             self = .endpoint(.metadata)
-        case "link" where profile.path(of: .deviceAuthorization) != nil && segments.count == 1:
+        case ".well-known"
+        where configuration.translation?.requires("resource") == true && segments.count == 2
+            && ["oauth-protected-resource"].contains(segments[1]):
+            self = .resource
+        case "link" where configuration.path(of: .deviceAuthorization) != nil && segments.count == 1:
             self = .verification(userCode: nil)
-        case "link" where profile.path(of: .deviceAuthorization) != nil && segments.count == 2:
+        case "link" where configuration.path(of: .deviceAuthorization) != nil && segments.count == 2:
             guard let code = try? FormEncoding.percentDecode(segments[1].utf8.span) else { return nil }
             self = .verification(userCode: code)
         case "_control":

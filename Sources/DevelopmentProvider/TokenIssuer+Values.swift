@@ -14,6 +14,8 @@ extension TokenIssuer {
         let user: ProviderUser
         /// For the ID token (OpenID Connect Core §3.1.2.1).
         let nonce: String?
+        /// The scopes of the tokens of the other kind; empty for none.
+        var userScope: [String] = []
         /// The thumbprint of the key that it is bound to (RFC 9449 §10); nil for none.
         var keyThumbprint: String?
         /// When the user logged in.
@@ -33,6 +35,8 @@ extension TokenIssuer {
         let user: ProviderUser?
         /// Nil when `openid` is not among the scopes or the profile has no ID tokens.
         var idToken: String?
+        /// Nil where the login has asked for one kind of scopes only, and for other grants.
+        var userTokens: UserTokens?
     }
 
     struct Events: Sendable, Equatable {

@@ -78,7 +78,10 @@ struct TokenIssuer: Sendable {
         entry.family = family
         codes[digest] = entry
         let login = TokenMinter.Login(nonce: entry.nonce, authenticatedAt: entry.issuedAt)
-        return issue(client: client, scope: entry.scope, user: entry.user, family: family, login: login, now: now)
+        var grant = issue(
+            client: client, scope: entry.scope, user: entry.user, family: family, login: login, now: now)
+        grant.userTokens = userTokens(entry, client: client, now: now)
+        return grant
     }
 
     /// Refuses a user whose account was suspended or removed since the login.
@@ -304,18 +307,16 @@ struct TokenIssuer: Sendable {
         return lastFamily
     }
 
-    private static let offlineAccess: WireText = "offline_access"
-
     mutating func issue(
         client: ProviderClient, scope: [String], user: ProviderUser, family: Int, refreshScope: [String]? = nil,
         successorTo predecessor: String? = nil, issuesRefreshToken: Bool = true, movesClient: Bool = false,
         login: TokenMinter.Login? = nil, now: Int64
     ) -> Grant {
         var refreshToken: String?
-        // Authgear issues one for the scope offline_access only.
         let isOffline =
-            configuration.profile != .authgear
-            || (refreshScope ?? scope).contains { WireText($0) == Self.offlineAccess }
+            configuration.refreshTokenScope.map { wanted in
+                (refreshScope ?? scope).contains { WireText($0) == wanted }
+            } ?? true
         if issuesRefreshToken, isOffline, configuration.issuesRefreshTokens {
             // A refresh with fewer scopes restricts only the access token (RFC 6749 §6).
             let scope = movesClient ? scope : refreshScope ?? scope

@@ -19,6 +19,11 @@ if options.showsHelp {
     Console.exit(0)
 }
 
+if options.listsProfiles {
+    Console.print(ProviderOptions.profiles.joined(separator: "\n"))
+    Console.exit(0)
+}
+
 // Must run before any thread is started, since threads inherit the signal mask.
 TerminationSignal.block()
 let provider = DevelopmentProvider(options.configuration)

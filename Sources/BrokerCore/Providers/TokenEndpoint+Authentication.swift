@@ -107,6 +107,8 @@ extension TokenEndpoint {
                 // The client may have got its secret from a file since.
                 let own = request.ownForm(for: client, at: server) ?? own
                 var message = try Self.message(own.format, to: own.address, own.pairs, nil, server)
+                // By the method of its own form, which is GET where there is a query, whatever that of token requests is.
+                if own.format == .query { message.method = .get }
                 message.add(server.shape.tokenHeaders)
                 return message
             }
