@@ -92,6 +92,7 @@ import Testing
         #expect(uri.dropFirst("https://login.example/authorize?".count).allSatisfy { written.contains($0) })
     }
 
+    // Q42
     @Test(arguments: [
         ("https://login.example/authorize", "https://login.example/authorize?response_type=code&"),
         ("https://login.example/authorize?tenant=t", "https://login.example/authorize?tenant=t&response_type=code&"),

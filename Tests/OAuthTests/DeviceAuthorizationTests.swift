@@ -90,6 +90,7 @@ import Testing
         #expect(response.interval == .seconds(2))
     }
 
+    // Q50
     @Test func `Google's answer is read`() throws {
         let response = try #require(
             parse(

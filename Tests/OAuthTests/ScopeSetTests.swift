@@ -42,6 +42,7 @@ import Testing
         #expect(ScopeSet(left)!.isSubset(of: ScopeSet(right)!) == isSubset)
     }
 
+    // Q11
     @Test(
         arguments: [
             ("", []), (" ", []), ("a", ["a"]), ("b a", ["a", "b"]), ("  b   a ", ["a", "b"]), ("a a", ["a"]),

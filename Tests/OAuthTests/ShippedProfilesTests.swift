@@ -80,6 +80,7 @@ import Testing
         template.filled { values[$0.text] }
     }
 
+    // Q41
     @Test(
         arguments: [
             ("https://a.example/x", [:], "https://a.example/x"),

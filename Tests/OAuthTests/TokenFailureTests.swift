@@ -48,6 +48,7 @@ import Testing
         }
     }
 
+    // Q52
     @Test(
         arguments: ProviderPreset.seeds.filter { $0 != .tidal && $0 != .duckduckgo },
         [200, 204, 299, 400, 401, 402, 403, 404, 408, 409, 422, 425, 499])
@@ -107,7 +108,7 @@ import Testing
         }
     }
 
-    // T12 T29 K08 H080
+    // T12 T29 K08 H080 Q53
     @Test(arguments: TokenRequest.Grant.allCases, [500, 501, 502, 503, 504, 507, 511, 599, 600, 999])
     func `a 5xx is retryable, whatever its body says`(grant: TokenRequest.Grant, status: Int) {
         for error in Self.errors {

@@ -95,6 +95,7 @@ import Testing
         #expect(self.form(request, Sample.client(uniqueKey: "k"), at: server).form == expected)
     }
 
+    // Q14 Q15
     @Test(
         arguments: [
             (code, codeForm), (refresh, "grant_type=refresh_token&refresh_token=r%261"),

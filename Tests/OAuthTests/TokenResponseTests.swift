@@ -99,7 +99,7 @@ import Testing
         #expect(parse(with: #""refresh_token":"# + text)?.refreshToken != nil)
     }
 
-    // H079
+    // H079 Q22
     @Test(arguments: ["null", #""""#])
     func `a refresh token that is null or empty counts as absent`(value: String) throws {
         let response = try #require(parse(with: #""expires_in":60,"refresh_token":"# + value))
@@ -108,7 +108,7 @@ import Testing
         #expect(lifetime(response) == 60)
     }
 
-    // H081
+    // H081 Q03 Q49
     @Test(
         arguments: [
             ("3600", 3600), ("1", 1), ("0", 0), ("-1", 0), ("-9223372036854775808", 0), (#""3600""#, 3600),

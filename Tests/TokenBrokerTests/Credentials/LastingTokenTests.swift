@@ -35,6 +35,7 @@ internal import TokenBroker
         #expect(answer.json["expires_in"] == .null)
     }
 
+    // Q01
     @Test(
         arguments: [
             (nil, "opaque", 3600), (#""default_lifetime": 1"#, "opaque", 1),
@@ -126,6 +127,7 @@ internal import TokenBroker
         #expect(await other.get().tag == (await broker.get().tag))
     }
 
+    // Q01
     @Test(arguments: ["policy=local_force_refresh", "api_error_sub_status=11003"])
     func `that never ends is refreshed when it is refused`(query: String) async throws {
         let broker = try await Self.loggedIn()

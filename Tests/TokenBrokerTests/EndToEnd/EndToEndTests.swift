@@ -77,6 +77,7 @@ internal import TokenBroker
         }
     }
 
+    // Q26
     @Test(arguments: ProviderProfile.withLoginPage)
     func `a hundred readers of an expired token cause one request and no reuse`(
         profile: ProviderProfile
@@ -114,7 +115,7 @@ internal import TokenBroker
 
     // MARK: Faults under a refresh
 
-    // H078
+    // H078 Q27
     @Test(arguments: ProviderProfile.withLoginPage, [Fault.Mode.dropBeforeWork, .dropAfterWork, .answerAfterWork])
     func `a refresh whose answer was lost is made again within the provider's grace`(
         profile: ProviderProfile, mode: Fault.Mode

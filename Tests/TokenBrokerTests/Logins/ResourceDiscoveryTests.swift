@@ -84,6 +84,7 @@ struct Servers {
         return broker
     }
 
+    // Q33
     @Test func `logs in at the server of the resource with a client that is registered there, once`() async throws {
         let broker = try await broker()
         Servers.publish(at: broker.transport)

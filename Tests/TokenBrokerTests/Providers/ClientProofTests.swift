@@ -179,6 +179,7 @@ internal import TokenBroker
         return try JSONValue(parsing: try jws.verified(with: key.publicJWK).payload)
     }
 
+    // Q45
     @Test func `is a JWT of its own for each call, also for one that is repeated`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant(
@@ -291,6 +292,7 @@ internal import TokenBroker
         "\"" + text.replacing("\n", with: #"\n"#) + "\""
     }
 
+    // Q44
     @Test func `is a certificate, at the addresses for that`() async throws {
         let broker = try await BrokerHarness()
         let pem = try Self.pem(.dns)
@@ -319,6 +321,7 @@ internal import TokenBroker
         #expect(seen[1].form["client_id"] == "c1")
     }
 
+    // Q44
     @Test func `is a certificate beside a secret, where a tenant has both`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant(

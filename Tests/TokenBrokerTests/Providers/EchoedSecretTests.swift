@@ -51,7 +51,7 @@ internal import TokenBroker
         },
     ]
 
-    // H075
+    // H075 Q55
     @Test(arguments: echoes, [400, 401, 503])
     func `is shown by no answer, log or page of a login`(echo: Echo, status: Int) async throws {
         let broker = try await BrokerHarness()

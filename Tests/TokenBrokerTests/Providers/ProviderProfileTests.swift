@@ -78,6 +78,7 @@ internal import TokenBroker
 
     // MARK: Requests
 
+    // Q11 Q34 Q37
     @Test func `gets scopes with commas, its own names and no PKCE where it has none`() async throws {
         let broker = try await BrokerHarness()
         let (uri, request, answer) = try await Self.logIn(
@@ -94,6 +95,7 @@ internal import TokenBroker
         #expect(answer.text.contains(#""granted_scopes":["user.info.basic","video.list"]"#))
     }
 
+    // Q13 Q17 Q40 Q48
     @Test func `gets JSON with its own header, and is authenticated to by HTTP Basic alone`() async throws {
         let broker = try await BrokerHarness()
         let (uri, request, answer) = try await Self.logIn(
@@ -112,6 +114,7 @@ internal import TokenBroker
             "\(answer.text)")
     }
 
+    // Q32
     @Test func `is asked for lasting access by the profile's parameters, which a tenant can replace`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant("t1", try Self.tenant("google", ["authorize_parameters": ["prompt": "select_account"]]))
@@ -122,6 +125,7 @@ internal import TokenBroker
         #expect(BrokerHarness.parameters(of: other.uri)["prompt"] == "none", "\(other.uri)")
     }
 
+    // Q16
     @Test func `gets a secret as a bearer token`() async throws {
         let broker = try await BrokerHarness()
         let (_, request, _) = try await Self.logIn(
@@ -131,6 +135,7 @@ internal import TokenBroker
         #expect(request.fields["Authorization"] == "Bearer s1" && request.form["client_secret"] == nil)
     }
 
+    // Q20
     @Test func `is refreshed at an address of its own where it has one`() async throws {
         let broker = try await BrokerHarness()
         let (_, request, _) = try await Self.logIn(
@@ -146,6 +151,7 @@ internal import TokenBroker
     private static let slack =
         #"{"ok": true, "access_token": "xoxb-1", "token_type": "bot", "scope": "chat:write", "bot_user_id": "U0", "app_id": "A1", "team": {"id": "T1", "name": "Acme"}, "enterprise": null, "authed_user": {"id": "U1", "scope": "search:read", "access_token": "xoxp-1", "token_type": "user"}}"#
 
+    // Q08
     @Test(arguments: [("bot", "xoxb-1", "chat:write"), ("user", "xoxp-1", "search:read")])
     func `answers with two tokens, of which the tenant chooses`(use: String, token: String, scope: String) async throws
     {
@@ -163,6 +169,7 @@ internal import TokenBroker
         #expect(answer.text.contains(#""team_id":"T1","team_name":"Acme""#))
     }
 
+    // Q39
     @Test func `tells in its callback what its API needs, which is kept over refreshes`() async throws {
         let broker = try await BrokerHarness()
         let (_, _, answer) = try await Self.logIn(
@@ -174,6 +181,7 @@ internal import TokenBroker
         #expect(renewed.token == "b" && renewed.text.contains(#""extra":{"realm_id":"123145"}"#), "\(renewed.text)")
     }
 
+    // Q38
     @Test func `has another name for the code`() async throws {
         let broker = try await BrokerHarness()
         let (_, request, answer) = try await Self.logIn(
@@ -182,6 +190,7 @@ internal import TokenBroker
         #expect(request.form["code"] == "c-9" && answer.text.contains(#""extra":{"selling_partner_id":"A9"}"#))
     }
 
+    // Q07
     @Test func `answers with a form`() async throws {
         let broker = try await BrokerHarness()
         let (_, _, answer) = try await Self.logIn(
@@ -192,6 +201,7 @@ internal import TokenBroker
         #expect(answer.json["token"]?.text == "gho_1" && answer.text.contains(#""granted_scopes":["gist","repo"]"#))
     }
 
+    // Q40
     @Test func `tells a fact beside its tokens`() async throws {
         let broker = try await BrokerHarness()
         let (_, _, answer) = try await Self.logIn(
@@ -204,6 +214,7 @@ internal import TokenBroker
         #expect(answer.json["expires_in"]?.integer == 900, "\(answer.text)")
     }
 
+    // Q49
     @Test func `names the end of a token as a time`() async throws {
         let broker = try await BrokerHarness()
         let end = Timestamp(seconds: broker.time.now.seconds + 1800).description
@@ -218,6 +229,7 @@ internal import TokenBroker
 
     // MARK: Errors
 
+    // Q05 Q51
     @Test(arguments: [
         ("github", #"{"error": "bad_refresh_token"}"#, true),
         ("github", #"{"error": "incorrect_client_credentials"}"#, false),
@@ -241,6 +253,7 @@ internal import TokenBroker
         #expect(status.json["logged_in"]?.bool == !ends, "\(status.text)")
     }
 
+    // Q05
     @Test func `refuses a code by an error with the status 200`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant("t1", try Self.tenant("github"))
@@ -268,6 +281,7 @@ internal import TokenBroker
         #expect(answer.status == 400 && answer.text.contains(#""pointer":"\#(pointer)""#), "\(answer.text)")
     }
 
+    // Q32
     @Test func `warns of what will surprise`() async throws {
         let broker = try await BrokerHarness()
         func codes(_ name: String, _ more: [String: Any] = [:]) async throws -> [String] {
@@ -331,6 +345,7 @@ internal import TokenBroker
 
     // MARK: Ends
 
+    // Q29 Q31
     @Test(
         arguments: [
             ("atlassian", [:], "r", 90, "idle"), ("linkedin", [:], "r", 365, "consent"), ("spotify", [:], "r", 0, ""),
@@ -365,6 +380,7 @@ internal import TokenBroker
 
     // MARK: Changes of members
 
+    // Q41
     @Test func `has single members of its tenant changed, and the others stay`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant(

@@ -51,6 +51,7 @@ internal import Testing
         return requests
     }
 
+    // Q48
     @Test func `go with every request, and User-Agent replaces the broker's`() async throws {
         for request in try await Self.requests(Self.headers) {
             #expect(request.fields.values("X-Partner") == ["acme 7"], "\(request.url)")

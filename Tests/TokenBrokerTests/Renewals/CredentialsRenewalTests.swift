@@ -31,6 +31,7 @@ internal import TokenBroker
         #expect(request.fields["Accept"] == "application/json")
     }
 
+    // Q15
     @Test func `a client that authenticates by HTTP Basic sends its secret in no form`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant(
@@ -50,7 +51,7 @@ internal import TokenBroker
 
     // MARK: Refresh tokens
 
-    // T45 H079
+    // T45 H079 Q21 Q22 Q29
     @Test func `a refresh token is kept until an answer brings another`() async throws {
         let broker = try await BrokerHarness.expired()
         broker.transport.enqueue(
@@ -64,7 +65,7 @@ internal import TokenBroker
         #expect(broker.transport.seen.map(\.form["refresh_token"]) == ["r1", "r1", "r2", "r2", "r2"])
     }
 
-    // H096
+    // H096 Q06
     @Test(arguments: [
         "", "{}", "[]", "null", "<html>", #"{"access_token": ""}"#, #"{"access_token": 5}"#,
         #"{"access_token": null}"#, #"{"access_token": "a b"}"#, #"{"access_token": "a2", "token_type": "mac"}"#,
@@ -177,7 +178,7 @@ internal import TokenBroker
         #expect(broker.transport.seen.count == 1)
     }
 
-    // T70 H080
+    // T70 H080 Q52
     @Test(arguments: [
         (400, "invalid_client"), (400, "access_denied"), (400, "invalid_scope"), (400, "unsupported_grant_type"),
         (400, "INVALID_GRANT"), (400, ""), (401, "unauthorized_client"), (401, "invalid_request"), (401, ""),

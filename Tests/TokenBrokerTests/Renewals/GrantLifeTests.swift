@@ -40,6 +40,7 @@ internal import TokenBroker
     /// - Parameters:
     ///   - form: how the answer says 1800 seconds from now.
     ///   - later: what it adds to that, in seconds.
+    // Q30
     @Test(
         arguments: [
             ("number", 0, 1799, 1), ("number", 0, 1800, nil), ("text", 0, 0, 1800), ("text", 0, 1799, 1),
@@ -74,6 +75,7 @@ internal import TokenBroker
         #expect(broker.transport.seen.count == 1)
     }
 
+    // Q30
     @Test(arguments: [(0, 3570), (3569, 1), (3570, nil), (3599, nil)] as [(Int, Int?)])
     func `is renewed at the end of the token only where the provider wants that`(age: Int, retryAfter: Int?)
         async throws
@@ -108,6 +110,7 @@ internal import TokenBroker
 
     // MARK: What ends unused
 
+    // Q31
     @Test(arguments: [(60 * day, 53 * day, 53 * day + 7 * day / 5), (4 * day, 3 * day, 3 * day + day / 5)])
     func `is used before it ends unused, whether a caller asks or not`(idle: Int, earliest: Int, latest: Int)
         async throws
@@ -238,6 +241,7 @@ internal import TokenBroker
             await broker.status().json["ends"]?["at"]?.text == start.advanced(by: .seconds(864_000)).description)
     }
 
+    // Q29
     @Test(
         arguments: [
             ("tiktok", #", "refresh_expires_in": 1000"#, 1000),
@@ -254,6 +258,7 @@ internal import TokenBroker
 
     // MARK: Requests
 
+    // Q46
     @Test func `is asked to be short at Zendesk, by the code's exchange and by each refresh`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant(
@@ -275,6 +280,7 @@ internal import TokenBroker
     private static let bot =
         #"{"ok": true, "access_token": "xoxb-1", "token_type": "bot", "scope": "chat:write", "refresh_token": "rb", "expires_in": 43200, "authed_user": {"id": "U1"}}"#
 
+    // Q08
     @Test(
         arguments: [
             (#", "scopes": ["chat:write"]"#, 200, "xoxb-1"),
@@ -292,6 +298,7 @@ internal import TokenBroker
         #expect(await broker.get().token == token)
     }
 
+    // Q08
     @Test(arguments: [
         #"{"ok": true, "access_token": "xoxp-2", "refresh_token": "r2", "expires_in": 43200, "token_type": "user"}"#,
         #"{"ok": true, "access_token": "xoxb-9", "authed_user": {"access_token": "xoxp-2", "refresh_token": "r2", "expires_in": 43200, "token_type": "user"}}"#,

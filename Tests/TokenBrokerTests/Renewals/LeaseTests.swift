@@ -128,6 +128,7 @@ internal import TokenBroker
         #expect(try await Self.lease(two) == nil)
     }
 
+    // Q28
     @Test func `a refusal after an unknown outcome is told apart from a revocation`() async throws {
         let (_, _, two) = try await Self.expired()
         try await Self.abandon(two)

@@ -49,6 +49,7 @@ internal import TokenBroker
 
     // MARK: The exchange
 
+    // Q23 Q25
     @Test(
         arguments: [
             (
@@ -96,6 +97,7 @@ internal import TokenBroker
         #expect(await broker.get().token == "long-token-1")
     }
 
+    // Q25
     @Test func `is exchanged by another replica where the one of the login has died`() async throws {
         let store = MemoryRecordStore()
         let first = try await Self.loggedIn(store)
@@ -109,6 +111,7 @@ internal import TokenBroker
         #expect(first.transport.seen.count == 1, "that of the code")
     }
 
+    // Q51
     @Test func `ends with its session where the provider says that it is dead`() async throws {
         let broker = try await Self.lasting()
         broker.time.advance(by: .seconds(61 * Self.day))
@@ -150,6 +153,7 @@ internal import TokenBroker
         #expect(refresh.method == .get)
     }
 
+    // Q23
     @Test func `is refreshed a week before its end although no caller asks`() async throws {
         let broker = try await Self.lasting()
         let granted = broker.time.now
@@ -185,6 +189,7 @@ internal import TokenBroker
 
     // MARK: Tenants
 
+    // Q23
     @Test func `is refreshed by a form that the tenant has described`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant(

@@ -40,6 +40,7 @@ internal import TokenBroker
         return (await granted, first, second)
     }
 
+    // Q26
     @Test func `keep the session, although the slower answer comes to the store first`() async throws {
         let (granted, first, second) = try await Self.race { second in
             second.transport.enqueue(

@@ -13,6 +13,7 @@ internal import TokenBroker
     private static let rotating = #"{"client_id": "c1", "rotation": "always"}"#
     private static let withSecret = #"{"client_id": "c1", "client_secret": "s1"}"#
 
+    // Q27 Q28
     @Test(
         arguments: [("", 10_000), (#", "reuse_grace": 0"#, 10_000), (#", "reuse_grace": 10"#, 4500)] as [(String, Int)])
     func `a slow call is given up for another one only within a grace that is known`(

@@ -49,7 +49,7 @@ internal import TokenBroker
         #expect(broker.transport.seen.last?.form["refresh_token"] == "r2")
     }
 
-    // H077
+    // H077 Q06
     @Test(arguments: [
         Unusable(200, #"{"access_token": null, "token_type": "Bearer", "refresh_token": "r2"}"#),
         Unusable(200, #"{"token_type": "Bearer", "refresh_token": "r2"}"#),

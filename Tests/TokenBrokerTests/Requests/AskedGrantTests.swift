@@ -71,6 +71,7 @@ internal import TokenBroker
         var testDescription: String { tenant + login }
     }
 
+    // Q33 Q46
     @Test(arguments: [
         Row(tenant: "", login: "{}", scope: "a b c"),
         Row(tenant: "", login: #"{"scopes": ["b"]}"#, scope: "b"),
@@ -260,6 +261,7 @@ internal import TokenBroker
         #expect(try Self.values("nonce", of: login.uri).isEmpty != isSent)
     }
 
+    // Q42
     @Test(arguments: [true, false])
     func `leaves out parameters without a value where that is said`(omits: Bool) async throws {
         let broker = try await Self.broker(

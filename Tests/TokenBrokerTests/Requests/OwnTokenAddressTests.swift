@@ -64,6 +64,7 @@ internal import TokenBroker
 
     // MARK: PKCE
 
+    // Q37
     @Test(
         arguments: [
             ("required", nil, true), ("required", #"["plain"]"#, true), ("required", "[]", true),
