@@ -109,7 +109,9 @@ struct ProfileRules {
         },
     ]
 
-    private static let addresses: [WireText] = ["issuer", "endpoints/*"]
+    private static let addresses: [WireText] = [
+        "issuer", "endpoints/*", "refresh/endpoint", "exchange_for_long_lived/endpoint",
+    ]
 
     private static let secureAddress = Rule(
         addresses, "must be an https URL without spaces and fragment, in which {name} stands for a parameter"

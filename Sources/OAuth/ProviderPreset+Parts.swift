@@ -53,8 +53,11 @@ extension ProviderPreset {
     }
 
     static func template(_ reader: inout ObjectReader, _ name: WireText) -> AddressTemplate? {
+        // `ProfileRules` says where an http URL may stand.
         reader.value(name, rule: "must be an https URL, in which {name} stands for a parameter") { text in
-            guard text.starts(with: "https://") || text.starts(with: "{") else { return nil }
+            guard text.starts(with: "https://") || text.starts(with: "http://") || text.starts(with: "{") else {
+                return nil
+            }
             return AddressTemplate(text)
         }
     }

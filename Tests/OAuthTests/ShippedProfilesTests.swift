@@ -37,7 +37,7 @@ import Testing
 
     @Test(arguments: [
         (#"{}"#, ["/name"]),
-        (#"{"name": "a", "documentation": "d", "as_of": "x", "issuer": "http://a"}"#, ["/issuer"]),
+        (#"{"name": "a", "documentation": "d", "as_of": "x", "issuer": "ftp://a"}"#, ["/issuer"]),
         (#"{"name": "a", "documentation": "d", "as_of": "x", "issuer": "https://{a"}"#, ["/issuer"]),
         (#"{"name": "a", "documentation": "d", "as_of": "x", "colour": 1}"#, ["/colour"]),
         (#"{"name": "a", "documentation": "d", "as_of": "x", "pkce": "plain"}"#, ["/pkce"]),
