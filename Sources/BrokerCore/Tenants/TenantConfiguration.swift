@@ -469,6 +469,8 @@ package struct ProviderMetadata: Sendable, Equatable {
         let hasOther = client.isConfidential && !client.hasSecret
         guard let methods = revocationAuthenticationMethods else { return hasOther ? method : .clientSecretBasic }
         if methods.contains(method.announced) { return method }
-        return client.method(among: methods) ?? (hasOther ? method : methods.first ?? method)
+        if let fitting = client.method(among: methods) { return fitting }
+        // A method that takes a key or a certificate is of no use to a client with a secret.
+        return hasOther ? method : methods.first { $0 == .none || $0.showsSecret } ?? method
     }
 }

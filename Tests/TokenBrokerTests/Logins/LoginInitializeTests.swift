@@ -262,7 +262,8 @@ internal import TokenBroker
     // H045
     @Test(arguments: [
         (#"{"redirect_url": "https://a.example"}"#, ["/redirect_url"]),
-        (#"{"scope": "admin", "prompt": "none", "resource": "x"}"#, ["/prompt", "/resource", "/scope"]),
+        (#"{"scope": "admin", "prompt": "none"}"#, ["/prompt", "/scope"]),
+        (#"{"resource": "x"}"#, ["/resource"]),
         (#"{"login_config": {"lang": "en"}}"#, ["/login_config/lang"]),
         (#"{"login_config": []}"#, ["/login_config"]),
         (#"{"login_config": {"custom_parameters": {"a/b": 1}}}"#, ["/login_config/custom_parameters/a~1b"]),

@@ -124,7 +124,7 @@ internal import TokenBroker
         _ = await broker.call(.post, "/login/initialize", tenant: "t1", body: "{}")
         let state = try #require(broker.transport.seen.last?.form["state"])
         broker.transport.enqueue(Self.token("access-1"))
-        let answer = await broker.call(.get, "/login/callback?code=c-1&state=\(state)", key: nil)
+        let answer = await broker.callback("code=c-1&state=\(state)", accept: "application/json")
         #expect(answer.code == "token_response_error")
     }
 
