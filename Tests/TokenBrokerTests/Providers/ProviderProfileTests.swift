@@ -21,6 +21,7 @@ internal import TokenBroker
             case "client_id": members["client_id"] = "c1"
             case "client_secret": members["client_secret"] = "secret-of-c1"
             case "issuer": members["issuer"] = "https://id.example"
+            case "resource": members["resource"] = "https://mcp.example/mcp"
             case "endpoints":
                 var endpoints = members["endpoints"] as? [String: String] ?? [:]
                 endpoints[parts[1]] = "https://id.example/\(parts[1])"
