@@ -254,7 +254,12 @@ private struct ImportDocument: Sendable {
     }
 
     private static func key(_ name: WireText, _ body: inout ObjectReader) -> SecretBytes? {
-        guard let text = body.string(name, limit: longestKey) else { return nil }
+        // PEM has line ends, which other texts must not have.
+        guard let value = body.any(name), value != .null else { return nil }
+        guard let text = value.string, text.count <= longestKey else {
+            body.note(name, "must be a text of at most \(longestKey) bytes")
+            return nil
+        }
         let pem = SecretBytes(utf8: text.text)
         if !DPoPKey(pem: pem).isUsable { body.note(name, "must be a private key on P-256 in PEM (PKCS #8)") }
         return pem

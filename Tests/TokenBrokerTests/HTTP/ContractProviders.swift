@@ -35,7 +35,7 @@ struct ContractProviders {
                 broker, method, path, body: method == .put ? Self.profile : nil, fields: ["If-Match": #""1""#])
             #expect(answer.status == 412)
         }
-        await recorder.call(broker, .put, path, body: "{}")
+        await recorder.call(broker, .put, path, body: #"{"pkce": "odd"}"#)
         await recorder.call(broker, .put, path, body: "[]")
         await recorder.call(broker, .put, "/providers/No", body: Self.profile)
         await recorder.call(broker, .put, "/providers/%FF", body: Self.profile)
@@ -55,5 +55,16 @@ struct ContractProviders {
         #expect(await recorder.call(broker, .delete, path).status == 404)
         #expect(await recorder.call(broker, .delete, "/providers/slack").status == 404)
         #expect(await recorder.call(broker, .put, "/tenants/t1", body: #"{"provider": "acme"}"#).status == 400)
+        try await resources()
+    }
+
+    /// A tenant whose authorization server is found by its resource, and the document about its client.
+    private func resources() async throws {
+        let broker = try await BrokerHarness()
+        await recorder.call(
+            broker, .put, "/tenants/docs", body: #"{"provider": "mcp", "resource": "https://mcp.example/mcp"}"#)
+        #expect(await recorder.call(broker, .get, "/oauth-client/docs", key: nil).status == 200)
+        #expect(await recorder.call(broker, .get, "/oauth-client/docs?x=1", key: nil).status == 400)
+        #expect(await recorder.call(broker, .get, "/oauth-client/other", key: nil).status == 404)
     }
 }
