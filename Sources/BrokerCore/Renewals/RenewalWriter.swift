@@ -353,10 +353,12 @@ struct RenewalWriter {
     ) async -> Result<Renewed, BrokerError>? {
         var awaySince: MonotonicInstant?
         while true {
+            let readUpTo = publication.readUpTo
             switch await renewer.publisher.advance(&publication, heedsLease: true) {
             case .stored(let snapshot): return .success(.new(snapshot, life: nil))
             case .conflict(.spent(let version, lease: nil)) where version == basis.snapshot.version:
-                if !publication.counting.isEmpty { return nil }
+                // Where the record was only read, since the store lacks a version that is known, no commit has met the count.
+                if !publication.counting.isEmpty, publication.readUpTo == readUpTo { return nil }
             case .conflict:
                 if endsRenewal { await report.announceOvertaken(basis) }
                 return .success(.overtaken)

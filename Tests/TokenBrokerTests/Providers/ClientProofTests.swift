@@ -77,7 +77,9 @@ internal import TokenBroker
     @Test func `is what its file has when a device logs in`() async throws {
         let file = StoreFixtureDirectory()
         try Self.write(file, Self.assertion(1))
-        let broker = try await BrokerHarness()
+        // Else the wait for the login's end could be over before the poll.
+        let time = ManualTime(skipsSleeps: false)
+        let broker = try await BrokerHarness(time: time)
         await broker.makeTenant(
             "t1",
             Self.tenant(
@@ -85,6 +87,8 @@ internal import TokenBroker
         broker.transport.always(
             .decide { $0.form["device_code"] == nil ? .json(200, DeviceScript.codes()) : DeviceScript.granted() })
         let handle = await broker.beginDevice()
+        await time.sleepers(of: .seconds(5))
+        time.advance(by: .seconds(5))
         #expect(await broker.deviceEnd(handle).contains("complete"))
         let seen = broker.transport.seen
         #expect(seen.count >= 2)
