@@ -74,7 +74,10 @@ final class ConnectionServer {
         output = sender.output
         answer = NowAnswer(sender.encoder, sender.output)
         ahead = ReadAhead(most: input.capacity)
-        parser = LoopState(RequestParser(limits: configuration.limits, sections: sections))
+        // How long a content may be is known once the handler has admitted it: one that is read while it comes may have any length.
+        var headLimits = configuration.limits
+        headLimits.bodyBytes = .max
+        parser = LoopState(RequestParser(limits: headLimits, sections: sections))
         turns.server = self
         sender.server = self
     }
