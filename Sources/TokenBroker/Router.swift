@@ -201,9 +201,13 @@ struct Route: Sendable {
     }
 
     /// Checks the fields that describe the request's content.
-    /// - Throws: `unsupported_media_type`.
+    /// - Throws: `payload_too_large` and `unsupported_media_type`.
     func checkContent(_ fields: Fields) throws(BrokerError) {
         if method == .get { return }
+        if !isStreamed, let length = (fields["Content-Length"]?.text).flatMap(Int.init), length > Service.longestContent
+        {
+            throw BrokerError(.payloadTooLarge, "The content is too large.")
+        }
         for coding in fields.list("Content-Encoding") where !coding.equalsIgnoringCase("identity") {
             var error = BrokerError(.unsupportedMediaType, "Send the body without a Content-Encoding.")
             error.isAboutContentCoding = true

@@ -65,6 +65,9 @@ package final class Service: RequestHandler {
         var took = Duration.zero
     }
 
+    /// The longest content of a request that is not read while it comes, in bytes. 1 MiB.
+    package static let longestContent = 1 << 20
+
     package func admit(_ request: Request) async -> Admission {
         guard let trace = TraceContext(request.fields) else { return await admitted(request) }
         return await TraceContext.$current.withValue(trace) { await admitted(request) }

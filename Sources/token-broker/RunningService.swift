@@ -106,7 +106,7 @@ struct RunningService {
         if let loops = configuration.eventLoops { serverConfiguration.loopCount = loops }
         serverConfiguration.maximumConnections = try connectionLimit(configuration, log)
         serverConfiguration.trustedProxies = TrustedProxies(configuration.trustedProxies)
-        serverConfiguration.limits.bodyBytes = 1 << 20
+        serverConfiguration.limits.bodyBytes = Service.longestContent
         serverConfiguration.maximumConnectionsPerSource = configuration.maximumConnectionsPerSource
         let certificate: ListenerCertificate?
         do {
