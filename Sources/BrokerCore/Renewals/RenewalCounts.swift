@@ -5,14 +5,17 @@ internal import Synchronization
 
 /// How many refreshes of each tenant have succeeded at this replica lately, in memory only.
 final class RenewalCounts: Sendable {
-    /// The successes of one tenant, in slots of equal length. A slot is used again when its time is over.
-    private struct Slots {
+    /// The successes of one tenant, in slots of equal length. A slot is used again when its time is over. An object, so that a refresh
+    /// changes one number and copies no slots.
+    private final class Slots {
         /// The length of a slot, in milliseconds.
         let length: Int64
         /// For each slot, the number of its period, and its successes.
-        var slots = [(period: Int64, count: Int)](repeating: (.min, 0), count: RenewalCounts.slots)
+        private var slots = [(period: Int64, count: Int)](repeating: (.min, 0), count: RenewalCounts.slots)
 
-        mutating func add(at now: Timestamp) {
+        init(length: Int64) { self.length = length }
+
+        func add(at now: Timestamp) {
             let period = now.milliseconds / length
             let index = Int(period % Int64(slots.count))
             if slots[index].period == period { slots[index].count += 1 } else { slots[index] = (period, 1) }
@@ -34,7 +37,7 @@ final class RenewalCounts: Sendable {
     func add(_ tenant: TenantName, _ window: Duration, at now: Timestamp) {
         let length = Self.length(window)
         tenants.withLock { tenants in
-            var slots = tenants[tenant].flatMap { $0.length == length ? $0 : nil } ?? Slots(length: length)
+            let slots = tenants[tenant].flatMap { $0.length == length ? $0 : nil } ?? Slots(length: length)
             slots.add(at: now)
             tenants.setNewest(slots, forKey: tenant)
         }
