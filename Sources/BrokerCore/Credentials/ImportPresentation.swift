@@ -38,7 +38,7 @@ final class ImportPresentation: Sendable {
     /// - Throws: see `CredentialsImporter.take`.
     func run() async throws(BrokerError) -> ImportLine.Outcome {
         var server = try await providers.servers.server(for: tenant)
-        server.proofKey = line.held.proofKey?.ofRefreshes
+        (server.asked, server.proofKey) = (line.held.asked, line.held.proofKey?.ofRefreshes)
         let granted = try await exchange(at: server)
         var line = line
         line.held = granted.held

@@ -132,6 +132,14 @@ internal import TokenBroker
         #expect(broker.transport.seen.last?.form["resource"] == Self.api)
     }
 
+    @Test func `goes with the presentation of a set that is imported`() async throws {
+        let broker = try await Self.broker(#", "resource": "https://api.example/v1""#)
+        broker.transport.enqueue(.json(200, BrokerHarness.token("a-1", refresh: "r-1")))
+        let answer = await broker.importing(#"{"storage_key": "alice", "refresh_token": "r-0"}"#, query: "verify=true")
+        #expect(answer.outcomes == ["1 alice imported"])
+        #expect(broker.transport.seen.last?.form["resource"] == Self.api)
+    }
+
     @Test func `goes with a device login and its polls`() async throws {
         let broker = try await Self.broker()
         let device = DeviceScript(broker.time)
