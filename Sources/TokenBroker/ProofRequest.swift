@@ -50,13 +50,7 @@ struct ProofRequest {
     /// A proof for the access token; nil for one that is bound to no key, and for none.
     /// - Throws: `internal_error` where the key cannot sign.
     func proof(for held: HeldCredentials?, at now: Timestamp) throws(BrokerError) -> WireText? {
-        guard let held, let key = held.proofKey, key.bindsToken else { return nil }
-        do throws(KeyError) {
-            return try key.sign(
-                DPoPProof(method.text, uri, token: held.accessToken, nonce: nonce, at: now))
-        } catch {
-            throw BrokerError(.internalError, "The key of the credentials cannot sign.")
-        }
+        try held?.proof(for: method.text, uri, nonce: nonce, at: now)
     }
 
     /// An answer of `GET /credentials` with the proof as its last member.

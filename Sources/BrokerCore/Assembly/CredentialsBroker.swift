@@ -275,10 +275,10 @@ package final class CredentialsBroker: Sendable {
     }
 
     /// Starts the background jobs: removing expired records, polling for device logins, renewing tokens before they expire,
-    /// finding outages of providers whose end is still to be told, trying sessions that are held in a wave, finishing renewals whose process has died, repeating
-    /// revocations that failed, ending sessions of apps, telling other replicas which of their requests could not be answered,
-    /// revalidating cache entries, storing again what the store has lost. Each job is one `run()`, which ends when its task is
-    /// cancelled.
+    /// finding outages of providers whose end is still to be told, trying sessions that are held in a wave, finishing renewals
+    /// whose process has died, repeating revocations that failed, ending sessions of apps, telling other replicas which of their
+    /// requests could not be answered, revalidating cache entries, storing again what the store has lost. Each job is one
+    /// `run()`, which ends when its task is cancelled.
     package func start() {
         jobs.withLock {
             [

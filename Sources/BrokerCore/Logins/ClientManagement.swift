@@ -123,25 +123,8 @@ final class ClientManagement: Sendable {
     func send(
         _ request: ClientRequest, to address: String, of tenant: Tenant
     ) async throws(BrokerError) -> ClientResponse {
-        let preset = tenant.configuration.preset
-        let start = instruments.time.monotonic
-        func count(_ code: String) {
-            instruments.metrics.providerAnswered(
-                provider: preset.name, endpoint: .registration, code: code,
-                took: start.duration(to: instruments.time.monotonic))
-        }
-        do throws(TransportError) {
-            let response = try await transport.send(request)
-            count(String(response.status.code))
-            return response
-        } catch {
-            count("error")
-            instruments.log.warning(
-                "registration_request_failed", [.tenant(tenant.name), .provider(preset), .transport(error)])
-            throw .permanentFailure(error, at: address)
-                ?? BrokerError(
-                    .networkError, "The address for registrations could not be reached at \(address).",
-                    retryAfter: ProviderResource.retryAfter)
-        }
+        let call = ProviderResource.Call(
+            request: request, address: address, preset: tenant.configuration.preset, fields: [.tenant(tenant.name)])
+        return try await ProviderResource.registration.send(call, over: transport, instruments)
     }
 }

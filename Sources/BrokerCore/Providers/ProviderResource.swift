@@ -3,7 +3,7 @@ internal import HTTPSClient
 internal import OAuth
 internal import Reactor
 
-/// What a provider answers to a GET request, apart from the metadata of issuers, which have several addresses.
+/// What a provider answers to a request that asks for no token, apart from the metadata of issuers, which have several addresses.
 enum ProviderResource {
     /// Its JWK set.
     case keys
@@ -11,6 +11,8 @@ enum ProviderResource {
     case userInfo
     /// A resource that tokens are for, and its metadata.
     case resource
+    /// The registration of a client there.
+    case registration
 
     /// The longest time of a request, and so the longest that a caller waits for one.
     private static let longestRequest: Duration = .seconds(5)
@@ -22,6 +24,7 @@ enum ProviderResource {
         case .keys: .jwks
         case .userInfo: .userInfo
         case .resource: .metadata
+        case .registration: .registration
         }
     }
 
@@ -31,6 +34,7 @@ enum ProviderResource {
         case .keys: "provider's JWK set"
         case .userInfo: "userinfo endpoint"
         case .resource: "resource"
+        case .registration: "address for registrations"
         }
     }
 
@@ -39,6 +43,7 @@ enum ProviderResource {
         case .keys: "keys_request_failed"
         case .userInfo: "userinfo_request_failed"
         case .resource: "resource_request_failed"
+        case .registration: "registration_request_failed"
         }
     }
 
@@ -55,8 +60,28 @@ enum ProviderResource {
         guard let url = URLTarget(address) else {
             throw BrokerError(.illegalConfiguration, "The address of the \(name) is not a usable URL.")
         }
-        let preset = configuration.preset
         let request = try ClientRequest(get: url, fields, for: configuration, timeLimit: Self.longestRequest)
+        return try await send(
+            Call(request: request, address: address, preset: configuration.preset), over: transport, instruments)
+    }
+
+    /// A request that is made already.
+    struct Call {
+        let request: ClientRequest
+        /// As errors name it.
+        let address: String
+        let preset: ProviderPreset
+        /// Of the line in the log that tells of a failure, before those of the provider and of the failure.
+        var fields: [LogField] = []
+    }
+
+    /// Sends one request. Counts it, and logs a failure.
+    /// - Returns: the answer, whatever its status.
+    /// - Throws: as `get`, except for what concerns the making of the request.
+    func send(
+        _ call: Call, over transport: any ProviderTransport, _ instruments: Instruments
+    ) async throws(BrokerError) -> ClientResponse {
+        let preset = call.preset
         let start = instruments.time.monotonic
         func count(_ code: String) {
             instruments.metrics.providerAnswered(
@@ -64,15 +89,15 @@ enum ProviderResource {
                 took: start.duration(to: instruments.time.monotonic))
         }
         do throws(TransportError) {
-            let response = try await transport.send(request)
+            let response = try await transport.send(call.request)
             count(String(response.status.code))
             return response
         } catch {
             count("error")
-            instruments.log.warning(failureEvent, [.provider(preset), .transport(error)])
-            throw .permanentFailure(error, at: address)
+            instruments.log.warning(failureEvent, call.fields + [.provider(preset), .transport(error)])
+            throw .permanentFailure(error, at: call.address)
                 ?? BrokerError(
-                    .networkError, "The \(name) could not be reached at \(address).", retryAfter: Self.retryAfter)
+                    .networkError, "The \(name) could not be reached at \(call.address).", retryAfter: Self.retryAfter)
         }
     }
 }

@@ -1,10 +1,10 @@
 internal import Containers
 internal import Cryptography
-internal import ExternalText
+package import ExternalText
 internal import HTTPCodec
 internal import HTTPSClient
 internal import JSON
-internal import OAuth
+package import OAuth
 internal import Reactor
 internal import Synchronization
 
@@ -119,4 +119,19 @@ extension AuthorizationServer {
 
     /// The thumbprint of the key that a login's code is bound to; nil for none.
     var keyThumbprint: String? { proofKey.flatMap { try? $0.thumbprint() } }
+}
+
+extension HeldCredentials {
+    /// A proof for a request with the access token (RFC 9449 §7); nil for a token that is bound to no key.
+    /// - Throws: `internal_error` where the key cannot sign.
+    package func proof(
+        for method: String, _ uri: WireText, nonce: WireText?, at now: Timestamp
+    ) throws(BrokerError) -> WireText? {
+        guard let key = proofKey, key.bindsToken else { return nil }
+        do throws(KeyError) {
+            return try key.sign(DPoPProof(method, uri, token: accessToken, nonce: nonce, at: now))
+        } catch {
+            throw BrokerError(.internalError, "The key of the credentials cannot sign.")
+        }
+    }
 }

@@ -100,7 +100,7 @@ extension TokenEndpoint {
             message.body = object(of: request.body)
         case .none: break
         }
-        for field in server.shape.tokenHeaders.fields { message.fields.set(field.name.text, field.value.text) }
+        message.add(server.shape.tokenHeaders)
         return message
     }
 

@@ -65,14 +65,8 @@ struct UserInfoEndpoint: Sendable {
             "Accept": "application/json", "Authorization": "\(held.tokenType) \(held.accessToken.revealedText)",
             "User-Agent": "token-broker",
         ]
-        guard let key = held.proofKey, key.bindsToken else { return fields }
-        do throws(KeyError) {
-            let proof = try DPoPProof(
-                "GET", WireText(address), token: held.accessToken, nonce: nonce, at: instruments.time.now)
-            fields.append("DPoP", try key.sign(proof).text)
-        } catch {
-            throw BrokerError(.internalError, "The key of the credentials cannot sign.")
-        }
+        let proof = try held.proof(for: "GET", WireText(address), nonce: nonce, at: instruments.time.now)
+        fields.set("DPoP", proof?.text)
         return fields
     }
 
