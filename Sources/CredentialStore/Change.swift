@@ -5,10 +5,9 @@ package import OAuth
 package enum Change<Content: Sendable & Equatable>: Sendable, Equatable {
     /// Writes a record that does not exist yet.
     case insert(Record<Content>)
-    /// Overwrites the record that has exactly this version. The new version must be higher. The lease ends.
-    /// - Parameter fencedFor: the holder that replaces the record. The change is a conflict while a lease of another
-    ///   holder has not expired. Nil ignores leases.
-    case replace(Record<Content>, version: Int64, fencedFor: String? = nil)
+    /// Overwrites the record that has exactly this version. The new version must be higher.
+    /// - Parameter lease: what becomes of the lease on the record.
+    case replace(Record<Content>, version: Int64, lease: ReplacedLease = .ended)
     /// Removes the record that has exactly this version.
     case remove(RecordID, version: Int64)
     /// Changes nothing. The commit is a conflict unless the record exists, with any version.
@@ -43,8 +42,7 @@ package enum Change<Content: Sendable & Equatable>: Sendable, Equatable {
     ) throws(Failure) -> Change<Other> {
         switch self {
         case .insert(let inserted): .insert(try record(inserted))
-        case .replace(let next, let version, let holder):
-            .replace(try record(next), version: version, fencedFor: holder)
+        case .replace(let next, let version, let lease): .replace(try record(next), version: version, lease: lease)
         case .remove(let id, let version): .remove(id, version: version)
         case .require(let id): .require(id)
         case .removeAll(let tenant): .removeAll(tenant)
@@ -56,6 +54,17 @@ package enum Change<Content: Sendable & Equatable>: Sendable, Equatable {
         case .audit(let block): .audit(block)
         }
     }
+}
+
+/// What becomes of the lease on a record that is replaced.
+package enum ReplacedLease: Sendable, Equatable {
+    /// It ends, whoever holds it.
+    case ended
+    /// It ends. But the change is a conflict while a lease of another holder than this one has not expired.
+    case fenced(for: String)
+    /// It stays as it is, because the new content can be consumed by the same work as the old one: a record with the same
+    /// refresh token.
+    case kept
 }
 
 /// A change as a store takes it.

@@ -47,14 +47,14 @@ struct CommitPlan {
             case .insert(let record):
                 guard try head(record.id, basis) == nil else { throw .conflict }
                 try write(record, in: basis)
-            case .replace(let record, let version, let holder):
+            case .replace(let record, let version, let rule):
                 guard let current = try head(record.id, basis), current.version == version else { throw .conflict }
-                if let holder, let lease = try basis.record(record.id)?.lease, lease.holder != holder, !lease.hasRunOut
-                {
+                let lease = rule == .ended ? nil : try basis.record(record.id)?.lease
+                if case .fenced(let holder) = rule, let lease, lease.holder != holder, !lease.hasRunOut {
                     throw .conflict
                 }
                 release(current.lookup, of: record.id)
-                try write(record, in: basis)
+                try write(record, lease: rule == .kept ? lease : nil, in: basis)
             case .remove(let id, let version):
                 guard let current = try head(id, basis), current.version == version else { throw .conflict }
                 release(current.lookup, of: id)
@@ -147,7 +147,9 @@ struct CommitPlan {
         return try basis.head(id)
     }
 
-    private mutating func write(_ record: StoredRecord, in basis: some CommitBasis) throws(StoreError) {
+    private mutating func write(
+        _ record: StoredRecord, lease: Lease? = nil, in basis: some CommitBasis
+    ) throws(StoreError) {
         if let lookup = record.lookup {
             let key = LookupKey(kind: record.id.kind, digest: lookup)
             let holder = holders[key] ?? basis.holder(of: key)
@@ -155,7 +157,7 @@ struct CommitPlan {
             holders[key] = record.id
         }
         var record = record
-        record.lease = nil
+        record.lease = lease
         outcomes[record.id] = record
     }
 

@@ -37,6 +37,13 @@ package struct CredentialRecord: Sendable, Equatable {
     /// Whether the user's session has ended while its access token lives: `held` has that token, without a refresh token.
     package var isOver: Bool { session != nil && held?.level == .user }
 
+    /// Whether the two records have one refresh token, so that a renewal of the other one spends this one's. False where the set
+    /// of one of them waits for its verification.
+    package func mayBeSpent(with other: CredentialRecord) -> Bool {
+        guard waiting == nil, other.waiting == nil, let token = granted?.refreshToken else { return false }
+        return token == other.granted?.refreshToken
+    }
+
     /// A record of a set that may be served.
     package init(
         held: HeldCredentials?, ended: [UInt8]? = nil, session: EndedSession? = nil, renewed: Timestamp? = nil

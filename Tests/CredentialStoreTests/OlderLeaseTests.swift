@@ -114,7 +114,7 @@ internal import Testing
             var other = Self.record
             other.version = 2
             await #expect(throws: StoreError.conflict) {
-                try await store.commit([.replace(other, version: 1, fencedFor: "next")])
+                try await store.commit([.replace(other, version: 1, lease: .fenced(for: "next"))])
             }
             Self.expectPlain(try await Self.lease(store))
         }

@@ -67,8 +67,12 @@ internal import Testing
                 .release(record("a").id, version: 1, holder: "h", isSettled: false)
             ),
             (
-                "a fenced replacement", .replace(record("l", version: 2), version: 1, fencedFor: "h"),
-                .replace(record("l", version: 2), version: 1, fencedFor: "x")
+                "a fenced replacement", .replace(record("l", version: 2), version: 1, lease: .fenced(for: "h")),
+                .replace(record("l", version: 2), version: 1, lease: .fenced(for: "x"))
+            ),
+            (
+                "a replacement that leaves the lease", .replace(record("l", version: 2), version: 1, lease: .kept),
+                .replace(record("l", version: 3), version: 2, lease: .kept)
             ),
         ]
         for (name, change, conflicting) in singles {

@@ -19,7 +19,7 @@ internal import Testing
 
     static let told: [([RecordChange], [StoreChange])] = [
         ([.insert(record())], [.written(id, version: 1)]),
-        ([.replace(record(.max), version: 1, fencedFor: "h")], [.written(id, version: .max)]),
+        ([.replace(record(.max), version: 1, lease: .fenced(for: "h"))], [.written(id, version: .max)]),
         ([.release(id, version: -1, holder: "h", isSettled: false)], [.written(id, version: -1)]),
         ([.remove(id, version: 7)], [.removed(id)]),
         // Combines with the space or newline before it, which breaks a parser of characters.

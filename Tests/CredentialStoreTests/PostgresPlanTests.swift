@@ -153,6 +153,7 @@ internal import Testing
         ]
         let changes: [(String, Statements.RowChange, [PostgresValue])] = [
             ("insert", Statements.insert, values), ("replace", Statements.replace, values + [.integer(1)]),
+            ("replace keeping the lease", Statements.replaceKeepingLease, values + [.integer(1)]),
             ("replace fenced", Statements.replaceFenced, values + [.integer(1), .text("h")]),
             ("remove", Statements.remove, names + [.integer(1)]),
             ("settle due", Statements.settleDue, names + [.integer(1), .integer(nil), .integer(9)]),

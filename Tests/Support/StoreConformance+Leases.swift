@@ -200,21 +200,39 @@ extension StoreConformance {
             try await store.commit([.take(record.id, version: 1, holder: "b")])
             #expect(try await store.everything().map(\.version) == [1])
         },
+        StoreConformance("a replacement leaves the lease where it says so, standing, given up or none") {
+            store async throws in
+            let record = StoreSample.record()
+            try await store.commit([.insert(record)])
+            try await store.commit([.replace(StoreSample.record(version: 2), version: 1, lease: .kept)])
+            #expect(try await store.lease() == nil)
+            let claim = LeaseClaim(holder: "a", for: .seconds(60), marksUse: true)
+            try await store.commit([.claim(record.id, version: 2, claim)])
+            try await store.commit([.replace(StoreSample.record(version: 3), version: 2, lease: .kept)])
+            let standing = try #require(try await store.lease())
+            #expect(standing.holder == "a" && !standing.hasRunOut && standing.sinceFirstUse != nil)
+            // Its holder can give it up by the new version only.
+            #expect(try await store.conflicts([.release(record.id, version: 2, holder: "a", isSettled: false)]))
+            try await store.commit([.release(record.id, version: 3, holder: "a", isSettled: false)])
+            try await store.commit([.replace(StoreSample.record(version: 4), version: 3, lease: .kept)])
+            let givenUp = try #require(try await store.lease())
+            #expect(givenUp.holder == "a" && givenUp.wasGivenUp && givenUp.sinceFirstUse != nil)
+        },
         StoreConformance("a replacement takes the lease away, and heeds another's where it is fenced") {
             store async throws in
             let record = StoreSample.record()
             try await store.commit([.insert(record)])
             try await store.commit([.take(record.id, version: 1, holder: "a")])
             let second = StoreSample.record(version: 2)
-            #expect(try await store.conflicts([.replace(second, version: 1, fencedFor: "b")]))
+            #expect(try await store.conflicts([.replace(second, version: 1, lease: .fenced(for: "b"))]))
             #expect(try await store.lease()?.holder == "a")
-            try await store.commit([.replace(second, version: 1, fencedFor: "a")])
+            try await store.commit([.replace(second, version: 1, lease: .fenced(for: "a"))])
             #expect(try await store.everything() == [second])
             // An expired lease fences no holder off, and neither does a missing one.
             try await store.commit([.take(record.id, version: 2, holder: "a", for: .zero)])
-            try await store.commit([.replace(StoreSample.record(version: 3), version: 2, fencedFor: "b")])
-            try await store.commit([.replace(StoreSample.record(version: 4), version: 3, fencedFor: "b")])
-            // A change without `fencedFor` ignores all leases.
+            try await store.commit([.replace(StoreSample.record(version: 3), version: 2, lease: .fenced(for: "b"))])
+            try await store.commit([.replace(StoreSample.record(version: 4), version: 3, lease: .fenced(for: "b"))])
+            // A change that is not fenced ignores all leases.
             try await store.commit([.take(record.id, version: 4, holder: "a")])
             var last = StoreSample.record(version: 5)
             last.lease = Lease(holder: "written", remaining: .seconds(60))

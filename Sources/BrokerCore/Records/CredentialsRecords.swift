@@ -200,7 +200,7 @@ final class CredentialsRecords: Sendable {
     ///   - tenantVersion: the version that the tenant must have where the record is new; nil for any. Without it, a new record
     ///     could be stored for a tenant that was made under the same name meanwhile, or configured anew. A record that is
     ///     replaced proves that the tenant is still the same.
-    ///   - holder: see `prepare`.
+    ///   - holder: the change fails if another holder has a lease on the record; nil for a change that no lease stops.
     ///   - others: further changes of the same commit.
     ///   - cause: why the sessions of apps end whose login ends with the record that is replaced.
     func write(
@@ -209,10 +209,13 @@ final class CredentialsRecords: Sendable {
         endingSessionsBy cause: BrokerEvent.SessionEnd = .replaced, events: Events
     ) async throws(StoreError) -> CredentialsSnapshot {
         let digest = record.tokenDigest
+        // A renewal may hold the successor of a refresh token that stays, and not reach the store. Without its lease, another
+        // renewal would present that token at once.
+        let lease: ReplacedLease = record.mayBeSpent(with: current.record) ? .kept : .ended
         let endings = try await sessionEndings(of: id, from: current.record, to: record, by: cause)
         let snapshot = try await write(
             prepare(
-                record, id, over: current.version, fencedFor: holder,
+                record, id, over: current.version, lease: holder.map { .fenced(for: $0) } ?? lease,
                 replacing: current.record.tokenDigest.flatMap { $0 == digest ? nil : [$0] } ?? [], others + endings,
                 events),
             id, tenantVersion: tenantVersion)
@@ -232,11 +235,11 @@ final class CredentialsRecords: Sendable {
     /// - Parameters:
     ///   - current: the version that is replaced; 0 where there is none.
     ///   - least: the new version is higher than this, too.
-    ///   - holder: the change fails if another holder has a lease on the record; nil for a change that no lease stops.
+    ///   - lease: see `ReplacedLease`.
     ///   - replaced: the digests of the tokens that the record replaces, as far as they are known.
     func prepare(
         _ record: CredentialRecord, _ id: CredentialsID, over current: Int64, above least: Int64 = 0,
-        fencedFor holder: String? = nil, replacing replaced: [[UInt8]] = [], _ others: [VaultChange] = [],
+        lease: ReplacedLease = .ended, replacing replaced: [[UInt8]] = [], _ others: [VaultChange] = [],
         _ events: Events
     ) -> Prepared {
         let isNew = current == 0
@@ -256,7 +259,7 @@ final class CredentialsRecords: Sendable {
         if isNew {
             changes += [.require(RecordID(.tenant, id.tenant)), .insert(open)]
         } else {
-            changes.append(.replace(open, version: current, fencedFor: holder))
+            changes.append(.replace(open, version: current, lease: lease))
         }
         let events = events(version)
         if !events.isEmpty { changes.append(BrokerEvent.entry(events, of: id, at: time.now)) }

@@ -100,7 +100,8 @@ final class CredentialsPublisher: Sendable {
             others += try await records.sessionEndings(of: id, login: ends.login, by: ends.cause, time.now)
         }
         let change = records.prepare(
-            record, id, over: publication.base, fencedFor: heedsLease ? publication.holder : nil,
+            record, id, over: publication.base,
+            lease: heedsLease ? publication.holder.map { .fenced(for: $0) } ?? .ended : .ended,
             replacing: publication.spent.map { [$0] } ?? [], others, publication.events)
         publication.prepared = (change, terms)
         return change

@@ -97,7 +97,7 @@ struct SessionUse {
         record.heldSince = snapshot.heldVersion
         do throws(StoreError) {
             _ = try await records.write(
-                records.prepare(record, id, over: snapshot.version, fencedFor: holder) { _ in [] }, id)
+                records.prepare(record, id, over: snapshot.version, lease: .fenced(for: holder)) { _ in [] }, id)
         } catch .conflict {
             return
         } catch {
@@ -178,7 +178,7 @@ struct SessionUse {
         var record = record
         record.heldSince = nil
         let prepared = records.prepare(
-            record, id, over: held.snapshot.version, fencedFor: held.holder
+            record, id, over: held.snapshot.version, lease: .fenced(for: held.holder)
         ) { _ in events }
         for attempt in 1...3 {
             do throws(StoreError) {

@@ -156,9 +156,11 @@ enum PostgresCommit {
     ) -> (change: Statements.RowChange, parameters: [PostgresValue])? {
         switch change {
         case .insert(let record): (Statements.insert, values(record))
-        case .replace(let record, let version, nil): (Statements.replace, values(record) + [.integer(version)])
-        case .replace(let record, let version, let holder?):
+        case .replace(let record, let version, .ended): (Statements.replace, values(record) + [.integer(version)])
+        case .replace(let record, let version, .fenced(let holder)):
             (Statements.replaceFenced, values(record) + [.integer(version), .text(holder)])
+        case .replace(let record, let version, .kept):
+            (Statements.replaceKeepingLease, values(record) + [.integer(version)])
         case .remove(let id, let version): (Statements.remove, names(id) + [.integer(version)])
         case .settleDue(let id, let version, let due, let next):
             (

@@ -114,6 +114,13 @@ enum Statements {
                 \(condition)
             """, parameterCount: 10)
 
+    /// Like `replace`, but the lease stays as it is.
+    static let replaceKeepingLease = RowChange(
+        sql: """
+            UPDATE token_broker_records SET version = $4, sealed = $5, lookup = $6, expires = $7, due = $8
+            WHERE kind = $1 AND tenant = $2 AND key = $3 AND version = $9 \(condition)
+            """, parameterCount: 9)
+
     static let remove = RowChange(
         sql: """
             DELETE FROM token_broker_records
