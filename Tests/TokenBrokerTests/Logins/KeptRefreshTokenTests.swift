@@ -199,6 +199,25 @@ internal import TokenBroker
         #expect(await Self.presented(broker) == "r2")
     }
 
+    /// A replica that cannot reach the store may have the successor of the refresh token.
+    @Test(arguments: [nil, "r2"])
+    func `a login leaves the lease of a replica that is away where it keeps the refresh token`(brought: String?)
+        async throws
+    {
+        let broker = try await Self.loggedIn()
+        let row = RecordID(.credentials, TenantName("t1")!, key: "default")
+        let version = try #require(try await broker.vault.read(row)).version
+        try await broker.vault.commit([
+            .claim(row, version: version, LeaseClaim(holder: "away", for: .seconds(3), marksUse: true))
+        ])
+        await broker.logIn(token: Self.answer("a2", refresh: brought))
+        #expect(await broker.get().token == "a2")
+        let stored = try #require(try await broker.vault.read(row))
+        #expect(stored.version > version)
+        #expect(stored.lease?.holder == (brought == nil ? "away" : nil))
+        #expect((stored.lease?.sinceFirstUse != nil) == (brought == nil))
+    }
+
     @Test func `a refresh that is under way at a logout gives nothing to the login after it`() async throws {
         let broker = try await Self.loggedIn()
         let gate = Gate()
