@@ -162,7 +162,6 @@ final class LoginRedemption: Sendable {
                 let server = secrets.server
                 login.storageKey = StorageKey(user: userID, of: WireText(server.issuer ?? server.tokenEndpoint))
                 spent = .granted(nil)
-                response.extra.merge(secrets.callbackFacts) { told, _ in told }
             }
             let code = try login.app.map { _ throws(BrokerError) in try AppCode.secret() }
             let stored = try await store(grant, of: login, over: record, settling: codeGuard, issuing: code, as: id)

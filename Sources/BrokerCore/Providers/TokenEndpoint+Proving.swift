@@ -55,7 +55,13 @@ extension TokenEndpoint {
             await Self.refusesClient(refusal, isRevocation: isRevocation)
         else { return (message, first) }
         for way in ways {
-            let (other, result) = try await self.send(Sending(request, proving, way), by: send)
+            let (other, result): (ClientRequest, Result<ClientResponse, TransportError>)
+            do throws(BrokerError) {
+                (other, result) = try await self.send(Sending(request, proving, way), by: send)
+            } catch {
+                // Nothing was sent in this way. The provider's refusal says more of the client than what this way lacks.
+                continue
+            }
             guard case .success(let response) = result else { return (other, result) }
             guard let isAccepted = await Self.acceptsClient(response) else { continue }
             if isAccepted { note(way, for: request.key, at: proving.server) }

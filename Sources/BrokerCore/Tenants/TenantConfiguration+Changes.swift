@@ -26,6 +26,7 @@ extension TenantConfiguration {
             && endpoints.token == other.endpoints.token && endpoints.refresh == other.endpoints.refresh
             && endpoints.revocation == other.endpoints.revocation
             && endpoints.deviceAuthorization == other.endpoints.deviceAuthorization
+            && endpoints.pushedAuthorization == other.endpoints.pushedAuthorization
             && refresh == other.refresh && exchange == other.exchange
     }
 
