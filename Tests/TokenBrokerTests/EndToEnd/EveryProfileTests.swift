@@ -163,7 +163,7 @@ internal import Testing
 
 extension `Every shipped profile` {
     /// A broker whose tenant `t1` uses the provider that plays a profile.
-    fileprivate struct Stage {
+    fileprivate final class Stage: Sendable {
         let broker: RunningBroker
         let provider: DevelopmentProvider
         let time: ManualTime
@@ -177,6 +177,12 @@ extension `Every shipped profile` {
         private static let refusals = 1000
         /// After this time a provider that was away is asked again.
         private static let recovery: Duration = .seconds(60)
+
+        private init(
+            _ broker: RunningBroker, _ provider: DevelopmentProvider, _ time: ManualTime, _ played: ProfileTranslation
+        ) {
+            (self.broker, self.provider, self.time, self.played) = (broker, provider, time, played)
+        }
 
         static func run(
             _ name: String, userScopes: [String] = [], _ body: (Stage) async throws -> Void
@@ -192,9 +198,10 @@ extension `Every shipped profile` {
             let result: Result<Void, any Error>
             do {
                 let broker = try await RunningBroker(directory: directory.path, time: time)
-                let stage = Stage(broker: broker, provider: running.provider, time: time, played: played)
+                let stage = Stage(broker, running.provider, time, played)
                 do {
-                    try await stage.register(below: running.baseURL, secret: secret, userScopes)
+                    let tenant = stage.tenant(below: running.baseURL, secret: secret, userScopes)
+                    expect(try await broker.call(.put, "/tenants/t1", body: tenant), 201)
                     result = .success(try await body(stage))
                 } catch {
                     result = .failure(error)
@@ -208,8 +215,8 @@ extension `Every shipped profile` {
             try result.get()
         }
 
-        /// Makes the tenant, with what the profile requires and the scopes.
-        private func register(below base: String, secret: String?, _ userScopes: [String]) async throws {
+        /// A tenant with what the profile requires and the scopes, as JSON.
+        private func tenant(below base: String, secret: String?, _ userScopes: [String]) -> String {
             func list(_ texts: [String]) -> JSONValue { .array(texts.map { .string(WireText($0)) }) }
             var members = played.tenant(below: base, clientID: "the app")
             members["client_id"] = .string("the app")
@@ -218,9 +225,7 @@ extension `Every shipped profile` {
             if !userScopes.isEmpty { members["user_scopes"] = list(userScopes) }
             var writer = JSONWriter()
             writer.value(.object(members))
-            let answer = try await broker.call(
-                .put, "/tenants/t1", body: String(decoding: writer.bytes, as: UTF8.self))
-            Self.expect(answer, 201)
+            return String(decoding: writer.bytes, as: UTF8.self)
         }
 
         private static func expect(_ answer: RunningBroker.Answer, _ wanted: Int) {
