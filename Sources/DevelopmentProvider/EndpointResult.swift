@@ -16,7 +16,9 @@ struct EndpointResult: Sendable {
     /// An error response in the form of the profile.
     init(_ error: OAuthError, _ configuration: ProviderConfiguration) {
         if let translation = configuration.translation {
-            self.init(translation.response(to: error), error: error.error)
+            var response = translation.response(to: error)
+            Self.announceNonce(after: error, configuration, in: &response)
+            self.init(response, error: error.error)
             return
         }
         var status = Status.badRequest
@@ -46,9 +48,7 @@ struct EndpointResult: Sendable {
                 writer.member("error", error.error)
                 writer.member("error_description", error.description)
             }
-            if let nonce = configuration.proofNonce, error.kind == .nonceWanted {
-                response.fields.set("DPoP-Nonce", nonce)
-            }
+            Self.announceNonce(after: error, configuration, in: &response)
             // RFC 6749 §5.2 requires this field if the client used the Authorization field; otherwise it is allowed,
             // and RFC 9110 §15.5.2 asks for it.
             if error.kind == .invalidClient {
@@ -65,6 +65,14 @@ struct EndpointResult: Sendable {
             return
         }
         self.init(response, error: error.error)
+    }
+
+    /// Tells the nonce that the next proof needs (RFC 9449 §8).
+    private static func announceNonce(
+        after error: OAuthError, _ configuration: ProviderConfiguration, in response: inout Response
+    ) {
+        guard let nonce = configuration.proofNonce, error.kind == .nonceWanted else { return }
+        response.fields.set("DPoP-Nonce", nonce)
     }
 }
 

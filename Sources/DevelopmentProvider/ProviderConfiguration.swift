@@ -11,6 +11,16 @@ package enum RefreshTokenRotation: Sendable, Equatable {
     case rotate(grace: Duration)
 }
 
+/// From when the lifetime of a refresh token counts.
+package enum RefreshTokenLifetimeStart: Sendable {
+    /// From the issue of each token.
+    case issue
+    /// From the last use of a token that is not rotated, and from the issue of any other.
+    case use
+    /// From the login, so that neither a use nor a rotation prolongs it.
+    case login
+}
+
 /// The form of access tokens.
 package enum AccessTokenFormat: String, Sendable, CaseIterable {
     /// A random text.
@@ -47,8 +57,9 @@ package struct ProviderConfiguration: Sendable {
     /// The URL at which browsers and clients reach the provider, which is also the issuer's name.
     package var baseURL: BaseURL
     package var accessTokenLifetime: Duration
-    /// Counted from the issue of each refresh token; nil means that refresh tokens do not expire.
+    /// Counted from `refreshTokenLifetimeStart`; nil means that refresh tokens do not expire.
     package var refreshTokenLifetime: Duration?
+    package var refreshTokenLifetimeStart = RefreshTokenLifetimeStart.issue
     package var authorizationCodeLifetime: Duration = .seconds(60)
     package var deviceCodeLifetime: Duration
     package var deviceInterval: Duration
@@ -159,6 +170,7 @@ package struct ProviderConfiguration: Sendable {
         issuesRefreshTokens = played.lives.refreshTokens != .never
         refreshTokenScope = played.lives.refreshTokenScope
         refreshTokenLifetime = played.lives.refreshToken
+        refreshTokenLifetimeStart = played.lives.isFixed ? .login : .use
         limitAccessTokens()
     }
 

@@ -19,6 +19,15 @@ extension TokenIssuer {
         return id.flatMap { configuration.client(WireText($0)) }
     }
 
+    /// When a refresh token ends that is issued or used now; nil for never.
+    /// - Parameter predecessor: the digest of the token in whose place it comes; nil for a login's, and for one that is kept.
+    func endOfRefreshToken(successorTo predecessor: String?, now: Int64) -> Int64? {
+        if configuration.refreshTokenLifetimeStart == .login, let record = predecessor.flatMap({ refreshTokens[$0] }) {
+            return record.expiresAt
+        }
+        return configuration.refreshTokenLifetime.map { Self.time(now, $0) }
+    }
+
     /// Issues the tokens of the other kind, whose refresh tokens are a family of their own.
     mutating func userTokens(_ code: AuthorizationCode, client: ProviderClient, now: Int64) -> UserTokens? {
         if code.userScope.isEmpty { return nil }

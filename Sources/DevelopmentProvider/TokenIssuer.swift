@@ -241,6 +241,9 @@ struct TokenIssuer: Sendable {
         if outcome != .kept {
             events.rotations += 1
             refreshTokens[digest]?.supersededAt = entry.supersededAt ?? now
+        } else if configuration.refreshTokenLifetimeStart == .use {
+            let end = endOfRefreshToken(successorTo: nil, now: now)
+            refreshTokens[digest]?.expiresAt = end
         }
         if let predecessor = entry.predecessorDigest { refreshTokens[predecessor]?.isConfirmed = true }
         for token in families[family.id]?.endingAccessTokens ?? [] { accessTokens[token] = nil }
@@ -359,7 +362,7 @@ struct TokenIssuer: Sendable {
         client: ProviderClient, scope: [String], family: Int, successorTo predecessor: String?, now: Int64
     ) -> String? {
         guard var owner = families[family] else { return nil }
-        let expiresAt = configuration.refreshTokenLifetime.map { Self.time(now, $0) }
+        let expiresAt = endOfRefreshToken(successorTo: predecessor, now: now)
         let token = minter.refreshToken(
             TokenMinter.Content(
                 clientID: client.id, user: owner.user, scope: scope, family: family, issuedAt: now,

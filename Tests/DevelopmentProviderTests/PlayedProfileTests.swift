@@ -223,6 +223,60 @@ import Testing
         }
     }
 
+    @Test(
+        arguments: [
+            ("google", "/token", false, nil, true), ("google", "/token", true, nil, true),
+            ("google", "/token", true, .login, false), ("linkedin", "/oauth/v2/accessToken", false, nil, false),
+        ] as [(String, String, Bool, RefreshTokenLifetimeStart?, Bool)])
+    func `prolongs the life of a refresh token by its use, unless it is fixed`(
+        name: String, path: String, rotates: Bool, start: RefreshTokenLifetimeStart?, isProlonged: Bool
+    ) async throws {
+        let stage = try Stage(name) { configuration in
+            if rotates { configuration.rotation = .rotate(grace: .zero) }
+            if let start { configuration.refreshTokenLifetimeStart = start }
+        }
+        func refresh(_ token: String) async -> Response {
+            await stage.post(
+                path,
+                [
+                    .init("grant_type", "refresh_token"), .init("refresh_token", token), .init("client_id", "app"),
+                    .init("client_secret", "s3cret"),
+                ])
+        }
+        let lifetime = try #require(stage.provider.configuration.refreshTokenLifetime)
+        let issued = try #require(stage.provider.openSessions(users: ["alice"])?.first?.refreshToken)
+        stage.provider.advance(by: lifetime - .seconds(1))
+        let first = await refresh(issued)
+        #expect(first.status == .ok, "\(first.text)")
+        let next = first.json?["refresh_token"]?.text
+        #expect((next != nil) == rotates)
+        stage.provider.advance(by: lifetime - .seconds(1))
+        let second = await refresh(next ?? issued)
+        #expect((second.status == .ok) == isProlonged, "\(second.text)")
+        stage.provider.advance(by: lifetime)
+        let third = await refresh(second.json?["refresh_token"]?.text ?? next ?? issued)
+        #expect(third.status == .badRequest, "\(third.text)")
+    }
+
+    @Test func `names the nonce that the next proof needs`() async throws {
+        let stage = try Stage("oidc") { ($0.boundTokens, $0.proofNonce) = (.required, "n-1") }
+        let key = try DPoPKey.generate()
+        let uri = WireText(stage.provider.configuration.baseURL.description + "/token")
+        let now = Timestamp(milliseconds: stage.clock.milliseconds)
+        func refuse(_ nonce: WireText?) async throws -> Response {
+            let proof = try key.sign(DPoPProof("POST", uri, nonce: nonce, at: now)).text
+            return await stage.post(
+                "/token", [.init("grant_type", "refresh_token"), .init("refresh_token", "dead")],
+                fields: ["Authorization": Stage.basic, "DPoP": proof])
+        }
+        let without = try await refuse(nil)
+        #expect(without.status == .badRequest && without.json?["error"]?.text == "use_dpop_nonce")
+        #expect(without.fields["DPoP-Nonce"] == "n-1")
+        let with = try await refuse("n-1")
+        #expect(with.json?["error"]?.text == "invalid_grant", "\(with.text)")
+        #expect(with.fields["DPoP-Nonce"] == nil)
+    }
+
     @Test func `has the faults of all profiles`() async throws {
         let stage = try Stage("notion")
         stage.provider.script(Fault(.token, grant: .refreshToken, status: .serviceUnavailable))

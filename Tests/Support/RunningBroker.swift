@@ -85,6 +85,8 @@ package final class RunningBroker: Sendable {
         var settings = Broker.Settings(
             publicBaseURL: baseURL, adminKeys: try AdminKeys(parsing: SecretBytes(utf8: BrokerHarness.adminKey)))
         settings.providerTargets = .everything
+        // Where sleeps take no time, no caller's patience would last.
+        if (time as? ManualTime)?.skipsSleeps == true { settings.renewalPatience = nil }
         broker = Broker(
             settings: settings, vault: vault, transport: transport, time: time,
             log: Log(threshold: .error, time: time) { _ in })
