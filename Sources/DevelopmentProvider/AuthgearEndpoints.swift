@@ -52,7 +52,8 @@ enum AuthgearEndpoints {
         guard let client = authentication.clientID.flatMap(configuration.client) else {
             throw OAuthError(.invalidClient, "invalid client ID")
         }
-        guard let grant = parameters["grant_type"].flatMap({ GrantType($0) }), configuration.grants.contains(grant) else {
+        guard let grant = parameters["grant_type"].flatMap({ GrantType($0) }), configuration.grants.contains(grant)
+        else {
             throw OAuthError(.unsupportedGrantType, "grant type is not supported")
         }
         switch grant {

@@ -78,7 +78,8 @@ enum ClientEndpoints {
 
     /// - Parameter code: a code for another app that comes with the tokens.
     static func response(
-        to grant: TokenIssuer.Grant, _ configuration: ProviderConfiguration, code: String? = nil, type: String = "Bearer"
+        to grant: TokenIssuer.Grant, _ configuration: ProviderConfiguration, code: String? = nil,
+        type: String = "Bearer"
     ) -> Response {
         let shape = configuration.behaviour.tokenAnswer
         return .json(.ok) { writer in

@@ -69,8 +69,8 @@ package final class ProfileTranslation: Sendable {
             (refreshMember, .token, endpoints.refresh),
             ("device_authorization", .deviceAuthorization, endpoints.deviceAuthorization),
             ("revocation", .revoke, endpoints.revocation), ("jwks", .keys, endpoints.keys),
-            ("account_creation", .createAccount, endpoints.accountCreation), ("activation", .login, endpoints.activation),
-            ("logout", .logout, endpoints.logout),
+            ("account_creation", .createAccount, endpoints.accountCreation),
+            ("activation", .login, endpoints.activation), ("logout", .logout, endpoints.logout),
         ]
     }
 
