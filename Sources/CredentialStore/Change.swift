@@ -58,7 +58,7 @@ package enum Change<Content: Sendable & Equatable>: Sendable, Equatable {
 
 /// What becomes of the lease on a record that is replaced.
 package enum ReplacedLease: Sendable, Equatable {
-    /// It ends, whoever holds it.
+    /// It ends.
     case ended
     /// It ends. But the change is a conflict while a lease of another holder than this one has not expired.
     case fenced(for: String)

@@ -6,21 +6,34 @@ internal import JSON
 /// The endpoints of the duckduckgo profile that the other profiles do not have, and its authorization endpoint. An
 /// application calls them in place of a browser, and a cookie connects the calls of one login.
 enum AccountEndpoints {
-    static let cookieName = "ddg_auth_session_id"
-    /// The only scope.
-    static let scope = "privacypro"
+    private static let cookieName = "ddg_auth_session_id"
     /// The longest email address (RFC 5321 §4.5.3.1.3).
     private static let longestEmail = 254
     /// The longest signature that a platform's store makes.
     private static let longestSignature = 65_536
 
+    /// The answer of an endpoint that is part of this flow; nil for another one.
+    static func respond(
+        _ request: Request, at endpoint: Endpoint, received: ReceivedParameters, issuer: inout TokenIssuer, now: Int64
+    ) -> EndpointResult? {
+        switch endpoint {
+        case .authorize: authorize(received: received, issuer: &issuer, now: now)
+        case .createAccount: createAccount(request, issuer: &issuer, now: now)
+        case .sendPassword: sendPassword(request, received: received, issuer: &issuer, now: now)
+        case .login: login(request, issuer: &issuer, now: now)
+        case .logout: logout(request, issuer: &issuer, now: now)
+        default: nil
+        }
+    }
+
     // MARK: Authorization
 
     /// Opens a session and returns it as a cookie. The redirect has no meaning to the client.
-    static func authorize(
+    private static func authorize(
         received: ReceivedParameters, issuer: inout TokenIssuer, now: Int64
     ) -> EndpointResult {
         let configuration = issuer.configuration
+        let scope = configuration.behaviour.usualScopes
         let parameters = Parameters(received.query ?? [], toleratesEqual: false)
         guard received.query != nil, parameters.repeated.isEmpty, parameters["response_type"] == "code",
             let challenge = parameters["code_challenge"], parameters["code_challenge_method"] == "S256",
@@ -28,10 +41,10 @@ enum AccountEndpoints {
             let client = parameters["client_id"].flatMap(configuration.client),
             let redirectURI = parameters["redirect_uri"], redirectURI.contains(":"),
             client.allows(redirectURI),
-            parameters["scope"] == WireText(scope)
+            parameters["scope"] == WireText(scope.joined(separator: " "))
         else { return AccountError.invalidAuthorizationRequest.result }
         let session = AccountDirectory.Session(
-            client: client, redirectURI: redirectURI.text, challenge: challenge.text, scope: [scope],
+            client: client, redirectURI: redirectURI.text, challenge: challenge.text, scope: scope,
             expiresAt: TokenIssuer.time(now, configuration.authorizationCodeLifetime))
         guard let cookie = issuer.accounts.open(session) else { return AccountError.authorizeFailed.result }
         let attributes = configuration.baseURL.scheme == "https" ? "; Secure" : ""
@@ -39,7 +52,7 @@ enum AccountEndpoints {
             Response(
                 .found,
                 fields: [
-                    "Location": configuration.baseURL.description + "/api/auth/v2/login",
+                    "Location": configuration.baseURL.description + (configuration.path(of: .login) ?? ""),
                     "Set-Cookie": "\(cookieName)=\(cookie); Path=/; HttpOnly; SameSite=Strict\(attributes)",
                     "Cache-Control": "no-store",
                 ]))
@@ -47,7 +60,7 @@ enum AccountEndpoints {
 
     // MARK: Accounts
 
-    static func createAccount(_ request: Request, issuer: inout TokenIssuer, now: Int64) -> EndpointResult {
+    private static func createAccount(_ request: Request, issuer: inout TokenIssuer, now: Int64) -> EndpointResult {
         guard let cookie = cookie(request), let session = issuer.accounts.session(cookie, now: now),
             session.codeDigest == nil
         else { return AccountError.invalidRequest.result }
@@ -55,7 +68,7 @@ enum AccountEndpoints {
     }
 
     /// Accepts an address and sends nothing: the password is the one of the configuration.
-    static func sendPassword(
+    private static func sendPassword(
         _ request: Request, received: ReceivedParameters, issuer: inout TokenIssuer, now: Int64
     ) -> EndpointResult {
         guard let cookie = cookie(request), let session = issuer.accounts.session(cookie, now: now),
@@ -74,7 +87,7 @@ enum AccountEndpoints {
 
     /// Logs in with the signature of a platform's store, which in this provider is the name of the account, or with a
     /// password for one use.
-    static func login(_ request: Request, issuer: inout TokenIssuer, now: Int64) -> EndpointResult {
+    private static func login(_ request: Request, issuer: inout TokenIssuer, now: Int64) -> EndpointResult {
         do throws(AccountError) {
             guard let cookie = cookie(request), let session = issuer.accounts.session(cookie, now: now) else {
                 throw .invalidSessionID
@@ -141,7 +154,7 @@ enum AccountEndpoints {
     // MARK: Logout
 
     /// Ends the session of a Bearer token (RFC 6750 §2.1).
-    static func logout(_ request: Request, issuer: inout TokenIssuer, now: Int64) -> EndpointResult {
+    private static func logout(_ request: Request, issuer: inout TokenIssuer, now: Int64) -> EndpointResult {
         let credentials = (request.fields["Authorization"] ?? "").split(at: " ", limit: 2)
         guard credentials.count == 2, credentials[0].equalsIgnoringCase("Bearer"),
             let token = issuer.record(ofAccessToken: credentials[1].text), let family = token.family,

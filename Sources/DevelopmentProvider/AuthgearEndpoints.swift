@@ -7,9 +7,23 @@ internal import struct OAuth.Timestamp
 
 /// The endpoints of the authgear profile that the other profiles do not have, and its token endpoint.
 enum AuthgearEndpoints {
+    /// The answer of an endpoint that is part of this flow; nil for another one.
+    static func respond(
+        _ request: Request, at endpoint: Endpoint, received: ReceivedParameters, issuer: inout TokenIssuer, now: Int64
+    ) -> EndpointResult? {
+        switch endpoint {
+        case .token: token(request, received: received, issuer: &issuer, now: now)
+        case .challenge: challenge(request, issuer: &issuer, now: now)
+        case .userInfo: userInfo(request, issuer: issuer, now: now)
+        case .assetLinks: LinkFileEndpoints.assetLinks(issuer.configuration)
+        case .appleAssociation: LinkFileEndpoints.appleAssociation(issuer.configuration)
+        default: nil
+        }
+    }
+
     // MARK: Token
 
-    static func token(
+    private static func token(
         _ request: Request, received: ReceivedParameters, issuer: inout TokenIssuer, now: Int64
     ) -> EndpointResult {
         var trace: RefreshTrace?
@@ -32,27 +46,26 @@ enum AuthgearEndpoints {
         if issuer.configuration.limitsTokenRequests, !issuer.apps.admit(address: source, now: now) {
             throw TokenIssuer.rateLimited
         }
-        let profile = issuer.configuration.profile
-        let parameters = try received.posted(profile)
-        // Credentials in the form are preferred to those of the header.
-        let isPosted = parameters["client_id"] != nil || parameters["client_secret"] != nil
-        let authentication = ClientAuthentication(isPosted ? [:] : request.fields, parameters)
-        guard let client = authentication.clientID.flatMap(issuer.configuration.client) else {
+        let configuration = issuer.configuration
+        let parameters = try received.posted(configuration.behaviour)
+        let authentication = ClientAuthentication(request, parameters, configuration.behaviour)
+        guard let client = authentication.clientID.flatMap(configuration.client) else {
             throw OAuthError(.invalidClient, "invalid client ID")
         }
-        guard let grant = parameters["grant_type"].flatMap({ GrantType($0) }), profile.grants.contains(grant) else {
+        guard let grant = parameters["grant_type"].flatMap({ GrantType($0) }), configuration.grants.contains(grant)
+        else {
             throw OAuthError(.unsupportedGrantType, "grant type is not supported")
         }
         switch grant {
         case .authorizationCode:
             return ClientEndpoints.response(
-                to: try issuer.redeemApp(parameters, authentication, client: client, now: now), profile)
+                to: try issuer.redeemApp(parameters, authentication, client: client, now: now), configuration)
         case .refreshToken:
             try authentication.checkSecret(of: client)
             let grant = try issuer.refresh(
                 parameters.required("refresh_token"), client: client, scope: parameters.scope(), now: now,
                 trace: &trace)
-            return ClientEndpoints.response(to: grant, profile)
+            return ClientEndpoints.response(to: grant, configuration)
         case .appToApp, .appToAppRequest:
             let code = try issuer.approveApp(parameters, target: client, now: now)
             return .json(.ok) { $0.member("code", code) }
@@ -85,7 +98,7 @@ enum AuthgearEndpoints {
             return Response(.ok, fields: ["Cache-Control": "no-store", "Pragma": "no-cache"])
         case .authenticate:
             let login = try issuer.logInBiometric(proof, client: client, scope: parameters.scope(), now: now)
-            return ClientEndpoints.response(to: login.grant, issuer.configuration.profile)
+            return ClientEndpoints.response(to: login.grant, issuer.configuration)
         case .authenticateAppToApp:
             guard client.allowsAppToApp else { throw TokenIssuer.notAllowed }
             guard let targetID = proof.clientID else { throw OAuthError(.invalidRequest, "client id is required") }
@@ -95,7 +108,7 @@ enum AuthgearEndpoints {
             let destination = try issuer.destination(parameters, target)
             let login = try issuer.logInBiometric(
                 proof, client: client, scope: parameters.scope(), target: (target, destination), now: now)
-            return ClientEndpoints.response(to: login.grant, issuer.configuration.profile, code: login.code)
+            return ClientEndpoints.response(to: login.grant, issuer.configuration, code: login.code)
         }
     }
 
@@ -108,7 +121,7 @@ enum AuthgearEndpoints {
 
     // MARK: Challenges
 
-    static func challenge(_ request: Request, issuer: inout TokenIssuer, now: Int64) -> EndpointResult {
+    private static func challenge(_ request: Request, issuer: inout TokenIssuer, now: Int64) -> EndpointResult {
         guard MediaType(request.fields["Content-Type"] ?? "").name == "application/json",
             let members = (try? JSONValue(parsing: request.body))?.object
         else { return invalid("the body is not a JSON object", kind: "type") }
@@ -155,7 +168,7 @@ enum AuthgearEndpoints {
 
     // MARK: User info
 
-    static func userInfo(_ request: Request, issuer: borrowing TokenIssuer, now: Int64) -> EndpointResult {
+    private static func userInfo(_ request: Request, issuer: borrowing TokenIssuer, now: Int64) -> EndpointResult {
         guard let bearer = bearer(request), let token = issuer.introspect(accessToken: bearer.text, now: now),
             let user = token.user
         else {

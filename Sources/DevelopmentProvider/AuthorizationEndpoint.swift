@@ -16,8 +16,9 @@ enum AuthorizationEndpoint {
         guard let pairs = isForm ? received.form : received.query else {
             return EndpointResult(Page.failure(.badRequest, "The application's request cannot be read."))
         }
-        let tolerates = configuration.profile == .tidal
-        let sent = Parameters(pairs.filter { !formNames.contains($0.name) }, toleratesEqual: tolerates)
+        let sent = Parameters(
+            pairs.filter { !formNames.contains($0.name) },
+            toleratesEqual: configuration.behaviour.toleratesEqualParameters)
         guard
             let parameters = PushedAuthorizationEndpoint.resolve(sent, opens: !isForm, issuer: &issuer, now: now)
         else {
@@ -101,9 +102,8 @@ enum AuthorizationEndpoint {
         case .other(let issuer): pairs.append(FormEncoding.Pair("iss", issuer))
         case .absent: break
         }
-        if configuration.profile == .tidal {
-            pairs.append(FormEncoding.Pair("lang", parameters["lang"] ?? "en"))
-            pairs.append(FormEncoding.Pair("appMode", parameters["appMode"] ?? "web"))
+        for (name, usual) in configuration.behaviour.repeatedParameters {
+            pairs.append(FormEncoding.Pair(name, parameters[name] ?? usual))
         }
         // A query in the redirect URI is kept (RFC 6749 §3.1.2).
         let target = WireText(uri)

@@ -40,6 +40,17 @@ struct ClientAuthentication: Sendable {
             || fields.values("Authorization").count > 1
     }
 
+    /// The authentication in the places where the provider reads it.
+    init(_ request: Request, _ parameters: Parameters, _ behaviour: ProviderBehaviour) {
+        let readsHeader =
+            switch behaviour.credentialPlaces {
+            case .formOrHeader: true
+            case .form: false
+            case .formElseHeader: parameters["client_id"] == nil && parameters["client_secret"] == nil
+            }
+        self.init(readsHeader ? request.fields : [:], parameters)
+    }
+
     /// Decodes the base64 of the form-encoded identifier, a colon and the form-encoded secret.
     private static func basic(_ field: WireText) -> (id: WireText, secret: WireText)? {
         let pieces = field.split(at: " ", limit: 2)
@@ -75,7 +86,7 @@ struct ClientAuthentication: Sendable {
             if client.publicKeys != nil, requiresSecret {
                 throw OAuthError(.invalidClient, "Client assertion is missing")
             }
-            if secret == nil || configuration.profile == .tidal { return client }
+            if secret == nil || configuration.behaviour.ignoresNeedlessSecrets { return client }
             throw OAuthError(.invalidClient, "Client has no secret")
         }
         if let secret {

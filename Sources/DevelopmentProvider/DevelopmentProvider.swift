@@ -256,9 +256,10 @@ package final class DevelopmentProvider: RequestHandler {
         if let methods = configuration.translation?.methods(of: endpoint) {
             return methods.contains(method.name) ? nil : methods.joined(separator: ", ")
         }
-        let profile = configuration.profile
+        let behaviour = configuration.behaviour
         return switch endpoint {
-        case .authorize where profile != .duckduckgo, .token where profile == .duckduckgo:
+        // The login page posts its form.
+        case .authorize where !behaviour.keepsAccounts, .token where behaviour.takesQueryAlone:
             method == .get || method == .post ? nil : "GET, POST"
         case .userInfo: method == .get || method == .post ? nil : "GET, POST"
         case .authorize, .metadata, .keys, .assetLinks, .appleAssociation: method == .get ? nil : "GET"
@@ -328,35 +329,36 @@ package final class DevelopmentProvider: RequestHandler {
                 state.log.note(number, error: result.error, refresh: result.refresh)
                 return result.response
             }
-            let result =
-                switch endpoint {
-                case .authorize where state.issuer.configuration.profile == .duckduckgo:
-                    AccountEndpoints.authorize(received: received, issuer: &state.issuer, now: time)
-                case .authorize:
-                    AuthorizationEndpoint.respond(request, received: received, issuer: &state.issuer, now: time)
-                case .token where state.issuer.configuration.profile == .authgear:
-                    AuthgearEndpoints.token(request, received: received, issuer: &state.issuer, now: time)
-                case .challenge: AuthgearEndpoints.challenge(request, issuer: &state.issuer, now: time)
-                case .userInfo: AuthgearEndpoints.userInfo(request, issuer: state.issuer, now: time)
-                case .assetLinks: LinkFileEndpoints.assetLinks(state.issuer.configuration)
-                case .appleAssociation: LinkFileEndpoints.appleAssociation(state.issuer.configuration)
-                case .token: ClientEndpoints.token(request, received: received, issuer: &state.issuer, now: time)
-                case .deviceAuthorization:
-                    ClientEndpoints.deviceAuthorization(request, received: received, issuer: &state.issuer, now: time)
-                case .revoke: ClientEndpoints.revoke(request, received: received, issuer: &state.issuer, now: time)
-                case .pushedAuthorization:
-                    PushedAuthorizationEndpoint.respond(
-                        request, received: received, issuer: &state.issuer, now: time)
-                case .metadata: MetadataEndpoint.respond(state.issuer)
-                case .keys: MetadataEndpoint.keys(&state.issuer)
-                case .createAccount: AccountEndpoints.createAccount(request, issuer: &state.issuer, now: time)
-                case .sendPassword:
-                    AccountEndpoints.sendPassword(request, received: received, issuer: &state.issuer, now: time)
-                case .login: AccountEndpoints.login(request, issuer: &state.issuer, now: time)
-                case .logout: AccountEndpoints.logout(request, issuer: &state.issuer, now: time)
-                }
+            let result = Self.answer(request, at: endpoint, received: received, issuer: &state.issuer, now: time)
             state.log.note(number, error: result.error, refresh: result.refresh)
             return result.response
+        }
+    }
+    private static func answer(
+        _ request: Request, at endpoint: Endpoint, received: ReceivedParameters, issuer: inout TokenIssuer, now: Int64
+    ) -> EndpointResult {
+        let own: EndpointResult? =
+            switch issuer.configuration.behaviour.flow {
+            case .accounts:
+                AccountEndpoints.respond(request, at: endpoint, received: received, issuer: &issuer, now: now)
+            case .apps:
+                AuthgearEndpoints.respond(request, at: endpoint, received: received, issuer: &issuer, now: now)
+            case nil: nil
+            }
+        if let own { return own }
+        return switch endpoint {
+        case .authorize: AuthorizationEndpoint.respond(request, received: received, issuer: &issuer, now: now)
+        case .token: ClientEndpoints.token(request, received: received, issuer: &issuer, now: now)
+        case .deviceAuthorization:
+            ClientEndpoints.deviceAuthorization(request, received: received, issuer: &issuer, now: now)
+        case .revoke: ClientEndpoints.revoke(request, received: received, issuer: &issuer, now: now)
+        case .pushedAuthorization:
+            PushedAuthorizationEndpoint.respond(request, received: received, issuer: &issuer, now: now)
+        case .metadata: MetadataEndpoint.respond(issuer)
+        case .keys: MetadataEndpoint.keys(&issuer)
+        // The flows have these.
+        case .challenge, .userInfo, .assetLinks, .appleAssociation, .createAccount, .sendPassword, .login, .logout:
+            EndpointResult(.problem(.notFound, "There is no such path."))
         }
     }
 }

@@ -39,8 +39,7 @@ struct DeviceAuthorizations: Sendable {
         client: ProviderClient, scope: [String], configuration: ProviderConfiguration, now: Int64
     ) -> Grant {
         let deviceCode = Secrets.make("dc_")
-        // TIDAL's user codes have five letters; RFC 8628 §6.1 recommends eight.
-        let letters = configuration.profile == .tidal ? 5 : 8
+        let letters = configuration.behaviour.deviceAnswer.letters
         var userCode = Secrets.makeUserCode(count: letters)
         while userCodes[userCode] != nil { userCode = Secrets.makeUserCode(count: letters) }
         let digest = Secrets.digest(deviceCode)

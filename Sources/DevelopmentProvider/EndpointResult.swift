@@ -21,50 +21,30 @@ struct EndpointResult: Sendable {
             self.init(response, error: error.error)
             return
         }
-        var status = Status.badRequest
-        switch error.kind {
-        case .invalidClient where configuration.profile != .authgear, .unauthenticated: status = .unauthorized
-        case .rateLimited: status = .tooManyRequests
-        case .invalidRefreshToken where configuration.profile == .tidal:
+        let shape = configuration.behaviour.errors
+        var status = shape.statuses[error.kind] ?? .badRequest
+        if shape.hasConfiguredStatus, error.kind == .invalidRefreshToken {
             status = Status(configuration.deadRefreshTokenStatus)
-        default: break
         }
-        var response: Response
-        switch configuration.profile {
-        case .tidal:
-            response = .json(status) { writer in
-                writer.member("status", status.code)
-                writer.member("error", error.error)
-                writer.member("sub_status", error.subStatus)
-                writer.member("error_description", error.description)
+        let isUnknownAccount = error.kind == .unknownAccount
+        let name = (isUnknownAccount ? nil : shape.commonName) ?? error.error
+        var response = Response.json(status) { writer in
+            for member in shape.members {
+                switch member {
+                case .status: writer.member(member.rawValue, status.code)
+                case .error: writer.member(member.rawValue, name)
+                case .number: writer.member(member.rawValue, shape.numbers[error.kind] ?? shape.otherNumber)
+                case .description: writer.member(member.rawValue, error.description)
+                case .detail where isUnknownAccount: break
+                case .detail: writer.memberIfPresent(member.rawValue, shape.details[error.tokenStatus])
+                }
             }
-        case .authgear:
-            response = .json(status) { writer in
-                writer.member("error", error.error)
-                writer.member("error_description", error.description)
-            }
-        case .rfc:
-            response = .json(status) { writer in
-                writer.member("error", error.error)
-                writer.member("error_description", error.description)
-            }
-            Self.announceNonce(after: error, configuration, in: &response)
-            // RFC 6749 §5.2 requires this field if the client used the Authorization field; otherwise it is allowed,
-            // and RFC 9110 §15.5.2 asks for it.
-            if error.kind == .invalidClient {
-                response.fields.set("WWW-Authenticate", #"Basic realm="token-broker-provider""#)
-            }
-        case .duckduckgo:
-            // Every refusal of its token endpoint has one name, but for that of an account that is gone.
-            let name = error.kind == .unknownAccount ? error.error : "invalid_token_request"
-            response = .json(.badRequest) { writer in
-                writer.member("error", name)
-                if error.kind != .unknownAccount { writer.member("error_code", error.tokenStatus.rawValue) }
-            }
-            self.init(response, error: name)
-            return
         }
-        self.init(response, error: error.error)
+        Self.announceNonce(after: error, configuration, in: &response)
+        if shape.asksForCredentials, error.kind == .invalidClient {
+            response.fields.set("WWW-Authenticate", #"Basic realm="token-broker-provider""#)
+        }
+        self.init(response, error: name)
     }
 
     /// Tells the nonce that the next proof needs (RFC 9449 §8).

@@ -1,18 +1,18 @@
-/// DuckDuckGo's reasons to refuse a refresh token, which its errors call by number.
-enum TokenStatus: Int, Sendable {
-    /// Malformed, unknown, or refused for a reason that has no number.
-    case invalid = 0
-    case expired = 1
+/// A reason to refuse a refresh token, which the duckduckgo profile tells by the number that its document gives to the name.
+enum TokenStatus: String, Sendable {
+    /// Malformed, unknown, or refused for a reason that has no name.
+    case invalid
+    case expired
     /// Used before, longer ago than the grace period.
-    case reused = 2
-    case loggedOut = 3
+    case reused
+    case loggedOut = "logged_out"
     /// A session or an authorization code was used twice.
-    case fraudDetected = 4
+    case fraudDetected = "fraud_detected"
 }
 
 /// An error of the token, device authorization or revocation endpoint.
 struct OAuthError: Error, Equatable {
-    enum Kind: Equatable {
+    enum Kind: Hashable, Sendable {
         case invalidRequest
         case invalidClient
         case invalidGrant
@@ -38,7 +38,7 @@ struct OAuthError: Error, Equatable {
     }
 
     let kind: Kind
-    /// Why DuckDuckGo's token endpoint refuses a refresh token.
+    /// Why a refresh token is refused.
     var tokenStatus = TokenStatus.invalid
     /// A text for people, in US-ASCII without quotation marks and backslashes (RFC 6749 §5.2). Never contains content
     /// of the request.
@@ -68,21 +68,6 @@ struct OAuthError: Error, Equatable {
         case .serverError: "server_error"
         case .invalidProof: "invalid_dpop_proof"
         case .nonceWanted: "use_dpop_nonce"
-        }
-    }
-
-    /// TIDAL's number for the error. 1002, 1005, 11003 and 11101 are known from TIDAL's responses and clients. The
-    /// numbers of the other errors are not published; they have 1000 here, which has no meaning to any client.
-    var subStatus: Int {
-        switch kind {
-        case .authorizationPending: 1002
-        case .invalidClient: 1005
-        case .expiredToken: 11003
-        case .invalidRefreshToken: 11101
-        case .invalidRequest, .invalidGrant, .unauthorizedClient, .unsupportedGrantType, .invalidScope, .slowDown,
-            .accessDenied, .unknownAccount, .unauthenticated, .rateLimited, .serverError,
-            .invalidProof, .nonceWanted:
-            1000
         }
     }
 }

@@ -29,38 +29,31 @@ struct ReceivedParameters: Sendable {
     }
 
     /// The parameters of a POST to the token, device authorization or revocation endpoint.
-    func posted(_ profile: ProviderProfile) throws(OAuthError) -> Parameters {
-        guard hasForm || profile == .duckduckgo else {
+    func posted(_ behaviour: ProviderBehaviour) throws(OAuthError) -> Parameters {
+        guard hasForm || behaviour.takesQueryAlone else {
             throw OAuthError(.invalidRequest, "The content type is not application/x-www-form-urlencoded")
         }
-        switch profile {
-        case .duckduckgo, .authgear:
-            // DuckDuckGo's parameters are in the URL of a GET, Authgear's in a form. Both accept the other place too.
+        let tolerates = behaviour.toleratesEqualParameters
+        let parameters: Parameters
+        switch behaviour.parameterPlaces {
+        case .form:
             guard let query, let form else { throw OAuthError(.invalidRequest, "Malformed parameters") }
-            let parameters = Parameters(query + form, toleratesEqual: false)
-            try parameters.refuseRepeated()
-            return parameters
-        case .rfc:
-            guard let query, let form else { throw OAuthError(.invalidRequest, "Malformed parameters") }
-            // URLs are recorded in logs and histories (RFC 6749 §2.3.1, RFC 9700 §4.3.2).
             if query.contains(where: { Parameters.names.contains($0.name) }) {
                 throw OAuthError(.invalidRequest, "Parameters belong in the body, not in the URL")
             }
-            let parameters = Parameters(form, toleratesEqual: false)
-            try parameters.refuseRepeated()
-            return parameters
-        case .tidal:
-            // One of TIDAL's clients sends each parameter in the query and again in the body, where it is decoded by
-            // mistake. The query has the correct values.
-            let fromQuery = Parameters(query ?? [], toleratesEqual: true)
+            parameters = Parameters(form, toleratesEqual: tolerates)
+        case .formOrQuery:
+            guard let query, let form else { throw OAuthError(.invalidRequest, "Malformed parameters") }
+            parameters = Parameters(query + form, toleratesEqual: tolerates)
+        case .queryAgainInForm:
+            let fromQuery = Parameters(query ?? [], toleratesEqual: tolerates)
             guard query != nil, form != nil || !fromQuery.isEmpty else {
                 throw OAuthError(.invalidRequest, "Malformed parameters")
             }
-            let fromForm = Parameters(form ?? [], toleratesEqual: true)
-            let parameters = fromQuery.adding(fromForm)
-            try parameters.refuseRepeated()
-            return parameters
+            parameters = fromQuery.adding(Parameters(form ?? [], toleratesEqual: tolerates))
         }
+        try parameters.refuseRepeated()
+        return parameters
     }
 }
 

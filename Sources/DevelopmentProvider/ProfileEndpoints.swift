@@ -30,7 +30,7 @@ enum ProfileEndpoints {
         _ received: ReceivedParameters, issuer: inout TokenIssuer, now: Int64
     ) -> EndpointResult {
         do {
-            let token = try received.posted(.rfc).required("token")
+            let token = try received.posted(issuer.configuration.behaviour).required("token")
             if let client = issuer.client(ofToken: token) { try issuer.revoke(token: token, client: client, now: now) }
             return EndpointResult(Response(.ok, fields: ["Cache-Control": "no-store"]))
         } catch {
@@ -45,7 +45,7 @@ enum ProfileEndpoints {
         var trace: RefreshTrace?
         var result: EndpointResult
         do {
-            let parameters = try received.posted(.rfc)
+            let parameters = try received.posted(issuer.configuration.behaviour)
             let token = try parameters.required("access_token")
             let client = issuer.client(ofToken: token)
             if let id = parameters["client_id"] ?? client.map({ WireText($0.id) }), parameters["client_secret"] != nil {
@@ -56,7 +56,7 @@ enum ProfileEndpoints {
             let grant = try issuer.renew(token, form, now: now, trace: &trace)
             result = EndpointResult(
                 issuer.configuration.translation?.response(to: grant, issuer.configuration, lasts: true, now: now)
-                    ?? ClientEndpoints.response(to: grant, .rfc))
+                    ?? ClientEndpoints.response(to: grant, issuer.configuration))
         } catch {
             result = EndpointResult(error, issuer.configuration)
         }

@@ -50,21 +50,39 @@ package final class ProfileTranslation: Sendable {
         self.values = values
         func path(_ template: AddressTemplate?) -> String? { Self.path(template, values) }
         let refreshMember = Self.refreshMember
-        let endpoints = profile.endpoints
-        let isFound = endpoints.token == nil
-        let list: [(String, Endpoint, AddressTemplate?)] = [
-            ("authorization", .authorize, endpoints.authorization), ("token", .token, endpoints.token),
-            (refreshMember, .token, endpoints.refresh),
-            ("device_authorization", .deviceAuthorization, endpoints.deviceAuthorization),
-            ("revocation", .revoke, endpoints.revocation), ("jwks", .keys, endpoints.keys),
-        ]
-        named = list.compactMap { member, endpoint, template in
+        let isFound = profile.endpoints.token == nil
+        named = Self.addresses(profile.endpoints).compactMap { member, endpoint, template in
             // A provider that is found by its metadata may have any paths.
-            let path = isFound && member != refreshMember ? ProviderProfile.rfc.path(of: endpoint) : path(template)
+            let path = isFound && member != refreshMember ? ProviderBehaviour.standard.paths[endpoint] : path(template)
             return path.map { (member, endpoint, $0) }
         }
         let requests = [(refreshMember, profile.refresh), ("exchange_for_long_lived", profile.exchange)]
         own = requests.compactMap { member, request in path(request?.endpoint).map { (member, $0) } }
+    }
+
+    /// The addresses of a profile, by the members of a tenant's `endpoints`.
+    private static func addresses(
+        _ endpoints: ProviderPreset.Endpoints
+    ) -> [(member: String, endpoint: Endpoint, address: AddressTemplate?)] {
+        [
+            ("authorization", .authorize, endpoints.authorization), ("token", .token, endpoints.token),
+            (refreshMember, .token, endpoints.refresh),
+            ("device_authorization", .deviceAuthorization, endpoints.deviceAuthorization),
+            ("revocation", .revoke, endpoints.revocation), ("jwks", .keys, endpoints.keys),
+            ("account_creation", .createAccount, endpoints.accountCreation),
+            ("activation", .login, endpoints.activation), ("logout", .logout, endpoints.logout),
+        ]
+    }
+
+    /// The paths of the endpoints that a profile without parameters names.
+    static func paths(of profile: ProviderPreset) -> [Endpoint: String] {
+        var bases: [WireText: WireText] = [:]
+        bases[WireText(AddressTemplate.Base.loginService.rawValue)] = profile.loginServiceBaseURI.map { WireText($0) }
+        bases[WireText(AddressTemplate.Base.authService.rawValue)] = profile.authServiceBaseURI.map { WireText($0) }
+        let paths = addresses(profile.endpoints).compactMap { _, endpoint, address in
+            path(address, bases).map { (endpoint, $0) }
+        }
+        return Dictionary(paths, uniquingKeysWith: { first, _ in first })
     }
 
     /// The path of an address; nil without an address.
@@ -86,7 +104,7 @@ package final class ProfileTranslation: Sendable {
     /// The path of an endpoint below the base URL; nil where the profile has none.
     func path(of endpoint: Endpoint) -> String? {
         named.first { $0.endpoint == endpoint }?.path
-            ?? (isFoundByMetadata ? ProviderProfile.rfc.path(of: endpoint) : nil)
+            ?? (isFoundByMetadata ? ProviderBehaviour.standard.paths[endpoint] : nil)
     }
 
     /// The endpoint at a path; nil where there is none.

@@ -60,19 +60,19 @@ package struct ProviderConfiguration: Sendable {
     /// Counted from `refreshTokenLifetimeStart`; nil means that refresh tokens do not expire.
     package var refreshTokenLifetime: Duration?
     package var refreshTokenLifetimeStart = RefreshTokenLifetimeStart.issue
-    package var authorizationCodeLifetime: Duration = .seconds(60)
+    package var authorizationCodeLifetime: Duration
     package var deviceCodeLifetime: Duration
     package var deviceInterval: Duration
     package var rotation: RefreshTokenRotation
     /// Whether the grace period of a rotated refresh token ends when a successor is presented.
-    package var successorEndsGrace = true
+    package var successorEndsGrace: Bool
     /// Whether a refresh ends the access tokens that the same login was granted before. Applies to the rfc and tidal
     /// profiles.
     package var refreshEndsAccessTokens = false
     /// Applies to the rfc and tidal profiles. The duckduckgo profile signs all access and refresh tokens.
-    package var accessTokenFormat = AccessTokenFormat.opaque
+    package var accessTokenFormat: AccessTokenFormat
     /// The algorithm of all signatures. A change takes effect for keys that are made later.
-    package var signingAlgorithm = SignatureAlgorithm.es256
+    package var signingAlgorithm: SignatureAlgorithm
     /// The password for one use that the duckduckgo profile would send to every email address.
     package var oneTimePassword = "123456"
     /// TIDAL issues no refresh tokens to third-party clients.
@@ -109,51 +109,25 @@ package struct ProviderConfiguration: Sendable {
     /// oldest are removed first. A change takes effect at the next reset.
     package var capacity = 200_000
 
-    /// Sets the defaults of the profile. TIDAL: access tokens for four hours, device codes for five minutes, polls
-    /// every two seconds without a check of the interval. RFC: one hour, ten minutes, five seconds. Neither rotates
-    /// refresh tokens. DuckDuckGo: four hours; refresh tokens for thirty days, rotated with a grace of one hour.
-    /// Authgear: signed access tokens for half an hour, refresh tokens for 364 days, codes for five minutes.
+    /// Sets the defaults of the profile.
     package init(profile: ProviderProfile, clients: [ProviderClient], baseURL: BaseURL = .default) {
         self.profile = profile
         self.clients = clients
         self.baseURL = baseURL
-        rotation = .none
-        switch profile {
-        case .tidal:
-            accessTokenLifetime = .seconds(14_400)
-            deviceCodeLifetime = .seconds(300)
-            deviceInterval = .seconds(2)
-            slowsDownEagerPolls = false
-            responseIssuer = .absent
-        case .rfc:
-            accessTokenLifetime = .seconds(3600)
-            deviceCodeLifetime = .seconds(600)
-            deviceInterval = .seconds(5)
-            slowsDownEagerPolls = true
-            responseIssuer = .issuer
-        case .authgear:
-            accessTokenLifetime = .seconds(1800)
-            refreshTokenLifetime = .seconds(364 * 86_400)
-            authorizationCodeLifetime = .seconds(300)
-            accessTokenFormat = .jwt
-            signingAlgorithm = .rs256
-            refreshTokenScope = "offline_access"
-            // It has no device login.
-            deviceCodeLifetime = .seconds(600)
-            deviceInterval = .seconds(5)
-            slowsDownEagerPolls = true
-            responseIssuer = .issuer
-        case .duckduckgo:
-            accessTokenLifetime = .seconds(14_400)
-            refreshTokenLifetime = .seconds(30 * 86_400)
-            rotation = .rotate(grace: .seconds(3600))
-            successorEndsGrace = false
-            // It has no device login.
-            deviceCodeLifetime = .seconds(600)
-            deviceInterval = .seconds(5)
-            slowsDownEagerPolls = true
-            responseIssuer = .absent
-        }
+        let behaviour = profile.behaviour
+        let defaults = behaviour.defaults
+        accessTokenLifetime = defaults.accessTokenLifetime
+        refreshTokenLifetime = defaults.refreshTokenLifetime
+        authorizationCodeLifetime = defaults.authorizationCodeLifetime
+        deviceCodeLifetime = defaults.deviceCodeLifetime
+        deviceInterval = defaults.deviceInterval
+        slowsDownEagerPolls = defaults.slowsDownEagerPolls
+        rotation = defaults.rotation
+        successorEndsGrace = defaults.successorEndsGrace
+        refreshTokenScope = defaults.refreshTokenScope
+        accessTokenFormat = defaults.accessTokenFormat
+        signingAlgorithm = defaults.signingAlgorithm
+        responseIssuer = behaviour.hasMetadata ? .issuer : .absent
     }
 
     /// Plays the other side of a profile of the broker's, with the lifetimes and the rules for refresh tokens that it names. Access
@@ -164,7 +138,7 @@ package struct ProviderConfiguration: Sendable {
         let played = translation.profile
         if !translation.isFoundByMetadata { (announcesResponseIssuer, responseIssuer) = (false, .absent) }
         requiresProofKey = played.shape.pkce == .required
-        if played.rotation == .always { rotation = .rotate(grace: played.reuseGrace ?? .zero) }
+        rotation = played.usualRotation
         refreshEndsAccessTokens = played.accessTokenAfterRefresh == .ends
         if played.prefersTokenExpiry { accessTokenFormat = .jwt }
         issuesRefreshTokens = played.lives.refreshTokens != .never
@@ -181,12 +155,15 @@ package struct ProviderConfiguration: Sendable {
         if !translation.tokensEnd(self) { accessTokenLifetime = .seconds(TokenResponse.longestLifetimeSeconds) }
     }
 
+    /// What is done in the way of the profile. A profile that is played has its own rules before these.
+    var behaviour: ProviderBehaviour { profile.behaviour }
+
     /// The values of `grant_type` that the token endpoint accepts.
-    var grants: [GrantType] { translation?.grants ?? profile.grants }
+    var grants: [GrantType] { translation?.grants ?? behaviour.grants }
 
     /// The path of an endpoint below the base URL; nil where there is no such endpoint. Metadata is at the well-known paths.
     func path(of endpoint: Endpoint) -> String? {
-        translation.map { $0.path(of: endpoint) } ?? profile.path(of: endpoint)
+        translation.map { $0.path(of: endpoint) } ?? behaviour.paths[endpoint]
     }
 
     func client(_ id: WireText) -> ProviderClient? { clients.first { WireText($0.id) == id } }

@@ -11,55 +11,8 @@ package enum ProviderProfile: String, Sendable, CaseIterable {
     /// Authgear: one app of a device lets another one in, proven by a device key or a biometric key.
     case authgear
 
-    /// The profiles whose users log in with a browser.
-    package static let withLoginPage: [ProviderProfile] = [.tidal, .rfc]
-
-    /// The values of `grant_type` that the token endpoint accepts.
-    var grants: [GrantType] {
-        switch self {
-        case .tidal: [.authorizationCode, .refreshToken, .clientCredentials, .deviceCode, .updateClient]
-        case .rfc: [.authorizationCode, .refreshToken, .clientCredentials, .deviceCode]
-        case .authgear: [.authorizationCode, .refreshToken, .appToApp, .appToAppRequest, .biometric]
-        case .duckduckgo: [.authorizationCode, .refreshToken]
-        }
-    }
-
-    /// The path of an endpoint below the base URL; nil when the profile has no such endpoint. Metadata is at the
-    /// well-known paths instead.
-    func path(of endpoint: Endpoint) -> String? {
-        switch (self, endpoint) {
-        case (.duckduckgo, .authorize): "/api/auth/v2/authorize"
-        case (.duckduckgo, .token): "/api/auth/v2/token"
-        case (.duckduckgo, .createAccount): "/api/auth/v2/account/create"
-        case (.duckduckgo, .sendPassword): "/api/auth/v2/otp"
-        case (.duckduckgo, .login): "/api/auth/v2/login"
-        case (.duckduckgo, .logout): "/api/auth/v2/logout"
-        case (.duckduckgo, .keys): "/api/auth/v2/.well-known/jwks.json"
-        case (.duckduckgo, .deviceAuthorization), (.duckduckgo, .revoke): nil
-        case (.authgear, .authorize): "/oauth2/authorize"
-        case (.authgear, .token): "/oauth2/token"
-        case (.authgear, .revoke): "/oauth2/revoke"
-        case (.authgear, .challenge): "/oauth2/challenge"
-        case (.authgear, .userInfo): "/oauth2/userinfo"
-        case (.authgear, .keys): "/oauth2/jwks"
-        case (.authgear, .assetLinks): "/.well-known/assetlinks.json"
-        case (.authgear, .appleAssociation): "/.well-known/apple-app-site-association"
-        case (.authgear, .deviceAuthorization): nil
-        case (_, .authorize): "/authorize"
-        case (.tidal, .token): "/v1/oauth2/token"
-        case (.tidal, .deviceAuthorization): "/v1/oauth2/device_authorization"
-        case (.tidal, .keys): "/v1/jwks"
-        case (.rfc, .token): "/token"
-        case (.rfc, .deviceAuthorization): "/device_authorization"
-        case (.rfc, .revoke): "/revoke"
-        case (.rfc, .pushedAuthorization): "/par"
-        case (.rfc, .keys): "/jwks"
-        case (.tidal, .revoke), (_, .metadata), (_, .pushedAuthorization), (_, .createAccount), (_, .sendPassword),
-            (_, .login),
-            (_, .logout), (_, .challenge), (_, .userInfo), (_, .assetLinks), (_, .appleAssociation):
-            nil
-        }
-    }
+    /// The profiles whose users log in with a browser, and that have no flow of their own.
+    package static let withLoginPage = allCases.filter { $0.behaviour.flow == nil }
 }
 
 /// An endpoint, by which requests are counted and for which faults are scripted.

@@ -34,7 +34,7 @@ enum PushedAuthorizationEndpoint {
             return EndpointResult(.problem(.notFound, "There is no such path."))
         }
         do throws(OAuthError) {
-            let posted = try received.posted(configuration.profile)
+            let posted = try received.posted(configuration.behaviour)
             let client = try ClientEndpoints.authenticate(
                 request, parameters: posted, issuer: &issuer, now: now, requiresSecret: true)
             guard posted[reference] == nil else {

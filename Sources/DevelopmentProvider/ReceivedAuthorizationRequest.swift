@@ -43,8 +43,7 @@ struct ReceivedAuthorizationRequest: Sendable {
         }
         switch parameters["response_type"] {
         case "code": break
-        // One of TIDAL's clients does not send `response_type`.
-        case nil where configuration.profile == .tidal: break
+        case nil where configuration.behaviour.toleratesMissingResponseType: break
         case nil: throw refuse("invalid_request", "response_type is missing")
         default: throw refuse("unsupported_response_type", "The response type is not code")
         }
@@ -55,7 +54,9 @@ struct ReceivedAuthorizationRequest: Sendable {
             }
             guard challenge.utf8.count == 43, challenge.utf8.allSatisfy({ $0.isUnreserved && $0 != 0x2e && $0 != 0x7e })
             else { throw refuse("invalid_request", "The code challenge is not a SHA-256 digest in base64url") }
-        } else if configuration.requiresProofKey, configuration.profile != .authgear || client.secret == nil {
+        } else if configuration.requiresProofKey,
+            client.secret == nil || !configuration.behaviour.sparesConfidentialClientsPKCE
+        {
             throw refuse("invalid_request", "Code challenge required")
         }
         do {

@@ -21,8 +21,8 @@ enum Route: Equatable {
             path = path.prefix(path.count - prefix.utf8.count)
         }
 
-        let profile = configuration.profile
-        let known = Endpoint.allCases.first { profile.path(of: $0).map { WireText($0) } == path }
+        let behaviour = configuration.behaviour
+        let known = behaviour.paths.first { WireText($0.value) == path }?.key
         if let endpoint = configuration.translation.map({ $0.endpoint(at: path) }) ?? known {
             self = .endpoint(endpoint)
             return
@@ -31,7 +31,7 @@ enum Route: Equatable {
         let segments = path.split(at: "/", limit: 6).dropFirst().map { $0 }
         switch segments.first {
         case ".well-known"
-        where (profile == .rfc || profile == .authgear) && segments.count == 2
+        where behaviour.hasMetadata && segments.count == 2
             && ["oauth-authorization-server", "openid-configuration"].contains(segments[1]):
             self = .endpoint(.metadata)
         case ".well-known"

@@ -85,8 +85,8 @@ package struct RefreshTokenRecord: Sendable, Equatable {
     /// Whether a successor has been presented, which ends the grace period.
     package internal(set) var isConfirmed = false
     var predecessorDigest: String?
-    /// The digests of the access tokens that were issued for it, at most the newest `maximumAccessTokens`. Only the
-    /// duckduckgo profile uses them.
+    /// The digests of the access tokens that were issued for it, at most the newest `maximumAccessTokens`, where a replay ends
+    /// them; otherwise empty.
     var accessTokens: [String] = []
 
     static let maximumPresentations = 1000
@@ -132,7 +132,7 @@ package struct AccessTokenRecord: Sendable, Equatable {
 }
 
 extension Family.RevocationCause {
-    /// What DuckDuckGo's token endpoint says of a refresh token of a family that was revoked for this cause.
+    /// Why a refresh token of a family is refused that was revoked for this cause.
     var tokenStatus: TokenStatus {
         switch self {
         case .refreshTokenReuse: .reused

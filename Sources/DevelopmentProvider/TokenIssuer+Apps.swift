@@ -6,8 +6,6 @@ internal import Reactor
 /// The rules of the authgear profile: codes, device keys, and one app that lets another one in.
 extension TokenIssuer {
     static let fullAccess = "https://authgear.com/scopes/full-access"
-    /// The scopes of a biometric login that asks for none.
-    static let appScopes = ["openid", "offline_access", fullAccess]
 
     /// Where another app gets its code, and the challenge that it proves itself by when it redeems the code.
     struct AppDestination: Sendable {
@@ -166,7 +164,7 @@ extension TokenIssuer {
         _ proof: AppKeyProof, client: ProviderClient, scope requested: [String]?,
         target: (client: ProviderClient, destination: AppDestination)? = nil, now: Int64
     ) throws(OAuthError) -> (grant: Grant, code: String?) {
-        let scope = requested ?? Self.appScopes
+        let scope = requested ?? configuration.behaviour.usualScopes
         let names = Set(scope.map { WireText($0) })
         guard names.isSuperset(of: ["offline_access", WireText(Self.fullAccess)]) else {
             throw OAuthError(.invalidScope, "The scope lacks offline_access or full access")

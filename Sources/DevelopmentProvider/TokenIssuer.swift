@@ -43,12 +43,8 @@ struct TokenIssuer: Sendable {
     // MARK: Authorization codes
 
     mutating func issueCode(_ content: AuthorizationCode) -> String {
-        let code =
-            switch configuration.profile {
-            case .duckduckgo: Secrets.makeAlphanumeric(count: 86)
-            case .authgear: Secrets.makeAlphanumeric(count: 32)
-            case .tidal, .rfc: Secrets.make("ac_")
-            }
+        let length = configuration.behaviour.codeLength
+        let code = length.map { Secrets.makeAlphanumeric(count: $0) } ?? Secrets.make("ac_")
         codes[Secrets.digest(code)] = content
         events.codesIssued += 1
         return code
@@ -86,7 +82,7 @@ struct TokenIssuer: Sendable {
 
     /// Refuses a user whose account was suspended or removed since the login.
     private func checkAccount(of user: ProviderUser) throws(OAuthError) {
-        guard configuration.profile == .duckduckgo else { return }
+        guard configuration.behaviour.keepsAccounts else { return }
         switch accounts.state(of: user) {
         case .active, .unverified: return
         case .suspended: throw OAuthError(.invalidRefreshToken, "The account is suspended")
@@ -101,8 +97,7 @@ struct TokenIssuer: Sendable {
     }
 
     private func check(verifier: WireText?, challenge: String?) throws(OAuthError) {
-        // RFC 7636 §4.1. DuckDuckGo's clients send 171 characters.
-        let longest = configuration.profile == .duckduckgo ? 171 : 128
+        let longest = configuration.behaviour.longestVerifier
         switch (verifier, challenge) {
         case (nil, nil): return
         case (nil, _?): throw OAuthError(.invalidGrant, "code_verifier is missing")
@@ -182,6 +177,7 @@ struct TokenIssuer: Sendable {
             trace = RefreshTrace(outcome: outcome, family: family.id, presentedGeneration: entry.generation)
             return error
         }
+        let behaviour = configuration.behaviour
         func invalid(_ status: TokenStatus = .invalid) -> OAuthError {
             OAuthError(.invalidRefreshToken, "Refresh token is invalid", tokenStatus: status)
         }
@@ -194,11 +190,7 @@ struct TokenIssuer: Sendable {
             throw fail(.refused, error: error, trace: &trace)
         }
         guard movesClient || entry.clientID == client.id else {
-            let error =
-                configuration.profile == .authgear
-                ? OAuthError(.invalidRequest, "client id doesn't match the refresh token")
-                : OAuthError(.invalidRefreshToken, "Refresh token was issued to another client")
-            throw fail(.otherClient, error: error, trace: &trace)
+            throw fail(.otherClient, error: behaviour.refusalOfOthersToken, trace: &trace)
         }
         var outcome = RefreshTrace.Outcome.kept
         if case .rotate(let grace) = rotation(of: client) {
@@ -207,10 +199,7 @@ struct TokenIssuer: Sendable {
                 if entry.isConfirmed && configuration.successorEndsGrace || now - supersededAt >= grace.milliseconds {
                     events.reuseDetections += 1
                     families[family.id]?.reusesDetectedAt.append(now)
-                    // Authgear refuses the token only.
-                    if configuration.profile != .authgear {
-                        revoke(family: family.id, .refreshTokenReuse, now: now)
-                    }
+                    if behaviour.endsReusedSessions { revoke(family: family.id, .refreshTokenReuse, now: now) }
                     throw fail(.reused, error: invalid(.reused), trace: &trace)
                 }
                 outcome = .graceReplay
@@ -232,8 +221,7 @@ struct TokenIssuer: Sendable {
 
         if outcome == .graceReplay {
             events.graceReplays += 1
-            // DuckDuckGo lets a second use succeed, but ends what the first one issued.
-            if configuration.profile == .duckduckgo {
+            if behaviour.endsReplayedAccessTokens {
                 for token in entry.accessTokens { accessTokens[token] = nil }
                 refreshTokens[digest]?.accessTokens = []
             }
@@ -260,7 +248,7 @@ struct TokenIssuer: Sendable {
     }
 
     func rotation(of client: ProviderClient) -> RefreshTokenRotation {
-        guard configuration.profile == .authgear, let rotates = client.rotatesRefreshTokens else {
+        guard configuration.behaviour.rotatesByClient, let rotates = client.rotatesRefreshTokens else {
             return configuration.rotation
         }
         guard rotates else { return .none }
@@ -286,16 +274,10 @@ struct TokenIssuer: Sendable {
 
     /// Opens a session as a login of this user does.
     mutating func openSession(user: ProviderUser, client: ProviderClient, now: Int64) -> Grant {
-        if configuration.profile == .duckduckgo, accounts.state(of: user) == .removed {
-            accounts.set(.active, of: user)
-        }
+        let behaviour = configuration.behaviour
+        if behaviour.keepsAccounts, accounts.state(of: user) == .removed { accounts.set(.active, of: user) }
         let family = openFamily(user: user, client: client, origin: .control, now: now)
-        let scope =
-            switch configuration.profile {
-            case .duckduckgo: [AccountEndpoints.scope]
-            case .authgear: client.scopes ?? Self.appScopes
-            case .tidal, .rfc: client.scopes ?? []
-            }
+        let scope = (behaviour.grantsUsualScopesOnly ? nil : client.scopes) ?? behaviour.usualScopes
         return issue(client: client, scope: scope, user: user, family: family, now: now)
     }
 
@@ -330,9 +312,7 @@ struct TokenIssuer: Sendable {
         var grant = Grant(
             client: client, accessToken: accessToken, lifetime: configuration.accessTokenLifetime,
             refreshToken: refreshToken, scope: scope, user: user)
-        if configuration.profile == .rfc || configuration.profile == .authgear,
-            scope.contains(where: { WireText($0) == "openid" })
-        {
+        if configuration.behaviour.issuesIDTokens, scope.contains(where: { WireText($0) == "openid" }) {
             let content = TokenMinter.Content(
                 clientID: client.id, user: user, scope: scope, family: family, issuedAt: now,
                 expiresAt: Self.time(now, configuration.accessTokenLifetime))
@@ -385,7 +365,7 @@ struct TokenIssuer: Sendable {
 
     /// Remembers which refresh token an access token was issued for.
     private mutating func note(accessToken: String, from refreshToken: String) {
-        guard configuration.profile == .duckduckgo else { return }
+        guard configuration.behaviour.endsReplayedAccessTokens else { return }
         refreshTokens[refreshToken]?.accessTokens.append(Secrets.digest(accessToken))
         if let count = refreshTokens[refreshToken]?.accessTokens.count, count > RefreshTokenRecord.maximumAccessTokens {
             refreshTokens[refreshToken]?.accessTokens.removeFirst()

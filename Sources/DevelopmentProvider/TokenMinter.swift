@@ -2,6 +2,7 @@ internal import Cryptography
 internal import ExternalText
 internal import JOSE
 internal import JSON
+internal import OAuth
 
 /// Makes the texts of tokens, those that are signed among them.
 struct TokenMinter: Sendable {
@@ -40,15 +41,16 @@ struct TokenMinter: Sendable {
     }
 
     mutating func accessToken(_ content: Content, _ configuration: ProviderConfiguration) -> String {
-        switch (configuration.profile, configuration.accessTokenFormat) {
-        case (.duckduckgo, _):
+        if let account = configuration.behaviour.accountTokens {
             var claims = accountClaims(
-                content, audience: "PrivacyPro", scope: content.scope.joined(separator: " "), configuration)
+                content, account.accessToken, scope: content.scope.joined(separator: " "), configuration)
             claims.user = content.user.map { (email: $0.email, isSubscriber: true) }
             return sign(claims, .access, type: "JWT", configuration)
-        case (_, .opaque):
+        }
+        switch configuration.accessTokenFormat {
+        case .opaque:
             return Secrets.make("at_")
-        case (_, .jwt):
+        case .jwt:
             let claims = Claims(
                 issuer: configuration.baseURL.description,
                 audience: configuration.baseURL.description,
@@ -62,15 +64,15 @@ struct TokenMinter: Sendable {
     }
 
     mutating func refreshToken(_ content: Content, _ configuration: ProviderConfiguration) -> String {
-        switch configuration.profile {
-        case .tidal, .rfc: return Secrets.make("rt_")
-        // The identifier of the grant, which is the same for all its tokens, and the secret.
-        case .authgear:
-            return Secrets.accountID("grant \(content.family ?? 0)") + "." + Secrets.makeAlphanumeric(count: 32)
-        case .duckduckgo: break
+        let behaviour = configuration.behaviour
+        if let account = behaviour.accountTokens {
+            let scope = account.refreshToken?.scopes?.description ?? ""
+            let claims = accountClaims(content, account.refreshToken, scope: scope, configuration)
+            return sign(claims, .refresh, type: "JWT", configuration)
         }
-        let claims = accountClaims(content, audience: "Auth", scope: "refresh", configuration)
-        return sign(claims, .refresh, type: "JWT", configuration)
+        guard let length = behaviour.refreshSecretLength else { return Secrets.make("rt_") }
+        // The identifier of the grant is the same for all its tokens.
+        return Secrets.accountID("grant \(content.family ?? 0)") + "." + Secrets.makeAlphanumeric(count: length)
     }
 
     /// - Parameters:
@@ -144,12 +146,13 @@ struct TokenMinter: Sendable {
         }
     }
 
-    /// The claims that DuckDuckGo's access and refresh tokens have in common.
+    /// The claims that an account's access and refresh tokens have in common.
     private func accountClaims(
-        _ content: Content, audience: String, scope: String, _ configuration: ProviderConfiguration
+        _ content: Content, _ expected: TokenVerification.Expectations?, scope: String,
+        _ configuration: ProviderConfiguration
     ) -> Claims {
         Claims(
-            issuer: configuration.baseURL.description, audience: audience,
+            issuer: configuration.baseURL.description, audience: expected?.audience?.text ?? "",
             subject: content.user.map { Secrets.accountID($0.name) } ?? content.clientID,
             identifier: (content.family.map { "\($0):" } ?? "") + Secrets.makeUUID(), scope: scope, api: "v2",
             issuedAt: content.issuedAt / 1000, expiresAt: content.expiresAt.map { $0 / 1000 })
