@@ -240,9 +240,17 @@ static_files_mime_types = ({{ extension = ".html", mime_type = "text/html" }});
             "client_id": CLIENT_ID, "name": "Token broker under test", "enabled": True, "confidential": True,
             "client_secret": self.client_secret, "scope": ["music"],
             "redirect_uri": self.options["redirect_uris"],
-            "token_endpoint_auth_method": ["client_secret_basic", "client_secret_post"],
             "authorization_type": ["code", "refresh_token", "client_credentials", "device_authorization"],
+            **self.client_authentication(),
         })
+
+    def client_authentication(self):
+        """How the client may show itself: by its secret, or by its key and by nothing else."""
+        if "client_key" not in self.options:
+            return {"token_endpoint_auth_method": ["client_secret_basic", "client_secret_post"]}
+        return {
+            "token_endpoint_auth_method": ["private_key_jwt"], "jwks": {"keys": [self.options["client_key"]]},
+        }
 
     def provider_module(self):
         """The configuration of the OpenID provider, with a key that is new at each call."""
@@ -269,7 +277,36 @@ static_files_mime_types = ({{ extension = ".html", mime_type = "text/html" }});
                 "introspection-revocation-allowed": True, "introspection-revocation-allow-target-client": True,
                 "device-authorization-expiration": 600,
                 "device-authorization-interval": self.options.get("device_interval", 5),
+                **self.pushed_requests(), **self.proofs(), **self.client_assertions(),
             },
+        }
+
+    def pushed_requests(self):
+        """RFC 9126: not at all, `allowed`, or `required`."""
+        use = self.options.get("pushed_requests")
+        if use is None:
+            return {}
+        return {
+            "oauth-par-allowed": True, "oauth-par-required": use == "required",
+            "oauth-par-request_uri-prefix": "urn:ietf:params:oauth:request_uri:", "oauth-par-duration": 90,
+        }
+
+    def proofs(self):
+        """RFC 9449: not at all, or with a nonce that the server gives, or without one."""
+        use = self.options.get("proofs")
+        if use is None:
+            return {}
+        return {
+            "oauth-dpop-allowed": True, "oauth-dpop-iat-duration": 60, "oauth-dpop-iat-gap-duration": 10,
+            "oauth-dpop-nonce-mandatory": use == "with_nonce", "oauth-dpop-nonce-counter": 1,
+        }
+
+    def client_assertions(self):
+        """RFC 7523. JWTs as clients' authentication are allowed together with requests that are JWTs."""
+        if "client_key" not in self.options:
+            return {}
+        return {
+            "request-parameter-allow": True, "request-maximum-exp": 3600, "client-jwks-parameter": "jwks",
         }
 
     def rotate_key(self):
