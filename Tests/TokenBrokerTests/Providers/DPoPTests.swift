@@ -204,6 +204,31 @@ internal import TokenBroker
         #expect(broker.transport.remaining == 0)
     }
 
+    @Test(arguments: ["when_announced", "required"])
+    func `begin at a provider that refuses the proof of a pushed request`(use: String) async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant("t1", Self.tenant(#""pushed_authorization_requests": "\#(use)", "#))
+        broker.transport.enqueue(.json(403, #"{"error": "invalid_dpop_proof"}"#), Self.pushed)
+        #expect(await broker.call(.post, "/login/initialize", tenant: "t1", body: "{}").status == 201)
+        let seen = broker.transport.seen.filter { $0.url == "https://id.example/par" }
+        #expect(seen.map { $0.fields["DPoP"] != nil } == [true, false])
+        let thumbprint = try #require(seen.first?.form["dpop_jkt"])
+        #expect(seen.last?.form["dpop_jkt"] == thumbprint)
+        broker.transport.enqueue(Self.token("access-1"))
+        #expect(await broker.callback("code=c-1&state=\(seen.last?.form["state"] ?? "")").status == 200)
+        #expect(try Self.proofs(broker).map(\.thumbprint) == [thumbprint])
+    }
+
+    @Test func `do not begin where the provider refuses the pushed request without a proof, too`() async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant("t1", Self.tenant(#""pushed_authorization_requests": "required", "#))
+        let refusal = ScriptedTransport.Step.json(403, #"{"error": "invalid_dpop_proof"}"#)
+        broker.transport.enqueue(refusal, refusal)
+        let begun = await broker.call(.post, "/login/initialize", tenant: "t1", body: "{}")
+        #expect(begun.status == 502 && begun.json["error_code"]?.text == "invalid_dpop_proof", "\(begun.text)")
+        #expect(broker.transport.remaining == 0)
+    }
+
     // MARK: Keys that must not be lost
 
     @Test func `are refreshed by another replica, and after a restore`() async throws {
