@@ -177,21 +177,38 @@ internal import TokenBroker
         #expect(broker.transport.remaining == 0)
     }
 
-    @Test func `are not asked for again and again`() async throws {
+    @Test func `bring the next nonce where other requests have used the first one up`() async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant("t1", Self.tenant())
+        try await Self.logIn(broker, Self.token("access-1"))
+        let before = try Self.proofs(broker).count
+        for number in 1...4 { broker.transport.enqueue(Self.asksForNonce("n-\(number)")) }
+        broker.transport.enqueue(Self.token("access-2"))
+        #expect(await broker.get("policy=local_force_refresh").token == "access-2")
+        #expect(
+            try Self.proofs(broker).dropFirst(before).map { $0.claims["nonce"]?.text }
+                == [nil, "n-1", "n-2", "n-3", "n-4"])
+    }
+
+    @Test func `are asked for five times at most, and not where the nonce is the same`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant("t1", Self.tenant())
         try await Self.logIn(broker, Self.token("access-1"))
         let before = broker.transport.seen.count
-        broker.transport.enqueue(Self.asksForNonce("n-1"), Self.asksForNonce("n-2"))
+        for number in 1...5 { broker.transport.enqueue(Self.asksForNonce("n-\(number)")) }
         let answer = await broker.get("policy=local_force_refresh")
         #expect(answer.code == "unexpected_error")
         #expect(answer.json["error_code"]?.text == "use_dpop_nonce")
-        #expect(broker.transport.seen.count == before + 2)
+        #expect(broker.transport.seen.count == before + 5)
+        broker.time.advance(by: .seconds(60))
+        broker.transport.enqueue(Self.asksForNonce("n-5"))
+        #expect(await broker.get("policy=local_force_refresh").code == "unexpected_error")
+        #expect(broker.transport.seen.count == before + 6)
         // The session goes on.
         broker.transport.enqueue(Self.token("access-2"))
         broker.time.advance(by: .seconds(60))
         #expect(await broker.get("policy=local_force_refresh").token == "access-2")
-        #expect(try Self.proofs(broker).last?.claims["nonce"]?.text == "n-2")
+        #expect(try Self.proofs(broker).last?.claims["nonce"]?.text == "n-5")
     }
 
     @Test(arguments: ["", "a b", String(repeating: "n", count: 1025)])
