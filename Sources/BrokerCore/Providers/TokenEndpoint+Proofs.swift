@@ -62,15 +62,15 @@ extension TokenEndpoint {
     ) async throws(BrokerError) -> (message: ClientRequest, result: Result<ClientResponse, TransportError>) {
         var message = try await made(sending)
         guard let key = sending.key else { return (message, await send(message)) }
-        var sendings = 0
+        var (sendings, nonce) = (0, nonces[message.url])
         while true {
-            let sent = nonces[message.url]
-            guard let request = proven(message, key, sent) else { return (message, .failure(.invalidRequest)) }
+            guard let request = proven(message, key, nonce) else { return (message, .failure(.invalidRequest)) }
             let result = await send(request)
             sendings += 1
-            guard case .success(let response) = result, let nonce = nonces.note(response, of: message.url),
-                nonce != sent, sendings < Self.mostSendings, await Self.asksForNonce(response)
+            guard case .success(let response) = result, let next = nonces.note(response, of: message.url),
+                next != nonce, sendings < Self.mostSendings, await Self.asksForNonce(response)
             else { return (request, result) }
+            nonce = next
             message = try await made(sending)
         }
     }

@@ -10,6 +10,7 @@ with one line of its own:
     {"command": "log_in", "url": "..."}            {"redirect": "https://...?code=..."}
     {"command": "approve_device", "user_code": ""} {"redirect": "http://...?prompt=deviceComplete"}
     {"command": "revoke_refresh_tokens"}           {"revoked": 1}
+    {"command": "count_sessions"}                  {"sessions": 1}
     {"command": "post", "url": "", "form": {}}     {"status": 400, "body": "..."}
     anything that fails                            {"error": "..."}
 
@@ -282,9 +283,9 @@ static_files_mime_types = ({{ extension = ".html", mime_type = "text/html" }});
         }
 
     def pushed_requests(self):
-        """RFC 9126: not at all, `allowed`, or `required`."""
-        use = self.options.get("pushed_requests")
-        if use is None:
+        """RFC 9126: `none`, `allowed`, or `required`."""
+        use = self.options.get("pushed_requests", "none")
+        if use == "none":
             return {}
         return {
             "oauth-par-allowed": True, "oauth-par-required": use == "required",
@@ -292,9 +293,9 @@ static_files_mime_types = ({{ extension = ".html", mime_type = "text/html" }});
         }
 
     def proofs(self):
-        """RFC 9449: not at all, or with a nonce that the server gives, or without one."""
-        use = self.options.get("proofs")
-        if use is None:
+        """RFC 9449: `none`, `without_nonce`, or `with_nonce`, of which each is good for two requests."""
+        use = self.options.get("proofs", "none")
+        if use == "none":
             return {}
         return {
             "oauth-dpop-allowed": True, "oauth-dpop-iat-duration": 60, "oauth-dpop-iat-gap-duration": 10,
@@ -350,6 +351,7 @@ static_files_mime_types = ({{ extension = ".html", mime_type = "text/html" }});
             "authorization_endpoint": metadata["authorization_endpoint"], "token_endpoint": metadata["token_endpoint"],
             "device_authorization_endpoint": metadata["device_authorization_endpoint"],
             "revocation_endpoint": metadata["revocation_endpoint"], "jwks_uri": metadata["jwks_uri"],
+            "userinfo_endpoint": metadata["userinfo_endpoint"],
             "client_id": CLIENT_ID, "client_secret": self.client_secret, "scopes": SCOPES,
             "username": USERNAME, "password": self.password,
             "ca_file": "" if self.tls is None else str(self.directory / "ca.pem"),
@@ -385,12 +387,16 @@ static_files_mime_types = ({{ extension = ".html", mime_type = "text/html" }});
 
     def revoke_refresh_tokens(self):
         """Withdraws every session of the client, as the user may on the profile page; returns how many there were."""
-        browser = self.browser()
-        browser.api("POST", "/auth", {"username": USERNAME, "password": self.password})
-        tokens = [token for token in browser.api("GET", "/oidc/token") if token["enabled"]]
+        browser, tokens = self.refresh_tokens()
         for token in tokens:
             browser.api("DELETE", "/oidc/token/" + urllib.parse.quote(token["token_hash"], safe=""))
         return len(tokens)
+
+    def refresh_tokens(self):
+        """The browser of the user, and what the profile page shows of the refresh tokens that are alive."""
+        browser = self.browser()
+        browser.api("POST", "/auth", {"username": USERNAME, "password": self.password})
+        return browser, [token for token in browser.api("GET", "/oidc/token") if token["enabled"]]
 
     def follow(self, browser, url):
         response, content = browser.request("GET", url)
@@ -420,6 +426,8 @@ def answer(server, line):
             return {"redirect": server.approve_device(request["user_code"])}
         if request["command"] == "revoke_refresh_tokens":
             return {"revoked": server.revoke_refresh_tokens()}
+        if request["command"] == "count_sessions":
+            return {"sessions": len(server.refresh_tokens()[1])}
         if request["command"] == "rotate_key":
             server.rotate_key()
             return {"rotated": True}
