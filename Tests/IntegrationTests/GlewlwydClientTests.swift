@@ -43,6 +43,7 @@ struct `A client at Glewlwyd` {
             let port = try PostgresServer.freePort()
             var options = GlewlwydServer.Options(redirectURIs: ["http://127.0.0.1:\(port)/login/callback"])
             options.accessTokenDuration = accessTokenLifetime
+            options.deviceInterval = 1
             options.pushedRequests = way.pushedRequests
             options.proofs = way.proofs
             if way.showsKey {
@@ -162,6 +163,26 @@ struct `A client at Glewlwyd` {
         let logout = try await place.broker.call(.delete, "/credentials?storage_key=u2&revoke=true", tenant: "t1")
         #expect(logout.status == 204 && logout.fields["Token-Revocation"]?.text == "revoked", "\(logout.text)")
         #expect(try await place.server.sessions() == 0)
+        await place.end()
+    }
+
+    @Test(arguments: [
+        ways[0], Way(testDescription: "a key, bound tokens with nonces", proofs: .withNonce, showsKey: true),
+    ])
+    func `logs a user in on a device`(_ way: Way) async throws {
+        let place = try await Place(way, accessTokenLifetime: 3600)
+        let begun = try await place.broker.call(.post, "/device", tenant: "t1", body: #"{"storage_key": "u1"}"#)
+        #expect(begun.status == 201, "\(begun.text)")
+        try await place.server.approveDevice(userCode: try #require(begun.json["user_code"]?.text))
+        let handle = try #require(begun.json["device_code"]?.text)
+        let ended = try await place.broker.call(.get, "/device/\(handle)?wait=60", tenant: "t1")
+        #expect(ended.text == #"{"status":"completed"}"#)
+        #expect(try await place.statusOfStoredToken("u1") == 200)
+        let first = try await place.credentials("storage_key=u1")
+        let refreshed = try await place.credentials("storage_key=u1&policy=local_force_refresh")
+        #expect(refreshed.json["level"]?.text == "user", "\(refreshed.text)")
+        #expect(refreshed.json["token"] != first.json["token"])
+        #expect(try await place.statusOfStoredToken("u1") == 200)
         await place.end()
     }
 

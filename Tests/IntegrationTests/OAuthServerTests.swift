@@ -155,8 +155,14 @@ struct `A broker at servers of other projects` {
         let successor = try #require(second.json["token"]?.text)
         #expect(successor != token)
         #expect(try await server.takes(successor))
-        #expect(try await server.requests().last?.grant == "refresh_token")
-        #expect(try await server.requests().last?.status == 200)
+        // And so on, with the refresh token that came with it.
+        let third = try await place.credentials("storage_key=u1&policy=local_force_refresh")
+        #expect(third.json["level"]?.text == "user", "\(third.text)")
+        #expect(third.json["token"]?.text != successor)
+        #expect(try await server.takes(try #require(third.json["token"]?.text)))
+        let requests = try await server.requests().suffix(2)
+        #expect(requests.map(\.grant) == ["refresh_token", "refresh_token"])
+        #expect(requests.map(\.status) == [200, 200])
         await place.end()
     }
 }
