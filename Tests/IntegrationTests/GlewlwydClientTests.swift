@@ -10,10 +10,18 @@ import Testing
 struct `A client at Glewlwyd` {
     /// What the server and the tenant have beside what they always have.
     struct Way: Sendable, CustomTestStringConvertible {
+        enum Client {
+            case secret
+            /// A JWT that a key signs.
+            case key
+            /// A JWT that the secret signs.
+            case secretJWT
+        }
+
         let testDescription: String
         var pushedRequests = GlewlwydServer.PushedRequests.none
         var proofs = GlewlwydServer.Proofs.none
-        var showsKey = false
+        var shows = Client.secret
 
         var isBound: Bool { proofs != .none }
     }
@@ -23,11 +31,12 @@ struct `A client at Glewlwyd` {
         Way(testDescription: "a secret, pushed requests", pushedRequests: .required),
         Way(testDescription: "a secret, pushed requests, bound tokens", pushedRequests: .allowed, proofs: .withoutNonce),
         Way(testDescription: "a secret, bound tokens with nonces", proofs: .withNonce),
-        Way(testDescription: "a key", showsKey: true),
-        Way(testDescription: "a key, pushed requests", pushedRequests: .required, showsKey: true),
+        Way(testDescription: "a key", shows: .key),
+        Way(testDescription: "a JWT by the secret", shows: .secretJWT),
+        Way(testDescription: "a key, pushed requests", pushedRequests: .required, shows: .key),
         Way(
             testDescription: "a key, pushed requests, bound tokens with nonces", pushedRequests: .required,
-            proofs: .withNonce, showsKey: true),
+            proofs: .withNonce, shows: .key),
     ]
 
     /// A broker with a tenant at a server.
@@ -46,7 +55,8 @@ struct `A client at Glewlwyd` {
             options.deviceInterval = 1
             options.pushedRequests = way.pushedRequests
             options.proofs = way.proofs
-            if way.showsKey {
+            options.signsWithSecret = way.shows == .secretJWT
+            if way.shows == .key {
                 let key = ClientKeys.jwk(ClientKeys.publicP256, keyID: "k1")
                 options.clientKey = try JSONValue(parsing: Array(key.utf8))
             }
@@ -59,18 +69,32 @@ struct `A client at Glewlwyd` {
                     "ALLOW_INSECURE_PROVIDERS": "true",
                 ])
             broker = try BrokerClient(port: port)
-            let client =
-                way.showsKey
-                ? #""private_key": \#(ClientKeys.jwk(ClientKeys.p256, keyID: "k1")), "client_assertion_audience": "endpoint""#
-                : #""client_secret": "\#(server.clientSecret)""#
             let tenant = try await broker.call(
                 .put, "/tenants/t1",
                 body: #"""
-                    {"provider": "oidc", "issuer": "\#(server.issuer)", "client_id": "\#(server.clientID)", \#(client),
+                    {"provider": "oidc", "issuer": "\#(server.issuer)", "client_id": "\#(server.clientID)",
+                     \#(Self.client(way.shows, of: server)),
                      "client_credentials": "off", "scopes": ["music"], "dpop": \#(way.isBound),
                      "session_ending_answers": [{"status": 400}]}
                     """#)
             #expect(tenant.status == 201, "\(tenant.text)")
+        }
+
+        /// The members of a tenant about its client.
+        private static func client(_ shows: Way.Client, of server: GlewlwydServer) -> String {
+            switch shows {
+            case .secret: #""client_secret": "\#(server.clientSecret)""#
+            case .key:
+                #"""
+                "private_key": \#(ClientKeys.jwk(ClientKeys.p256, keyID: "k1")), "client_assertion_audience": "endpoint"
+                """#
+            case .secretJWT:
+                // The server's metadata name another method for revocations than the client has.
+                #"""
+                "client_secret": "\#(server.clientSecret)", "token_endpoint_auth_method": "client_secret_jwt",
+                "client_assertion_audience": "endpoint", "endpoints": {"revocation": "\#(server.revocationEndpoint)"}
+                """#
+            }
         }
 
         func credentials(_ query: String, _ fields: Fields = [:]) async throws -> BrokerHarness.Answer {
@@ -167,7 +191,7 @@ struct `A client at Glewlwyd` {
     }
 
     @Test(arguments: [
-        ways[0], Way(testDescription: "a key, bound tokens with nonces", proofs: .withNonce, showsKey: true),
+        ways[0], Way(testDescription: "a key, bound tokens with nonces", proofs: .withNonce, shows: .key),
     ])
     func `logs a user in on a device`(_ way: Way) async throws {
         let place = try await Place(way, accessTokenLifetime: 3600)

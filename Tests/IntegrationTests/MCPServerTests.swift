@@ -56,6 +56,7 @@ struct `A broker at an MCP server of the SDK` {
 
         let logout = try await broker.call(.delete, "/credentials?storage_key=u1&revoke=true", tenant: "t1")
         #expect(logout.status == 204 && logout.fields["Token-Revocation"]?.text == "revoked", "\(logout.text)")
+        #expect(try await server.sessions() == 0)
         #expect(
             try await server.requests().last
                 == OAuthServer.Request(grant: "revocation", method: "post", status: 200))

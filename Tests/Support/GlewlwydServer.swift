@@ -27,9 +27,10 @@ package import JSON
 ///   only for it, yet a secret in the body is taken as well.
 /// * With `pushedRequests`, the address of the login has `client_id` and `request_uri`. A proof at that endpoint must have the nonce
 ///   of `withNonce`, too, and its refusal, 403 `invalid_dpop_proof`, does not tell it: only those of the token endpoint do.
-/// * With `clientKey`, `aud` of the client's JWT must be the very address that the request goes to, at the endpoints for pushed
+/// * With `clientKey` and `signsWithSecret`, `aud` of the client's JWT must be the very address that the request goes to, at the endpoints for pushed
 ///   requests and for revocations, too; neither the issuer nor a list is taken. The JWT must name the key by its `kid`. A JWT that
-///   is refused is 403 at the token endpoint and 401 elsewhere, without a body.
+///   is refused is 403 at the token endpoint and 401 elsewhere, without a body. Discovery names `client_secret_basic` only for
+///   revocations all the same, which such a client may not use.
 /// * With `proofs`, a token of the type `DPoP` is refused as `Bearer`. A proof without the nonce of `withNonce` is 400
 ///   `use_dpop_nonce` at the token endpoint, and 401 with `WWW-Authenticate` at the userinfo endpoint.
 /// * The device authorization answer has `verification_uri_complete`; a poll gets `authorization_pending`, `slow_down`
@@ -102,6 +103,8 @@ package final class GlewlwydServer: Sendable {
         package var proofs = Proofs.none
         /// The public JWK with a `kid` by which the client is known (`private_key_jwt`); nil for its secret.
         package var clientKey: JSONValue?
+        /// Whether the client is known by JWTs that its secret signs (`client_secret_jwt`), and by nothing else.
+        package var signsWithSecret = false
 
         package init(redirectURIs: [String]) {
             self.redirectURIs = redirectURIs
@@ -229,6 +232,7 @@ extension GlewlwydServer.Options {
             writer.member("signs_with_ecdsa", signsWithECDSA)
             writer.member("pushed_requests", pushedRequests.rawValue)
             writer.member("proofs", proofs.rawValue)
+            writer.member("signs_with_secret", signsWithSecret)
             if let clientKey { writer.member("client_key", clientKey) }
         }
     }

@@ -246,12 +246,14 @@ static_files_mime_types = ({{ extension = ".html", mime_type = "text/html" }});
         })
 
     def client_authentication(self):
-        """How the client may show itself: by its secret, or by its key and by nothing else."""
-        if "client_key" not in self.options:
-            return {"token_endpoint_auth_method": ["client_secret_basic", "client_secret_post"]}
-        return {
-            "token_endpoint_auth_method": ["private_key_jwt"], "jwks": {"keys": [self.options["client_key"]]},
-        }
+        """How the client may show itself: by its secret, or by a JWT of its key or of its secret and by nothing else."""
+        if "client_key" in self.options:
+            return {
+                "token_endpoint_auth_method": ["private_key_jwt"], "jwks": {"keys": [self.options["client_key"]]},
+            }
+        if self.options.get("signs_with_secret"):
+            return {"token_endpoint_auth_method": ["client_secret_jwt"]}
+        return {"token_endpoint_auth_method": ["client_secret_basic", "client_secret_post"]}
 
     def provider_module(self):
         """The configuration of the OpenID provider, with a key that is new at each call."""
@@ -304,7 +306,7 @@ static_files_mime_types = ({{ extension = ".html", mime_type = "text/html" }});
 
     def client_assertions(self):
         """RFC 7523. JWTs as clients' authentication are allowed together with requests that are JWTs."""
-        if "client_key" not in self.options:
+        if "client_key" not in self.options and not self.options.get("signs_with_secret"):
             return {}
         return {
             "request-parameter-allow": True, "request-maximum-exp": 3600, "client-jwks-parameter": "jwks",
