@@ -29,7 +29,9 @@ struct `A client at Glewlwyd` {
     static let ways = [
         Way(testDescription: "a secret"),
         Way(testDescription: "a secret, pushed requests", pushedRequests: .required),
-        Way(testDescription: "a secret, pushed requests, bound tokens", pushedRequests: .allowed, proofs: .withoutNonce),
+        Way(
+            testDescription: "a secret, pushed requests, bound tokens", pushedRequests: .allowed,
+            proofs: .withoutNonce),
         Way(testDescription: "a secret, bound tokens with nonces", proofs: .withNonce),
         Way(testDescription: "a key", shows: .key),
         Way(testDescription: "a JWT by the secret", shows: .secretJWT),

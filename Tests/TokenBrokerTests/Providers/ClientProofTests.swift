@@ -204,9 +204,12 @@ internal import TokenBroker
     }
 
     @Test(arguments: [
-        ("issuer", ["https://op.example", "https://op.example", "https://op.example", "https://op.example"]),
+        ("issuer", Array(repeating: "https://op.example", count: 4)),
         ("token_endpoint", Array(repeating: "https://op.example/t", count: 4)),
-        ("endpoint", ["https://op.example/par", "https://op.example/t", "https://op.example/t", "https://op.example/r"]),
+        (
+            "endpoint",
+            ["https://op.example/par", "https://op.example/t", "https://op.example/t", "https://op.example/r"]
+        ),
     ])
     func `is a JWT for what the tenant says`(audience: String, expected: [String]) async throws {
         let broker = try await BrokerHarness()
