@@ -151,7 +151,7 @@ struct `A client at Glewlwyd` {
 
     @Test(arguments: ways)
     func `logs in, has an expired token replaced, hears of the session's end, and revokes`(_ way: Way) async throws {
-        let place = try await Place(way, accessTokenLifetime: 10)
+        let place = try await Place(way, accessTokenLifetime: 20)
         let parameters = try await place.logIn("u1")
         if way.pushedRequests == .none {
             #expect(parameters.contains("code_challenge") && parameters.contains("dpop_jkt") == way.isBound)
@@ -170,7 +170,7 @@ struct `A client at Glewlwyd` {
         // The server says itself when its token is over.
         let start = ContinuousClock.now
         while try await place.statusOfStoredToken("u1") == 200, start.duration(to: .now) < .seconds(60) {
-            try await Task.sleep(for: .milliseconds(300))
+            try await Task.sleep(for: .milliseconds(500))
         }
         #expect(try await place.statusOfStoredToken("u1") == 401)
         // The clocks may be apart by a second.
