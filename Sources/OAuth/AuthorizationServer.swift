@@ -67,6 +67,8 @@ package struct AuthorizationServer: Sendable, Equatable {
     package var takesProofs = true
     /// The key that proves the requests, for those of one set of credentials; nil where they have none.
     package var proofKey: DPoPKey?
+    /// Where the request goes for which a client's JWT is signed; nil for the token endpoint.
+    package var requestedEndpoint: String?
 
     /// Whether the provider has an endpoint that ends sessions.
     package var canRevoke: Bool { logoutEndpoint != nil || revocationEndpoint != nil }

@@ -9,6 +9,8 @@ package enum AssertionAudience: String, Sendable, CaseIterable {
     /// that a server could have another one's token endpoint named.
     case issuer
     case tokenEndpoint = "token_endpoint"
+    /// The endpoint that the request goes to, such as the one for revocations: the only one that some servers take there.
+    case endpoint
 }
 
 /// The JWT by which a client authenticates (RFC 7523 §2.2, OpenID Connect Core §9). Each is for one request.
@@ -44,11 +46,16 @@ package enum ClientAssertion {
         by signer: Signer, for client: ClientConfiguration, at server: AuthorizationServer, now: Timestamp
     ) throws(Fault) -> WireText {
         guard let identifier = try? SecureRandom.bytes(16) else { throw .unavailable }
-        let issuer = server.shape.assertionAudience == .issuer ? server.issuer : nil
+        let audience =
+            switch server.shape.assertionAudience {
+            case .issuer: server.issuer
+            case .tokenEndpoint: nil as String?
+            case .endpoint: server.requestedEndpoint
+            }
         let claims = JSONWriter.object { json in
             json.member("iss", client.clientID.text)
             json.member("sub", client.clientID.text)
-            json.member("aud", issuer ?? server.tokenEndpoint)
+            json.member("aud", audience ?? server.tokenEndpoint)
             json.member("jti", Base64URL.encode(identifier))
             json.member("iat", now.seconds)
             json.member("exp", now.seconds + lifetime)

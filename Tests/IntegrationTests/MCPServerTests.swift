@@ -56,10 +56,42 @@ struct `A broker at an MCP server of the SDK` {
 
         let logout = try await broker.call(.delete, "/credentials?storage_key=u1&revoke=true", tenant: "t1")
         #expect(logout.status == 204 && logout.fields["Token-Revocation"]?.text == "revoked", "\(logout.text)")
+        #expect(try await server.sessions() == 0)
         #expect(
             try await server.requests().last
                 == OAuthServer.Request(grant: "revocation", method: "post", status: 200))
 
+        #expect(await process.terminate() == 0)
+        await broker.close()
+        await server.stop()
+    }
+
+    @Test func `gets no token that the MCP server takes where the tenant names another resource`() async throws {
+        let port = try PostgresServer.freePort()
+        let server = try await OAuthServer.start(.mcp, redirectURI: "http://127.0.0.1:\(port)/login/callback")
+        let directory = StoreFixtureDirectory()
+        let process = try await BrokerProcess.start(
+            port: port,
+            [
+                "DATA_DIR": directory.path, "MASTER_KEYS": BrokerHarness.masterKeys, "ALLOW_INSECURE_PROVIDERS": "true",
+            ])
+        let broker = try BrokerClient(port: port)
+        for (resource, isTaken) in [("http://127.0.0.1:9/mcp", false), (try #require(server.resource), true)] {
+            let tenant = try await broker.call(
+                .put, "/tenants/t1",
+                body: #"""
+                    {"provider": "oidc", "issuer": "\#(server.issuer)", "client_id": "\#(server.clientID)",
+                     "client_secret": "\#(server.clientSecret)", "scopes": ["read"], "resource": "\#(resource)"}
+                    """#)
+            #expect(tenant.status < 300, "\(tenant.text)")
+            try await Self.logIn(at: server, broker)
+            // A refresh keeps the resource.
+            for query in ["storage_key=u1", "storage_key=u1&policy=local_force_refresh"] {
+                let answer = try await broker.call(.get, "/credentials?\(query)", tenant: "t1")
+                let token = try #require(answer.json["token"]?.text, "\(answer.text)")
+                #expect(try await server.takes(token) == isTaken)
+            }
+        }
         #expect(await process.terminate() == 0)
         await broker.close()
         await server.stop()

@@ -88,16 +88,19 @@ import Testing
 
     @Test(
         arguments: [
-            (nil, nil, "https://auth.example/v1/oauth2/token"),
-            (nil, "https://op.example", "https://op.example"),
-            (AssertionAudience.issuer, "https://op.example", "https://op.example"),
-            (.tokenEndpoint, "https://op.example", "https://auth.example/v1/oauth2/token"),
-        ] as [(AssertionAudience?, String?, String)])
+            (nil, nil, nil, "https://auth.example/v1/oauth2/token"),
+            (nil, "https://op.example", "https://op.example/r", "https://op.example"),
+            (AssertionAudience.issuer, "https://op.example", nil, "https://op.example"),
+            (.tokenEndpoint, "https://op.example", "https://op.example/r", "https://auth.example/v1/oauth2/token"),
+            (.endpoint, "https://op.example", "https://op.example/r", "https://op.example/r"),
+            (.endpoint, "https://op.example", nil, "https://auth.example/v1/oauth2/token"),
+        ] as [(AssertionAudience?, String?, String?, String)])
     func `names the client, its provider and a minute`(
-        audience: AssertionAudience?, issuer: String?, expected: String
+        audience: AssertionAudience?, issuer: String?, endpoint: String?, expected: String
     ) throws {
         var server = Sample.oidc
         server.issuer = issuer
+        server.requestedEndpoint = endpoint
         var own = RequestShape.Own()
         own.assertionAudience = audience
         server.shape = server.shape.replaced(by: own)

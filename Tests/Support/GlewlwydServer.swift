@@ -25,6 +25,14 @@ package import JSON
 ///   a `scope` it is 403 without a body; with a scope that is not the client's own 400 `{"error":"scope_invalid"}`.
 /// * Revocation is 200 without a body, for an unknown token too (RFC 7009 §2.2). Discovery names `client_secret_basic`
 ///   only for it, yet a secret in the body is taken as well.
+/// * With `pushedRequests`, the address of the login has `client_id` and `request_uri`. A proof at that endpoint must have the nonce
+///   of `withNonce`, too, and its refusal, 403 `invalid_dpop_proof`, does not tell it: only those of the token endpoint do.
+/// * With `clientKey` and `signsWithSecret`, `aud` of the client's JWT must be the very address that the request goes to, at the endpoints for pushed
+///   requests and for revocations, too; neither the issuer nor a list is taken. The JWT must name the key by its `kid`. A JWT that
+///   is refused is 403 at the token endpoint and 401 elsewhere, without a body. Discovery names `client_secret_basic` only for
+///   revocations all the same, which such a client may not use.
+/// * With `proofs`, a token of the type `DPoP` is refused as `Bearer`. A proof without the nonce of `withNonce` is 400
+///   `use_dpop_nonce` at the token endpoint, and 401 with `WWW-Authenticate` at the userinfo endpoint.
 /// * The device authorization answer has `verification_uri_complete`; a poll gets `authorization_pending`, `slow_down`
 ///   within the interval, the tokens once, and then `access_denied`; always 400 but for the tokens.
 package final class GlewlwydServer: Sendable {
@@ -41,6 +49,8 @@ package final class GlewlwydServer: Sendable {
     package let deviceAuthorizationEndpoint: String
     package let revocationEndpoint: String
     package let jwksURI: String
+    /// Where its own API takes access tokens, by a GET.
+    package let userinfoEndpoint: String
 
     package let clientID: String
     package let clientSecret: String
@@ -55,6 +65,19 @@ package final class GlewlwydServer: Sendable {
         {"provider": "oidc", "issuer": "\#(issuer)", "client_id": "\#(clientID)", "client_secret": "\#(clientSecret)",
          "scopes": ["music"]}
         """#
+    }
+
+    package enum PushedRequests: String, Sendable {
+        case none
+        case allowed
+        case required
+    }
+
+    package enum Proofs: String, Sendable {
+        case none
+        case withoutNonce = "without_nonce"
+        /// Each nonce is good for two requests of the client.
+        case withNonce = "with_nonce"
     }
 
     /// How the server is set up.
@@ -74,6 +97,14 @@ package final class GlewlwydServer: Sendable {
         package var speaksTLS = false
         /// Whether tokens are signed by ES256, and not by RS256.
         package var signsWithECDSA = false
+        /// Whether clients can have, or must have, the parameters of their logins pushed (RFC 9126).
+        package var pushedRequests = PushedRequests.none
+        /// Whether tokens are bound to the keys of clients that prove one (RFC 9449).
+        package var proofs = Proofs.none
+        /// The public JWK with a `kid` by which the client is known (`private_key_jwt`); nil for its secret.
+        package var clientKey: JSONValue?
+        /// Whether the client is known by JWTs that its secret signs (`client_secret_jwt`), and by nothing else.
+        package var signsWithSecret = false
 
         package init(redirectURIs: [String]) {
             self.redirectURIs = redirectURIs
@@ -108,6 +139,7 @@ package final class GlewlwydServer: Sendable {
         deviceAuthorizationEndpoint = try text("device_authorization_endpoint")
         revocationEndpoint = try text("revocation_endpoint")
         jwksURI = try text("jwks_uri")
+        userinfoEndpoint = try text("userinfo_endpoint")
         clientID = try text("client_id")
         clientSecret = try text("client_secret")
         scopes = (description["scopes"]?.array ?? []).compactMap(\.text)
@@ -140,6 +172,13 @@ package final class GlewlwydServer: Sendable {
     package func revokeRefreshTokens() async throws -> Int {
         let answer = try await command("revoke_refresh_tokens") { _ in }
         guard let count = answer["revoked"]?.integer else { throw ServerFailure("no number in its answer") }
+        return Int(count)
+    }
+
+    /// How many sessions the user's clients hold there. More than a hundred are not all seen.
+    package func sessions() async throws -> Int {
+        let answer = try await command("count_sessions") { _ in }
+        guard let count = answer["sessions"]?.integer else { throw ServerFailure("no number in its answer") }
         return Int(count)
     }
 
@@ -191,6 +230,10 @@ extension GlewlwydServer.Options {
             writer.member("device_interval", deviceInterval)
             writer.member("speaks_tls", speaksTLS)
             writer.member("signs_with_ecdsa", signsWithECDSA)
+            writer.member("pushed_requests", pushedRequests.rawValue)
+            writer.member("proofs", proofs.rawValue)
+            writer.member("signs_with_secret", signsWithSecret)
+            if let clientKey { writer.member("client_key", clientKey) }
         }
     }
 }

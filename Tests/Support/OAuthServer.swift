@@ -42,17 +42,22 @@ package final class OAuthServer: Sendable {
     package let clientID: String
     package let clientSecret: String
     package let revocationEndpoint: String
-    /// The MCP server that takes the tokens; nil with all kinds but `mcp`.
+    /// The MCP server that takes the tokens which are made for it; nil with all kinds but `mcp`.
     package let resource: String?
 
     /// Starts a server of its own. To be stopped with `stop()`; a server that is let go of stops, too.
-    /// - Parameter redirectURI: the only one of its client.
+    /// - Parameters:
+    ///   - redirectURI: the only one of its client.
+    ///   - accessTokenLifetime: in seconds, from 1.
     /// - Throws: `ServerFailure`, or `SystemError` where the process cannot even be started.
-    package static func start(_ kind: Kind, redirectURI: String) async throws -> OAuthServer {
+    package static func start(
+        _ kind: Kind, redirectURI: String, accessTokenLifetime: Int = 3600
+    ) async throws -> OAuthServer {
         let support = #filePath.split(separator: "/", omittingEmptySubsequences: false).dropLast()
         let tools = support.dropLast(2).joined(separator: "/") + "/.build-tools"
         let options = JSONWriter.object { writer in
             writer.member("redirect_uri", redirectURI)
+            writer.member("access_token_lifetime", accessTokenLifetime)
             writer.member("tools", tools)
         }
         let process = try ServerProcess(arguments: [
@@ -90,6 +95,20 @@ package final class OAuthServer: Sendable {
     /// Withdraws whatever the server has granted.
     package func endSessions() async throws {
         _ = try await command("end_sessions") { _ in }
+    }
+
+    /// How many refresh tokens the server would take, of all its users.
+    package func sessions() async throws -> Int {
+        let answer = try await command("count_sessions") { _ in }
+        guard let count = answer["sessions"]?.integer else { throw ServerFailure("no number in its answer") }
+        return Int(count)
+    }
+
+    /// Whether the server's own API takes an access token.
+    package func takes(_ token: String) async throws -> Bool {
+        let answer = try await command("takes") { $0.member("token", token) }
+        guard let isTaken = answer["takes"]?.bool else { throw ServerFailure("no decision in its answer") }
+        return isTaken
     }
 
     /// Does to a server of the kind `mcp` what a restart does to one whose data are in memory: it loses clients and tokens.

@@ -40,6 +40,18 @@ enum RefusalAdvice {
         "allow that grant at the provider's registration of the client, or say \"client_credentials\": \"off\" where the "
         + "secret is for refreshes only."
 
+    /// What else to check where a server refuses a client that shows a JWT; nil for other clients.
+    static func assertion(at server: AuthorizationServer) -> String? {
+        switch server.clientAuthentication {
+        case .privateKeyJWT:
+            "The client shows a JWT: register the public part of private_key at the provider, with its kid, and set "
+                + "client_assertion_audience to what the provider wants in aud."
+        case .clientSecretJWT:
+            "The client shows a JWT: set client_assertion_audience to what the provider wants in aud."
+        default: nil
+        }
+    }
+
     /// Advice for an answer that Glewlwyd also sends to a client with a wrong secret; nil for other answers.
     static func alsoWrongSecret(_ answer: TokenErrorResponse) -> String? {
         switch answer.error {

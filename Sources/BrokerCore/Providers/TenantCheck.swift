@@ -325,7 +325,10 @@ package struct TenantCheck: Sendable {
                 switch try await attempt(.clientCredentials, for: tenant, at: server) {
                 case .unanswered(let words): return Outcome(.clientAuthentication, false, words)
                 case .answered(let answer, let slowness):
-                    if let outcome = Self.outcome(ofCredentials: answer) { return outcome.adding(slowness) }
+                    if let outcome = Self.outcome(ofCredentials: answer) {
+                        return outcome.adding(outcome.isWell ? nil : RefusalAdvice.assertion(at: server))
+                            .adding(slowness)
+                    }
                     missingGrant = "It may not have client credentials: \(RefusalAdvice.clientCredentials)"
                 }
             }
@@ -333,7 +336,8 @@ package struct TenantCheck: Sendable {
             case .unanswered(let words): return Outcome(.clientAuthentication, false, words)
             case .answered(let answer, let slowness):
                 let outcome = Self.outcome(ofCode: answer)
-                return outcome.adding(outcome.isWell ? missingGrant : nil).adding(slowness)
+                return outcome.adding(outcome.isWell ? missingGrant : RefusalAdvice.assertion(at: server))
+                    .adding(slowness)
             }
         } catch {
             return Outcome(.clientAuthentication, false, error.detail)

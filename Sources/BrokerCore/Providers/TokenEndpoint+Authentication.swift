@@ -83,7 +83,8 @@ extension TokenEndpoint {
     ) throws(BrokerError) -> AuthenticatedRequest {
         let key = AcceptedMethods.Key(client, at: endpoint)
         if client.material != nil || method == .clientSecretJWT {
-            let proving = Proving(client, at: server, by: [method, alternative].compactMap(\.self), make)
+            let proving = Proving(
+                client, at: server, for: endpoint, by: [method, alternative].compactMap(\.self), make)
             return AuthenticatedRequest(message: try make(client, server), key: key, proving: proving)
         }
         guard let alternative else { return AuthenticatedRequest(message: try make(client, server), key: key) }
@@ -113,14 +114,13 @@ extension TokenEndpoint {
                 return message
             }
         }
+        let address = (request.grant == .refreshToken ? server.refreshEndpoint : nil) ?? server.tokenEndpoint
         return try authenticated(
-            client, at: server, for: server.tokenEndpoint, by: server.clientAuthentication,
-            or: server.alternativeAuthentication
+            client, at: server, for: address, by: server.clientAuthentication, or: server.alternativeAuthentication
         ) { client, server throws(BrokerError) in
             let (form, authorization) = request.form(for: client, at: server)
-            let address = request.grant == .refreshToken ? server.refreshEndpoint : nil
             var message = try Self.message(
-                server.preset.tokenRequestFormat, to: address ?? server.tokenEndpoint, form, authorization, server)
+                server.preset.tokenRequestFormat, to: address, form, authorization, server)
             message.add(server.shape.tokenHeaders)
             // A code is good once. A connection that was kept may be lost after the request was sent, unanswered.
             message.needsNewConnection = request.grant == .authorizationCode

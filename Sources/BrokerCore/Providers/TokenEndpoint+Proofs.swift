@@ -48,25 +48,31 @@ extension TokenEndpoint {
         }
     }
 
+    /// How often one request is sent where each answer asks for another nonce. A server whose nonces are good for a few requests, such
+    /// as Glewlwyd, has requests of the same moment take them from each other.
+    private static let mostSendings = 5
+
     /// Sends a request with a proof of the key, made for this sending. Where the server asks for a nonce that the proof lacks, sends it
-    /// once more: such an answer has spent nothing (RFC 9449 §8), and is no failure. What the client shows is then made anew, too,
-    /// since servers take a JWT once.
+    /// again: such an answer has spent nothing (RFC 9449 §8), and is no failure. What the client shows is then made anew, too, since
+    /// servers take a JWT once.
     /// - Returns: the request that has the result, and the result.
     /// - Throws: `illegal_configuration` where the client lacks what it shows, such as a file.
     func send(
         _ sending: Sending, by send: (ClientRequest) async -> Result<ClientResponse, TransportError>
     ) async throws(BrokerError) -> (message: ClientRequest, result: Result<ClientResponse, TransportError>) {
-        let message = try await made(sending)
+        var message = try await made(sending)
         guard let key = sending.key else { return (message, await send(message)) }
-        let sent = nonces[message.url]
-        guard let request = proven(message, key, sent) else { return (message, .failure(.invalidRequest)) }
-        let first = await send(request)
-        guard case .success(let response) = first, let nonce = nonces.note(response, of: message.url), nonce != sent,
-            await Self.asksForNonce(response), let repetition = try await proven(made(sending), key, nonce)
-        else { return (request, first) }
-        let second = await send(repetition)
-        if case .success(let response) = second { nonces.note(response, of: message.url) }
-        return (repetition, second)
+        var (sendings, nonce) = (0, nonces[message.url])
+        while true {
+            guard let request = proven(message, key, nonce) else { return (message, .failure(.invalidRequest)) }
+            let result = await send(request)
+            sendings += 1
+            guard case .success(let response) = result, let next = nonces.note(response, of: message.url),
+                next != nonce, sendings < Self.mostSendings, await Self.asksForNonce(response)
+            else { return (request, result) }
+            nonce = next
+            message = try await made(sending)
+        }
     }
 
     private func made(_ sending: Sending) async throws(BrokerError) -> ClientRequest {

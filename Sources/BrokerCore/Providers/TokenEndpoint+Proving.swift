@@ -15,16 +15,19 @@ extension TokenEndpoint {
 
         let client: ClientConfiguration
         let server: AuthorizationServer
+        /// The address that the request is for.
+        let endpoint: String
         let make: Make
         /// In the order in which they are tried where nothing is known.
         private let ways: [ClientWay]
 
         init(
-            _ client: ClientConfiguration, at server: AuthorizationServer,
+            _ client: ClientConfiguration, at server: AuthorizationServer, for endpoint: String,
             by methods: [ProviderPreset.ClientAuthentication], _ make: @escaping Make
         ) {
             self.client = client
             self.server = server
+            self.endpoint = endpoint
             self.make = make
             // The next secret by the first method comes before the first secret by another one: while secrets are changed, that is
             // what a refusal is about.
@@ -76,7 +79,8 @@ extension TokenEndpoint {
         _ message: ClientRequest, _ proving: Proving, _ way: ClientWay
     ) async throws(BrokerError) -> ClientRequest {
         let limit = message.timeLimit
-        let server = proving.server.authenticating(by: way.method)
+        var server = proving.server.authenticating(by: way.method)
+        server.requestedEndpoint = proving.endpoint
         let client = try await shown(proving.client, by: way.method, secret: way.secret, at: server)
         var message = try proving.make(client, server)
         message.timeLimit = limit

@@ -67,16 +67,13 @@ extension TokenEndpoint {
 
     /// One call, and more where the request must be pushed and the provider fails or cannot be reached. It has no effect that a
     /// repetition could double.
+    ///
+    /// A refused proof is left out: `dpop_jkt` names the key as well (RFC 9449 §10), and the code is redeemed with a proof. Glewlwyd
+    /// wants a nonce in the proof and tells it at the token endpoint only.
     private func push(_ push: Push) async throws(BrokerError) -> PushedAuthorizationResponse {
-        let (client, server) = (push.client, push.server)
-        let parameters = server.parameters(of: push.uri) ?? []
-        let request = try authenticated(
-            client, at: server, for: push.endpoint, by: server.clientAuthentication,
-            or: server.alternativeAuthentication
-        ) { client, server throws(BrokerError) in
-            let (form, authorization) = PushedAuthorization.form(parameters, for: client, at: server)
-            return try Self.message(.form, to: push.endpoint, form, authorization, server)
-        }.limited(to: push.isRequired ? nil : Self.patience)
+        let client = push.client
+        var server = push.server
+        var request = try self.request(push, at: server)
         let fields: [LogField] = [
             .tenant(push.tenant), .refresh(RefreshID()), .provider(server.preset), .endpoint(push.endpoint),
         ]
@@ -99,6 +96,11 @@ extension TokenEndpoint {
             case .success(let response):
                 let refusal = await refusal(response, to: message, at: server, fields)
                 log.warning("pushed_authorization_refused", refusal.fields)
+                if server.proofKey != nil, refusal.answer.error == Self.invalidProof {
+                    server.proofKey = nil
+                    request = try self.request(push, at: server)
+                    continue
+                }
                 retryAfter = refusal.retryAfter
                 guard refusal.status >= 500 || refusal.status == 429 else {
                     throw Self.refused(refusal, at: push.endpoint)
@@ -121,6 +123,21 @@ extension TokenEndpoint {
             }
             try await waitBeforeRetry(wait, ProviderPauses.User(nil, of: ProviderPauses.Key(client, at: server)))
         }
+    }
+
+    private static let invalidProof = "invalid_dpop_proof"
+
+    private func request(
+        _ push: Push, at server: AuthorizationServer
+    ) throws(BrokerError) -> AuthenticatedRequest {
+        let parameters = server.parameters(of: push.uri) ?? []
+        return try authenticated(
+            push.client, at: server, for: push.endpoint, by: server.clientAuthentication,
+            or: server.alternativeAuthentication
+        ) { client, server throws(BrokerError) in
+            let (form, authorization) = PushedAuthorization.form(parameters, for: client, at: server)
+            return try Self.message(.form, to: push.endpoint, form, authorization, server)
+        }.limited(to: push.isRequired ? nil : Self.patience)
     }
 
     private static func refused(_ refusal: Refusal, at endpoint: String) -> BrokerError {

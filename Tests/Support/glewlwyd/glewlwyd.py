@@ -10,6 +10,7 @@ with one line of its own:
     {"command": "log_in", "url": "..."}            {"redirect": "https://...?code=..."}
     {"command": "approve_device", "user_code": ""} {"redirect": "http://...?prompt=deviceComplete"}
     {"command": "revoke_refresh_tokens"}           {"revoked": 1}
+    {"command": "count_sessions"}                  {"sessions": 1}
     {"command": "post", "url": "", "form": {}}     {"status": 400, "body": "..."}
     anything that fails                            {"error": "..."}
 
@@ -240,9 +241,19 @@ static_files_mime_types = ({{ extension = ".html", mime_type = "text/html" }});
             "client_id": CLIENT_ID, "name": "Token broker under test", "enabled": True, "confidential": True,
             "client_secret": self.client_secret, "scope": ["music"],
             "redirect_uri": self.options["redirect_uris"],
-            "token_endpoint_auth_method": ["client_secret_basic", "client_secret_post"],
             "authorization_type": ["code", "refresh_token", "client_credentials", "device_authorization"],
+            **self.client_authentication(),
         })
+
+    def client_authentication(self):
+        """How the client may show itself: by its secret, or by a JWT of its key or of its secret and by nothing else."""
+        if "client_key" in self.options:
+            return {
+                "token_endpoint_auth_method": ["private_key_jwt"], "jwks": {"keys": [self.options["client_key"]]},
+            }
+        if self.options.get("signs_with_secret"):
+            return {"token_endpoint_auth_method": ["client_secret_jwt"]}
+        return {"token_endpoint_auth_method": ["client_secret_basic", "client_secret_post"]}
 
     def provider_module(self):
         """The configuration of the OpenID provider, with a key that is new at each call."""
@@ -269,7 +280,36 @@ static_files_mime_types = ({{ extension = ".html", mime_type = "text/html" }});
                 "introspection-revocation-allowed": True, "introspection-revocation-allow-target-client": True,
                 "device-authorization-expiration": 600,
                 "device-authorization-interval": self.options.get("device_interval", 5),
+                **self.pushed_requests(), **self.proofs(), **self.client_assertions(),
             },
+        }
+
+    def pushed_requests(self):
+        """RFC 9126: `none`, `allowed`, or `required`."""
+        use = self.options.get("pushed_requests", "none")
+        if use == "none":
+            return {}
+        return {
+            "oauth-par-allowed": True, "oauth-par-required": use == "required",
+            "oauth-par-request_uri-prefix": "urn:ietf:params:oauth:request_uri:", "oauth-par-duration": 90,
+        }
+
+    def proofs(self):
+        """RFC 9449: `none`, `without_nonce`, or `with_nonce`, of which each is good for two requests."""
+        use = self.options.get("proofs", "none")
+        if use == "none":
+            return {}
+        return {
+            "oauth-dpop-allowed": True, "oauth-dpop-iat-duration": 60, "oauth-dpop-iat-gap-duration": 10,
+            "oauth-dpop-nonce-mandatory": use == "with_nonce", "oauth-dpop-nonce-counter": 1,
+        }
+
+    def client_assertions(self):
+        """RFC 7523. JWTs as clients' authentication are allowed together with requests that are JWTs."""
+        if "client_key" not in self.options and not self.options.get("signs_with_secret"):
+            return {}
+        return {
+            "request-parameter-allow": True, "request-maximum-exp": 3600, "client-jwks-parameter": "jwks",
         }
 
     def rotate_key(self):
@@ -313,6 +353,7 @@ static_files_mime_types = ({{ extension = ".html", mime_type = "text/html" }});
             "authorization_endpoint": metadata["authorization_endpoint"], "token_endpoint": metadata["token_endpoint"],
             "device_authorization_endpoint": metadata["device_authorization_endpoint"],
             "revocation_endpoint": metadata["revocation_endpoint"], "jwks_uri": metadata["jwks_uri"],
+            "userinfo_endpoint": metadata["userinfo_endpoint"],
             "client_id": CLIENT_ID, "client_secret": self.client_secret, "scopes": SCOPES,
             "username": USERNAME, "password": self.password,
             "ca_file": "" if self.tls is None else str(self.directory / "ca.pem"),
@@ -348,12 +389,16 @@ static_files_mime_types = ({{ extension = ".html", mime_type = "text/html" }});
 
     def revoke_refresh_tokens(self):
         """Withdraws every session of the client, as the user may on the profile page; returns how many there were."""
-        browser = self.browser()
-        browser.api("POST", "/auth", {"username": USERNAME, "password": self.password})
-        tokens = [token for token in browser.api("GET", "/oidc/token") if token["enabled"]]
+        browser, tokens = self.refresh_tokens()
         for token in tokens:
             browser.api("DELETE", "/oidc/token/" + urllib.parse.quote(token["token_hash"], safe=""))
         return len(tokens)
+
+    def refresh_tokens(self):
+        """The browser of the user, and what the profile page shows of the refresh tokens that are alive."""
+        browser = self.browser()
+        browser.api("POST", "/auth", {"username": USERNAME, "password": self.password})
+        return browser, [token for token in browser.api("GET", "/oidc/token") if token["enabled"]]
 
     def follow(self, browser, url):
         response, content = browser.request("GET", url)
@@ -383,6 +428,8 @@ def answer(server, line):
             return {"redirect": server.approve_device(request["user_code"])}
         if request["command"] == "revoke_refresh_tokens":
             return {"revoked": server.revoke_refresh_tokens()}
+        if request["command"] == "count_sessions":
+            return {"sessions": len(server.refresh_tokens()[1])}
         if request["command"] == "rotate_key":
             server.rotate_key()
             return {"rotated": True}

@@ -6,8 +6,9 @@ import time
 import wsgiref.simple_server
 
 import flask
-from authlib.integrations.flask_oauth2 import AuthorizationServer
+from authlib.integrations.flask_oauth2 import AuthorizationServer, ResourceProtector
 from authlib.oauth2.rfc6749 import ClientMixin, TokenMixin, grants
+from authlib.oauth2.rfc6750 import BearerTokenValidator
 from authlib.oauth2.rfc7009 import RevocationEndpoint
 from authlib.oauth2.rfc7636 import CodeChallenge
 
@@ -77,8 +78,10 @@ class Token(dict, TokenMixin):
 
 class Server:
     answers = {"username": "ada", "password": "the password", "buttons": ["allow"]}
+    protected = "/api"
 
     def __init__(self, base_url, port, directory, options):
+        self.lifetime = options.get("access_token_lifetime", 3600)
         self.client_id, self.client_secret = "the client", "s+cret/with=reserved%&:chars"
         self.client = Client(self.client_id, self.client_secret, options["redirect_uri"])
         self.codes, self.tokens = {}, []
@@ -92,7 +95,11 @@ class Server:
 
     def application(self):
         app = flask.Flask("authlib_server")
-        app.config.update(OAUTH2_REFRESH_TOKEN_GENERATOR=True, OAUTH2_SCOPES_SUPPORTED=SCOPES.split())
+        app.config.update(
+            OAUTH2_REFRESH_TOKEN_GENERATOR=True,
+            OAUTH2_SCOPES_SUPPORTED=SCOPES.split(),
+            OAUTH2_TOKEN_EXPIRES_IN={"authorization_code": self.lifetime, "refresh_token": self.lifetime},
+        )
         state = self
 
         class CodeGrant(grants.AuthorizationCodeGrant):
@@ -134,6 +141,10 @@ class Server:
             def revoke_token(self, token, request):
                 token.revoked = True
 
+        class Validator(BearerTokenValidator):
+            def authenticate_token(self, token_string):
+                return state.find("access_token", token_string)
+
         def save_token(token, request):
             state.tokens.append(Token(token, client_id=request.client.client_id, issued_at=time.time()))
 
@@ -143,6 +154,14 @@ class Server:
         oauth.register_grant(CodeGrant, [CodeChallenge(required=True)])
         oauth.register_grant(RefreshGrant)
         oauth.register_endpoint(Revocation)
+
+        protector = ResourceProtector()
+        protector.register_token_validator(Validator())
+
+        @app.get("/api")
+        @protector("read")
+        def api():
+            return {}
 
         @app.get("/.well-known/oauth-authorization-server")
         def metadata():
@@ -180,3 +199,6 @@ class Server:
     def end_sessions(self):
         for token in self.tokens:
             token.revoked = True
+
+    def count_sessions(self):
+        return sum("refresh_token" in token and not token.revoked for token in self.tokens)

@@ -22,6 +22,7 @@ LOGIN = "<form method='post'>{% csrf_token %}{{ form.as_p }}<button type='submit
 
 class Server:
     answers = {"username": "ada", "password": "the password", "buttons": ["allow"]}
+    protected = "/api"
 
     def __init__(self, base_url, port, directory, options):
         import django
@@ -66,7 +67,7 @@ class Server:
                 "OIDC_ENABLED": True,
                 "OIDC_RSA_PRIVATE_KEY": key.decode(),
                 "SCOPES": {"openid": "OpenID Connect", "read": "Reading"},
-                "ACCESS_TOKEN_EXPIRE_SECONDS": 3600,
+                "ACCESS_TOKEN_EXPIRE_SECONDS": options.get("access_token_lifetime", 3600),
             },
         )
         django.setup()
@@ -100,3 +101,8 @@ class Server:
 
         for token in get_refresh_token_model().objects.filter(revoked=None):
             token.revoke()
+
+    def count_sessions(self):
+        from oauth2_provider.models import get_refresh_token_model
+
+        return get_refresh_token_model().objects.filter(revoked=None).count()

@@ -9,6 +9,7 @@ import child
 
 class Server:
     answers = {"username": "ada", "password": "the password", "buttons": ["commit"]}
+    protected = "/oauth/token/info"
 
     def __init__(self, base_url, port, directory, options):
         self.client_id, self.client_secret = "the client", options.get("secret", "s+cret/with=reserved%&:chars")
@@ -22,13 +23,21 @@ class Server:
             "client_id": self.client_id,
             "client_secret": self.client_secret,
             "redirect_uri": options["redirect_uri"],
+            "access_token_lifetime": options.get("access_token_lifetime", 3600),
         }
         program = pathlib.Path(__file__).with_name("doorkeeper") / "app.rb"
         self.process = child.start(["/usr/bin/ruby", str(program), str(port), str(directory), json.dumps(settings)])
         child.wait(self.process, port)
 
     def end_sessions(self):
-        urllib.request.urlopen(f"http://127.0.0.1:{self.port}/end-sessions", timeout=20).close()
+        self.ask("end-sessions")
+
+    def count_sessions(self):
+        return int(self.ask("count-sessions"))
+
+    def ask(self, path):
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/{path}", timeout=20) as answer:
+            return answer.read()
 
     def stop(self):
         child.stop(self.process)

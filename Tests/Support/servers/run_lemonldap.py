@@ -39,6 +39,7 @@ $INC{'Lemonldap/NG/Portal/Captcha/None.pm'} = __FILE__;
 class Server:
     # The users of its demonstration back end have their names as passwords.
     answers = {"user": "dwho", "password": "dwho", "confirm": "1"}
+    protected = "/oauth2/userinfo"
 
     def __init__(self, base_url, port, directory, options):
         tools = pathlib.Path(options["tools"]) / "lemonldap"
@@ -54,7 +55,7 @@ class Server:
             (directory / name).mkdir(parents=True)
         (directory / "lemonldap-ng.ini").write_text(INI.format(directory=directory, root=root))
         (directory / "conf" / "lmConf-1.json").write_text(
-            json.dumps(self.configuration(root, base_url, options["redirect_uri"]))
+            json.dumps(self.configuration(root, base_url, options))
         )
         (directory / "None.pm").write_text(NO_CAPTCHA)
         (directory / "portal.psgi").write_text(
@@ -79,7 +80,7 @@ class Server:
         )
         child.wait(self.process, port)
 
-    def configuration(self, root, base_url, redirect_uri):
+    def configuration(self, root, base_url, options):
         configuration = json.loads((root / "var/lib/lemonldap-ng/conf/lmConf-1.json").read_text())
         key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
         storage = {
@@ -88,7 +89,8 @@ class Server:
         client = {
             "oidcRPMetaDataOptionsClientID": self.client_id,
             "oidcRPMetaDataOptionsClientSecret": self.client_secret,
-            "oidcRPMetaDataOptionsRedirectUris": redirect_uri,
+            "oidcRPMetaDataOptionsRedirectUris": options["redirect_uri"],
+            "oidcRPMetaDataOptionsAccessTokenExpiration": options.get("access_token_lifetime", 3600),
             "oidcRPMetaDataOptionsIDTokenSignAlg": "RS256",
             "oidcRPMetaDataOptionsRefreshToken": 1,
             "oidcRPMetaDataOptionsBypassConsent": 0,
@@ -145,9 +147,18 @@ class Server:
         return configuration
 
     def end_sessions(self):
-        for path in (self.directory / "sessions").rglob("*"):
-            if path.is_file():
-                path.unlink()
+        for path in self.session_files():
+            path.unlink()
+
+    def count_sessions(self):
+        return sum(json.loads(path.read_text()).get("_type") == "refresh_token" for path in self.session_files())
+
+    def session_files(self):
+        return [
+            path
+            for path in (self.directory / "sessions").rglob("*")
+            if path.is_file() and path.parent.name != "lock"
+        ]
 
     def stop(self):
         child.stop(self.process)

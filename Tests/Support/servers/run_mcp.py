@@ -1,5 +1,5 @@
 """The authorization server of the MCP SDK, with its data in memory and a page on which the user logs in, and an MCP server
-at `/mcp` that wants its tokens. Clients may register themselves; one is registered from the beginning."""
+at `/mcp` that wants its tokens, made for it (RFC 8707). Clients may register themselves; one is registered from the beginning."""
 
 import asyncio
 import secrets
@@ -24,8 +24,8 @@ SCOPES = ["read"]
 class Provider:
     """What the SDK leaves to its users: clients, codes and tokens."""
 
-    def __init__(self, client, issuer):
-        self.clients, self.issuer = {client.client_id: client}, issuer
+    def __init__(self, client, issuer, lifetime):
+        self.clients, self.issuer, self.lifetime = {client.client_id: client}, issuer, lifetime
         self.pending, self.codes, self.access, self.refresh = {}, {}, {}, {}
 
     async def get_client(self, client_id):
@@ -49,31 +49,34 @@ class Provider:
             code_challenge=params.code_challenge,
             redirect_uri=params.redirect_uri,
             redirect_uri_provided_explicitly=params.redirect_uri_provided_explicitly,
+            resource=params.resource,
             subject="ada",
         )
         self.codes[code.code] = code
         return construct_redirect_uri(str(params.redirect_uri), code=code.code, state=params.state)
 
-    def tokens(self, client, scopes):
+    def tokens(self, client, scopes, resource):
         access, refresh = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
-        owner = {"client_id": client.client_id, "scopes": scopes, "subject": "ada"}
-        self.access[access] = AccessToken(token=access, expires_at=int(time.time()) + 3600, **owner)
+        owner = {"client_id": client.client_id, "scopes": scopes, "subject": "ada", "resource": resource}
+        self.access[access] = AccessToken(token=access, expires_at=int(time.time()) + self.lifetime, **owner)
         self.refresh[refresh] = RefreshToken(token=refresh, **owner)
-        return OAuthToken(access_token=access, refresh_token=refresh, expires_in=3600, scope=" ".join(scopes))
+        return OAuthToken(
+            access_token=access, refresh_token=refresh, expires_in=self.lifetime, scope=" ".join(scopes)
+        )
 
     async def load_authorization_code(self, client, authorization_code):
         return self.codes.get(authorization_code)
 
     async def exchange_authorization_code(self, client, authorization_code):
         del self.codes[authorization_code.code]
-        return self.tokens(client, authorization_code.scopes)
+        return self.tokens(client, authorization_code.scopes, authorization_code.resource)
 
     async def load_refresh_token(self, client, refresh_token):
         return self.refresh.get(refresh_token)
 
     async def exchange_refresh_token(self, client, refresh_token, scopes):
         del self.refresh[refresh_token.token]
-        return self.tokens(client, scopes)
+        return self.tokens(client, scopes, refresh_token.resource)
 
     async def load_access_token(self, token):
         return self.access.get(token)
@@ -90,6 +93,7 @@ def find_book(title: str) -> str:
 
 class Server:
     answers = {"username": "ada", "password": "the password"}
+    protected = "/mcp"
 
     def __init__(self, base_url, port, directory, options):
         # The SDK's metadata have a slash at the end of an issuer without a path.
@@ -107,7 +111,7 @@ class Server:
             scope=" ".join(SCOPES),
         )
         self.client_id, self.client_secret = client.client_id, client.client_secret
-        self.provider = Provider(client, self.issuer)
+        self.provider = Provider(client, self.issuer, options.get("access_token_lifetime", 3600))
         self.resource = base_url + "/mcp"
         tools = MCPServer(
             "library",
@@ -116,7 +120,7 @@ class Server:
                 issuer_url=AnyHttpUrl(base_url),
                 resource_server_url=AnyHttpUrl(self.resource),
                 required_scopes=SCOPES,
-                validate_token_resource=False,
+                validate_token_resource=True,
                 client_registration_options=ClientRegistrationOptions(enabled=True, valid_scopes=SCOPES),
                 revocation_options=RevocationOptions(enabled=True),
             ),
@@ -145,6 +149,9 @@ class Server:
     def end_sessions(self):
         self.provider.access.clear()
         self.provider.refresh.clear()
+
+    def count_sessions(self):
+        return len(self.provider.refresh)
 
     def forget_clients(self):
         """What a restart does to a server whose data are in memory."""

@@ -3,8 +3,8 @@
 
     server.py <name: django, authlib, mcp, doorkeeper or lemonldap> <options as one JSON object>
 
-The options are `redirect_uri`, the only one of the client, `tools`, the directory of what Deploy/test has installed, and
-what the server's own module reads. The server runs on a free loopback port, behind a proxy that notes how each request to
+The options are `redirect_uri`, the only one of the client, `tools`, the directory of what Deploy/test has installed,
+`access_token_lifetime` in seconds (3600 if omitted), and what the server's own module reads. The server runs on a free loopback port, behind a proxy that notes how each request to
 its token endpoint shows the client. One line of JSON tells of it; then each line of JSON on standard input is answered by
 one line:
 
@@ -12,6 +12,8 @@ one line:
     {"command": "end_sessions"}           {"ended": true}      the server withdraws what it has granted
     {"command": "forget_clients"}         {"forgotten": true}  it loses all it has (mcp only)
     {"command": "use_tool", "token": ""}  {"text": "..."}      what its resource answers to a token (mcp only)
+    {"command": "takes", "token": ""}     {"takes": true}      whether its API takes an access token
+    {"command": "count_sessions"}         {"sessions": 1}      how many refresh tokens the server would take
     {"command": "requests"}               {"requests": [{"grant": "authorization_code", "method": "basic", "status": 200}]}
     anything that fails                   {"error": "..."}
 
@@ -29,7 +31,9 @@ import socket
 import sys
 import tempfile
 import threading
+import urllib.error
 import urllib.parse
+import urllib.request
 
 from browser import Browser, Failure
 
@@ -87,6 +91,16 @@ class Recorder:
         self.requests.append({"grant": form.get("grant_type", kind), "method": method, "status": status})
 
 
+def takes(base_url, path, token):
+    """Whether a page of the server's API takes an access token, in whatever way it answers then."""
+    request = urllib.request.Request(base_url + path, headers={"Authorization": f"Bearer {token}"})
+    try:
+        urllib.request.urlopen(request, timeout=20).close()
+    except urllib.error.HTTPError as error:
+        return error.code not in (401, 403)
+    return True
+
+
 def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -141,6 +155,10 @@ def main():
                     say({"forgotten": True})
                 elif request["command"] == "use_tool":
                     say({"text": server.use_tool(request["token"])})
+                elif request["command"] == "takes":
+                    say({"takes": takes(base_url, server.protected, request["token"])})
+                elif request["command"] == "count_sessions":
+                    say({"sessions": server.count_sessions()})
                 elif request["command"] == "requests":
                     say({"requests": recorder.requests})
                 else:

@@ -203,6 +203,40 @@ internal import TokenBroker
         }
     }
 
+    @Test(arguments: [
+        ("issuer", Array(repeating: "https://op.example", count: 4)),
+        ("token_endpoint", Array(repeating: "https://op.example/t", count: 4)),
+        (
+            "endpoint",
+            ["https://op.example/par", "https://op.example/t", "https://op.example/t", "https://op.example/r"]
+        ),
+    ])
+    func `is a JWT for what the tenant says`(audience: String, expected: [String]) async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant(
+            "t1",
+            #"""
+            {"provider": "oidc", "client_id": "c1", "issuer": "https://op.example",
+             "endpoints": {"authorization": "https://op.example/a", "token": "https://op.example/t",
+                           "revocation": "https://op.example/r",
+                           "pushed_authorization_request": "https://op.example/par"},
+             "private_key": \#(ClientKeys.jwk(ClientKeys.p256)), "client_assertion_audience": "\#(audience)"}
+            """#)
+        broker.transport.enqueue(.json(201, #"{"request_uri": "u", "expires_in": 60}"#))
+        #expect(await broker.call(.post, "/login/initialize", tenant: "t1", body: "{}").status == 201)
+        let state = try #require(broker.transport.seen.last?.form["state"])
+        broker.transport.enqueue(Self.granted)
+        let done = await broker.callback("code=c-1&state=\(state)&iss=https://op.example")
+        #expect(done.status == 200, "\(done.text)")
+        broker.transport.enqueue(.json(200, BrokerHarness.token("a3", refresh: "r3")))
+        #expect(await broker.get("policy=local_force_refresh").token == "a3")
+        broker.transport.enqueue(.json(200, ""))
+        let logout = await broker.call(.delete, "/credentials?revoke=true", tenant: "t1")
+        #expect(logout.fields["Token-Revocation"] == "revoked")
+        let claims = try broker.transport.seen.map { try Self.claims($0.form["client_assertion"]) }
+        #expect(claims.map { $0["aud"]?.text } == expected)
+    }
+
     @Test func `is a JWT that the secret signs`() async throws {
         let broker = try await BrokerHarness()
         let secret = String(repeating: "s", count: 32)

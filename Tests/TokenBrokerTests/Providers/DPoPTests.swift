@@ -177,21 +177,38 @@ internal import TokenBroker
         #expect(broker.transport.remaining == 0)
     }
 
-    @Test func `are not asked for again and again`() async throws {
+    @Test func `bring the next nonce where other requests have used the first one up`() async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant("t1", Self.tenant())
+        try await Self.logIn(broker, Self.token("access-1"))
+        let before = try Self.proofs(broker).count
+        for number in 1...4 { broker.transport.enqueue(Self.asksForNonce("n-\(number)")) }
+        broker.transport.enqueue(Self.token("access-2"))
+        #expect(await broker.get("policy=local_force_refresh").token == "access-2")
+        #expect(
+            try Self.proofs(broker).dropFirst(before).map { $0.claims["nonce"]?.text }
+                == [nil, "n-1", "n-2", "n-3", "n-4"])
+    }
+
+    @Test func `are asked for five times at most, and not where the nonce is the same`() async throws {
         let broker = try await BrokerHarness()
         await broker.makeTenant("t1", Self.tenant())
         try await Self.logIn(broker, Self.token("access-1"))
         let before = broker.transport.seen.count
-        broker.transport.enqueue(Self.asksForNonce("n-1"), Self.asksForNonce("n-2"))
+        for number in 1...5 { broker.transport.enqueue(Self.asksForNonce("n-\(number)")) }
         let answer = await broker.get("policy=local_force_refresh")
         #expect(answer.code == "unexpected_error")
         #expect(answer.json["error_code"]?.text == "use_dpop_nonce")
-        #expect(broker.transport.seen.count == before + 2)
+        #expect(broker.transport.seen.count == before + 5)
+        broker.time.advance(by: .seconds(60))
+        broker.transport.enqueue(Self.asksForNonce("n-5"))
+        #expect(await broker.get("policy=local_force_refresh").code == "unexpected_error")
+        #expect(broker.transport.seen.count == before + 6)
         // The session goes on.
         broker.transport.enqueue(Self.token("access-2"))
         broker.time.advance(by: .seconds(60))
         #expect(await broker.get("policy=local_force_refresh").token == "access-2")
-        #expect(try Self.proofs(broker).last?.claims["nonce"]?.text == "n-2")
+        #expect(try Self.proofs(broker).last?.claims["nonce"]?.text == "n-5")
     }
 
     @Test(arguments: ["", "a b", String(repeating: "n", count: 1025)])
@@ -201,6 +218,31 @@ internal import TokenBroker
         try await Self.logIn(broker, Self.token("access-1"))
         broker.transport.enqueue(Self.asksForNonce(nonce))
         #expect(await broker.get("policy=local_force_refresh").code == "unexpected_error")
+        #expect(broker.transport.remaining == 0)
+    }
+
+    @Test(arguments: ["when_announced", "required"])
+    func `begin at a provider that refuses the proof of a pushed request`(use: String) async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant("t1", Self.tenant(#""pushed_authorization_requests": "\#(use)", "#))
+        broker.transport.enqueue(.json(403, #"{"error": "invalid_dpop_proof"}"#), Self.pushed)
+        #expect(await broker.call(.post, "/login/initialize", tenant: "t1", body: "{}").status == 201)
+        let seen = broker.transport.seen.filter { $0.url == "https://id.example/par" }
+        #expect(seen.map { $0.fields["DPoP"] != nil } == [true, false])
+        let thumbprint = try #require(seen.first?.form["dpop_jkt"])
+        #expect(seen.last?.form["dpop_jkt"] == thumbprint)
+        broker.transport.enqueue(Self.token("access-1"))
+        #expect(await broker.callback("code=c-1&state=\(seen.last?.form["state"] ?? "")").status == 200)
+        #expect(try Self.proofs(broker).map(\.thumbprint) == [thumbprint])
+    }
+
+    @Test func `do not begin where the provider refuses the pushed request without a proof, too`() async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant("t1", Self.tenant(#""pushed_authorization_requests": "required", "#))
+        let refusal = ScriptedTransport.Step.json(403, #"{"error": "invalid_dpop_proof"}"#)
+        broker.transport.enqueue(refusal, refusal)
+        let begun = await broker.call(.post, "/login/initialize", tenant: "t1", body: "{}")
+        #expect(begun.status == 502 && begun.json["error_code"]?.text == "invalid_dpop_proof", "\(begun.text)")
         #expect(broker.transport.remaining == 0)
     }
 

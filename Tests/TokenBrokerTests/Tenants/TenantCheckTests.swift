@@ -250,6 +250,24 @@ internal import TokenBroker
         #expect(broker.transport.seen.compactMap { $0.form["grant_type"] } == ["authorization_code"])
     }
 
+    @Test(arguments: [(403, true), (400, false)])
+    func `says what to look at where a client's JWT is refused`(status: Int, isNamed: Bool) async throws {
+        let (checks, _) = try await Self.check(
+            #"""
+            {"provider": "oidc", "client_id": "c1", "issuer": "https://op.example", "client_credentials": "off",
+             "private_key": \#(ClientKeys.jwk(ClientKeys.p256)), "token_endpoint_auth_method": "private_key_jwt"}
+            """#,
+            at: Self.provider { seen in
+                seen.form["grant_type"].map { _ in
+                    isNamed ? .json(status, "") : Self.refusal(status, "invalid_grant")
+                }
+            })
+        #expect(checks.failed == (isNamed ? ["client_authentication"] : []), "\(checks.answer.text)")
+        #expect(
+            checks.detail("client_authentication").contains("client_assertion_audience") == isNamed,
+            "\(checks.answer.text)")
+    }
+
     @Test func `tries a public client by a made-up code`() async throws {
         let (checks, broker) = try await Self.check(
             #"{"provider": "oidc", "client_id": "c1", "issuer": "https://op.example"}"#)

@@ -132,7 +132,7 @@ internal import Testing
         let first = try await BrokerHarness()
         let members =
             #""client_secrets": ["a", "b"], "private_key": \#(Self.key), "client_assertion_file": "/run/a", "#
-            + #""client_assertion_audience": "token_endpoint", "token_endpoint_auth_method": "private_key_jwt""#
+            + #""client_assertion_audience": "endpoint", "token_endpoint_auth_method": "private_key_jwt""#
         let put = await first.call(.put, "/tenants/t1", body: Self.body(members))
         let second = try await BrokerHarness(store: first.store, time: first.time)
         #expect(await second.call(.get, "/tenants/t1").text == put.text)

@@ -2,7 +2,7 @@
 #
 #     ruby app.rb <port> <directory> <options as one JSON object>
 #
-# It says "ready" once it listens. A request to /end-sessions revokes all tokens.
+# It says "ready" once it listens. A request to /end-sessions revokes all tokens, one to /count-sessions tells how many are not.
 
 require "json"
 require "logger"
@@ -40,7 +40,7 @@ Doorkeeper.configure do
   default_scopes :read
   optional_scopes :openid
   use_refresh_token
-  access_token_expires_in 1.hour
+  access_token_expires_in OPTIONS["access_token_lifetime"].seconds
   force_ssl_in_redirect_uri false
   grant_flows %w[authorization_code client_credentials]
 end
@@ -77,6 +77,10 @@ class EndingsController < ActionController::Base
   def create
     Doorkeeper::AccessToken.where(revoked_at: nil).update_all(revoked_at: Time.now.utc)
     head :no_content
+  end
+
+  def count
+    render plain: Doorkeeper::AccessToken.where(revoked_at: nil).where.not(refresh_token: nil).count
   end
 end
 
@@ -126,6 +130,7 @@ Rails.application.routes.draw do
   get "/login", to: "sessions#page"
   post "/login", to: "sessions#create"
   get "/end-sessions", to: "endings#create"
+  get "/count-sessions", to: "endings#count"
 end
 # The page asks for a style sheet that only an asset pipeline has.
 Doorkeeper::AuthorizationsController.layout false
