@@ -306,7 +306,7 @@ package struct CredentialsList: Sendable {
     ) -> ListedCredentials {
         let record = row.record
         var state = record.state(
-            after: row.trouble, of: row.version, configuration: tenant.version, isQuarantined: row.quarantined != nil)
+            after: row.trouble, of: row.version, in: tenant, isQuarantined: row.quarantined != nil)
         // A user's credentials are listed rather than the quarantined ones, and those rather than the client's.
         if state == .quarantined, let quarantined = row.quarantined {
             let held = quarantined.credentials

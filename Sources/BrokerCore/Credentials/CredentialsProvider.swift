@@ -305,7 +305,7 @@ package final class CredentialsProvider: Sendable {
         }
         do throws(StoreError) {
             let trouble = try await records.trouble(id)?.content
-            return record.state(after: trouble, of: snapshot.version, configuration: tenant.version)
+            return record.state(after: trouble, of: snapshot.version, in: tenant)
         } catch {
             records.report(error, id)
             return record.state()

@@ -369,6 +369,7 @@ package struct TenantConfiguration: Sendable, Equatable {
         server.asked = server.shape.asked
         server.outboundProxy = outboundProxy
         server.tokenUse = effectiveTokenUse
+        server.namedBy = protectedResource
     }
 
     /// An address of the preset to which tokens, codes or the client's secret are sent; nil where the tenant names a token
