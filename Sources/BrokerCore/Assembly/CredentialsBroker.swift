@@ -166,7 +166,7 @@ package final class CredentialsBroker: Sendable {
             trials: ClientTrials(
                 endpoint: endpoint, publicBaseURL: settings.publicBaseURL, callLimit: settings.providerTimeout,
                 time: time, log: log),
-            verifier: GrantVerifier(transport: transport, instruments: instruments),
+            verifier: GrantVerifier(endpoint: endpoint, transport: transport, instruments: instruments),
             accounts: AccountEndpoint(endpoint: endpoint, log: log), callLimit: settings.providerTimeout)
         workloads =
             settings.workloadIssuers.isEmpty
