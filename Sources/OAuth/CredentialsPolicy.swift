@@ -1,5 +1,5 @@
-package import ExternalText
 internal import Cryptography
+package import ExternalText
 
 /// The parameters of `GET /credentials`.
 package struct CredentialsQuery: Sendable, Equatable {

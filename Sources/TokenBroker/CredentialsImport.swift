@@ -254,7 +254,8 @@ private struct ImportDocument: Sendable {
             Asked(
                 grant: AskedGrant.brought(&body) { scope in
                     if ScopeSet([scope]) == nil { return "must be one scope" }
-                    let isForeign = configuration.hasOwnScopes && !configuration.client.scopes.values.contains(scope.text)
+                    let isForeign =
+                        configuration.hasOwnScopes && !configuration.client.scopes.values.contains(scope.text)
                     return isForeign ? "is not one of the tenant's scopes" : nil
                 })
         }

@@ -43,7 +43,8 @@ struct EnvironmentReader: TextReader {
             return path.hasPrefix("/") && !names.isEmpty && !names.contains("..")
         }
         if !isUsable {
-            note(name, "must be a comma-separated list of absolute paths of directories, such as /run/secrets,/srv/keys")
+            note(
+                name, "must be a comma-separated list of absolute paths of directories, such as /run/secrets,/srv/keys")
         }
         return paths
     }

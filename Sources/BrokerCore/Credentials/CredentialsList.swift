@@ -112,7 +112,8 @@ package struct CredentialsList: Sendable {
                 let rows = try await rows(of: tenant.name, only: storageKeys, after: page.next, limit: count)
                 left -= rows.count
                 let opened = await open(rows)
-                if let fault, opened.contains(where: { $0.map { fault.isRefuted(by: $0.record, of: tenant) } ?? false }) {
+                if let fault, opened.contains(where: { $0.map { fault.isRefuted(by: $0.record, of: tenant) } ?? false })
+                {
                     return nil
                 }
                 for (row, opened) in zip(rows, opened) {

@@ -192,11 +192,13 @@ extension TokenEndpoint {
             return try await sendProving(request, proving, isRevocation: isRevocation, by: send)
         }
         let key = server.proofKey
-        let (message, first) = try await self.send(Sending(message: request.message, key: key, bearing: request.boundToken), by: send)
+        let (message, first) = try await self.send(
+            Sending(message: request.message, key: key, bearing: request.boundToken), by: send)
         guard let alternative = request.alternative, case .success(let refusal) = first,
             await Self.refusesClient(refusal, isRevocation: isRevocation)
         else { return (message, first) }
-        let (other, second) = try await self.send(Sending(message: alternative.message, key: key, bearing: request.boundToken), by: send)
+        let (other, second) = try await self.send(
+            Sending(message: alternative.message, key: key, bearing: request.boundToken), by: send)
         guard case .success(let response) = second else { return (other, second) }
         guard let isAccepted = await Self.acceptsClient(response) else { return (message, first) }
         if isAccepted { note(ClientWay(method: alternative.method), for: request.key, at: server) }

@@ -106,7 +106,8 @@ extension TokenEndpoint {
     ) throws(BrokerError) -> ClientConfiguration {
         switch method {
         case .none, .tlsClientAuth: return client
-        case .clientSecretBasic, .clientSecretPost, .clientSecretBearer: return try withSecret(client, below: directories)
+        case .clientSecretBasic, .clientSecretPost, .clientSecretBearer:
+            return try withSecret(client, below: directories)
         case .clientAssertionFile:
             guard let path = client.material?.assertionFile else { throw lacking("client_assertion_file") }
             return client.showing(assertion: try ClientFile.assertion(at: path, below: directories))

@@ -59,7 +59,8 @@ internal import TokenBroker
     func `its refreshes ask for the same where it arrives`(members: String) async throws {
         let broker = try await Self.broker("")
         let login = await broker.beginLogin(
-            body: #"{"scopes": ["a"], "resource": ["https://api.example/1", "https://api.example/2"], "audience": "x"}"#)
+            body: #"{"scopes": ["a"], "resource": ["https://api.example/1", "https://api.example/2"], "audience": "x"}"#
+        )
         broker.transport.enqueue(.json(200, BrokerHarness.token("a1", refresh: "r1", scope: "a")))
         #expect(await broker.callback("code=c&state=\(login.state)").status == 200)
         let line = try await Self.export(broker)
@@ -132,7 +133,9 @@ internal import TokenBroker
         (#"{"token_in": "bearer", "format": "none"}"#, true),
         (#"{"token_in": "bearer", "format": "none", "token": "refresh"}"#, false),
     ])
-    func `proves the key of the token, and with the nonce that is asked for`(revocation: String, isAccess: Bool) async throws {
+    func `proves the key of the token, and with the nonce that is asked for`(revocation: String, isAccess: Bool)
+        async throws
+    {
         let broker = try await BrokerHarness()
         await broker.makeTenant("t1", Self.tenant(revocation))
         let (key, earlier) = (try DPoPKey.generate(), try DPoPKey.generate())

@@ -67,7 +67,9 @@ internal import TokenBroker
         #expect(await broker.status().json["logged_in"] == .bool(true))
     }
 
-    @Test func `says that the user has to log in where the server takes it no more, and stops no other user`() async throws {
+    @Test func `says that the user has to log in where the server takes it no more, and stops no other user`()
+        async throws
+    {
         let broker = try await broker()
         broker.transport.enqueue(Self.refusal)
         for _ in 1...2 {

@@ -14,7 +14,8 @@ internal import TokenBroker
 @Suite struct `What a resource names` {
     private static let registration = "https://as.example/register/c-1"
 
-    private func broker(resource: String = Servers.resource, listed: [NetworkRange] = []) async throws -> BrokerHarness {
+    private func broker(resource: String = Servers.resource, listed: [NetworkRange] = []) async throws -> BrokerHarness
+    {
         let broker = try await BrokerHarness { $0.providerTargets = TargetPolicy(networks: listed) }
         await broker.makeTenant("t1", #"{"provider": "mcp", "resource": "\#(resource)"}"#)
         Servers.publish(at: broker.transport)

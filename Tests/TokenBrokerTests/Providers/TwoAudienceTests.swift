@@ -27,7 +27,8 @@ internal import TokenBroker
 
     /// Has a tenant's token refreshed, and compares what is sent.
     private static func refresh(
-        _ broker: BrokerHarness, _ tenant: String, _ old: String, to new: String, at place: SourceLocation = #_sourceLocation
+        _ broker: BrokerHarness, _ tenant: String, _ old: String, to new: String,
+        at place: SourceLocation = #_sourceLocation
     ) async {
         let token = "\(tenant)-\(new)"
         broker.transport.enqueue(.json(200, BrokerHarness.token(token, refresh: new)))
