@@ -115,6 +115,21 @@ internal import TokenBroker
         #expect(read.token == "again-2" && read.json["client_id"]?.text == "c-2")
     }
 
+    @Test func `refreshes its sessions also beside a client that the operator has set since`() async throws {
+        let broker = try await broker()
+        await broker.makeTenant(
+            "t1",
+            #"{"provider": "mcp", "resource": "https://mcp.example/mcp", "client_id": "own", "client_secret": "own-secret"}"#
+        )
+        broker.transport.enqueue(.json(200, BrokerHarness.token("old-2", refresh: "old-r-2")))
+        #expect(await broker.token() == "old-2")
+        #expect(shown(broker) == Self.basic("c-1:secret-1"))
+        broker.transport.enqueue(.json(200, BrokerHarness.token("new-2", refresh: "new-r-2")))
+        #expect(await broker.token(storageKey: "new") == "new-2")
+        #expect(shown(broker) == nil && broker.transport.seen.last?.form["client_id"] == "c-2")
+        #expect(BrokerHarness.parameters(of: await broker.beginLogin().uri)["client_id"] == "own")
+    }
+
     // MARK: The record
 
     private static func client(_ number: Int) throws -> FoundAuthorization.Client {
