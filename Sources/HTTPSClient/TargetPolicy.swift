@@ -38,7 +38,7 @@ package struct TargetPolicy: Sendable, Equatable {
     package static let development = TargetPolicy(allowsHTTP: true, unlisted: .ordinary)
 
     /// The same policy without `networks`.
-    var withoutNetworks: TargetPolicy { TargetPolicy(allowsHTTP: allowsHTTP, unlisted: unlisted) }
+    package var withoutNetworks: TargetPolicy { TargetPolicy(allowsHTTP: allowsHTTP, unlisted: unlisted) }
 
     /// Whether the client may connect to the address. The metadata service of a cloud gives out the machine's own
     /// credentials, so a range does not allow it: it must be listed as a single address.

@@ -89,6 +89,13 @@ package final class AskedGrant: Sendable, Equatable {
         json.memberIfPresent("audience", audience?.text)
     }
 
+    /// Reads the members that `encode` writes, from outside; nil where there is none of them.
+    /// - Parameter check: what is wrong with a scope; nil for one that may be asked for.
+    package static func brought(_ reader: inout ObjectReader, scopes check: (WireText) -> String?) -> AskedGrant? {
+        let scopes = reader.strings("scopes", atMost: ScopeSet.most, check: check).flatMap { ScopeSet($0) }
+        return AskedGrant(scopes: scopes, resources: resources(&reader), audience: audience(&reader))
+    }
+
     /// Nil for a value that `encode` has not written.
     package convenience init?(_ json: JSONValue) {
         let scopes = json["scopes"]?.array?.compactMap(\.string)

@@ -60,6 +60,9 @@ package struct AuthorizationServer: Sendable, Equatable {
     /// The requests that have forms of the provider's own; nil for none.
     package var own: OwnRequests?
 
+    /// The address of the resource that has named the server; nil for a server that the operator has named.
+    package var namedBy: String?
+
     /// Where the parameters of authorization requests go before the browser does; nil where they go with the browser.
     package var pushedAuthorization: PushedAuthorization?
 

@@ -18,7 +18,7 @@ package struct RevocationShape: Sendable, Equatable {
     /// Where the token stands.
     package enum Place: String, Sendable, CaseIterable {
         case body
-        /// `Authorization`, so that the client is not named.
+        /// `Authorization`, so that the client is not named. With the scheme `DPoP` for a token that is bound to a key.
         case bearer
         case query
     }
@@ -83,14 +83,25 @@ package struct RevocationShape: Sendable, Equatable {
         package let authorization: String?
     }
 
+    private func showsAccess(of held: HeldCredentials) -> Bool {
+        kind == .access || kind == nil && place == .bearer || held.refreshToken == nil
+    }
+
+    /// Whether the request has an access token in `Authorization` that is bound to a key, which it proves then (RFC 9449 §7.1).
+    package func bearsBoundToken(of held: HeldCredentials) -> Bool {
+        place == .bearer && showsAccess(of: held) && held.proofKey?.bindsToken == true
+    }
+
     /// The request that revokes credentials.
     /// - Parameter server: with the method by which the client authenticates.
     package func request(
         for held: HeldCredentials, of client: ClientConfiguration, at server: AuthorizationServer
     ) -> Request {
-        let takesAccess = kind == .access || kind == nil && place == .bearer
-        let text = (takesAccess ? held.accessToken : held.refreshToken ?? held.accessToken).revealedText
-        if place == .bearer { return Request(query: [], body: [], authorization: "Bearer " + text) }
+        let text = (showsAccess(of: held) ? held.accessToken : held.refreshToken ?? held.accessToken).revealedText
+        if place == .bearer {
+            let scheme = bearsBoundToken(of: held) ? "DPoP " : "Bearer "
+            return Request(query: [], body: [], authorization: scheme + text)
+        }
         var server = server
         // Such an endpoint takes what it documents, and no identifier beside the one in the header.
         server.repeatsClientID = false

@@ -21,12 +21,16 @@ package enum SmallFile {
     }
 
     /// Like `read`, for a path that a configuration of a tenant names: it never waits for the other end of a pipe.
-    /// - Throws: `EINVAL` where the path is no regular file's.
-    package static func readRegular(_ path: String, limit: Int) throws(SystemError) -> [UInt8] {
-        let file = OwnedDescriptor(
-            adopting: try retryingInterrupts("open") {
-                unsafe Glibc.open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK)
-            })
+    /// - Parameter directories: where the file must be, whatever the path goes through; nil for anywhere.
+    /// - Throws: `EINVAL` where the path is no regular file's, and `EXDEV` where that is in none of the directories, also for a path
+    ///   outside of them that leads to nothing: it does not say what is there.
+    package static func readRegular(
+        _ path: String, limit: Int, below directories: [String]? = nil
+    ) throws(SystemError) -> [UInt8] {
+        let file = try openWithoutWaiting(path, below: directories)
+        if let directories, try !FilePlace(of: file.rawValue).isBelow(directories) {
+            throw SystemError("open", number: EXDEV)
+        }
         var status = stat()
         try retryingInterrupts("fstat") { unsafe fstat(file.rawValue, &status) }
         guard status.st_mode & S_IFMT == S_IFREG else { throw SystemError("open", number: EINVAL) }
@@ -104,6 +108,20 @@ package enum SmallFile {
                 unsafe Glibc.open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC)
             })
         try retryingInterrupts("fsync") { fsync(directory.rawValue) }
+    }
+
+    private static func openWithoutWaiting(
+        _ path: String, below directories: [String]?
+    ) throws(SystemError) -> OwnedDescriptor {
+        do throws(SystemError) {
+            return OwnedDescriptor(
+                adopting: try retryingInterrupts("open") {
+                    unsafe Glibc.open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)
+                })
+        } catch {
+            guard let directories, !FilePlace(ofEntry: path).isBelow(directories) else { throw error }
+            throw SystemError("open", number: EXDEV)
+        }
     }
 
     private static func open(_ path: String) throws(SystemError) -> OwnedDescriptor {

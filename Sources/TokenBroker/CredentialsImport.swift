@@ -168,6 +168,7 @@ final class CredentialsImport: Sendable {
             refreshToken: document.refreshToken, for: tenant,
             of: broker.core.providers.servers.acceptedProviders(of: tenant).present, now: now)
         held.proofKey = document.proofKey
+        if let asked = document.asked, held.level == .user { held.asked = asked.grant }
         return ImportLine(
             CredentialsID(tenant: tenant.name, storageKey: key), held, granted: document.granted, replaces: replaces)
     }
@@ -209,6 +210,15 @@ private struct ImportDocument: Sendable {
     /// The key that the tokens are bound to; nil for tokens that need none.
     let proofKey: DPoPKey?
 
+    /// What the grant was asked for, and is asked for at its refreshes; nil where the line does not say, which is what the tenant's
+    /// logins ask for.
+    let asked: Asked?
+
+    struct Asked: Sendable {
+        /// Nil for nothing beside the client's scopes.
+        let grant: AskedGrant?
+    }
+
     /// The longest key, in bytes.
     private static let longestKey = 4096
 
@@ -239,6 +249,15 @@ private struct ImportDocument: Sendable {
         }
         if refreshToken == nil, given?.hasToken != true {
             body.note("refresh_token", "is required where the credentials have no token")
+        }
+        asked = body.object("asked") { body in
+            Asked(
+                grant: AskedGrant.brought(&body) { scope in
+                    if ScopeSet([scope]) == nil { return "must be one scope" }
+                    let isForeign =
+                        configuration.hasOwnScopes && !configuration.client.scopes.values.contains(scope.text)
+                    return isForeign ? "is not one of the tenant's scopes" : nil
+                })
         }
         let key = Self.key("dpop_key", &body)
         let refreshKey = Self.key("dpop_refresh_key", &body)

@@ -220,6 +220,9 @@ enum Command: Equatable {
           TOKEN_BROKER_PROVIDER_NETWORKS         private networks in which providers may be, comma-separated, such as
                                                  10.20.0.0/16,fd12::/16; only over https:// unless ALLOW_HTTP_PROVIDERS
                                                  is true; a network that contains 169.254.169.254 is refused
+          TOKEN_BROKER_CLIENT_FILE_DIRECTORIES   the only directories of files that tenants name (client_secret_file,
+                                                 client_assertion_file), comma-separated, such as
+                                                 /run/secrets,/var/run/secrets; default any directory
           TOKEN_BROKER_LOG_LEVEL                 debug, info, warning or error; default info
           TOKEN_BROKER_LOG_READS                 true: log successful requests of GET /credentials as well; default
                                                  false, which only counts them in /metrics

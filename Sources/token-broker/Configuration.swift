@@ -49,6 +49,8 @@ struct Configuration: Sendable {
     var proxy: OutboundProxy?
     /// Which servers providers may be.
     var providerTargets: TargetPolicy
+    /// Where the files must be that tenants name for their clients; nil for anywhere.
+    var clientFileDirectories: [String]?
     var logLevel: LogLevel
     var logsReads: Bool
     /// Whether the memory of the service is kept out of swap.
@@ -183,6 +185,7 @@ struct Configuration: Sendable {
 
         migratesSchema = reader.bool("MIGRATE") ?? true
         providerTargets = Self.providerTargets(&reader)
+        clientFileDirectories = reader.directories("CLIENT_FILE_DIRECTORIES")
         workloadIssuers = reader.workloadIssuers(allowsHTTP: providerTargets.allowsHTTP)
         logLevel = reader.choice("LOG_LEVEL", LogLevel.self) ?? .info
         logsReads = reader.bool("LOG_READS") ?? false

@@ -32,6 +32,23 @@ struct EnvironmentReader: TextReader {
         return environment[Self.prefix + name].flatMap { $0.isEmpty ? nil : $0 }
     }
 
+    /// Absolute paths of directories, separated by commas; nil where the variable is not set.
+    mutating func directories(_ name: String) -> [String]? {
+        guard let text = value(name) else { return nil }
+        let paths = text.split(separator: ",", omittingEmptySubsequences: false).map { path in
+            String(path.drop { $0 == " " }.reversed().drop { $0 == " " }.reversed())
+        }
+        let isUsable = paths.allSatisfy { path in
+            let names = path.split(separator: "/")
+            return path.hasPrefix("/") && !names.isEmpty && !names.contains("..")
+        }
+        if !isUsable {
+            note(
+                name, "must be a comma-separated list of absolute paths of directories, such as /run/secrets,/srv/keys")
+        }
+        return paths
+    }
+
     /// The value of a variable that many programs read, with its name as it is set, in upper or in lower case.
     func common(_ name: String) -> (name: String, value: String)? {
         for name in [name, String(decoding: name.utf8.map { $0 == UInt8(ascii: "_") ? $0 : $0 | 0x20 }, as: UTF8.self)]

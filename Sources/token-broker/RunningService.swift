@@ -58,6 +58,7 @@ struct RunningService {
         settings.hasOperationsListener = configuration.operationsListen != nil
         settings.logsReads = configuration.logsReads
         settings.providerTargets = configuration.providerTargets
+        settings.core.clientFileDirectories = configuration.clientFileDirectories
         settings.quarantine = configuration.quarantine
         settings.expiryNotice = configuration.expiryNotice
         settings.eventRetention = configuration.eventRetention

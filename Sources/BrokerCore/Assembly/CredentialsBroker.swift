@@ -11,6 +11,8 @@ package final class CredentialsBroker: Sendable {
         package var publicBaseURL = "http://127.0.0.1"
         /// Where providers may be; see `limit`. Default: on the public internet, over https.
         package var providerTargets = TargetPolicy()
+        /// The directories in which, or below which, the files must be that tenants name for their clients. Default: nil, anywhere.
+        package var clientFileDirectories: [String]?
         /// For how long credentials are quarantined whose session has ended. Default 7 days; zero quarantines none.
         package var quarantine: Duration = .seconds(7 * 86_400)
         /// How long before a token's expiry listeners are notified. Default 300 s.
@@ -157,14 +159,14 @@ package final class CredentialsBroker: Sendable {
         let servers = ProviderServers(
             transport: transport, targets: settings.providerTargets, time: time, metrics: metrics, log: log)
         let endpoint = TokenEndpoint(
-            transport: transport, budget: budget, callLimit: settings.providerTimeout, time: time, metrics: metrics,
-            log: log)
+            transport: transport, budget: budget, callLimit: settings.providerTimeout,
+            clientFileDirectories: settings.clientFileDirectories, time: time, metrics: metrics, log: log)
         providers = ProviderAccess(
             servers: servers, endpoint: endpoint,
             trials: ClientTrials(
                 endpoint: endpoint, publicBaseURL: settings.publicBaseURL, callLimit: settings.providerTimeout,
                 time: time, log: log),
-            verifier: GrantVerifier(transport: transport, instruments: instruments),
+            verifier: GrantVerifier(endpoint: endpoint, transport: transport, instruments: instruments),
             accounts: AccountEndpoint(endpoint: endpoint, log: log), callLimit: settings.providerTimeout)
         workloads =
             settings.workloadIssuers.isEmpty

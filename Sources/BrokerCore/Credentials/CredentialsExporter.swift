@@ -96,6 +96,9 @@ package final class CredentialsExporter: Sendable {
             json.name("credentials")
             json.object { encode(held, to: &$0) }
             json.memberIfPresent("refresh_token", held.refreshToken?.revealedText)
+            // Empty for a set that asks for nothing beside the client's scopes, whatever the other broker's tenant asks for.
+            json.name("asked")
+            if let asked = held.asked { asked.encode(to: &json) } else { json.object { _ in } }
             json.memberIfPresent("dpop_key", held.proofKey?.pem.revealedText)
             json.memberIfPresent("dpop_refresh_key", held.proofKey?.refreshPEM?.revealedText)
             json.memberIfPresent("granted_at", configuration.refreshTokenGranted(record, held)?.description)

@@ -112,7 +112,8 @@ package struct CredentialsList: Sendable {
                 let rows = try await rows(of: tenant.name, only: storageKeys, after: page.next, limit: count)
                 left -= rows.count
                 let opened = await open(rows)
-                if let fault, opened.contains(where: { $0.map { fault.isRefuted(by: $0.record) } ?? false }) {
+                if let fault, opened.contains(where: { $0.map { fault.isRefuted(by: $0.record, of: tenant) } ?? false })
+                {
                     return nil
                 }
                 for (row, opened) in zip(rows, opened) {
@@ -306,7 +307,7 @@ package struct CredentialsList: Sendable {
     ) -> ListedCredentials {
         let record = row.record
         var state = record.state(
-            after: row.trouble, of: row.version, configuration: tenant.version, isQuarantined: row.quarantined != nil)
+            after: row.trouble, of: row.version, in: tenant, isQuarantined: row.quarantined != nil)
         // A user's credentials are listed rather than the quarantined ones, and those rather than the client's.
         if state == .quarantined, let quarantined = row.quarantined {
             let held = quarantined.credentials
@@ -316,7 +317,7 @@ package struct CredentialsList: Sendable {
                 session: quarantined.session, quarantinedUntil: quarantined.until)
         }
         var failure = row.trouble?.version == row.version ? row.trouble?.failure : nil
-        if let fault, fault.concerns(record) {
+        if let fault, fault.concerns(record, of: tenant) {
             state = .degraded
             failure = fault.failure(after: failure)
         }

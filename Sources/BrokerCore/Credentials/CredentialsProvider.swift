@@ -297,12 +297,15 @@ package final class CredentialsProvider: Sendable {
         guard record.held?.level == .user, !record.isOver else { return record.state() }
         if await renewer.waves.holds(record.held, id) { return .held }
         if record.held?.refreshToken != nil, let fault = await renewer.clientFaults.current(of: tenant) {
-            if !fault.isRefuted(by: record) { return .degraded }
-            await renewer.clientFaults.lift(fault, of: tenant)
+            if fault.isRefuted(by: record, of: tenant) {
+                await renewer.clientFaults.lift(fault, of: tenant)
+            } else if fault.concerns(record, of: tenant) {
+                return .degraded
+            }
         }
         do throws(StoreError) {
             let trouble = try await records.trouble(id)?.content
-            return record.state(after: trouble, of: snapshot.version, configuration: tenant.version)
+            return record.state(after: trouble, of: snapshot.version, in: tenant)
         } catch {
             records.report(error, id)
             return record.state()

@@ -71,7 +71,9 @@ package struct GivenCredentials: Sendable {
         if clientUniqueKey != client.clientUniqueKey {
             throw BrokerError(.illegalArgument, "The credentials' client_unique_key is not the configured one.")
         }
-        for scopes in [requestedScopes, grantedScopes].compactMap({ $0 }) where !scopes.isSubset(of: client.scopes) {
+        // Where a resource names the scopes, it may have named others at the login.
+        for scopes in [requestedScopes, grantedScopes].compactMap({ $0 })
+        where tenant.configuration.hasOwnScopes && !scopes.isSubset(of: client.scopes) {
             throw BrokerError(.illegalArgument, "The credentials have scopes that are not configured.")
         }
         let level =

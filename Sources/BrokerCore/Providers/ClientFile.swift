@@ -10,9 +10,10 @@ enum ClientFile {
     static let longest = 65_536
 
     /// The secret in a file, without the line ends behind it.
+    /// - Parameter directories: where the file must be; nil for anywhere.
     /// - Throws: `illegal_configuration` where there is none. Blocks while the file is read.
-    static func secret(at path: WireText) throws(BrokerError) -> SecretBytes {
-        let bytes = try read(path, "client_secret_file")
+    static func secret(at path: WireText, below directories: [String]?) throws(BrokerError) -> SecretBytes {
+        let bytes = try read(path, "client_secret_file", directories)
         if bytes.contains(where: { $0 < 0x20 || $0 == 0x7f }) {
             throw unusable("client_secret_file", "has other content than one line")
         }
@@ -20,9 +21,10 @@ enum ClientFile {
     }
 
     /// The JWT in a file, without the line ends behind it.
+    /// - Parameter directories: where the file must be; nil for anywhere.
     /// - Throws: `illegal_configuration` where there is none. Blocks while the file is read.
-    static func assertion(at path: WireText) throws(BrokerError) -> WireText {
-        let bytes = try read(path, "client_assertion_file")
+    static func assertion(at path: WireText, below directories: [String]?) throws(BrokerError) -> WireText {
+        let bytes = try read(path, "client_assertion_file", directories)
         // Three parts in base64url (RFC 7515 §7.1), so that no other file is sent to a provider by a mistake.
         let parts = bytes.split(separator: UInt8(ascii: "."), omittingEmptySubsequences: false)
         guard parts.count == 3, parts.allSatisfy({ !$0.isEmpty && $0.allSatisfy(isOfBase64URL) }) else {
@@ -40,14 +42,17 @@ enum ClientFile {
         }
     }
 
-    private static func read(_ path: WireText, _ member: String) throws(BrokerError) -> [UInt8] {
+    private static func read(
+        _ path: WireText, _ member: String, _ directories: [String]?
+    ) throws(BrokerError) -> [UInt8] {
         var bytes: [UInt8]
         do throws(SystemError) {
-            bytes = try SmallFile.readRegular(path.text, limit: longest)
+            bytes = try SmallFile.readRegular(path.text, limit: longest, below: directories)
         } catch {
             throw switch error.number {
             case ENOENT, ENOTDIR: unusable(member, "does not exist")
             case EFBIG: unusable(member, "is longer than \(longest) bytes")
+            case EXDEV: unusable(member, "is in none of the directories of TOKEN_BROKER_CLIENT_FILE_DIRECTORIES")
             case EINVAL: unusable(member, "is not a regular file")
             default: unusable(member, "cannot be read")
             }

@@ -21,7 +21,8 @@ extension ClientRequest {
         }
         self.init(
             method: method, url: url, fields: ["Accept": "application/json", "User-Agent": "token-broker"],
-            pins: try PinSet.inForce(server.pinnedCertificates, at: url))
+            pins: try PinSet.inForce(server.pinnedCertificates, at: url),
+            avoidsListedNetworks: url.isNamed(byResource: server.namedBy))
         proxy = try OutboundProxy.inForce(server.outboundProxy)
         self.fields.add(server.requestHeaders)
     }
@@ -33,7 +34,7 @@ extension ClientRequest {
     ) throws(BrokerError) {
         self.init(
             method: .get, url: url, fields: fields, pins: try PinSet.inForce(configuration.effectivePins, at: url),
-            timeLimit: timeLimit)
+            timeLimit: timeLimit, avoidsListedNetworks: url.isNamed(byResource: configuration.protectedResource))
         proxy = try OutboundProxy.inForce(configuration.outboundProxy)
         self.fields.add(configuration.requestHeaders)
     }
@@ -47,6 +48,16 @@ extension ClientRequest {
         guard body.isEmpty else { return body }
         let parts = WireText(url.pathAndQuery).split(at: "?", limit: 2)
         return parts.count == 2 ? Array(parts[1].utf8) : []
+    }
+}
+
+extension URLTarget {
+    /// Whether an address was named by a resource, or by what that has named, and not by the operator, who has named the resource's
+    /// own host. The private networks that he has listed for his providers are not for such addresses.
+    /// - Parameter resource: the address of the resource; nil for a provider that the operator has named.
+    func isNamed(byResource resource: String?) -> Bool {
+        guard let resource else { return false }
+        return URLTarget(resource)?.origin != origin
     }
 }
 

@@ -75,10 +75,10 @@ package struct GrantVerifier: Sendable {
     private let time: any Time
     private let log: Log
 
-    init(transport: any ProviderTransport, instruments: Instruments) {
+    init(endpoint: TokenEndpoint, transport: any ProviderTransport, instruments: Instruments) {
         (time, log) = (instruments.time, instruments.log)
         keys = ProviderKeys(transport: transport, instruments: instruments)
-        userInfo = UserInfoEndpoint(transport: transport, instruments: instruments)
+        userInfo = UserInfoEndpoint(endpoint: endpoint, transport: transport, instruments: instruments)
     }
 
     /// Whether tokens of these credentials are verified before they are served.

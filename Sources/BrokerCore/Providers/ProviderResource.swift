@@ -57,17 +57,25 @@ enum ProviderResource {
         _ address: String, _ fields: Fields, for configuration: TenantConfiguration,
         over transport: any ProviderTransport, _ instruments: Instruments
     ) async throws(BrokerError) -> ClientResponse {
+        try await send(try call(address, fields, for: configuration), over: transport, instruments)
+    }
+
+    /// Makes a GET request.
+    /// - Throws: `illegal_configuration` where the address or the pins are not usable.
+    func call(
+        _ address: String, _ fields: Fields, for configuration: TenantConfiguration
+    ) throws(BrokerError) -> Call {
         guard let url = URLTarget(address) else {
             throw BrokerError(.illegalConfiguration, "The address of the \(name) is not a usable URL.")
         }
-        let request = try ClientRequest(get: url, fields, for: configuration, timeLimit: Self.longestRequest)
-        return try await send(
-            Call(request: request, address: address, preset: configuration.preset), over: transport, instruments)
+        return Call(
+            request: try ClientRequest(get: url, fields, for: configuration, timeLimit: Self.longestRequest),
+            address: address, preset: configuration.preset)
     }
 
     /// A request that is made already.
     struct Call {
-        let request: ClientRequest
+        var request: ClientRequest
         /// As errors name it.
         let address: String
         let preset: ProviderPreset
@@ -81,6 +89,16 @@ enum ProviderResource {
     func send(
         _ call: Call, over transport: any ProviderTransport, _ instruments: Instruments
     ) async throws(BrokerError) -> ClientResponse {
+        switch await attempt(call, over: transport, instruments) {
+        case .success(let response): return response
+        case .failure(let error): throw failure(error, at: call.address)
+        }
+    }
+
+    /// Sends one request. Counts it, and logs a failure, of which `failure` says what callers get.
+    func attempt(
+        _ call: Call, over transport: any ProviderTransport, _ instruments: Instruments
+    ) async -> Result<ClientResponse, TransportError> {
         let preset = call.preset
         let start = instruments.time.monotonic
         func count(_ code: String) {
@@ -91,13 +109,18 @@ enum ProviderResource {
         do throws(TransportError) {
             let response = try await transport.send(call.request)
             count(String(response.status.code))
-            return response
+            return .success(response)
         } catch {
             count("error")
             instruments.log.warning(failureEvent, call.fields + [.provider(preset), .transport(error)])
-            throw .permanentFailure(error, at: call.address)
-                ?? BrokerError(
-                    .networkError, "The \(name) could not be reached at \(call.address).", retryAfter: Self.retryAfter)
+            return .failure(error)
         }
+    }
+
+    /// What callers get of a request without an answer.
+    func failure(_ error: TransportError, at address: String) -> BrokerError {
+        .permanentFailure(error, at: address)
+            ?? BrokerError(
+                .networkError, "The \(name) could not be reached at \(address).", retryAfter: Self.retryAfter)
     }
 }

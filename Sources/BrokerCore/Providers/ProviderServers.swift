@@ -262,7 +262,7 @@ package final class ProviderServers: Sendable {
         if response.status == .ok {
             do throws(Unusable) {
                 var metadata = try await InputReading.run(bytes: response.body.count) { () throws(Unusable) in
-                    try self.parse(response.body, issuer: issuer, of: tenant.configuration.client)
+                    try self.parse(response.body, issuer: issuer, of: tenant.configuration)
                 }
                 metadata.address = address
                 return .metadata(metadata)
@@ -370,8 +370,10 @@ package final class ProviderServers: Sendable {
     }
 
     private func parse(
-        _ body: [UInt8], issuer: String, of client: ClientConfiguration
+        _ body: [UInt8], issuer: String, of configuration: TenantConfiguration
     ) throws(Unusable) -> ProviderMetadata {
+        let client = configuration.client
+        func endpoint(_ value: JSONValue?) -> String? { self.endpoint(value, of: configuration) }
         guard let json = try? JSONValue(parsing: body), let named = json["issuer"]?.string else { throw .notMetadata }
         // RFC 8414 §3.3: identical.
         guard named == WireText(issuer) else {
@@ -445,9 +447,11 @@ package final class ProviderServers: Sendable {
     /// An endpoint from the metadata, to which the same rules apply as to a configured one; nil for one that breaks them. A
     /// private address is refused here, before a code is spent on it. A name that resolves to a private address is refused by
     /// the HTTPS client.
-    private func endpoint(_ value: JSONValue?) -> String? {
+    private func endpoint(_ value: JSONValue?, of configuration: TenantConfiguration) -> String? {
         guard let text = value?.string?.text, let url = URLTarget(text) else { return nil }
         if url.scheme == .http, !targets.allowsHTTP { return nil }
+        let isNamed = url.isNamed(byResource: configuration.protectedResource)
+        let targets = isNamed ? targets.withoutNetworks : targets
         let isAllowed = SocketAddress(numericHost: url.host, port: url.port).map(targets.allows) ?? true
         return isAllowed ? text : nil
     }

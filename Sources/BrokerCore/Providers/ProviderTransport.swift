@@ -19,7 +19,7 @@ extension TargetPolicy {
     /// The advice to operators for an address that may not be called.
     static let remedy =
         "http:// needs TOKEN_BROKER_ALLOW_HTTP_PROVIDERS=true, and an address outside the public internet must be in one "
-        + "of TOKEN_BROKER_PROVIDER_NETWORKS."
+        + "of TOKEN_BROKER_PROVIDER_NETWORKS, which is not for hosts that an MCP server names: name such an issuer in a tenant of oidc."
 }
 
 extension BrokerError {

@@ -1,4 +1,5 @@
 internal import Containers
+internal import Cryptography
 internal import ExternalText
 internal import HTTPCodec
 internal import HTTPSClient
@@ -57,6 +58,8 @@ extension TokenEndpoint {
         /// The same by another method, for a provider that refuses the client; nil where no other one is tried.
         fileprivate var alternative: (message: ClientRequest, method: ProviderPreset.ClientAuthentication)?
         let key: AcceptedMethods.Key
+        /// The access token in `Authorization` that is bound to the server's `proofKey`; nil for a request without one.
+        var boundToken: SecretBytes?
         /// How the request is made for each sending, where the client shows something new in each; nil for most clients.
         fileprivate(set) var proving: Proving?
 
@@ -189,11 +192,13 @@ extension TokenEndpoint {
             return try await sendProving(request, proving, isRevocation: isRevocation, by: send)
         }
         let key = server.proofKey
-        let (message, first) = try await self.send(Sending(message: request.message, key: key), by: send)
+        let (message, first) = try await self.send(
+            Sending(message: request.message, key: key, bearing: request.boundToken), by: send)
         guard let alternative = request.alternative, case .success(let refusal) = first,
             await Self.refusesClient(refusal, isRevocation: isRevocation)
         else { return (message, first) }
-        let (other, second) = try await self.send(Sending(message: alternative.message, key: key), by: send)
+        let (other, second) = try await self.send(
+            Sending(message: alternative.message, key: key, bearing: request.boundToken), by: send)
         guard case .success(let response) = second else { return (other, second) }
         guard let isAccepted = await Self.acceptsClient(response) else { return (message, first) }
         if isAccepted { note(ClientWay(method: alternative.method), for: request.key, at: server) }

@@ -35,15 +35,17 @@ extension TokenEndpoint {
         fileprivate var anew: (proving: Proving, way: ClientWay)?
         /// The key that is proven; nil for none.
         fileprivate let key: DPoPKey?
+        /// The access token that the request bears, and that is bound to the key; nil for a request without one.
+        fileprivate let token: SecretBytes?
 
-        /// A request that shows the client each time in the same way.
-        init(message: ClientRequest, key: DPoPKey?) {
-            (self.message, self.key) = (message, key)
+        /// A request that shows the client each time in the same way, or none.
+        init(message: ClientRequest, key: DPoPKey?, bearing token: SecretBytes? = nil) {
+            (self.message, self.key, self.token) = (message, key, token)
         }
 
         /// A request in which the client shows something new in each sending.
         init(_ request: AuthenticatedRequest, _ proving: Proving, _ way: ClientWay) {
-            (message, key) = (request.message, proving.server.proofKey)
+            (message, key, token) = (request.message, proving.server.proofKey, request.boundToken)
             anew = (proving, way)
         }
     }
@@ -56,7 +58,8 @@ extension TokenEndpoint {
     /// again: such an answer has spent nothing (RFC 9449 §8), and is no failure. What the client shows is then made anew, too, since
     /// servers take a JWT once.
     /// - Returns: the request that has the result, and the result.
-    /// - Throws: `illegal_configuration` where the client lacks what it shows, such as a file.
+    /// - Throws: `illegal_configuration` where the client lacks what it shows, such as a file; `internal_error` where the key cannot
+    ///   sign. Nothing was sent then.
     func send(
         _ sending: Sending, by send: (ClientRequest) async -> Result<ClientResponse, TransportError>
     ) async throws(BrokerError) -> (message: ClientRequest, result: Result<ClientResponse, TransportError>) {
@@ -64,11 +67,12 @@ extension TokenEndpoint {
         guard let key = sending.key else { return (message, await send(message)) }
         var (sendings, nonce) = (0, nonces[message.url])
         while true {
-            guard let request = proven(message, key, nonce) else { return (message, .failure(.invalidRequest)) }
+            let request = try proven(message, key, sending.token, nonce)
             let result = await send(request)
             sendings += 1
             guard case .success(let response) = result, let next = nonces.note(response, of: message.url),
-                next != nonce, sendings < Self.mostSendings, await Self.asksForNonce(response)
+                next != nonce, sendings < Self.mostSendings,
+                await Self.asksForNonce(response, bears: sending.token != nil)
             else { return (request, result) }
             nonce = next
             message = try await made(sending)
@@ -80,23 +84,27 @@ extension TokenEndpoint {
         return try await message(sending.message, proving, way)
     }
 
-    /// The request with a proof; nil where the key cannot sign.
-    private func proven(_ message: ClientRequest, _ key: DPoPKey, _ nonce: WireText?) -> ClientRequest? {
+    private func proven(
+        _ message: ClientRequest, _ key: DPoPKey, _ token: SecretBytes?, _ nonce: WireText?
+    ) throws(BrokerError) -> ClientRequest {
         var message = message
         do throws(KeyError) {
             let proof = try DPoPProof(
-                message.method.description, WireText(message.url.description), nonce: nonce, at: time.now)
+                message.method.description, WireText(message.url.description), token: token, nonce: nonce, at: time.now)
             message.fields.set("DPoP", try key.sign(proof).text)
         } catch {
             log.error("proof_not_signed", [.endpoint(message.url.description)])
-            return nil
+            throw BrokerError(.internalError, "The key of the credentials cannot sign.")
         }
         return message
     }
 
     private static let nonceWanted: WireText = "use_dpop_nonce"
 
-    private static func asksForNonce(_ response: ClientResponse) async -> Bool {
+    /// - Parameter isResource: whether the request bore a token. Then the answer says in `WWW-Authenticate` what it is about (RFC 9449
+    ///   §9), or nothing, and a nonce that is new counts.
+    private static func asksForNonce(_ response: ClientResponse, bears isResource: Bool) async -> Bool {
+        if isResource, response.status == .unauthorized { return true }
         guard response.status.code == 400 || response.status.code == 401 else { return false }
         let error = await InputReading.run(bytes: response.body.count) {
             (try? JSONValue(parsing: response.body))?["error"]?.string

@@ -95,7 +95,7 @@ extension TokenEndpoint {
         _ client: ClientConfiguration, by method: ProviderPreset.ClientAuthentication, secret: Int = 0,
         at server: AuthorizationServer
     ) async throws(BrokerError) -> ClientConfiguration {
-        let now = time.now
+        let (now, directories) = (time.now, clientFileDirectories)
         let secrets = client.material?.secrets ?? []
         let client = secrets.indices.contains(secret) ? client.showing(secret: secrets[secret]) : client
         switch method {
@@ -106,23 +106,24 @@ extension TokenEndpoint {
         }
         // Files and signatures take longer than an event loop has time for.
         return try await InputReading.runOnGlobalPool { () throws(BrokerError) in
-            try Self.shown(client, by: method, at: server, now: now)
+            try Self.shown(client, by: method, at: server, now: now, filesBelow: directories)
         }
     }
 
     private static func shown(
         _ client: ClientConfiguration, by method: ProviderPreset.ClientAuthentication, at server: AuthorizationServer,
-        now: Timestamp
+        now: Timestamp, filesBelow directories: [String]?
     ) throws(BrokerError) -> ClientConfiguration {
         switch method {
         case .none, .tlsClientAuth: return client
-        case .clientSecretBasic, .clientSecretPost, .clientSecretBearer: return try withSecret(client)
+        case .clientSecretBasic, .clientSecretPost, .clientSecretBearer:
+            return try withSecret(client, below: directories)
         case .clientAssertionFile:
             guard let path = client.material?.assertionFile else { throw lacking("client_assertion_file") }
-            return client.showing(assertion: try ClientFile.assertion(at: path))
+            return client.showing(assertion: try ClientFile.assertion(at: path, below: directories))
         case .privateKeyJWT, .clientSecretJWT:
             let isByKey = method == .privateKeyJWT
-            let client = isByKey ? client : try withSecret(client)
+            let client = isByKey ? client : try withSecret(client, below: directories)
             do throws(ClientAssertion.Fault) {
                 return client.showing(
                     assertion: try ClientAssertion.sign(
@@ -141,9 +142,11 @@ extension TokenEndpoint {
     }
 
     /// The client with the secret of its file, if it has one.
-    private static func withSecret(_ client: ClientConfiguration) throws(BrokerError) -> ClientConfiguration {
+    private static func withSecret(
+        _ client: ClientConfiguration, below directories: [String]?
+    ) throws(BrokerError) -> ClientConfiguration {
         guard let path = client.material?.secretFile else { return client }
-        return client.showing(secret: try ClientFile.secret(at: path))
+        return client.showing(secret: try ClientFile.secret(at: path, below: directories))
     }
 
     private static func lacking(_ member: String) -> BrokerError {

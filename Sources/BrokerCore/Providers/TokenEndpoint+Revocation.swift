@@ -41,11 +41,12 @@ extension TokenEndpoint {
     ) async -> RevocationFailure? {
         if let endpoint = server.logoutEndpoint { return await logOut(held, endpoint, at: server) }
         guard let endpoint = server.revocationEndpoint else { return .unsupported }
+        let shape = server.shape.revocation
+        let bearsBound = shape?.bearsBoundToken(of: held) ?? false
         // A public client shows by the key that the tokens are its own.
         var server = server
-        server.proofKey = held.refreshToken == nil ? held.proofKey : held.proofKey?.ofRefreshes
-        let request: AuthenticatedRequest
-        let shape = server.shape.revocation
+        server.proofKey = bearsBound || held.refreshToken == nil ? held.proofKey : held.proofKey?.ofRefreshes
+        var request: AuthenticatedRequest
         if let method = shape?.authentication {
             (server.revocationAuthentication, server.alternativeRevocationAuthentication) = (method, nil)
         }
@@ -63,6 +64,7 @@ extension TokenEndpoint {
                     client, by: server.revocationAuthentication, at: server, into: &form)
                 return try Self.message(.form, to: endpoint, form, authorization, server)
             }
+            if bearsBound { request.boundToken = held.accessToken }
         } catch {
             return RevocationFailure(code: error.code)
         }

@@ -92,14 +92,17 @@ package struct TokenEndpoint: Sendable {
     let pushPauses = PushPauses()
     /// The longest time of one call, unless the provider's preset has a longer one for token requests.
     private let callLimit: Duration
+    /// Where the files that tenants name must be; nil for anywhere.
+    let clientFileDirectories: [String]?
 
     /// The executor that work with the provider should prefer; nil for any.
     var executor: (any TaskExecutor)? { transport.executor }
 
     package init(
-        transport: any ProviderTransport, budget: ProviderBudget, callLimit: Duration, time: any Time,
-        metrics: Metrics, log: Log
+        transport: any ProviderTransport, budget: ProviderBudget, callLimit: Duration,
+        clientFileDirectories: [String]?, time: any Time, metrics: Metrics, log: Log
     ) {
+        self.clientFileDirectories = clientFileDirectories
         circuits = ProviderCircuits(time: time, metrics: metrics, log: log)
         self.callLimit = callLimit
         self.transport = transport

@@ -10,10 +10,13 @@ internal import Reactor
 /// Asks a provider whose access token it is (OpenID Connect Core §5.3). Of the answer only `sub` is read, to be compared with
 /// that of the ID token: without one, nothing says that the answer is about the user who has logged in (§5.3.2).
 struct UserInfoEndpoint: Sendable {
+    /// Sends the proofs.
+    private let endpoint: TokenEndpoint
     private let transport: any ProviderTransport
     private let instruments: Instruments
 
-    init(transport: any ProviderTransport, instruments: Instruments) {
+    init(endpoint: TokenEndpoint, transport: any ProviderTransport, instruments: Instruments) {
+        self.endpoint = endpoint
         self.transport = transport
         self.instruments = instruments
     }
@@ -27,16 +30,7 @@ struct UserInfoEndpoint: Sendable {
     ) async throws(GrantVerifier.Failure) -> WireText {
         let response: ClientResponse
         do throws(BrokerError) {
-            let first = try await ProviderResource.userInfo.get(
-                address, fields(held, address, nonce: nil), for: configuration, over: transport, instruments)
-            if held.proofKey?.bindsToken == true, first.status.code == 401,
-                let nonce = first.fields["DPoP-Nonce"], DPoPProof.isNonce(nonce)
-            {
-                response = try await ProviderResource.userInfo.get(
-                    address, fields(held, address, nonce: nonce), for: configuration, over: transport, instruments)
-            } else {
-                response = first
-            }
+            response = try await answer(to: held, at: address, for: configuration)
         } catch {
             throw .unavailable(error)
         }
@@ -58,16 +52,26 @@ struct UserInfoEndpoint: Sendable {
         return subject
     }
 
-    private func fields(
-        _ held: HeldCredentials, _ address: String, nonce: WireText?
-    ) throws(BrokerError) -> Fields {
-        var fields: Fields = [
+    private func answer(
+        to held: HeldCredentials, at address: String, for configuration: TenantConfiguration
+    ) async throws(BrokerError) -> ClientResponse {
+        let fields: Fields = [
             "Accept": "application/json", "Authorization": "\(held.tokenType) \(held.accessToken.revealedText)",
             "User-Agent": "token-broker",
         ]
-        let proof = try held.proof(for: "GET", WireText(address), nonce: nonce, at: instruments.time.now)
-        fields.set("DPoP", proof?.text)
-        return fields
+        let resource = ProviderResource.userInfo
+        let call = try resource.call(address, fields, for: configuration)
+        let key = held.proofKey.flatMap { $0.bindsToken ? $0 : nil }
+        let sending = TokenEndpoint.Sending(message: call.request, key: key, bearing: held.accessToken)
+        let (_, result) = try await endpoint.send(sending) { request in
+            var sent = call
+            sent.request = request
+            return await resource.attempt(sent, over: self.transport, self.instruments)
+        }
+        switch result {
+        case .success(let response): return response
+        case .failure(let error): throw resource.failure(error, at: address)
+        }
     }
 
     static func refused(_ reason: String) -> GrantVerifier.Failure {

@@ -28,6 +28,9 @@ package struct ClientFault: Sendable, Equatable {
     /// For how long the record is kept of a client that no replica uses any more.
     fileprivate static let life: Duration = .seconds(30 * 86_400)
 
+    /// The error code of a provider that does not know the client.
+    fileprivate static let unknownClient = "invalid_client"
+
     /// Until when the provider is not asked again.
     var until: Timestamp { last.advanced(by: Self.pause) }
 
@@ -41,13 +44,19 @@ package struct ClientFault: Sendable, Equatable {
     }
 
     /// Whether the provider has accepted the client since, by a renewal of this user's credentials.
-    func isRefuted(by record: CredentialRecord) -> Bool {
-        record.held?.level == .user && record.renewed.map { $0 > last } ?? false
+    func isRefuted(by record: CredentialRecord, of tenant: Tenant) -> Bool {
+        isOfUser(record, of: tenant) && record.renewed.map { $0 > last } ?? false
     }
 
     /// Whether these credentials cannot be renewed because of the fault.
-    func concerns(_ record: CredentialRecord) -> Bool {
-        record.held?.level == .user && record.held?.refreshToken != nil
+    func concerns(_ record: CredentialRecord, of tenant: Tenant) -> Bool {
+        isOfUser(record, of: tenant) && record.held?.refreshToken != nil
+    }
+
+    /// Whether the record has a user's credentials that an earlier client does not refresh.
+    private func isOfUser(_ record: CredentialRecord, of tenant: Tenant) -> Bool {
+        record.held.map { $0.level == .user && !tenant.terms.earlierClients.contains($0.obtainedWith.clientID) }
+            ?? false
     }
 
     /// The failure that a list shows for one user, since one user's renewal meets the fault for all users.
@@ -103,5 +112,21 @@ extension CredentialsRecords {
     /// The change that removes the record.
     func changeRemovingClientFault(_ tenant: TenantName, version: Int64) -> VaultChange {
         .remove(Self.faultID(tenant), version: version)
+    }
+}
+
+extension CredentialRecord {
+    /// The state of the user's session, as `state(after:of:configuration:isQuarantined:)` has it; `degraded`, too, where the provider
+    /// takes the earlier client of the tenant no more that has got the credentials.
+    func state(
+        after trouble: RenewalTrouble?, of version: Int64, in tenant: Tenant, isQuarantined: Bool = false
+    ) -> CredentialsState? {
+        let state = state(
+            after: trouble, of: version, configuration: tenant.version, isQuarantined: isQuarantined)
+        guard state == .active, let held, let trouble, trouble.version == version,
+            trouble.failure?.errorCode == ClientFault.unknownClient,
+            tenant.terms.earlierClients.contains(held.obtainedWith.clientID)
+        else { return state }
+        return .degraded
     }
 }
