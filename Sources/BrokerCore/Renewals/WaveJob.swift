@@ -167,8 +167,15 @@ package final class WaveJob: Sendable {
     /// Has the provider tried with the held set that comes after the last one; frees all where it accepts that, and where no set
     /// is held any more.
     private func tryNext(_ stored: ProviderWave, _ version: Int64, _ tenant: Tenant) async throws(StoreError) {
-        guard let set = try await sets.next(after: stored.last, in: stored, tenant.name) else {
-            return try await end(stored, version, tenant)
+        let set: HeldSets.HeldSet
+        switch try await sets.next(after: stored.last, in: stored, tenant.name) {
+        case .set(let found): set = found
+        case .none: return try await end(stored, version, tenant)
+        case .unknown:
+            // Another build may be able to read them, or an operator ends them.
+            let due = time.now.advanced(by: tenant.configuration.wave.trial)
+            _ = try await write(stored, tenant.name, due: due, over: version)
+            return
         }
         var wave = stored
         wave.last = set.id.storageKey
@@ -225,10 +232,11 @@ package final class WaveJob: Sendable {
         let next = try await write(wave, tenant.name, due: time.now.advanced(by: Self.patience), over: version)
         for _ in 0..<Self.setsAtOnce {
             if Task.isCancelled { return }
-            guard let set = try await sets.next(after: nil, in: wave, tenant.name) else {
-                return try await end(wave, next, tenant)
+            switch try await sets.next(after: nil, in: wave, tenant.name) {
+            case .set(let set): try await sets.end(set, of: tenant)
+            case .none: return try await end(wave, next, tenant)
+            case .unknown: return
             }
-            try await sets.end(set, of: tenant)
         }
         _ = try await write(wave, tenant.name, due: time.now, over: next)
     }
