@@ -163,7 +163,7 @@ struct HeldSets: Sendable {
         }
     }
 
-    /// Ends a held session, and quarantines its credentials.
+    /// Ends a held session whose refresh token the provider has just refused again, and quarantines its credentials.
     func end(_ set: HeldSet, of tenant: Tenant) async throws(StoreError) {
         guard let held = set.snapshot.record.held else { return }
         let (id, now) = (set.id, time.now)

@@ -12,7 +12,7 @@ internal import Waiting
 /// repeated, so a replica that dies leaves nothing behind but a mark.
 package final class WaveJob: Sendable {
     private static let batch = 1000
-    /// How many held sets are ended or freed before the wave's record is written again.
+    /// How many held sets are freed before the record of the wave that is over is written again.
     private static let setsAtOnce = 100
     /// The longest pause between two searches, which also find waves of which no notice has arrived.
     private static let interval: Duration = .seconds(30)
@@ -134,7 +134,6 @@ package final class WaveJob: Sendable {
         }
         waves.begun(stored, name)
         if !tenant.configuration.wave.isOn { return try await end(stored, version, tenant) }
-        if stored.isEnding { return try await endSets(stored, version, tenant) }
         if !stored.ended.isEmpty { return try await putBack(stored, version, tenant) }
         try await tryNext(stored, version, tenant)
     }
@@ -165,7 +164,8 @@ package final class WaveJob: Sendable {
     }
 
     /// Has the provider tried with the held set that comes after the last one; frees all where it accepts that, and where no set
-    /// is held any more.
+    /// is held any more. Where it refuses that, as it has refused each for the days of the quarantine, the session of that set
+    /// ends, and no other one.
     private func tryNext(_ stored: ProviderWave, _ version: Int64, _ tenant: Tenant) async throws(StoreError) {
         let set: HeldSets.HeldSet
         switch try await sets.next(after: stored.last, in: stored, tenant.name) {
@@ -193,8 +193,11 @@ package final class WaveJob: Sendable {
         if outcome == .renewed { return try await end(wave.number, tenant) }
         guard isRefused else { return }
         wave.note(refused: set.id.storageKey, at: time.now)
-        wave.isEnding = wave.isFinal(at: time.now, after: max(renewer.quarantine, Self.shortestHold))
-        _ = try await write(wave, tenant.name, due: wave.isEnding ? time.now : due, over: next)
+        _ = try await write(wave, tenant.name, due: due, over: next)
+        // Without a quarantine the refresh token would be gone for good, so that only an operator ends the session.
+        guard renewer.quarantine > .zero, wave.isFinal(at: time.now, after: max(renewer.quarantine, Self.shortestHold))
+        else { return }
+        try await sets.end(set, of: tenant)
     }
 
     /// Ends the wave of that number. The call to the provider may have taken so long that another replica has made the next trial
@@ -225,20 +228,6 @@ package final class WaveJob: Sendable {
         waves.ended(tenant.name)
         log.warning("wave_over", [.tenant(tenant.name), .provider(tenant.configuration.preset)])
         waves.work.signal(0)
-    }
-
-    /// Ends the held sets, a batch at a time: the provider has refused all that were tried for as long as a quarantine lasts.
-    private func endSets(_ wave: ProviderWave, _ version: Int64, _ tenant: Tenant) async throws(StoreError) {
-        let next = try await write(wave, tenant.name, due: time.now.advanced(by: Self.patience), over: version)
-        for _ in 0..<Self.setsAtOnce {
-            if Task.isCancelled { return }
-            switch try await sets.next(after: nil, in: wave, tenant.name) {
-            case .set(let set): try await sets.end(set, of: tenant)
-            case .none: return try await end(wave, next, tenant)
-            case .unknown: return
-            }
-        }
-        _ = try await write(wave, tenant.name, due: time.now, over: next)
     }
 
     // MARK: After a wave

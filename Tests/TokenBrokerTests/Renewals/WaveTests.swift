@@ -306,19 +306,6 @@ internal import TokenBroker
         #expect(await Self.list(broker, "held") == [])
     }
 
-    @Test func `ends the sessions when several were refused for the days of a quarantine`() async throws {
-        let broker = try await Self.make(5)
-        await Self.wave(broker)
-        for day in 0..<8 {
-            #expect(await Self.list(broker, "held").count == 5, "on day \(day)")
-            broker.time.advance(by: .seconds(86_400))
-            await Self.work(broker)
-        }
-        #expect(await Self.list(broker, "quarantined") == (0..<5).map(Self.key))
-        #expect(try await broker.count(.held) == 0)
-        #expect(await broker.restore(storageKey: Self.key(2)).status == 200)
-    }
-
     // MARK: Operators
 
     @Test func `lets an operator free a session, and end one`() async throws {
