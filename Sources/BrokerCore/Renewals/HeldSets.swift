@@ -25,6 +25,9 @@ struct HeldSets: Sendable {
     }
 
     private static let batch = 100
+    private static let countedAtOnce = 1000
+    /// How many held sets are counted.
+    private static let mostCounted = 10_000
     /// How often a change is tried again that another one has come before.
     private static let tries = 8
 
@@ -89,6 +92,21 @@ struct HeldSets: Sendable {
         // A login or a logout has come, or another replica's renewal.
         try await remove(stored, id, snapshot)
         return nil
+    }
+
+    /// Whether so many sets of the tenant are held that `suffices` says so, or more than are counted. Marks count of sets that are
+    /// not held any more, until a search comes to them.
+    func areEnough(of tenant: TenantName, _ suffices: (Int) -> Bool) async throws(StoreError) -> Bool {
+        var (count, place) = (0, nil as RecordID?)
+        while count < Self.mostCounted {
+            let marks = try await records.vault.listSealed(
+                .held, tenant: tenant, after: place, limit: Self.countedAtOnce)
+            count += marks.count
+            if suffices(count) { return true }
+            guard marks.count == Self.countedAtOnce else { return false }
+            place = marks.last?.id
+        }
+        return true
     }
 
     private func content(of stored: StoredRecord) -> HeldMark? {

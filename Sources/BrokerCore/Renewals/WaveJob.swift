@@ -63,6 +63,7 @@ package final class WaveJob: Sendable {
     /// - Returns: after how long to search again.
     private func search() async -> Duration {
         do throws(StoreError) {
+            try await waves.tallies.report()
             let marked = try await records.vault.marked(.wave, limit: Self.mostWaves)
             waves.adopt(Set(marked.filter { CredentialsRecords.isWave($0.id) }.map(\.id.tenant)))
             if marked.isEmpty { return Self.interval }
@@ -135,6 +136,9 @@ package final class WaveJob: Sendable {
         waves.begun(stored, name)
         if !tenant.configuration.wave.isOn { return try await end(stored, version, tenant) }
         if !stored.ended.isEmpty { return try await putBack(stored, version, tenant) }
+        if let renewed = try await refutation(of: stored, tenant) {
+            return try await end(stored, version, tenant, provenBy: renewed)
+        }
         try await tryNext(stored, version, tenant)
     }
 
@@ -213,18 +217,40 @@ package final class WaveJob: Sendable {
         }
     }
 
+    /// Whether the provider shows that it does not refuse all users, by refreshing sets whose refresh tokens were granted before the
+    /// wave: as many as begin a wave, and so many that the held sets are not the share of both that begins one. A wave lasts for a
+    /// window at least, so that a fault that spreads from one server there to the next is not taken for its end.
+    /// - Returns: how many sets were refreshed; nil where the wave goes on.
+    private func refutation(of wave: ProviderWave, _ tenant: Tenant) async throws(StoreError) -> Int? {
+        let settings = tenant.configuration.wave
+        guard wave.since.advanced(by: settings.window) <= time.now else { return nil }
+        let renewed = try await waves.tallies.proven(tenant.name, in: wave.number)
+        guard renewed >= settings.users else { return nil }
+        let isWave = try await sets.areEnough(of: tenant.name) { settings.isWave(refused: $0, renewed: renewed) }
+        return isWave ? nil : renewed
+    }
+
     /// The wave is over: the provider accepts refresh tokens again, or no set is held any more.
-    private func end(_ wave: ProviderWave, _ version: Int64, _ tenant: Tenant) async throws(StoreError) {
+    /// - Parameter renewed: how many refreshes have refuted it; nil where another thing ends it.
+    private func end(
+        _ wave: ProviderWave, _ version: Int64, _ tenant: Tenant, provenBy renewed: Int? = nil
+    ) async throws(StoreError) {
         let now = time.now
-        try await records.commit(
-            [
-                .require(RecordID(.tenant, tenant.name)),
-                .remove(CredentialsRecords.waveID(tenant.name), version: version),
-                records.changeFreeing(wave, tenant.name),
-                BrokerEvent.entry(
-                    [.providerRecovered(tenant.name, from: .wave, since: wave.since, at: now)], of: tenant.name,
-                    key: "", at: now),
-            ], of: tenant.name)
+        var changes: [VaultChange] = [
+            .require(RecordID(.tenant, tenant.name)),
+            .remove(CredentialsRecords.waveID(tenant.name), version: version),
+            records.changeFreeing(wave, tenant.name),
+            BrokerEvent.entry(
+                [.providerRecovered(tenant.name, from: .wave, since: wave.since, at: now)], of: tenant.name,
+                key: "", at: now),
+        ]
+        if let renewed {
+            let known = try await records.waveRefusals(tenant.name)
+            var refusals = known?.refusals ?? WaveRefusals()
+            refusals.note(proven: renewed, at: now)
+            changes.append(records.change(of: refusals, tenant.name, over: known?.version))
+        }
+        try await records.commit(changes, of: tenant.name)
         waves.ended(tenant.name)
         log.warning("wave_over", [.tenant(tenant.name), .provider(tenant.configuration.preset)])
         waves.work.signal(0)
