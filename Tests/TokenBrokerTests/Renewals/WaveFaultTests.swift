@@ -91,3 +91,26 @@ internal import TokenBroker
         #expect(try await Waves.told(broker, .providerRecovered).count == 1)
     }
 }
+
+/// A store that does not take what a refused refresh has it store, for longer than its caller waits.
+@Suite(.timeLimit(.minutes(2))) struct `A wave with a store that is away` {
+    private typealias Waves = `A wave of refusals`
+
+    @Test func `stores each refusal once the store answers, however often that was tried`() async throws {
+        let store = BrokerFaultyStore()
+        let broker = try await Waves.make(6, store: store)
+        for index in 0..<4 { _ = await Waves.get(broker, index) }
+        for (index, kind) in [(4, RecordKind.wave), (5, .held)] {
+            store.disturb(Array(repeating: .refuse, count: 40)) { $0.writes(kind) }
+            let answer = await Waves.get(broker, index)
+            #expect((answer.status, answer.code) == (503, "storage_unavailable"))
+            await broker.broker.core.renewer.finish()
+            #expect(store.remainingFaults == 0)
+            #expect(await Waves.get(broker, index).status == 424)
+        }
+        #expect(broker.transport.seen.count == 6)
+        #expect(try await Waves.told(broker, .providerDegraded).count == 1)
+        await Waves.work(broker)
+        #expect(await Waves.list(broker, "held") == (0..<6).map(Waves.key))
+    }
+}
