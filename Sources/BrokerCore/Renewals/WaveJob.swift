@@ -6,7 +6,8 @@ internal import Synchronization
 internal import Waiting
 
 /// What is to be done during waves and after them: puts back the sessions that ended before a wave was noticed, tries one held
-/// set after the other, and frees all when the provider accepts one.
+/// set after the other, and frees all when the provider accepts one, or refutes the wave by the other sets that it refreshes. Also
+/// writes what this replica has to tell the others of its refreshes (`WaveTallies.report`).
 ///
 /// Due marks of the waves' records make it a job: the replica that moves a mark by compare-and-set has it. Each step can be
 /// repeated, so a replica that dies leaves nothing behind but a mark.
