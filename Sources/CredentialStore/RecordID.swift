@@ -77,7 +77,9 @@ package enum RecordKind: String, Sendable, CaseIterable, Hashable {
     /// An outage of a tenant's provider of which listeners were told. The key is a digest of the client and its token endpoint.
     case outage
     /// That a tenant's provider refuses the refresh tokens of many users at once; the key is empty. With the key `refusals`, which
-    /// users it has refused lately; with another one, a wave that is over and whose users are still to be told.
+    /// users it has refused lately; with the key `question`, that replicas are to say how many refreshes have succeeded; with a key
+    /// that begins with `renewed-`, what one replica says; with one that begins with `freed-`, a wave that is over and whose users are
+    /// still to be told.
     case wave
     /// That a user's credentials are held during a wave; the key is the storage key.
     case held

@@ -18,7 +18,8 @@ package enum TokenFailure: Sendable, Equatable {
 
     /// Defined for every grant and status. A 4xx that is not listed keeps the session, because a user is logged out
     /// only when the authorization server says so. A fault of the registration, which affects all users at once, keeps
-    /// it as well.
+    /// it as well. What a rule of the profile says of an answer to a refresh (`TokenErrorResponse.meaning`) counts before the
+    /// lists, which know only the provider's own `error` values.
     /// - Parameters:
     ///   - status: the HTTP status, 100...999; 2xx for a response without a usable token. A status in the body does not
     ///     count.
@@ -48,16 +49,23 @@ package enum TokenFailure: Sendable, Equatable {
         case (.refreshToken, 408), (.refreshToken, 425), (.clientCredentials, 408), (.clientCredentials, 425):
             self = .rateLimited
         case (.refreshToken, 200...299), (.refreshToken, 400...499):
-            if isNamed(in: sessionEndingErrors)
-                || sessionEndingAnswers.contains(where: { $0.matches(status: status, answer) })
-            {
-                self = .endsSession
-            } else if status >= 400, answer.isPassing {
-                self = .rateLimited
-            } else if isNamed(in: configurationErrors) {
-                self = .illegalConfiguration
-            } else {
-                self = status < 300 ? .unusable : .unexpected
+            switch answer.meaning {
+            case .sessionEnded?: self = .endsSession
+            case .configuration?: self = .illegalConfiguration
+            case .transient? where status >= 400, .slowDown? where status >= 400: self = .rateLimited
+            case .transient?, .slowDown?, .pending?: self = status < 300 ? .unusable : .unexpected
+            case nil:
+                if isNamed(in: sessionEndingErrors)
+                    || sessionEndingAnswers.contains(where: { $0.matches(status: status, answer) })
+                {
+                    self = .endsSession
+                } else if status >= 400, answer.isPassing {
+                    self = .rateLimited
+                } else if isNamed(in: configurationErrors) {
+                    self = .illegalConfiguration
+                } else {
+                    self = status < 300 ? .unusable : .unexpected
+                }
             }
         case (.clientCredentials, 400...499) where answer.isPassing: self = .rateLimited
         case (.authorizationCode, 400...499), (.deviceCode, 400...499), (.accountCreation, 400...499):

@@ -233,8 +233,11 @@ package enum JSONWebToken {
 
 /// An error response of the token endpoint: RFC 6749 §5.2, with TIDAL's `sub_status` in both of its spellings.
 package struct TokenErrorResponse: Sendable, Equatable {
-    /// The `error` member; nil when there is none that `ErrorText` permits. Decisions use this; `errorCode` is shown.
+    /// The `error` member; nil when there is none that `ErrorText` permits. Where `meaning` is known, the code of RFC 6749 or RFC 8628
+    /// that means the same. Decisions use this; `errorCode` is shown.
     package let error: String?
+    /// What a rule of the profile says that the answer means; nil where none fits. It counts before every list of `error` values.
+    package let meaning: AnswerShape.Meaning?
     /// The `sub_status` member. Decisions use this; `shownSubStatus` is shown.
     package let subStatus: String?
     /// The `error_code` member, a number that says more about the `error`; nil when there is none.
@@ -255,6 +258,7 @@ package struct TokenErrorResponse: Sendable, Equatable {
     ///   - sent: the secrets of the request.
     ///   - answers: how the provider's answers are read; nil for as RFC 6749 says.
     package init(body: [UInt8], answering sent: SentSecrets, answers: AnswerShape? = nil) {
+        meaning = nil
         let json = try? JSONValue(parsing: body)
         isReadable = body.isEmpty || json?.object != nil
         switch answers.map({ answers in json.flatMap(answers.error) }) ?? json?["error"] {
@@ -282,6 +286,7 @@ package struct TokenErrorResponse: Sendable, Equatable {
     /// - Parameter meaning: see `AnswerShape.meaning`.
     package init(_ answer: TokenErrorResponse, meaning: AnswerShape.Meaning) {
         error = meaning.error
+        self.meaning = meaning
         subStatus = answer.subStatus
         detailNumber = answer.detailNumber
         shownError = answer.shownError
@@ -294,7 +299,7 @@ package struct TokenErrorResponse: Sendable, Equatable {
         (self.error, shownError) = (error, error)
         (self.subStatus, shownSubStatus) = (subStatus, subStatus)
         self.isMalformed = isMalformed
-        detailNumber = nil
+        (meaning, detailNumber) = (nil, nil)
         isReadable = true
     }
 }

@@ -93,6 +93,36 @@ import Testing
         #expect(failure(.refreshToken, 400, "invalid_client", [pattern], of: .oidc) == .illegalConfiguration)
     }
 
+    @Test(
+        arguments: [
+            (.sessionEnded, .endsSession, .endsSession), (.configuration, .illegalConfiguration, .illegalConfiguration),
+            (.transient, .rateLimited, .unusable), (.slowDown, .rateLimited, .unusable),
+            (.pending, .unexpected, .unusable),
+        ] as [(AnswerShape.Meaning, TokenFailure, TokenFailure)])
+    func `what a rule of the profile says of a refused refresh counts before every list`(
+        meaning: AnswerShape.Meaning, refused: TokenFailure, inSuccess: TokenFailure
+    ) {
+        for error in Self.errors {
+            let answer = TokenErrorResponse(TokenErrorResponse(error: error, subStatus: nil), meaning: meaning)
+            let names = Self.errors.compactMap { $0 }
+            for (patterns, ending, faults) in [
+                ([], [], []), (ProviderPreset.tidal.sessionEndingAnswers, [], []), (Self.everyPattern, names, names),
+                ([], ["x"], ["y"]), ([], names, []), ([], [], names),
+            ] as [([RefusalPattern], [String], [String])] {
+                for (status, expected) in [
+                    (400, refused), (401, refused), (403, refused), (422, refused), (200, inSuccess), (204, inSuccess),
+                    // These decide nothing, whatever a body says.
+                    (408, .rateLimited), (425, .rateLimited), (429, .rateLimited), (500, .retryable), (503, .retryable),
+                ] as [(Int, TokenFailure)] {
+                    let failure = TokenFailure(
+                        grant: .refreshToken, status: status, answer: answer, sessionEndingAnswers: patterns,
+                        sessionEndingErrors: ending, configurationErrors: faults)
+                    #expect(failure == expected, "\(status) \(error ?? "nil")")
+                }
+            }
+        }
+    }
+
     // T11
     @Test(arguments: [400, 401, 403, 404, 408, 422, 428, 430, 499])
     func `any other 4xx is unexpected for both kinds of code and a configuration error for client credentials`(

@@ -185,9 +185,11 @@ enum RefusalAdvice {
 
 extension TokenErrorResponse {
     /// Whether the error code says that the client must not use the grant, or that the provider does not support it. Glewlwyd
-    /// sends `authorization_type_invalid`.
+    /// sends `authorization_type_invalid`. False where a rule of the profile says what the answer means: `error` is not the
+    /// provider's own then.
     var namesMissingGrant: Bool {
         switch error {
+        case _ where meaning != nil: false
         case "unauthorized_client", "unsupported_grant_type", "authorization_type_invalid": true
         default: false
         }

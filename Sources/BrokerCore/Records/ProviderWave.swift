@@ -23,8 +23,6 @@ struct ProviderWave: Sendable, Equatable {
     var refused: (since: Timestamp, first: StorageKey)?
     /// Whether the provider has refused another set, too, since then.
     var hasRefusedOthers = false
-    /// Whether the held sets are being ended.
-    var isEnding = false
 
     init(number: Int64, since: Timestamp, errorCode: String?) {
         (self.number, self.since, self.errorCode) = (number, since, errorCode)
@@ -41,7 +39,8 @@ struct ProviderWave: Sendable, Equatable {
         }
     }
 
-    /// Whether the provider means it: it has refused several held sets, and each that was tried, for so long.
+    /// Whether the provider means it: it has refused several held sets, and each that was tried, for so long. From then on a trial
+    /// that it refuses ends the session of the set that was tried.
     func isFinal(at now: Timestamp, after limit: Duration) -> Bool {
         guard let refused, hasRefusedOthers else { return false }
         return refused.since.duration(to: now) >= limit
@@ -61,7 +60,6 @@ extension ProviderWave {
                 json.member("refused_first", refused.first.description)
             }
             json.member("refused_others", hasRefusedOthers)
-            json.member("ending", isEnding)
         }
     }
 
@@ -80,7 +78,6 @@ extension ProviderWave {
             refused = (Timestamp(milliseconds: since), first)
         }
         hasRefusedOthers = json["refused_others"]?.bool ?? false
-        isEnding = json["ending"]?.bool ?? false
     }
 }
 

@@ -5,9 +5,9 @@ internal import JSON
 package import OAuth
 internal import Reactor
 
-/// The sessions of a tenant that the provider has lately ended by a refused refresh, as all replicas count them, and how many
-/// refreshes each replica has seen succeed. Each commit that ends such a session writes this record anew, so that no two replicas
-/// count past each other. A refresh that succeeds writes nothing.
+/// The sessions of a tenant that the provider has lately ended by a refused refresh, as all replicas count them. Each commit that
+/// ends such a session writes this record anew, so that no two replicas count refusals past each other. Refreshes that succeed are
+/// not in it: see `WaveTallies`.
 package struct WaveRefusals: Sendable, Equatable {
     /// One user whose session has ended.
     package struct Refusal: Sendable, Equatable {
@@ -15,22 +15,15 @@ package struct WaveRefusals: Sendable, Equatable {
         package let time: Timestamp
     }
 
-    /// What one replica said of its own refreshes when it last met a refusal.
-    package struct Renewals: Sendable, Equatable {
-        package let process: String
-        package let count: Int
-        package let time: Timestamp
-    }
-
     /// How many refusals are counted. Where there are more within the window, the latest ones count, and the window begins with
     /// the first of those: a record has a bound, and a provider that ends so many sessions is looked at over a shorter time.
     package static let most = 200
-    /// How many replicas are counted.
-    static let mostProcesses = 64
 
     /// The earliest first, one for each storage key.
     package private(set) var refused: [Refusal] = []
-    package private(set) var renewed: [Renewals] = []
+    /// How many refreshes have shown that the wave before was none of all users any more, and when. They count for one more window,
+    /// so that the sets which that wave had held do not make the next one.
+    package private(set) var proven: (count: Int, time: Timestamp)?
     /// Whether earlier refusals within the window have made room for later ones.
     package private(set) var isCut = false
 
@@ -47,19 +40,14 @@ package struct WaveRefusals: Sendable, Equatable {
         }
     }
 
-    /// Replaces what this replica has said before.
-    /// - Parameter count: how many of its refreshes have succeeded since `beginning`.
-    package mutating func note(renewed count: Int, by process: String, at now: Timestamp) {
-        renewed.removeAll { $0.process == process }
-        renewed.append(Renewals(process: process, count: count, time: now))
-        if renewed.count > Self.mostProcesses { renewed.removeFirst(renewed.count - Self.mostProcesses) }
-    }
+    /// Notes that so many refreshes have ended a wave.
+    package mutating func note(proven count: Int, at now: Timestamp) { proven = (count, now) }
 
     private mutating func forget(before time: Timestamp) {
         let count = refused.count
         refused.removeAll { $0.time < time }
         if refused.count < count { isCut = false }
-        renewed.removeAll { $0.time < time }
+        if let proven, proven.time < time { self.proven = nil }
     }
 
     /// Since when refreshes count: for the window, or since the first refusal that is kept.
@@ -69,9 +57,12 @@ package struct WaveRefusals: Sendable, Equatable {
     }
 
     /// Whether these refreshes are a wave.
-    package func isWave(_ settings: WaveSettings) -> Bool {
-        settings.isWave(refused: refused.count, renewed: renewed.reduce(0) { $0 + $1.count })
+    /// - Parameter renewed: how many have succeeded since `beginning`.
+    package func isWave(_ settings: WaveSettings, renewed: Int) -> Bool {
+        settings.isWave(refused: refused.count, renewed: renewed + (proven?.count ?? 0))
     }
+
+    package static func == (left: WaveRefusals, right: WaveRefusals) -> Bool { left.encoded == right.encoded }
 }
 
 /// The sealed content of the record, as JSON.
@@ -87,15 +78,9 @@ extension WaveRefusals {
                     }
                 }
             }
-            json.name("renewed")
-            json.array { json in
-                for renewal in renewed {
-                    json.object { json in
-                        json.member("process", renewal.process)
-                        json.member("count", Int64(renewal.count))
-                        json.member("time", renewal.time.milliseconds)
-                    }
-                }
+            if let proven {
+                json.member("proven", Int64(proven.count))
+                json.member("proven_at", proven.time.milliseconds)
             }
             json.member("cut", isCut)
         }
@@ -103,19 +88,13 @@ extension WaveRefusals {
 
     /// Nil where `bytes` are not such a record.
     package init?(decoding bytes: [UInt8]) {
-        guard let json = try? JSONValue(parsing: bytes), let refused = json["refused"]?.array,
-            let renewed = json["renewed"]?.array
-        else { return nil }
+        guard let json = try? JSONValue(parsing: bytes), let refused = json["refused"]?.array else { return nil }
         self.refused = refused.compactMap { item in
             guard let key = item["key"]?.string, let time = item["time"]?.integer else { return nil }
             return StorageKey(key).map { Refusal(storageKey: $0, time: Timestamp(milliseconds: time)) }
         }
-        self.renewed = renewed.compactMap { item in
-            guard let process = item["process"]?.string?.text, let count = item["count"]?.integer,
-                let time = item["time"]?.integer
-            else { return nil }
-            return Renewals(
-                process: process, count: max(0, Int(truncatingIfNeeded: count)), time: Timestamp(milliseconds: time))
+        if let count = json["proven"]?.integer, let time = json["proven_at"]?.integer {
+            proven = (Int(clamping: max(0, count)), Timestamp(milliseconds: time))
         }
         isCut = json["cut"]?.bool ?? false
     }

@@ -15,7 +15,19 @@ struct HeldSets: Sendable {
         var heldVersion: Int64 { snapshot.heldVersion }
     }
 
+    /// What a search for a held set finds.
+    enum Search: Sendable {
+        case set(HeldSet)
+        /// No set is held.
+        case none
+        /// No set that can be tried. There may be held sets that this build cannot read, or the task was cancelled.
+        case unknown
+    }
+
     private static let batch = 100
+    private static let countedAtOnce = 1000
+    /// How many held sets are counted.
+    private static let mostCounted = 10_000
     /// How often a change is tried again that another one has come before.
     private static let tries = 8
 
@@ -25,37 +37,54 @@ struct HeldSets: Sendable {
     private var time: any Time { renewer.time }
 
     /// The held set whose storage key comes after that one; the first set after the last one. Removes the marks of sets that are
-    /// not held any more. Nil where none is held.
+    /// not held any more. A set that cannot be read is logged and passed over, so that it keeps no other one waiting.
     func next(
         after storageKey: StorageKey?, in wave: ProviderWave, _ tenant: TenantName
-    ) async throws(StoreError) -> HeldSet? {
+    ) async throws(StoreError) -> Search {
         let start = storageKey.map { CredentialsRecords.heldID(CredentialsID(tenant: tenant, storageKey: $0)) }
-        if let set = try await first(after: start, upTo: nil, in: wave, tenant) { return set }
-        guard let start else { return nil }
-        return try await first(after: nil, upTo: start, in: wave, tenant)
+        let found = try await first(after: start, upTo: nil, in: wave, tenant)
+        guard let start else { return found }
+        if case .set = found { return found }
+        let rest = try await first(after: nil, upTo: start, in: wave, tenant)
+        if case (.unknown, .none) = (found, rest) { return .unknown }
+        return rest
     }
 
     private func first(
         after start: RecordID?, upTo end: RecordID?, in wave: ProviderWave, _ tenant: TenantName
-    ) async throws(StoreError) -> HeldSet? {
-        var place = start
+    ) async throws(StoreError) -> Search {
+        var (place, isAnyUnreadable) = (start, false)
         while !Task.isCancelled {
             let marks = try await records.vault.listSealed(.held, tenant: tenant, after: place, limit: Self.batch)
             for stored in marks {
-                if let end, end < stored.id { return nil }
-                if let set = try await set(of: stored, in: wave) { return set }
+                if let end, end < stored.id { return isAnyUnreadable ? .unknown : .none }
+                guard let id = CredentialsID(stored.id) else { continue }
+                do throws(StoreError) {
+                    if let set = try await set(id, markedBy: stored, in: wave) { return .set(set) }
+                } catch {
+                    try skip(error, id, isFirst: !isAnyUnreadable)
+                    isAnyUnreadable = true
+                }
             }
-            guard marks.count == Self.batch else { return nil }
+            guard marks.count == Self.batch else { return isAnyUnreadable ? .unknown : .none }
             place = marks.last?.id
         }
-        return nil
+        return .unknown
+    }
+
+    /// Passes over a set whose record is damaged, or was written by a newer build.
+    /// - Parameter isFirst: whether it is logged: one line for each search is enough to find the records one after the other.
+    /// - Throws: `error` where it says something else.
+    private func skip(_ error: StoreError, _ id: CredentialsID, isFirst: Bool = true) throws(StoreError) {
+        guard case .damaged = error else { throw error }
+        if isFirst { renewer.log.error("held_set_unreadable", LogField.credentials(id) + [.store(error)]) }
     }
 
     /// The set that the mark is about; nil where it is not held by that wave, and where the mark cannot be read.
-    private func set(of stored: StoredRecord, in wave: ProviderWave) async throws(StoreError) -> HeldSet? {
-        guard let id = CredentialsID(stored.id), let mark = content(of: stored), mark.wave == wave.number else {
-            return nil
-        }
+    private func set(
+        _ id: CredentialsID, markedBy stored: StoredRecord, in wave: ProviderWave
+    ) async throws(StoreError) -> HeldSet? {
+        guard let mark = content(of: stored), mark.wave == wave.number else { return nil }
         let snapshot = try await records.reread(id)
         if mark.holds(snapshot.record.held, in: wave.number) {
             return HeldSet(id: id, snapshot: snapshot, markVersion: stored.version)
@@ -65,15 +94,31 @@ struct HeldSets: Sendable {
         return nil
     }
 
+    /// Whether so many sets of the tenant are held that `suffices` says so, or more than are counted. Marks count of sets that are
+    /// not held any more, until a search comes to them.
+    func areEnough(of tenant: TenantName, _ suffices: (Int) -> Bool) async throws(StoreError) -> Bool {
+        var (count, place) = (0, nil as RecordID?)
+        while count < Self.mostCounted {
+            let marks = try await records.vault.listSealed(
+                .held, tenant: tenant, after: place, limit: Self.countedAtOnce)
+            count += marks.count
+            if suffices(count) { return true }
+            guard marks.count == Self.countedAtOnce else { return false }
+            place = marks.last?.id
+        }
+        return true
+    }
+
     private func content(of stored: StoredRecord) -> HeldMark? {
         (try? records.vault.open(stored).content).flatMap { HeldMark(decoding: $0.revealedBytes) }
     }
 
     /// Removes a mark that holds nothing any more; listeners are told where the user has a session.
+    /// - Parameter snapshot: nil where it cannot be read.
     private func remove(
-        _ stored: StoredRecord, _ id: CredentialsID, _ snapshot: CredentialsSnapshot
+        _ stored: StoredRecord, _ id: CredentialsID, _ snapshot: CredentialsSnapshot?
     ) async throws(StoreError) {
-        let isActive = snapshot.record.held?.level == .user && !snapshot.record.isOver
+        let isActive = snapshot.map { $0.record.held?.level == .user && !$0.record.isOver } ?? false
         do throws(StoreError) {
             try await records.commit(
                 [.remove(stored.id, version: stored.version)],
@@ -87,12 +132,28 @@ struct HeldSets: Sendable {
     /// Removes the mark of a wave that is over. Its set is renewed when it is next asked for.
     func free(_ stored: StoredRecord, from wave: ProviderWave) async throws(StoreError) {
         guard let id = CredentialsID(stored.id), content(of: stored)?.wave == wave.number else { return }
-        try await remove(stored, id, try await records.reread(id))
+        var snapshot: CredentialsSnapshot?
+        do throws(StoreError) {
+            snapshot = try await records.reread(id)
+        } catch {
+            try skip(error, id)
+        }
+        try await remove(stored, id, snapshot)
     }
 
     /// Stores a session again, held, that the provider has ended before the wave was noticed; nothing where a user has logged in
-    /// or out since.
+    /// or out since, and where what is stored cannot be read.
     func putBack(_ id: CredentialsID, in wave: ProviderWave, of tenant: Tenant) async throws(StoreError) {
+        do throws(StoreError) {
+            try await putBackReadable(id, in: wave, of: tenant)
+        } catch {
+            try skip(error, id)
+        }
+    }
+
+    private func putBackReadable(
+        _ id: CredentialsID, in wave: ProviderWave, of tenant: Tenant
+    ) async throws(StoreError) {
         for _ in 0..<Self.tries {
             let current = try await records.reread(id)
             if current.record.granted?.level == .user, !current.record.isOver { return }
@@ -120,7 +181,7 @@ struct HeldSets: Sendable {
         }
     }
 
-    /// Ends a held session, and quarantines its credentials.
+    /// Ends a held session whose refresh token the provider has just refused again, and quarantines its credentials.
     func end(_ set: HeldSet, of tenant: Tenant) async throws(StoreError) {
         guard let held = set.snapshot.record.held else { return }
         let (id, now) = (set.id, time.now)

@@ -223,7 +223,7 @@ final class RenewalCalls {
         case .granted(let response):
             accepted = call.shown
             granted = (response, call.grant)
-            if call.grant.spendsRefreshToken { renewer.waves.noteRenewed(tenant) }
+            if call.grant.spendsRefreshToken { renewer.waves.noteRenewed(tenant, from: basis.snapshot.record) }
             endpoint.budget.pauses.lift(user(of: call))
             return .granted
         case .rotated(_, let refreshToken):

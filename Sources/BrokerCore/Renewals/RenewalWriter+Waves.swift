@@ -9,14 +9,16 @@ extension RenewalWriter {
     /// its next refresh tells.
     private static let verdicts = 32
 
+    /// Stores that the session has ended, or that it is held. A store that does not answer is asked again until it does, as for
+    /// every end of a session: the refusal must not be lost, nor the lease left behind.
     /// - Parameters:
     ///   - answer: how the provider says that the session is over; nil where it does not.
     ///   - isDoubtful: whether the refusal need not be the provider's or the user's will.
     func endOrHold(_ answer: TokenErrorResponse?, isDoubtful: Bool) async -> Result<Renewed, BrokerError> {
         guard let answer, let held = basis.held else { return .success(.overtaken) }
         let errorCode = tenant.configuration.preset.shownCode(of: answer)
-        var (beginning, tries) = (nil as MonotonicInstant?, 0)
-        for _ in 0..<Self.verdicts {
+        var (beginning, tries, verdicts) = (nil as MonotonicInstant?, 0, 0)
+        while verdicts < Self.verdicts {
             do throws(StoreError) {
                 switch try await renewer.waves.judge(id, of: tenant, errorCode: errorCode) {
                 case .ends(let counting):
@@ -32,8 +34,9 @@ extension RenewalWriter {
                         return .success(.overtaken)
                     }
                 }
+                verdicts += 1
             } catch .conflict {
-                continue
+                verdicts += 1
             } catch {
                 guard error == .unavailable else { return .failure(BrokerError(error)) }
                 let now = renewer.time.monotonic
@@ -50,7 +53,32 @@ extension RenewalWriter {
             }
         }
         return .failure(
-            BrokerError(.retryableError, "The provider's refusals kept changing. Ask again.", retryAfter: 1))
+            await giveBack(
+                after: BrokerError(
+                    .retryableError, "The provider's refusals kept changing. Ask again.", retryAfter: 1)))
+    }
+
+    /// The change that gives the lease back, and the event of a refresh that has failed: the refresh token is as it was.
+    private func giving(back error: BrokerError) -> (change: VaultChange, event: BrokerEvent) {
+        (
+            .release(
+                CredentialsRecords.recordID(id), version: basis.snapshot.version, holder: holder,
+                LeaseRelease(.settled)),
+            .refreshFailed(request.eventContext(basis.grant ?? .refreshToken), error, at: renewer.time.now)
+        )
+    }
+
+    /// Gives the lease back where nothing is stored.
+    private func giveBack(after error: BrokerError) async -> BrokerError {
+        let giving = giving(back: error)
+        do throws(StoreError) {
+            try await renewer.records.commit([giving.change], events: [giving.event], of: id)
+        } catch {
+            // With a conflict, another holder has the lease.
+            renewer.records.report(error, id)
+            if error != .conflict { renewer.abandoned.noteUnreleased(id) }
+        }
+        return error
     }
 
     /// Stores that the set is held, and gives the lease back: the refresh token is as it was.
@@ -60,13 +88,10 @@ extension RenewalWriter {
     ) async throws(StoreError) -> Bool {
         let holding = try await renewer.waves.changesHolding(
             held, id, in: wave, errorCode: errorCode, request.refreshID)
-        let failed = BrokerEvent.refreshFailed(
-            request.eventContext(basis.grant ?? .refreshToken), Waves.refusal(tenant, errorCode: errorCode),
-            at: renewer.time.now)
-        let release = VaultChange.release(
-            CredentialsRecords.recordID(id), version: basis.snapshot.version, holder: holder, LeaseRelease(.settled))
+        let giving = giving(back: Waves.refusal(tenant, errorCode: errorCode))
         do throws(StoreError) {
-            try await renewer.records.commit(holding.changes + [release], events: holding.events + [failed], of: id)
+            try await renewer.records.commit(
+                holding.changes + [giving.change], events: holding.events + [giving.event], of: id)
         } catch .conflict {
             // An earlier try may have been carried out although its answer was lost: then the set is held, without a lease.
             return holding.changes.isEmpty

@@ -6,13 +6,14 @@ internal import Synchronization
 internal import Waiting
 
 /// What is to be done during waves and after them: puts back the sessions that ended before a wave was noticed, tries one held
-/// set after the other, and frees all when the provider accepts one.
+/// set after the other, and frees all when the provider accepts one, or refutes the wave by the other sets that it refreshes. Also
+/// writes what this replica has to tell the others of its refreshes (`WaveTallies.report`).
 ///
 /// Due marks of the waves' records make it a job: the replica that moves a mark by compare-and-set has it. Each step can be
 /// repeated, so a replica that dies leaves nothing behind but a mark.
 package final class WaveJob: Sendable {
     private static let batch = 1000
-    /// How many held sets are ended or freed before the wave's record is written again.
+    /// How many held sets are freed before the record of the wave that is over is written again.
     private static let setsAtOnce = 100
     /// The longest pause between two searches, which also find waves of which no notice has arrived.
     private static let interval: Duration = .seconds(30)
@@ -63,6 +64,7 @@ package final class WaveJob: Sendable {
     /// - Returns: after how long to search again.
     private func search() async -> Duration {
         do throws(StoreError) {
+            try await waves.tallies.report()
             let marked = try await records.vault.marked(.wave, limit: Self.mostWaves)
             waves.adopt(Set(marked.filter { CredentialsRecords.isWave($0.id) }.map(\.id.tenant)))
             if marked.isEmpty { return Self.interval }
@@ -134,8 +136,10 @@ package final class WaveJob: Sendable {
         }
         waves.begun(stored, name)
         if !tenant.configuration.wave.isOn { return try await end(stored, version, tenant) }
-        if stored.isEnding { return try await endSets(stored, version, tenant) }
         if !stored.ended.isEmpty { return try await putBack(stored, version, tenant) }
+        if let renewed = try await refutation(of: stored, tenant) {
+            return try await end(stored, version, tenant, provenBy: renewed)
+        }
         try await tryNext(stored, version, tenant)
     }
 
@@ -165,10 +169,18 @@ package final class WaveJob: Sendable {
     }
 
     /// Has the provider tried with the held set that comes after the last one; frees all where it accepts that, and where no set
-    /// is held any more.
+    /// is held any more. Where it refuses that, as it has refused each for the days of the quarantine, the session of that set
+    /// ends, and no other one.
     private func tryNext(_ stored: ProviderWave, _ version: Int64, _ tenant: Tenant) async throws(StoreError) {
-        guard let set = try await sets.next(after: stored.last, in: stored, tenant.name) else {
-            return try await end(stored, version, tenant)
+        let set: HeldSets.HeldSet
+        switch try await sets.next(after: stored.last, in: stored, tenant.name) {
+        case .set(let found): set = found
+        case .none: return try await end(stored, version, tenant)
+        case .unknown:
+            // Another build may be able to read them, or an operator ends them.
+            let due = time.now.advanced(by: tenant.configuration.wave.trial)
+            _ = try await write(stored, tenant.name, due: due, over: version)
+            return
         }
         var wave = stored
         wave.last = set.id.storageKey
@@ -186,8 +198,11 @@ package final class WaveJob: Sendable {
         if outcome == .renewed { return try await end(wave.number, tenant) }
         guard isRefused else { return }
         wave.note(refused: set.id.storageKey, at: time.now)
-        wave.isEnding = wave.isFinal(at: time.now, after: max(renewer.quarantine, Self.shortestHold))
-        _ = try await write(wave, tenant.name, due: wave.isEnding ? time.now : due, over: next)
+        _ = try await write(wave, tenant.name, due: due, over: next)
+        // Without a quarantine the refresh token would be gone for good, so that only an operator ends the session.
+        guard renewer.quarantine > .zero, wave.isFinal(at: time.now, after: max(renewer.quarantine, Self.shortestHold))
+        else { return }
+        try await sets.end(set, of: tenant)
     }
 
     /// Ends the wave of that number. The call to the provider may have taken so long that another replica has made the next trial
@@ -203,34 +218,43 @@ package final class WaveJob: Sendable {
         }
     }
 
+    /// Whether the provider shows that it does not refuse all users, by refreshing sets whose refresh tokens were granted before the
+    /// wave: as many as begin a wave, and so many that the held sets are not the share of both that begins one. A wave lasts for a
+    /// window at least, so that a fault that spreads from one server there to the next is not taken for its end.
+    /// - Returns: how many sets were refreshed; nil where the wave goes on.
+    private func refutation(of wave: ProviderWave, _ tenant: Tenant) async throws(StoreError) -> Int? {
+        let settings = tenant.configuration.wave
+        guard wave.since.advanced(by: settings.window) <= time.now else { return nil }
+        let renewed = try await waves.tallies.proven(tenant.name, in: wave.number)
+        guard renewed >= settings.users else { return nil }
+        let isWave = try await sets.areEnough(of: tenant.name) { settings.isWave(refused: $0, renewed: renewed) }
+        return isWave ? nil : renewed
+    }
+
     /// The wave is over: the provider accepts refresh tokens again, or no set is held any more.
-    private func end(_ wave: ProviderWave, _ version: Int64, _ tenant: Tenant) async throws(StoreError) {
+    /// - Parameter renewed: how many refreshes have refuted it; nil where another thing ends it.
+    private func end(
+        _ wave: ProviderWave, _ version: Int64, _ tenant: Tenant, provenBy renewed: Int? = nil
+    ) async throws(StoreError) {
         let now = time.now
-        try await records.commit(
-            [
-                .require(RecordID(.tenant, tenant.name)),
-                .remove(CredentialsRecords.waveID(tenant.name), version: version),
-                records.changeFreeing(wave, tenant.name),
-                BrokerEvent.entry(
-                    [.providerRecovered(tenant.name, from: .wave, since: wave.since, at: now)], of: tenant.name,
-                    key: "", at: now),
-            ], of: tenant.name)
+        var changes: [VaultChange] = [
+            .require(RecordID(.tenant, tenant.name)),
+            .remove(CredentialsRecords.waveID(tenant.name), version: version),
+            records.changeFreeing(wave, tenant.name),
+            BrokerEvent.entry(
+                [.providerRecovered(tenant.name, from: .wave, since: wave.since, at: now)], of: tenant.name,
+                key: "", at: now),
+        ]
+        if let renewed {
+            let known = try await records.waveRefusals(tenant.name)
+            var refusals = known?.refusals ?? WaveRefusals()
+            refusals.note(proven: renewed, at: now)
+            changes.append(records.change(of: refusals, tenant.name, over: known?.version))
+        }
+        try await records.commit(changes, of: tenant.name)
         waves.ended(tenant.name)
         log.warning("wave_over", [.tenant(tenant.name), .provider(tenant.configuration.preset)])
         waves.work.signal(0)
-    }
-
-    /// Ends the held sets, a batch at a time: the provider has refused all that were tried for as long as a quarantine lasts.
-    private func endSets(_ wave: ProviderWave, _ version: Int64, _ tenant: Tenant) async throws(StoreError) {
-        let next = try await write(wave, tenant.name, due: time.now.advanced(by: Self.patience), over: version)
-        for _ in 0..<Self.setsAtOnce {
-            if Task.isCancelled { return }
-            guard let set = try await sets.next(after: nil, in: wave, tenant.name) else {
-                return try await end(wave, next, tenant)
-            }
-            try await sets.end(set, of: tenant)
-        }
-        _ = try await write(wave, tenant.name, due: time.now, over: next)
     }
 
     // MARK: After a wave

@@ -12,15 +12,24 @@ internal import Waiting
 ///
 /// All replicas count the refusals in one record of the tenant (`WaveRefusals`), which each commit replaces that ends a session
 /// by one. So the commit that begins a wave (`ProviderWave`) makes each such commit a conflict that is under way, and none is
-/// forgotten. Only the refusals that come before the wave is noticed end sessions, and these are put back.
+/// forgotten. Only the refusals that come before the wave is noticed end sessions, and these are put back. Before a wave begins, all
+/// replicas are asked how many refreshes have succeeded (`WaveTallies`).
+///
+/// A wave also ends when the provider refutes it: when as many sets as begin a wave were refreshed in it with refresh tokens that
+/// had been granted before it, and the held sets are not the share of both that begins one (`WaveJob`).
 package final class Waves: Sendable {
     private struct State {
-        /// The tenants with a wave, as this replica knows them; nil where the wave's number is still to be read.
-        var numbers: [TenantName: Int64?] = [:]
+        /// The tenants with a wave, as this replica knows them; nil where the wave is still to be read.
+        var waves: [TenantName: Known?] = [:]
         /// The sets that are being tried.
         var trials: Set<CredentialsID> = []
         /// The trials that the provider has refused.
         var refusedTrials: Set<CredentialsID> = []
+    }
+
+    private struct Known {
+        let number: Int64
+        let since: Timestamp
     }
 
     /// A set that is known to be held.
@@ -47,9 +56,7 @@ package final class Waves: Sendable {
     private let metrics: Metrics
     private let time: any Time
     private let log: Log
-    /// Names this replica in the record of the refusals.
-    private let process = RefreshID().text
-    private let counts = RenewalCounts()
+    let tallies: WaveTallies
     private let state = Mutex(State())
     /// A set that is forgotten is looked up in the store.
     private let held = Mutex(BoundedTable<CredentialsID, Held>(capacity: 16_384))
@@ -60,6 +67,7 @@ package final class Waves: Sendable {
         self.records = records
         self.metrics = metrics
         (time, log) = (records.time, records.log)
+        tallies = WaveTallies(records: records)
         records.bus.onChange(of: .wave) { [weak self] id, version in self?.changed(id, version) }
         records.bus.onChange(of: .held) { [weak self] id, version in
             if version == nil, let id = CredentialsID(id) { self?.forget(id) }
@@ -68,7 +76,7 @@ package final class Waves: Sendable {
     }
 
     /// How many tenants have a wave.
-    package var count: Int { state.withLock { $0.numbers.count } }
+    package var count: Int { state.withLock { $0.waves.count } }
 
     // MARK: What this replica knows
 
@@ -76,40 +84,41 @@ package final class Waves: Sendable {
         if CredentialsRecords.isWave(id) {
             if version == nil { ended(id.tenant) } else { found(id.tenant) }
         }
-        if id != CredentialsRecords.refusalsID(id.tenant) { work.signal(0) }
+        if id == CredentialsRecords.refusalsID(id.tenant) || CredentialsRecords.isReport(id) { return }
+        if id == CredentialsRecords.questionID(id.tenant), version != nil { tallies.noteQuestion(about: id.tenant) }
+        work.signal(0)
     }
 
     private func forget(_ id: CredentialsID) { held.withLock { _ = $0.removeValue(forKey: id) } }
 
     private func found(_ tenant: TenantName) {
         state.withLock { state in
-            if state.numbers[tenant] == nil { state.numbers[tenant] = .some(nil) }
+            if state.waves[tenant] == nil { state.waves[tenant] = .some(nil) }
         }
     }
 
     func begun(_ wave: ProviderWave, _ tenant: TenantName) {
-        state.withLock { $0.numbers[tenant] = wave.number }
+        state.withLock { $0.waves[tenant] = Known(number: wave.number, since: wave.since) }
     }
 
     func ended(_ tenant: TenantName) {
-        state.withLock { _ = $0.numbers.removeValue(forKey: tenant) }
+        state.withLock { _ = $0.waves.removeValue(forKey: tenant) }
+        tallies.forgetWave(tenant)
     }
 
     /// Makes what this replica knows what the store has.
     func adopt(_ tenants: Set<TenantName>) {
-        state.withLock { state in
-            for known in state.numbers.keys where !tenants.contains(known) { state.numbers[known] = nil }
-        }
+        for known in state.withLock({ Array($0.waves.keys) }) where !tenants.contains(known) { ended(known) }
         for tenant in tenants { found(tenant) }
     }
 
     /// Whether the tenant has a wave, as far as this replica knows.
-    func isOn(_ tenant: TenantName) -> Bool { state.withLock { $0.numbers[tenant] != nil } }
+    func isOn(_ tenant: TenantName) -> Bool { state.withLock { $0.waves[tenant] != nil } }
 
     /// The number of the tenant's wave; nil where there is none.
     func current(_ tenant: TenantName) async throws(StoreError) -> Int64? {
-        guard let known = state.withLock({ $0.numbers[tenant] }) else { return nil }
-        if let known { return known }
+        guard let known = state.withLock({ $0.waves[tenant] }) else { return nil }
+        if let known { return known.number }
         guard let wave = try await records.wave(tenant)?.wave else {
             ended(tenant)
             return nil
@@ -151,7 +160,7 @@ package final class Waves: Sendable {
 
     /// The same for a set of which this replica has found a moment ago that it is held; nil where the store is to be asked.
     func knownRefusal(of credentials: HeldCredentials?, _ id: CredentialsID, _ tenant: Tenant) -> BrokerError? {
-        let number = state.withLock { $0.trials.contains(id) ? nil : $0.numbers[id.tenant] ?? nil }
+        let number = state.withLock { $0.trials.contains(id) ? nil : ($0.waves[id.tenant] ?? nil)?.number }
         guard let number, let known = held.withLock({ $0[id] }), known.wave == number,
             known.until > time.monotonic, credentials?.refreshTokenDigest == known.digest
         else { return nil }
@@ -193,9 +202,14 @@ package final class Waves: Sendable {
     // MARK: Counting
 
     /// A refresh of the tenant has succeeded.
-    func noteRenewed(_ tenant: Tenant) {
-        let wave = tenant.configuration.wave
-        if wave.isOn { counts.add(tenant.name, wave.window, at: time.now) }
+    /// - Parameter presented: the record whose refresh token was presented.
+    func noteRenewed(_ tenant: Tenant, from presented: CredentialRecord) {
+        let settings = tenant.configuration.wave
+        guard settings.isOn else { return }
+        let wave = state.withLock { $0.waves[tenant.name] ?? nil }
+        let granted = wave == nil ? nil : presented.renewed ?? presented.held?.loggedInSince
+        let isProof = wave.flatMap { wave in granted.map { $0 < wave.since } } ?? false
+        tallies.add(tenant.name, settings.window, provingAgainst: isProof ? wave?.number : nil)
     }
 
     /// Decides about a session whose refresh the provider has refused as over. Begins a wave where this refusal makes one.
@@ -203,6 +217,7 @@ package final class Waves: Sendable {
     func judge(_ id: CredentialsID, of tenant: Tenant, errorCode: String?) async throws(StoreError) -> Verdict {
         let settings = tenant.configuration.wave
         guard settings.isOn else { return .ends([]) }
+        var mayWait = true
         for _ in 0..<Self.tries {
             // In this order: a wave that begins after the first of these reads replaces what it has read.
             let known = try await records.waveRefusals(tenant.name)
@@ -211,23 +226,51 @@ package final class Waves: Sendable {
                 noteRefused(id)
                 return .held(wave)
             }
-            let now = time.now
-            var refusals = known?.refusals ?? WaveRefusals()
-            refusals.add(id.storageKey, at: now, within: settings.window)
-            let beginning = refusals.beginning(at: now, settings.window)
-            refusals.note(
-                renewed: counts.count(tenant.name, settings.window, since: beginning, at: now), by: process, at: now)
-            guard refusals.isWave(settings) else {
-                return .ends([records.change(of: refusals, tenant.name, over: known?.version)])
-            }
+            var suspicion = Suspicion(tenant: tenant, refusals: known?.refusals ?? WaveRefusals(), mayWait: mayWait)
+            suspicion.refusals.add(id.storageKey, at: time.now, within: settings.window)
             do throws(StoreError) {
-                return .held(try await begin(refusals, id, over: known?.version, of: tenant, errorCode))
+                let (refusals, version) = (suspicion.refusals, known?.version)
+                switch try await isWave(suspicion) {
+                case false?: return .ends([records.change(of: refusals, tenant.name, over: version)])
+                case true?: return .held(try await begin(refusals, id, over: version, of: tenant, errorCode))
+                case nil: mayWait = false
+                }
             } catch .conflict {
-                // Another replica has counted, or begun the wave; or the tenant was removed.
+                // Another replica has counted, asked or begun the wave; or the tenant was removed.
                 continue
             }
         }
         throw .conflict
+    }
+
+    /// Refusals that may be a wave.
+    private struct Suspicion {
+        let tenant: Tenant
+        var refusals: WaveRefusals
+        /// Whether the other replicas may still be asked and waited for.
+        let mayWait: Bool
+    }
+
+    /// Whether the refusals are a wave by the successes of all replicas. The others are asked only where they are one by this
+    /// replica's.
+    /// - Returns: nil after the others were asked and have had time to answer: to be asked again, since more may have happened.
+    private func isWave(_ suspicion: Suspicion) async throws(StoreError) -> Bool? {
+        let (settings, tenant) = (suspicion.tenant.configuration.wave, suspicion.tenant.name)
+        let now = time.now
+        let since = suspicion.refusals.beginning(at: now, settings.window)
+        let own = tallies.renewed(tenant, settings.window, since: since)
+        guard suspicion.refusals.isWave(settings, renewed: own) else { return false }
+        guard records.isShared else { return true }
+        let question = WaveQuestion(time: now, since: since, window: settings.window)
+        let inquiry = WaveTallies.Inquiry(tenant: tenant, question: question, mayWait: suspicion.mayWait)
+        switch try await tallies.renewedElsewhere(inquiry) {
+        case .known(let elsewhere): return suspicion.refusals.isWave(settings, renewed: own + elsewhere)
+        case .asked(let patience):
+            // This replica answers, too, for the others.
+            work.signal(0)
+            try? await time.sleep(for: patience)
+            return nil
+        }
     }
 
     private func begin(

@@ -5,11 +5,13 @@ internal import OAuth
 /// When refused refreshes of a tenant count as a wave: as a fault at the provider that concerns many users, and not as the end of
 /// each of their sessions. The member `wave` of a tenant.
 package struct WaveSettings: Sendable, Equatable {
-    /// How many users must be refused within the window, 0 to 100. With 0 there is no wave.
+    /// How many users must be refused within the window, 0 to 100. With 0 there is no wave. As many sets that were granted before a
+    /// wave must be refreshed in it to end it.
     package var users = 5
-    /// Which part of the refreshes within the window must be refused, above 0 and up to 1.
+    /// Which part of the refreshes within the window, at all replicas, must be refused, above 0 and up to 1. A wave also ends when
+    /// the held sets are a smaller part of themselves and of the sets that were granted before it and refreshed in it.
     package var share = 0.5
-    /// 1 to 3,600 s.
+    /// 1 to 3,600 s. Refreshes of other sets end a wave after so long at the earliest.
     package var window: Duration = .seconds(60)
     /// How long after a trial the next one is made, 1 to 3,600 s.
     package var trial: Duration = .seconds(10)

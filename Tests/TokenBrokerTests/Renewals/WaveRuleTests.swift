@@ -68,16 +68,26 @@ internal import TokenBroker
         #expect(WaveRefusals(decoding: refusals.encoded) == refusals)
     }
 
-    @Test func `takes what each replica has last said of its refreshes`() {
+    @Test(arguments: [(0, true), (5, true), (6, false)])
+    func `counts the refreshes that succeeded at all replicas`(renewed: Int, isWave: Bool) {
         var refusals = WaveRefusals()
-        let beginning = ManualTime.beginning
-        refusals.note(renewed: 7, by: "one", at: beginning)
-        refusals.note(renewed: 2, by: "two", at: beginning)
-        refusals.note(renewed: 3, by: "one", at: beginning)
-        for index in 0..<5 { refusals.add(Self.key("u\(index)"), at: beginning, within: .seconds(60)) }
-        #expect(refusals.isWave(WaveSettings()))
-        refusals.note(renewed: 4, by: "two", at: beginning)
-        #expect(!refusals.isWave(WaveSettings()))
+        for index in 0..<5 {
+            refusals.add(Self.key("u\(index)"), at: ManualTime.beginning, within: .seconds(60))
+        }
+        #expect(refusals.isWave(WaveSettings(), renewed: renewed) == isWave)
+    }
+
+    @Test(arguments: [(59_999, false), (60_000, false), (60_001, true)])
+    func `counts for one window what has ended the wave before`(milliseconds: Int, isWave: Bool) throws {
+        var refusals = WaveRefusals()
+        refusals.note(proven: 6, at: ManualTime.beginning)
+        refusals = try #require(WaveRefusals(decoding: refusals.encoded))
+        for index in 0..<5 {
+            refusals.add(
+                Self.key("u\(index)"), at: ManualTime.beginning.advanced(by: .milliseconds(milliseconds)),
+                within: .seconds(60))
+        }
+        #expect(refusals.isWave(WaveSettings(), renewed: 0) == isWave)
         #expect(WaveRefusals(decoding: refusals.encoded) == refusals)
         #expect(WaveRefusals(decoding: Array("[]".utf8)) == nil)
     }

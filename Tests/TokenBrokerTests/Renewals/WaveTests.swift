@@ -11,18 +11,18 @@ internal import TokenBroker
 
 /// A provider that refuses the refresh tokens of many users at once.
 @Suite(.timeLimit(.minutes(2))) struct `A wave of refusals` {
-    private typealias Step = ScriptedTransport.Step
+    typealias Step = ScriptedTransport.Step
 
-    private static let dead = Step.json(400, #"{"error": "invalid_grant"}"#)
-    private static let alive = Step.json(200, BrokerHarness.token("new", refresh: "new"))
-    private static func tenant(_ members: String = "") -> String {
+    static let dead = Step.json(400, #"{"error": "invalid_grant"}"#)
+    static let alive = Step.json(200, BrokerHarness.token("new", refresh: "new"))
+    static func tenant(_ members: String = "") -> String {
         "{" + BrokerHarness.oidc + #""client_id": "c1"\#(members)}"#
     }
 
-    private static func key(_ index: Int) -> String { "u\(100 + index)" }
+    static func key(_ index: Int) -> String { "u\(100 + index)" }
 
     /// Users whose tokens are over, and a provider that refuses all.
-    private static func make(
+    static func make(
         _ users: Int, _ tenant: String = tenant(), store: (any RecordStore)? = nil, lifetime: Duration = .zero
     ) async throws -> BrokerHarness {
         let broker = try await BrokerHarness(store: store)
@@ -30,7 +30,7 @@ internal import TokenBroker
         return broker
     }
 
-    private static func fill(
+    static func fill(
         _ broker: BrokerHarness, _ users: Int, _ tenant: String = tenant(), lifetime: Duration = .zero
     ) async {
         await broker.makeTenant("t1", tenant)
@@ -40,17 +40,17 @@ internal import TokenBroker
         broker.transport.always(dead)
     }
 
-    private static func get(_ broker: BrokerHarness, _ index: Int, _ query: String = "") async -> BrokerHarness.Answer {
+    static func get(_ broker: BrokerHarness, _ index: Int, _ query: String = "") async -> BrokerHarness.Answer {
         await broker.get("storage_key=\(key(index))\(query)")
     }
 
     /// Has the broker do what is due, and what that makes due.
-    private static func work(_ broker: BrokerHarness) async {
+    static func work(_ broker: BrokerHarness) async {
         for _ in 0..<3 { await broker.broker.core.waveJob.handleAllDue() }
     }
 
     /// The storage keys of that state, of all pages.
-    private static func list(_ broker: BrokerHarness, _ state: String) async -> [String] {
+    static func list(_ broker: BrokerHarness, _ state: String) async -> [String] {
         var (keys, cursor): ([String], String?) = ([], nil)
         repeat {
             let page = await broker.call(
@@ -62,12 +62,12 @@ internal import TokenBroker
         return keys
     }
 
-    private static func told(_ broker: BrokerHarness, _ kind: BrokerEvent.Kind) async throws -> [JSONValue] {
+    static func told(_ broker: BrokerHarness, _ kind: BrokerEvent.Kind) async throws -> [JSONValue] {
         try await broker.events().filter { $0.kind == kind }.map(\.data)
     }
 
     /// A wave of five users, noticed, with the sessions put back that had ended.
-    private static func wave(_ broker: BrokerHarness) async {
+    static func wave(_ broker: BrokerHarness) async {
         for index in 0..<5 { _ = await get(broker, index) }
         await work(broker)
         #expect(await list(broker, "held").count == 5)
@@ -304,19 +304,6 @@ internal import TokenBroker
         broker.transport.always(Self.alive)
         await Self.work(broker)
         #expect(await Self.list(broker, "held") == [])
-    }
-
-    @Test func `ends the sessions when several were refused for the days of a quarantine`() async throws {
-        let broker = try await Self.make(5)
-        await Self.wave(broker)
-        for day in 0..<8 {
-            #expect(await Self.list(broker, "held").count == 5, "on day \(day)")
-            broker.time.advance(by: .seconds(86_400))
-            await Self.work(broker)
-        }
-        #expect(await Self.list(broker, "quarantined") == (0..<5).map(Self.key))
-        #expect(try await broker.count(.held) == 0)
-        #expect(await broker.restore(storageKey: Self.key(2)).status == 200)
     }
 
     // MARK: Operators
