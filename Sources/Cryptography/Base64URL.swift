@@ -1,11 +1,13 @@
 /// Base 64 for URLs as in RFC 4648 §5, without padding (RFC 7515 §2).
 package enum Base64URL {
     package static func encode(_ bytes: [UInt8]) -> String {
-        let text = Base64.characters(of: bytes).filter { $0 != UInt8(ascii: "=") }.map { character in
-            switch character {
-            case UInt8(ascii: "+"): UInt8(ascii: "-")
-            case UInt8(ascii: "/"): UInt8(ascii: "_")
-            default: character
+        var text = Base64.characters(of: bytes)
+        while text.last == UInt8(ascii: "=") { text.removeLast() }
+        for index in text.indices {
+            switch text[index] {
+            case UInt8(ascii: "+"): text[index] = UInt8(ascii: "-")
+            case UInt8(ascii: "/"): text[index] = UInt8(ascii: "_")
+            default: break
             }
         }
         return String(decoding: text, as: UTF8.self)

@@ -135,34 +135,24 @@ package struct JSONWriter {
         bytes.append(contentsOf: text.utf8)
     }
 
-    /// Copies a text that needs no escape, which is the common case. Returns false at a byte that may need one, which
-    /// includes the first bytes of multi-byte characters that are escaped.
-    private mutating func quotePlain(_ text: Span<UInt8>) -> Bool {
-        var isPlain = true
-        let start = bytes.count
-        bytes.append(addingCapacity: text.count + 2) { output in
-            output.append(UInt8(ascii: "\""))
-            for index in text.indices {
-                let byte = text[index]
-                let mayNeedEscape =
-                    byte < 0x20 || byte == UInt8(ascii: "\"") || byte == UInt8(ascii: "\\") || byte == 0x7f
-                    || byte == 0xc2 || byte == 0xe2
-                if mayNeedEscape {
-                    isPlain = false
-                    return
-                }
-                output.append(byte)
-            }
-            output.append(UInt8(ascii: "\""))
+    /// Whether no byte needs an escape, which is the common case. False, too, at the first bytes of multi-byte characters that
+    /// are escaped, though others begin with them.
+    private static func isPlain(_ text: Span<UInt8>) -> Bool {
+        // Without a branch for each byte, which lets the compiler look at many of them at once.
+        var needsEscape = false
+        for index in text.indices {
+            let byte = text[index]
+            let isControl = byte < 0x20 || byte == 0x7f
+            let isMark = byte == UInt8(ascii: "\"") || byte == UInt8(ascii: "\\")
+            needsEscape = needsEscape || isControl || isMark || byte == 0xc2 || byte == 0xe2
         }
-        if !isPlain { bytes.removeLast(bytes.count - start) }
-        return isPlain
+        return !needsEscape
     }
 
     private mutating func quote(_ text: String) {
-        if quotePlain(text.utf8.span) { return }
         bytes.append(UInt8(ascii: "\""))
         defer { bytes.append(UInt8(ascii: "\"")) }
+        if Self.isPlain(text.utf8.span) { return bytes.append(contentsOf: text.utf8) }
         for scalar in text.unicodeScalars {
             switch scalar {
             case "\"", "\\":

@@ -21,8 +21,10 @@ final class GrantMemory: Sendable {
 
     fileprivate struct Entry {
         let version: Int64
-        /// Nil where another replica wrote that version.
+        /// The credentials; nil where another replica wrote that version.
         let sealed: SecretBytes?
+        /// See `RecentGrant.stored`.
+        var stored = Timestamp(milliseconds: 0)
         /// The digest of the record's token, and of the tokens that it has replaced.
         let own: [UInt8]?
         let replaced: [[UInt8]]
@@ -104,7 +106,9 @@ final class GrantMemory: Sendable {
     private func enter(_ grant: RecentGrant, at now: MonotonicInstant) -> Bool {
         let sealed: SecretBytes
         do throws(StoreError) {
-            sealed = SecretBytes(try ownVault().seal(grant.open).sealed)
+            let content = OpenRecord(
+                id: RecentGrant.recordID(grant.id), version: grant.version, content: SecretBytes(grant.record.encoded))
+            sealed = SecretBytes(try ownVault().seal(content).sealed)
         } catch {
             log.warning("store_failed", LogField.credentials(grant.id) + [.store(error)])
             return false
@@ -116,7 +120,7 @@ final class GrantMemory: Sendable {
             state.set(
                 grant.id,
                 Entry(
-                    version: grant.version, sealed: sealed, own: own, replaced: grant.replaced,
+                    version: grant.version, sealed: sealed, stored: grant.stored, own: own, replaced: grant.replaced,
                     isAct: grant.record.isAct, bytes: Self.overhead + sealed.count + 64 * digests), at: now)
             state.leaving[grant.id] = nil
             state.shrink(to: limits, at: now)
@@ -221,7 +225,11 @@ final class GrantMemory: Sendable {
         guard let entry, let sealed = entry.sealed, let own else { return nil }
         let stored = StoredRecord(
             id: RecentGrant.recordID(id), version: entry.version, sealed: sealed.revealedBytes)
-        return RecentGrant(try own.open(stored))
+        let content = try own.open(stored).content.revealedBytes
+        return CredentialRecord(decoding: content).map {
+            RecentGrant(
+                id: id, version: entry.version, record: $0, replaced: entry.replaced, stored: entry.stored)
+        }
     }
 
     /// All credentials of which a version is known, with that version and whether this process could store it again.
