@@ -19,6 +19,8 @@ package final class WaveJob: Sendable {
     private static let interval: Duration = .seconds(30)
     /// How many waves a replica knows of.
     private static let mostWaves = 10_000
+    /// How often the tenants with a wave are looked at, which an operator may switch off.
+    private static let longestSight: Duration = .seconds(2)
     /// After this time another replica goes on with work that was not finished.
     private static let patience: Duration = .seconds(30)
     /// How often the end of a wave is tried again.
@@ -73,9 +75,10 @@ package final class WaveJob: Sendable {
             let due = try await records.vault.due(
                 .wave, before: time.now.advanced(by: .milliseconds(1)), limit: Self.batch)
             for record in due { begin(record) }
+            for mark in marked where CredentialsRecords.isWave(mark.id) { try await endIfSwitchedOff(mark.id.tenant) }
             let pause = try await search.pause(.wave)
             // A record whose work is under way is due for as long as that has not moved its mark.
-            return due.isEmpty ? pause : max(pause, .seconds(1))
+            return due.isEmpty ? min(pause, Self.longestSight) : max(pause, .seconds(1))
         } catch {
             if error == .unavailable { records.noteFailure() }
             log.storeFailed(error)
@@ -113,6 +116,18 @@ package final class WaveJob: Sendable {
         } catch {
             if error == .unavailable { records.noteFailure() }
             log.storeFailed(error, [.tenant(due.id.tenant)])
+        }
+    }
+
+    /// Ends the wave of a tenant that has none any more by its configuration, at whichever replica that was changed.
+    private func endIfSwitchedOff(_ name: TenantName) async throws(StoreError) {
+        guard records.tenants.inMemory(name)?.configuration.wave.isOn == false, let tenant = try await tenant(name),
+            !tenant.configuration.wave.isOn, let (wave, version) = try await records.wave(name)
+        else { return }
+        do throws(StoreError) {
+            try await end(wave, version, tenant)
+        } catch .conflict {
+            // Another replica has ended it, or goes on with it and ends it then.
         }
     }
 

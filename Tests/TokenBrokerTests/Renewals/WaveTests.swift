@@ -210,11 +210,13 @@ internal import TokenBroker
         #expect(await Self.list(broker, "quarantined").count == 8)
     }
 
-    @Test func `ends when its tenant does not want it any more`() async throws {
-        let broker = try await Self.make(5)
+    @Test func `ends before its next trial when its tenant does not want it any more`() async throws {
+        let broker = try await Self.make(5, Self.tenant(#", "wave": {"trial": 600}"#))
         await Self.wave(broker)
+        broker.time.advance(by: .seconds(11))
+        await Self.work(broker)
+        #expect(await Self.list(broker, "held").count == 5)
         await broker.makeTenant("t1", Self.tenant(#", "wave": {"users": 0}"#))
-        broker.time.advance(by: .seconds(10))
         await Self.work(broker)
         #expect(await Self.list(broker, "active").count == 5)
         #expect(await Self.get(broker, 0).level == "basic")
