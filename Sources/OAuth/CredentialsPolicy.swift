@@ -1,3 +1,4 @@
+package import ExternalText
 internal import Cryptography
 
 /// The parameters of `GET /credentials`.
@@ -115,6 +116,8 @@ package struct CredentialsPolicy: Sendable {
         package var refusesEarlyRefresh = false
         /// The providers whose refresh tokens may be sent to the configured provider.
         package var providers: AcceptedProviders
+        /// Clients before the present one that the provider is still asked by, each for the users that it has logged in.
+        package var earlierClients: [WireText] = []
 
         /// - Parameter leadTime: nil when a user's token is not refreshed before the query's lifetime requires it.
         package init(
@@ -193,7 +196,7 @@ package struct CredentialsPolicy: Sendable {
             // A refresh token may be sent only to the provider that granted it, and is bound to the client that it was
             // issued to (RFC 6749 §6). The configuration may be the mistake, so the session stays stored until its
             // provider and its client are configured again, unless nothing is left of it.
-            if isOfOtherProvider || held.obtainedWith.clientID != terms.client.clientID {
+            if isOfOtherProvider || !terms.hasClient(of: held) {
                 if servesWithoutRenewal { return .serve }
                 return held.isLoggedIn(at: now) ? nextLevelBesideUser(terms, query) : .retire
             }
@@ -311,6 +314,12 @@ package struct CredentialsPolicy: Sendable {
 }
 
 extension CredentialsPolicy.Terms {
+    /// Whether the set can be refreshed with a client of the tenant: the present one, or an earlier one that is kept.
+    package func hasClient(of held: HeldCredentials) -> Bool {
+        let own = held.obtainedWith.clientID
+        return own == client.clientID || held.level == .user && earlierClients.contains(own)
+    }
+
     /// Before this the provider refuses to refresh the set; nil for no such time. Not later than the token's expiry.
     package func earliestRefresh(of held: HeldCredentials) -> Timestamp? {
         let told = held.terms?.earliestRefresh
@@ -325,6 +334,8 @@ extension HeldCredentials {
     /// unique key of the login. If the provider can move sessions, a change of these also moves the session.
     package func isRenewed(by terms: CredentialsPolicy.Terms) -> Bool {
         obtainedWith == terms.client
-            || level == .user && !terms.canUpgrade && obtainedWith == obtainedWith.refreshed(by: terms.client)
+            || level == .user && !terms.canUpgrade
+                && (obtainedWith == obtainedWith.refreshed(by: terms.client)
+                    || terms.earlierClients.contains(obtainedWith.clientID))
     }
 }

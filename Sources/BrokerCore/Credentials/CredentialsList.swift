@@ -112,7 +112,7 @@ package struct CredentialsList: Sendable {
                 let rows = try await rows(of: tenant.name, only: storageKeys, after: page.next, limit: count)
                 left -= rows.count
                 let opened = await open(rows)
-                if let fault, opened.contains(where: { $0.map { fault.isRefuted(by: $0.record) } ?? false }) {
+                if let fault, opened.contains(where: { $0.map { fault.isRefuted(by: $0.record, of: tenant) } ?? false }) {
                     return nil
                 }
                 for (row, opened) in zip(rows, opened) {
@@ -316,7 +316,7 @@ package struct CredentialsList: Sendable {
                 session: quarantined.session, quarantinedUntil: quarantined.until)
         }
         var failure = row.trouble?.version == row.version ? row.trouble?.failure : nil
-        if let fault, fault.concerns(record) {
+        if let fault, fault.concerns(record, of: tenant) {
             state = .degraded
             failure = fault.failure(after: failure)
         }

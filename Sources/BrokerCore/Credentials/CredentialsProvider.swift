@@ -297,8 +297,11 @@ package final class CredentialsProvider: Sendable {
         guard record.held?.level == .user, !record.isOver else { return record.state() }
         if await renewer.waves.holds(record.held, id) { return .held }
         if record.held?.refreshToken != nil, let fault = await renewer.clientFaults.current(of: tenant) {
-            if !fault.isRefuted(by: record) { return .degraded }
-            await renewer.clientFaults.lift(fault, of: tenant)
+            if fault.isRefuted(by: record, of: tenant) {
+                await renewer.clientFaults.lift(fault, of: tenant)
+            } else if fault.concerns(record, of: tenant) {
+                return .degraded
+            }
         }
         do throws(StoreError) {
             let trouble = try await records.trouble(id)?.content

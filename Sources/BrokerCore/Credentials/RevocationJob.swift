@@ -142,6 +142,7 @@ package final class RevocationJob: Sendable {
             guard let server = try await providers.server(endingSessionOf: held, of: tenant) else {
                 return .unsupported
             }
+            let tenant = tenant.ofClient(of: held)
             if let fault = clientFaults.refusal(ofClientOf: tenant) {
                 return .failed(
                     RevocationFailure(

@@ -19,8 +19,7 @@ final class ClientRegistrations: Sendable {
 
     /// For how long a server is taken to know a client that it knew.
     private static let validity: Duration = .seconds(600)
-    /// A secret that ends sooner is of no use to a login. One that ends later is used on: with another client, the sessions of
-    /// this one could not be refreshed any more.
+    /// A secret that ends sooner is of no use to a login. One that ends later is used on: each client has a registration of its own.
     private static let leastLife: Duration = .seconds(600)
 
     /// The error code with which a server refuses a client that it does not know.
@@ -39,8 +38,7 @@ final class ClientRegistrations: Sendable {
     /// not forgotten it. A user would meet a forgotten client on the server's page, of which the broker does not hear.
     ///
     /// Redirect URIs of the tenant that the client lacks are registered where the server lets a client change its registration.
-    /// Elsewhere the client stays as it is while it has the broker's own: another client would leave the sessions of this one
-    /// without refreshes.
+    /// Elsewhere the client stays as it is while it has the broker's own: a server may forget clients that get no logins.
     /// - Returns: nil where another client is needed.
     func current(
         _ client: RegisteredClient, for asked: ClientMetadata, _ found: FoundAuthorization, of tenant: Tenant

@@ -120,7 +120,7 @@ package final class ResourceDiscovery: Sendable {
         let known = tenant.configuration.found
         let (issuer, metadata) = try await server(among: document.authorizationServers, of: tenant)
         var found = FoundAuthorization(resource: document.identifier, issuer: issuer, scopes: scopes)
-            .keepingClients(of: known)
+            .withClients(of: known)
         if !tenant.configuration.hasOwnClient {
             found.keep(try await client(found, at: metadata, of: tenant))
         }
@@ -323,12 +323,10 @@ package final class ResourceDiscovery: Sendable {
                 return .failure(
                     BrokerError(.retryableError, "The tenant was changed while the login began.", retryAfter: 1))
             }
-            var kept = found.keepingClients(of: current.found)
-            if !current.hasOwnClient, let other = current.found?.client(at: found.issuer),
-                other != known?.client(at: found.issuer)
-            {
-                kept.keep(other)
-            }
+            var kept = found.withClients(of: current.found)
+            let other = kept.client
+            let isFirst = other == nil || other == known?.client(at: found.issuer)
+            if !current.hasOwnClient, isFirst, let client = found.client { kept.keep(client) }
             return .success(current.finding(kept))
         }
         do throws(BrokerError) {
@@ -346,7 +344,7 @@ package final class ResourceDiscovery: Sendable {
     }
 
     /// Ends the registration of a client that was made by this search, and that the tenant does not have. A client that the tenant
-    /// had before is not ended: it may have sessions.
+    /// had before is not ended: it may have sessions, which are refreshed with it.
     private func endUnused(_ found: FoundAuthorization, _ known: FoundAuthorization?, of tenant: Tenant) {
         let present = tenant.configuration.found?.client(at: found.issuer)?.clientID
         guard case .registered(let made)? = found.client, made.clientID != present,

@@ -28,7 +28,7 @@ extension ProviderServers {
     ) async throws(BrokerError) -> AuthorizationServer? {
         var accepted = acceptedProviders(of: tenant)
         if accepted.difference(from: held.grantedBy) != nil { return nil }
-        var server = try await server(for: tenant)
+        var server = try await server(for: tenant.ofClient(of: held))
         server.asked = held.asked
         server.proofKey = held.proofKey?.ofRefreshes
         accepted.tokenEndpoint = WireText(server.tokenEndpoint)

@@ -49,6 +49,16 @@ enum RefusalAdvice {
         }
     }
 
+    /// What callers get where the provider does not take the client any more that has logged their user in, and that another one
+    /// of the broker's has replaced.
+    static func ofEarlierClient(_ error: BrokerError) -> BrokerError {
+        BrokerError(
+            error.code,
+            "The authorization server does not accept the client any more that the broker had there when this user logged in, "
+                + "and has given the broker another one since. Have the user log in anew. What is stored stays, in case the "
+                + "server accepts that client again.", errorCode: error.errorCode)
+    }
+
     // MARK: Answers that were compared
 
     /// The entry of `session_ending_answers` for an answer.

@@ -41,13 +41,19 @@ package struct ClientFault: Sendable, Equatable {
     }
 
     /// Whether the provider has accepted the client since, by a renewal of this user's credentials.
-    func isRefuted(by record: CredentialRecord) -> Bool {
-        record.held?.level == .user && record.renewed.map { $0 > last } ?? false
+    func isRefuted(by record: CredentialRecord, of tenant: Tenant) -> Bool {
+        isOfUser(record, of: tenant) && record.renewed.map { $0 > last } ?? false
     }
 
     /// Whether these credentials cannot be renewed because of the fault.
-    func concerns(_ record: CredentialRecord) -> Bool {
-        record.held?.level == .user && record.held?.refreshToken != nil
+    func concerns(_ record: CredentialRecord, of tenant: Tenant) -> Bool {
+        isOfUser(record, of: tenant) && record.held?.refreshToken != nil
+    }
+
+    /// Whether the record has a user's credentials that an earlier client does not refresh.
+    private func isOfUser(_ record: CredentialRecord, of tenant: Tenant) -> Bool {
+        record.held.map { $0.level == .user && !tenant.terms.earlierClients.contains($0.obtainedWith.clientID) }
+            ?? false
     }
 
     /// The failure that a list shows for one user, since one user's renewal meets the fault for all users.

@@ -220,7 +220,7 @@ package final class CredentialsRenewer: Sendable {
         let held = current.record.granted
         let isKept =
             providers.servers.acceptedProviders(of: tenant).difference(from: held?.grantedBy) != nil
-            || held?.obtainedWith.clientID != tenant.terms.client.clientID
+            || held.map { !tenant.terms.hasClient(of: $0) } ?? true
         let mayBeSpent =
             held?.refreshToken != nil && tenant.configuration.effectiveRotation != .never
             && (lease.wasGivenUp || isKept)

@@ -274,7 +274,7 @@ package final class ExpiryJob: Sendable {
             return .later
         }
         let isOfTenant =
-            held.obtainedWith.clientID == tenant.terms.client.clientID
+            tenant.terms.hasClient(of: held)
             && renewer.providers.servers.acceptedProviders(of: tenant).difference(from: held.grantedBy) == nil
         return isOfTenant ? .now(tenant) : .later
     }

@@ -79,7 +79,7 @@ final class RenewalCalls {
     /// - Returns: what callers get where it will not.
     func enterCircuit(_ basis: RenewalBasis) -> BrokerError? {
         guard let server, let grant = basis.grant, grant != .accountCreation else { return nil }
-        let refusal = admit(through: ProviderCircuits.Key(tenant.name, tenant.configuration.client, at: server))
+        let refusal = admit(through: ProviderCircuits.Key(tenant.name, basis.client(of: tenant), at: server))
         // After a cache entry, the store is read, and this is asked again.
         if refusal != nil, !basis.isAssumed { circuits.countSpared(server.preset) }
         return refusal
@@ -181,7 +181,7 @@ final class RenewalCalls {
     private func call(
         at server: AuthorizationServer, _ basis: RenewalBasis, _ attempt: RenewalAttempt
     ) throws(BrokerError) -> TokenEndpoint.Call? {
-        let client = tenant.configuration.client
+        let client = basis.client(of: tenant)
         if basis.grant == .upgrade, attempt.calls > tenant.configuration.schedule.tries {
             guard isUpgradeDead, let held = basis.held, let refreshToken = held.refreshToken,
                 let earlier = client.asRegistered(by: held.obtainedWith)
@@ -246,6 +246,8 @@ final class RenewalCalls {
             }
             if case .clientRefused(let error, let scope) = answer {
                 if await isOutdated(refusedWith: error.errorCode) { return .denied }
+                let isEarlier = basis.grant == .refreshToken && call.client.clientID != tenant.terms.client.clientID
+                let error = isEarlier ? RefusalAdvice.ofEarlierClient(error) : error
                 var failure = error.retrying(after: ClientFault.pause)
                 renewer.metrics.clientRefused(provider: call.server.preset.name)
                 failure.since = await renewer.clientFaults.note(error, scope, of: call.shown, tenant)
@@ -297,7 +299,7 @@ final class RenewalCalls {
     private func endsSession(_ answer: TokenErrorResponse, _ basis: RenewalBasis) async -> Bool {
         guard let held = basis.held, await !isOutdated(refusedWith: answer.errorCode) else { return false }
         // A refusal of another client than the one that the user logged in with says nothing about the session.
-        let client = basis.grant == .upgrade ? held.obtainedWith : tenant.terms.client
+        let client = basis.grant == .upgrade ? held.obtainedWith : basis.client(of: tenant).fingerprint
         guard held.isEnded(by: answer, refreshedBy: client) else {
             report.failure = BrokerError(
                 .unexpectedError,

@@ -75,7 +75,7 @@ final class RenewalReport {
     /// where it may be asked. No renewal has begun by then.
     func obstacle(_ basis: RenewalBasis) -> BrokerError? {
         guard let grant = basis.grant else { return nil }
-        let use = ClientUse(request.tenant.configuration.client, grant)
+        let use = ClientUse(basis.client(of: request.tenant), grant)
         guard let fault = renewer.clientFaults.refusal(of: use, request.tenant) ?? outage(basis) else { return nil }
         pauseIfEarly(basis)
         return request.isUpgrade(basis) ? fault.asFailedUpgrade : fault
@@ -115,7 +115,7 @@ final class RenewalReport {
         let (tenant, providers) = (request.tenant, renewer.providers)
         guard let server = providers.servers.knownServer(for: tenant.configuration) else { return nil }
         let circuits = providers.endpoint.circuits
-        let refusal = circuits.refusal(ProviderCircuits.Key(tenant.name, tenant.configuration.client, at: server))
+        let refusal = circuits.refusal(ProviderCircuits.Key(tenant.name, basis.client(of: tenant), at: server))
         if refusal != nil { circuits.countSpared(server.preset) }
         return refusal
     }

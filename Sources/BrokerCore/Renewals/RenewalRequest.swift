@@ -41,4 +41,9 @@ struct RenewalBasis {
 
     var held: HeldCredentials? { snapshot.record.held }
     var spendsRefreshToken: Bool { grant?.spendsRefreshToken == true }
+
+    /// The client that asks the provider.
+    func client(of tenant: Tenant) -> ClientConfiguration {
+        grant == .refreshToken ? tenant.configuration.client(of: held) : tenant.configuration.client
+    }
 }

@@ -139,7 +139,7 @@ final class RenewalRun {
         }
         do throws(BrokerError) {
             return try await renewer.providers.endpoint.budget.withPlace(
-                for: tenant.configuration.client, at: server, of: tenant.name, request.urgency,
+                for: basis.client(of: tenant), at: server, of: tenant.name, request.urgency,
                 by: id, mayWait: !basis.isAssumed,
                 // A provider accepts a spent token again only for a short time.
                 heedsPause: !(spends && mayBeSpent && attempt.isWithinGrace(at: elapsed))

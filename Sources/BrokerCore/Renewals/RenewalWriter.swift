@@ -136,7 +136,7 @@ struct RenewalWriter {
         _ calls: RenewalCalls, delay: Duration
     ) -> (record: CredentialRecord, origin: BrokerEvent.Origin)? {
         guard let granted = calls.granted, let server = calls.server else { return nil }
-        let (client, held, now) = (tenant.configuration.client, basis.held, renewer.time.now)
+        let (client, held, now) = (basis.client(of: tenant), basis.held, renewer.time.now)
         // When it was asked for: what has passed since then is no part of the life that the provider gives its tokens.
         let response = granted.response
         let asked = response.expires.flatMap { end in response.lifetime.map { end.advanced(by: .zero - $0) } } ?? now

@@ -33,11 +33,11 @@ package struct FoundAuthorization: Sendable, Equatable {
     package var issuer: String
     /// The scopes that the resource asks for; empty for none.
     package var scopes: ScopeSet
-    /// The clients by the issuers that they were made at, and shown to no other one: the present one, and those before it. The
-    /// latest are last.
+    /// The clients by the issuers that they were made at, and shown to no other one: the present one, and those before it, with
+    /// which the sessions that they have got are refreshed on. The latest are last.
     package private(set) var clients: [(issuer: String, client: Client)] = []
 
-    /// Of more issuers, the clients of the earliest are given up.
+    /// Of more clients, the earliest are given up.
     private static let mostClients = 8
 
     package init(resource: WireText, issuer: String, scopes: ScopeSet) {
@@ -52,24 +52,27 @@ package struct FoundAuthorization: Sendable, Equatable {
         clients.last { WireText($0.issuer) == WireText(issuer) }?.client
     }
 
+    /// The clients at the present issuer, the latest last.
+    var clientsOfIssuer: [Client] {
+        clients.filter { WireText($0.issuer) == WireText(issuer) }.map(\.client)
+    }
+
     /// The clients that were registered, at whatever issuer.
     package var registeredClients: [RegisteredClient] {
         clients.compactMap { if case .registered(let client) = $0.client { client } else { nil } }
     }
 
-    /// Keeps the client at the present issuer.
+    /// Keeps the client as the present one at the present issuer. Others that were made there stay before it.
     package mutating func keep(_ client: Client) {
-        clients.removeAll { $0.issuer == issuer }
+        clients.removeAll { WireText($0.issuer) == WireText(issuer) && $0.client.clientID == client.clientID }
         clients.append((issuer, client))
         if clients.count > Self.mostClients { clients.removeFirst() }
     }
 
-    /// The same with the clients of another finding, where this one has none at an issuer.
-    package func keepingClients(of other: FoundAuthorization?) -> FoundAuthorization {
-        guard let other else { return self }
+    /// What a search has found, with the clients of another finding in place of its own.
+    package func withClients(of other: FoundAuthorization?) -> FoundAuthorization {
         var copy = self
-        let missing = other.clients.filter { known in !clients.contains { $0.issuer == known.issuer } }
-        copy.clients = (missing + clients).suffix(Self.mostClients)
+        copy.clients = other?.clients ?? []
         return copy
     }
 

@@ -185,18 +185,10 @@ package struct TenantConfiguration: Sendable, Equatable {
         var copy = self
         copy.found = found
         copy.requests.resources = [found.resource]
-        var (clientID, secret) = (client.clientID, client.clientSecret)
-        if !hasOwnClient, let client = found.client {
-            clientID = client.clientID
-            switch client {
-            case .metadataDocument: (secret, copy.clientAuthentication) = (nil, ClientAuthentication.none)
-            case .registered(let registered):
-                (secret, copy.clientAuthentication) = (registered.secret, registered.method)
-            }
-        }
         copy.client = ClientConfiguration(
-            clientID: clientID, clientSecret: secret, clientUniqueKey: client.clientUniqueKey,
+            clientID: client.clientID, clientSecret: client.clientSecret, clientUniqueKey: client.clientUniqueKey,
             scopes: hasOwnScopes ? client.scopes : found.scopes, material: client.material)
+        if !hasOwnClient, let client = found.client { copy.use(client) }
         return copy
     }
 

@@ -30,6 +30,7 @@ package final class Tenant: Cacheable, Equatable {
             leadTime: configuration.effectiveRefreshLeadTime,
             renewsLate: configuration.effectiveAccessTokenAfterRefresh == .ends,
             providers: configuration.acceptedProviders)
+        terms.earlierClients = configuration.earlierClients
         terms.refusesEarlyRefresh = configuration.refusesEarlyRefresh ?? configuration.preset.refusesEarlyRefresh
         self.terms = terms
     }
