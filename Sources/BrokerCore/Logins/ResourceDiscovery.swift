@@ -312,7 +312,8 @@ package final class ResourceDiscovery: Sendable {
     // MARK: The record
 
     /// Keeps what was found in the tenant's record. Where another replica has made a client at the same issuer meanwhile, that one
-    /// stays, and ours is not used.
+    /// stays, and ours is not used. Where it has told the server of the same client, what ours has answered is kept, since it is
+    /// most likely the later one: with a secret that the server has replaced, no session could be refreshed any more.
     private func keep(_ found: FoundAuthorization, of tenant: Tenant) async throws(BrokerError) -> Tenant {
         let known = tenant.configuration.found
         let isThere: @Sendable (Int64?) -> Bool = { $0 != nil }
@@ -324,9 +325,13 @@ package final class ResourceDiscovery: Sendable {
                     BrokerError(.retryableError, "The tenant was changed while the login began.", retryAfter: 1))
             }
             var kept = found.withClients(of: current.found)
-            let other = kept.client
-            let isFirst = other == nil || other == known?.client(at: found.issuer)
-            if !current.hasOwnClient, isFirst, let client = found.client { kept.keep(client) }
+            guard !current.hasOwnClient, let client = found.client else { return .success(current.finding(kept)) }
+            let (other, earlier) = (kept.client, known?.client(at: found.issuer))
+            if other == nil || other == earlier {
+                kept.keep(client)
+            } else if client != earlier {
+                kept.renew(client)
+            }
             return .success(current.finding(kept))
         }
         do throws(BrokerError) {
