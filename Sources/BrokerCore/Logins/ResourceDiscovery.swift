@@ -108,7 +108,7 @@ package final class ResourceDiscovery: Sendable {
                 "authorization_not_found",
                 [.tenant(tenant.name), .provider(tenant.configuration.preset)] + LogField.reason(of: error))
             // While resource or server do not answer, what an earlier login has found is used on.
-            if [.networkError, .retryableError].contains(error.code), tenant.configuration.found?.client != nil {
+            if [.networkError, .retryableError].contains(error.code), tenant.configuration.hasFoundClient {
                 return .success(tenant)
             }
             return .failure(error)
@@ -219,8 +219,9 @@ package final class ResourceDiscovery: Sendable {
 
     // MARK: The server
 
-    /// The first of the issuers that has metadata, as these spell it. The one of earlier logins comes first while the resource
-    /// names it, so that a change of their order moves no users.
+    /// The first of the issuers that has metadata, as these spell it. While the resource names the one of earlier logins, only that
+    /// one is asked: neither a change of their order moves users, nor a proxy or a maintenance page in its place. Their sessions
+    /// would not be refreshed any more.
     private func server(
         among issuers: [WireText], of tenant: Tenant
     ) async throws(BrokerError) -> (issuer: String, metadata: ProviderMetadata) {
@@ -229,17 +230,25 @@ package final class ResourceDiscovery: Sendable {
         let ordered = spelled.filter { $0.first == known } + spelled.filter { $0.first != known }
         let end = instruments.time.monotonic.advanced(by: Self.longestSearch)
         var failure: BrokerError?
-        for issuer in ordered.joined() where failure == nil || instruments.time.monotonic < end {
-            let found = FoundAuthorization(resource: "", issuer: issuer.text, scopes: .empty)
-            let asking = Tenant(
-                name: tenant.name, version: tenant.version, configuration: tenant.configuration.finding(found))
-            guard let fetched = await servers.fetchAnew(for: asking) else { continue }
-            switch fetched {
-            case .success(let metadata): return (issuer.text, metadata)
-            case .failure(let error):
-                // Another server is not taken for one that only does not answer now.
-                guard error.code == .illegalConfiguration else { throw error }
-                failure = failure ?? error
+        for spellings in ordered {
+            for issuer in spellings where failure == nil || instruments.time.monotonic < end {
+                let found = FoundAuthorization(resource: "", issuer: issuer.text, scopes: .empty)
+                let asking = Tenant(
+                    name: tenant.name, version: tenant.version, configuration: tenant.configuration.finding(found))
+                guard let fetched = await servers.fetchAnew(for: asking) else { continue }
+                switch fetched {
+                case .success(let metadata): return (issuer.text, metadata)
+                case .failure(let error):
+                    // Another server is not taken for one that only does not answer now.
+                    guard error.code == .illegalConfiguration else { throw error }
+                    failure = failure ?? error
+                }
+            }
+            if let failure, spellings.first == known, tenant.configuration.hasFoundClient {
+                throw BrokerError(
+                    .retryableError,
+                    "The tenant's authorization server has no metadata now, and the resource still names it: \(failure.detail)",
+                    retryAfter: ProviderResource.retryAfter)
             }
         }
         throw failure ?? BrokerError(.illegalConfiguration, "The resource names no authorization server.")
@@ -357,6 +366,11 @@ package final class ResourceDiscovery: Sendable {
         else { return }
         management.end([made], of: tenant)
     }
+}
+
+extension TenantConfiguration {
+    /// Whether an earlier login has found a server and the tenant's client there, or one for the client that the tenant has itself.
+    fileprivate var hasFoundClient: Bool { found.map { hasOwnClient || $0.client != nil } ?? false }
 }
 
 extension Tenant {
