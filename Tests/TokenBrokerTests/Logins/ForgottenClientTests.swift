@@ -52,6 +52,28 @@ internal import TokenBroker
         #expect(Self.client(of: await broker.beginLogin()) == client)
     }
 
+    @Test(arguments: [
+        (#""token_endpoint_auth_method": "none", "#, "c-1"),
+        (#""token_endpoint_auth_method": "none", "client_secret": "s", "#, "c-1"), (#""client_secret": "s", "#, "c-2"),
+    ])
+    func `is not replaced at the end of a secret that it has not`(members: String, client: String) async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant("t1", Self.tenant)
+        Servers.publish(at: broker.transport)
+        let end = broker.time.now.milliseconds / 1000 + 300
+        broker.transport.standing(
+            at: Servers.registration,
+            .json(201, #"{"client_id": "c-1", \#(members)"client_secret_expires_at": \#(end)}"#))
+        _ = await broker.beginLogin()
+        broker.transport.always(.json(400, #"{"error": "invalid_grant"}"#))
+        broker.transport.standing(at: Servers.registration, .json(201, #"{"client_id": "c-2"}"#))
+        for _ in 1...2 {
+            #expect(Self.client(of: await broker.beginLogin()) == client)
+            // The record has it so, too.
+            broker.time.advance(by: .seconds(601))
+        }
+    }
+
     @Test func `has the secret that was answered last to one of two replicas`() async throws {
         let (one, two) = try await BrokerHarness.replicas(cacheValidity: .seconds(1))
         await one.makeTenant("t1", Self.tenant)
