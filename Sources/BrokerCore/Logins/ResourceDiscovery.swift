@@ -24,9 +24,17 @@ package final class ResourceDiscovery: Sendable {
     private let instruments: Instruments
     /// The last searches of tenants, of the newest 4096.
     private let searched = Mutex(BoundedTable<TenantName, Search>(capacity: 4096))
-    private let searches = SingleFlight<TenantName, Result<Tenant, BrokerError>>()
+    private let searches = SingleFlight<Searched, Result<Tenant, BrokerError>>()
+
+    /// A tenant as it is searched for: a login after a change of the tenant does not go by what was configured before.
+    private struct Searched: Hashable {
+        let name: TenantName
+        let version: Int64
+    }
 
     private struct Search {
+        /// Of the tenant.
+        let version: Int64
         let began: MonotonicInstant
         /// Why nothing was found; nil where something was, and while it is under way.
         var failure: BrokerError?
@@ -88,14 +96,17 @@ package final class ResourceDiscovery: Sendable {
             last.began.advanced(by: Self.pauseForStrangers) > now
         {
             if tenant.configuration.found != nil { return tenant }
-            if let failure = last.failure { throw failure }
+            if let failure = last.failure, last.version == tenant.version { throw failure }
         }
-        searched.withLock { _ = $0.setNewest(Search(began: now), forKey: tenant.name) }
-        guard let run = await searches.run(tenant.name, within: nil, { await self.search(tenant) }) else {
+        var search = Search(version: tenant.version, began: now)
+        searched.withLock { _ = $0.setNewest(search, forKey: tenant.name) }
+        let key = Searched(name: tenant.name, version: tenant.version)
+        guard let run = await searches.run(key, within: nil, { await self.search(tenant) }) else {
             throw BrokerError(.retryableError, "The request ended before the resource's server was found.")
         }
         if case .failure(let error) = run.value {
-            searched.withLock { _ = $0.setNewest(Search(began: now, failure: error), forKey: tenant.name) }
+            search.failure = error
+            searched.withLock { _ = $0.setNewest(search, forKey: tenant.name) }
         }
         return try run.value.get()
     }

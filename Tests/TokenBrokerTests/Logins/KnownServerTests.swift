@@ -68,4 +68,44 @@ internal import TokenBroker
         broker.transport.always(.json(404, ""))
         #expect(await broker.beginLogin().uri.hasPrefix("https://as.example/authorize?"))
     }
+
+    @Test func `is searched for by the newest configuration, also while a search by an earlier one is under way`()
+        async throws
+    {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant("t1", #"{"provider": "mcp", "resource": "https://mcp.example/mcp"}"#)
+        Servers.publish(at: broker.transport)
+        Servers.register(at: broker.transport)
+        broker.transport.always(.json(400, #"{"error": "invalid_grant"}"#))
+        _ = await broker.beginLogin()
+        let gate = Gate()
+        broker.transport.standing(
+            at: Servers.document,
+            .after(gate, .json(200, #"{"resource": "https://mcp.example/mcp", "authorization_servers": ["\#(Servers.issuer)"]}"#)))
+        async let first = broker.beginLogin()
+        await gate.arrivals()
+        await broker.makeTenant(
+            "t1", #"{"provider": "mcp", "resource": "https://mcp.example/mcp", "scopes": ["mine"]}"#)
+        Servers.publish(at: broker.transport)
+        #expect(BrokerHarness.parameters(of: await broker.beginLogin().uri)["scope"] == "mine")
+        gate.open()
+        #expect(await first.uri.hasPrefix("https://as.example/authorize?"))
+    }
+
+    @Test func `is searched for by strangers again once the tenant is corrected`() async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant("t1", #"{"provider": "mcp", "resource": "https://wrong.example/mcp"}"#)
+        Servers.publish(at: broker.transport)
+        Servers.register(at: broker.transport)
+        broker.transport.always(.json(404, ""))
+        let name = try #require(TenantName("t1"))
+        let wrong = try #require(try await broker.broker.core.tenants.tenant(name))
+        await #expect(throws: BrokerError.self) {
+            _ = try await broker.broker.core.discovery.completed(wrong, isForStranger: true)
+        }
+        await broker.makeTenant("t1", #"{"provider": "mcp", "resource": "https://mcp.example/mcp"}"#)
+        let right = try #require(try await broker.broker.core.tenants.tenant(name))
+        let found = try await broker.broker.core.discovery.completed(right, isForStranger: true)
+        #expect(found.configuration.found?.issuer == Servers.issuer)
+    }
 }
