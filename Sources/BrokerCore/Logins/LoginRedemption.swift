@@ -36,7 +36,8 @@ final class LoginRedemption: Sendable {
     static let storeRetries = 5
 
     init(
-        vault: Vault, endpoint: TokenEndpoint, moves: MovedEndpoints, intake: GrantIntake, revocations: RevocationJob, logins: LoginRecords,
+        vault: Vault, endpoint: TokenEndpoint, moves: MovedEndpoints, intake: GrantIntake, revocations: RevocationJob,
+        logins: LoginRecords,
         endings: LoginEndings, instruments: Instruments
     ) {
         (time, log, metrics) = (instruments.time, instruments.log, instruments.metrics)

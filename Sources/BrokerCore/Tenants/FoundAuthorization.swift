@@ -85,8 +85,11 @@ package struct FoundAuthorization: Sendable, Equatable {
     }
 
     package static func == (left: FoundAuthorization, right: FoundAuthorization) -> Bool {
-        left.resource == right.resource && left.issuer == right.issuer && left.scopes == right.scopes
-            && left.clients.elementsEqual(right.clients) { $0.issuer == $1.issuer && $0.client == $1.client }
+        left.resource == right.resource && WireText(left.issuer) == WireText(right.issuer)
+            && left.scopes == right.scopes
+            && left.clients.elementsEqual(right.clients) {
+                WireText($0.issuer) == WireText($1.issuer) && $0.client == $1.client
+            }
     }
 }
 

@@ -81,7 +81,10 @@ internal import TokenBroker
         let gate = Gate()
         broker.transport.standing(
             at: Servers.document,
-            .after(gate, .json(200, #"{"resource": "https://mcp.example/mcp", "authorization_servers": ["\#(Servers.issuer)"]}"#)))
+            .after(
+                gate,
+                .json(
+                    200, #"{"resource": "https://mcp.example/mcp", "authorization_servers": ["\#(Servers.issuer)"]}"#)))
         async let first = broker.beginLogin()
         await gate.arrivals()
         await broker.makeTenant(
@@ -107,5 +110,15 @@ internal import TokenBroker
         let right = try #require(try await broker.broker.core.tenants.tenant(name))
         let found = try await broker.broker.core.discovery.completed(right, isForStranger: true)
         #expect(found.configuration.found?.issuer == Servers.issuer)
+    }
+
+    @Test func `has an issuer that is compared octet by octet`() throws {
+        // The same text by Unicode's rules.
+        let spellings = ["https://as.example/\u{E9}", "https://as.example/e\u{301}"]
+        let findings = spellings.map { FoundAuthorization(resource: "r", issuer: $0, scopes: .empty) }
+        #expect(findings[0] != findings[1] && findings[0] == findings[0])
+        var first = findings[0]
+        first.keep(.metadataDocument("https://broker.example/oauth-client/t1"))
+        #expect(findings[1].withClients(of: first).client == nil)
     }
 }

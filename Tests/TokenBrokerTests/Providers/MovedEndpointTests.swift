@@ -148,8 +148,8 @@ internal import TokenBroker
 
     @Test func `is asked in another way where the metadata name that now`() async throws {
         let broker = try await Self.broker()
-        broker.transport.standing(
-            at: Self.address, Self.metadata(Self.old, #", "token_endpoint_auth_methods_supported": ["client_secret_post"]"#))
+        let methods = #", "token_endpoint_auth_methods_supported": ["client_secret_post"]"#
+        broker.transport.standing(at: Self.address, Self.metadata(Self.old, methods))
         broker.transport.standing(
             at: Self.old, .decide { $0.form["client_secret"] == "s1" ? Self.granted("2") : Self.unknownClient })
         #expect(await broker.token(storageKey: "u1") == "a-2")
