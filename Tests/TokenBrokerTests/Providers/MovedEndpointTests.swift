@@ -37,7 +37,11 @@ internal import TokenBroker
     private static func broker(_ members: String = "", users: Int = 1) async throws -> BrokerHarness {
         let broker = try await BrokerHarness()
         await broker.makeTenant(
-            "t1", #"{"provider": "oidc", "client_id": "c1", "client_secret": "s1", "issuer": "\#(issuer)"\#(members)}"#)
+            "t1",
+            #"""
+            {"provider": "oidc", "client_id": "c1", "client_secret": "s1", "client_credentials": "off",
+             "issuer": "\#(issuer)"\#(members)}
+            """#)
         broker.transport.standing(at: address, metadata(old))
         for user in 1...users {
             broker.transport.standing(
