@@ -35,7 +35,7 @@ package struct ClientMetadata: Sendable, Equatable {
 package struct RegisteredClient: Sendable, Equatable {
     package let clientID: WireText
     package let secret: SecretBytes?
-    /// Nil where the secret does not end.
+    /// Nil where the secret does not end, and where there is none.
     package let secretExpires: Timestamp?
     package let method: ProviderPreset.ClientAuthentication
     /// The redirect URIs that were registered.
@@ -82,7 +82,8 @@ package struct RegisteredClient: Sendable, Equatable {
         self.clientID = clientID
         self.secret = method == .none ? nil : secret.map { SecretBytes(utf8: $0.text) }
         self.method = method
-        secretExpires = Self.end(json)
+        // Servers name an end for public clients as well, such as those made with the MCP SDK for Python.
+        secretExpires = self.secret == nil ? nil : Self.end(json)
         redirectURIs = asked?.redirectURIs ?? json["redirect_uris"]?.array?.compactMap(\.string?.text) ?? []
         let (uri, token) = (json["registration_client_uri"]?.string, json["registration_access_token"]?.string)
         if let uri, let token, uri.count <= 2048, token.count <= Self.longestSecret {

@@ -162,7 +162,7 @@ package final class CredentialsBroker: Sendable {
             transport: transport, budget: budget, callLimit: settings.providerTimeout,
             clientFileDirectories: settings.clientFileDirectories, time: time, metrics: metrics, log: log)
         providers = ProviderAccess(
-            servers: servers, endpoint: endpoint,
+            servers: servers, moves: MovedEndpoints(servers: servers, time: time, log: log), endpoint: endpoint,
             trials: ClientTrials(
                 endpoint: endpoint, publicBaseURL: settings.publicBaseURL, callLimit: settings.providerTimeout,
                 time: time, log: log),
@@ -358,6 +358,7 @@ package final class CredentialsBroker: Sendable {
             + deviceLogins.cancelAll()
             + appAdmission.cancelAll() + biometrics.cancelAll()
         providers.servers.cancelAll()
+        providers.moves.cancelAll()
         providers.verifier.keys.cancelAll()
         workloads?.cancelAll()
         log.error("work_cut_short", [.count(count)])

@@ -149,6 +149,9 @@ package struct BrokerError: Error, Sendable, Equatable {
     package var title: String { isAboutMetadata ? "The provider's metadata cannot be used" : code.title }
     /// For `illegal_configuration`: whether the reason is the provider's metadata, or that it has none.
     package var isAboutMetadata = false
+    /// Whether the reason is an answer of a token endpoint that may have moved: there is none at the address, or it does not know the
+    /// client. Nothing was spent.
+    package var isMisdirected = false
     /// The user's ended session, where that is the reason.
     package var session: EndedSession?
     /// Where the user of that session logs in again; nil for no such address.

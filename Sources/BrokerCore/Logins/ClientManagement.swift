@@ -10,17 +10,6 @@ internal import Waiting
 /// Reads, changes and ends the registrations of clients at servers that let a client do so (RFC 7592), and sends what registers
 /// one.
 final class ClientManagement: Sendable {
-    /// What a server says of a registration.
-    enum Standing: Sendable {
-        /// The client as it is registered now.
-        case registered(RegisteredClient)
-        /// The server has no such registration any more.
-        case gone
-        /// The server has no answer, or one that can mean either. A registration whose token is not accepted may be there
-        /// still: another replica may have been given the next token.
-        case unclear
-    }
-
     private let transport: any ProviderTransport
     private let instruments: Instruments
     private let endings = SingleFlight<WireText, Void>()
@@ -45,14 +34,12 @@ final class ClientManagement: Sendable {
         return endings.count
     }
 
-    /// What the server says of the client's registration (RFC 7592 §2.1).
-    func read(_ client: RegisteredClient, of tenant: Tenant) async -> Standing {
-        guard let response = await ask(.get, client, of: tenant) else { return .unclear }
-        return switch response.status.code {
-        case 200: await told(response, client).map { .registered($0) } ?? .unclear
-        case 404, 410: .gone
-        default: .unclear
-        }
+    /// The client as it is registered now, by what the server says of its registration (RFC 7592 §2.1).
+    /// - Returns: nil for any other answer, and where there is none. None of them shows that the client is gone: another replica may
+    ///   have been given the next token for the registration, and what misroutes a request answers 404 to it, too.
+    func read(_ client: RegisteredClient, of tenant: Tenant) async -> RegisteredClient? {
+        guard let response = await ask(.get, client, of: tenant), response.status == .ok else { return nil }
+        return await told(response, client)
     }
 
     /// Gives the registration the metadata (RFC 7592 §2.2).

@@ -82,22 +82,19 @@ final class ClientRegistrations: Sendable {
     private func known(
         _ client: RegisteredClient, _ found: FoundAuthorization, of tenant: Tenant
     ) async -> RegisteredClient? {
-        switch await management.read(client, of: tenant) {
-        case .registered(let current): current
-        case .gone: nil
-        case .unclear: await isKnown(client, found, of: tenant) ? client : nil
-        }
+        if let current = await management.read(client, of: tenant) { return current }
+        return await isForgotten(client, found, of: tenant) ? nil : client
     }
 
-    /// Whether the server knows the client, by a request that changes nothing there. An answer that can mean either counts as yes.
-    private func isKnown(_ client: RegisteredClient, _ found: FoundAuthorization, of tenant: Tenant) async -> Bool {
+    /// Whether the server says that it does not know the client, in answer to a request that changes nothing there.
+    private func isForgotten(_ client: RegisteredClient, _ found: FoundAuthorization, of tenant: Tenant) async -> Bool {
         let configuration = tenant.configuration.finding(found)
         let asking = Tenant(name: tenant.name, version: tenant.version, configuration: configuration)
         do throws(BrokerError) {
             let server = try await providers.servers.server(for: asking)
-            return try await providers.trials.accepts(configuration.client, of: asking, at: server)
+            return try await providers.trials.disowns(configuration.client, of: asking, at: server)
         } catch {
-            return true
+            return false
         }
     }
 

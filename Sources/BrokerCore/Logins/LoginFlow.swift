@@ -53,8 +53,8 @@ package final class LoginFlow: Sendable {
         publicBaseURL = options.publicBaseURL
         endings = LoginEndings(.login, vault: vault, records: intake.records, bus: bus, time: time)
         redemption = LoginRedemption(
-            vault: vault, endpoint: providers.endpoint, intake: intake, revocations: revocations, logins: logins,
-            endings: endings, instruments: instruments)
+            vault: vault, endpoint: providers.endpoint, moves: providers.moves, intake: intake,
+            revocations: revocations, logins: logins, endings: endings, instruments: instruments)
         intake.setLoginEnding(of: .login) { [vault, time, endings] id, login, refusal throws(StoreError) in
             let record = RecordID(.login, id.tenant, key: login)
             return try await LoginRedemption.end(of: record, id, refusal: refusal, in: vault, at: time.now) {

@@ -18,6 +18,7 @@ final class LoginRedemption: Sendable {
 
     private let vault: Vault
     private let endpoint: TokenEndpoint
+    private let moves: MovedEndpoints
     private let intake: GrantIntake
     private let revocations: RevocationJob
     private let logins: LoginRecords
@@ -35,12 +36,14 @@ final class LoginRedemption: Sendable {
     static let storeRetries = 5
 
     init(
-        vault: Vault, endpoint: TokenEndpoint, intake: GrantIntake, revocations: RevocationJob, logins: LoginRecords,
+        vault: Vault, endpoint: TokenEndpoint, moves: MovedEndpoints, intake: GrantIntake, revocations: RevocationJob,
+        logins: LoginRecords,
         endings: LoginEndings, instruments: Instruments
     ) {
         (time, log, metrics) = (instruments.time, instruments.log, instruments.metrics)
         self.vault = vault
         self.endpoint = endpoint
+        self.moves = moves
         self.intake = intake
         self.revocations = revocations
         self.logins = logins
@@ -137,20 +140,16 @@ final class LoginRedemption: Sendable {
         _ code: SecretBytes, _ codeGuard: RevocationJob.CodeGuard, _ login: PendingLogin, _ record: OpenRecord,
         _ secrets: PendingLogin.Secrets, _ proof: WireText?, as id: RefreshID
     ) async -> LoginFlow.Ended {
-        let client = secrets.configuration.client
-        var login = login
+        var (login, server) = (login, secrets.server)
         var spent = Spent.inDoubt
         do throws(BrokerError) {
-            var response = try await endpoint.redeem(
-                .authorizationCode(
-                    code: code, redirectURI: secrets.redirectURI, codeVerifier: secrets.codeVerifier, keyProof: proof),
-                for: client, of: login.tenant, at: secrets.server, as: id, binding: secrets.deviceKey,
-                notesOutage: !login.isStrangers)
+            var response: TokenResponse
+            (response, server) = try await exchange(code, login, secrets, proof, as: id)
             spent = .granted(nil)
             response.extra.merge(secrets.callbackFacts) { told, _ in told }
             let grant = GrantIntake.Grant(
                 response, origin: .login, nonce: secrets.nonce, login: login.id, deviceKey: secrets.deviceKey,
-                to: secrets.configuration, by: secrets.server, now: time.now)
+                to: secrets.configuration, by: server, now: time.now)
             if let app = login.app, app.storesByUser {
                 spent = .granted(grant.credentials)
                 guard let userID = try await intake.verified(grant).userID else {
@@ -159,7 +158,6 @@ final class LoginRedemption: Sendable {
                         "The provider does not tell who the user is, whom the app's storage key is made of: configure a "
                             + "storage_key for the client, or the scope openid.")
                 }
-                let server = secrets.server
                 login.storageKey = StorageKey(user: userID, of: WireText(server.issuer ?? server.tokenEndpoint))
                 spent = .granted(nil)
             }
@@ -188,8 +186,39 @@ final class LoginRedemption: Sendable {
             }
         } catch {
             if case .inDoubt = spent, Self.isRefusal(error) { spent = .refused }
-            await markFailed(login, record, error, codeGuard, spent, by: secrets.server)
+            await markFailed(login, record, error, codeGuard, spent, by: server)
             return end(login, secrets, .failure(error))
+        }
+    }
+
+    /// Exchanges the code at the login's server, and once more where its token endpoint has moved since the login began: there was none
+    /// at the address, or it did not know the client, so that the code is not used.
+    private func exchange(
+        _ code: SecretBytes, _ login: PendingLogin, _ secrets: PendingLogin.Secrets, _ proof: WireText?,
+        as id: RefreshID
+    ) async throws(BrokerError) -> (response: TokenResponse, by: AuthorizationServer) {
+        var (server, proof, hasMoved) = (secrets.server, proof, false)
+        while true {
+            do throws(BrokerError) {
+                let response = try await endpoint.redeem(
+                    .authorizationCode(
+                        code: code, redirectURI: secrets.redirectURI, codeVerifier: secrets.codeVerifier,
+                        keyProof: proof),
+                    for: secrets.configuration.client, of: login.tenant, at: server, as: id,
+                    binding: secrets.deviceKey, notesOutage: !login.isStrangers)
+                return (response, server)
+            } catch {
+                let tenant = Tenant(name: login.tenant, version: 0, configuration: secrets.configuration)
+                guard error.isMisdirected, !hasMoved,
+                    var moved = await moves.server(insteadOf: server, of: tenant)
+                else { throw error }
+                (moved.asked, moved.proofKey) = (server.asked, server.proofKey)
+                (server, hasMoved) = (moved, true)
+                // A proof is good for one request.
+                if let key = secrets.deviceKey {
+                    proof = try await endpoint.proof(of: key, at: server, of: login.tenant, retries: 0)
+                }
+            }
         }
     }
 

@@ -24,9 +24,17 @@ package final class ResourceDiscovery: Sendable {
     private let instruments: Instruments
     /// The last searches of tenants, of the newest 4096.
     private let searched = Mutex(BoundedTable<TenantName, Search>(capacity: 4096))
-    private let searches = SingleFlight<TenantName, Result<Tenant, BrokerError>>()
+    private let searches = SingleFlight<Searched, Result<Tenant, BrokerError>>()
+
+    /// A tenant as it is searched for: a login after a change of the tenant does not go by what was configured before.
+    private struct Searched: Hashable {
+        let name: TenantName
+        let version: Int64
+    }
 
     private struct Search {
+        /// Of the tenant.
+        let version: Int64
         let began: MonotonicInstant
         /// Why nothing was found; nil where something was, and while it is under way.
         var failure: BrokerError?
@@ -88,14 +96,17 @@ package final class ResourceDiscovery: Sendable {
             last.began.advanced(by: Self.pauseForStrangers) > now
         {
             if tenant.configuration.found != nil { return tenant }
-            if let failure = last.failure { throw failure }
+            if let failure = last.failure, last.version == tenant.version { throw failure }
         }
-        searched.withLock { _ = $0.setNewest(Search(began: now), forKey: tenant.name) }
-        guard let run = await searches.run(tenant.name, within: nil, { await self.search(tenant) }) else {
+        var search = Search(version: tenant.version, began: now)
+        searched.withLock { _ = $0.setNewest(search, forKey: tenant.name) }
+        let key = Searched(name: tenant.name, version: tenant.version)
+        guard let run = await searches.run(key, within: nil, { await self.search(tenant) }) else {
             throw BrokerError(.retryableError, "The request ended before the resource's server was found.")
         }
         if case .failure(let error) = run.value {
-            searched.withLock { _ = $0.setNewest(Search(began: now, failure: error), forKey: tenant.name) }
+            search.failure = error
+            searched.withLock { _ = $0.setNewest(search, forKey: tenant.name) }
         }
         return try run.value.get()
     }
@@ -108,7 +119,7 @@ package final class ResourceDiscovery: Sendable {
                 "authorization_not_found",
                 [.tenant(tenant.name), .provider(tenant.configuration.preset)] + LogField.reason(of: error))
             // While resource or server do not answer, what an earlier login has found is used on.
-            if [.networkError, .retryableError].contains(error.code), tenant.configuration.found?.client != nil {
+            if [.networkError, .retryableError].contains(error.code), tenant.configuration.hasFoundClient {
                 return .success(tenant)
             }
             return .failure(error)
@@ -219,8 +230,9 @@ package final class ResourceDiscovery: Sendable {
 
     // MARK: The server
 
-    /// The first of the issuers that has metadata, as these spell it. The one of earlier logins comes first while the resource
-    /// names it, so that a change of their order moves no users.
+    /// The first of the issuers that has metadata, as these spell it. While the resource names the one of earlier logins, only that
+    /// one is asked: neither a change of their order moves users, nor a proxy or a maintenance page in its place. Their sessions
+    /// would not be refreshed any more.
     private func server(
         among issuers: [WireText], of tenant: Tenant
     ) async throws(BrokerError) -> (issuer: String, metadata: ProviderMetadata) {
@@ -229,17 +241,25 @@ package final class ResourceDiscovery: Sendable {
         let ordered = spelled.filter { $0.first == known } + spelled.filter { $0.first != known }
         let end = instruments.time.monotonic.advanced(by: Self.longestSearch)
         var failure: BrokerError?
-        for issuer in ordered.joined() where failure == nil || instruments.time.monotonic < end {
-            let found = FoundAuthorization(resource: "", issuer: issuer.text, scopes: .empty)
-            let asking = Tenant(
-                name: tenant.name, version: tenant.version, configuration: tenant.configuration.finding(found))
-            guard let fetched = await servers.fetchAnew(for: asking) else { continue }
-            switch fetched {
-            case .success(let metadata): return (issuer.text, metadata)
-            case .failure(let error):
-                // Another server is not taken for one that only does not answer now.
-                guard error.code == .illegalConfiguration else { throw error }
-                failure = failure ?? error
+        for spellings in ordered {
+            for issuer in spellings where failure == nil || instruments.time.monotonic < end {
+                let found = FoundAuthorization(resource: "", issuer: issuer.text, scopes: .empty)
+                let asking = Tenant(
+                    name: tenant.name, version: tenant.version, configuration: tenant.configuration.finding(found))
+                guard let fetched = await servers.fetchAnew(for: asking) else { continue }
+                switch fetched {
+                case .success(let metadata): return (issuer.text, metadata)
+                case .failure(let error):
+                    // Another server is not taken for one that only does not answer now.
+                    guard error.code == .illegalConfiguration else { throw error }
+                    failure = failure ?? error
+                }
+            }
+            if let failure, spellings.first == known, tenant.configuration.hasFoundClient {
+                throw BrokerError(
+                    .retryableError,
+                    "The tenant's authorization server has no metadata now, and the resource still names it: \(failure.detail)",
+                    retryAfter: ProviderResource.retryAfter)
             }
         }
         throw failure ?? BrokerError(.illegalConfiguration, "The resource names no authorization server.")
@@ -312,7 +332,8 @@ package final class ResourceDiscovery: Sendable {
     // MARK: The record
 
     /// Keeps what was found in the tenant's record. Where another replica has made a client at the same issuer meanwhile, that one
-    /// stays, and ours is not used.
+    /// stays, and ours is not used. Where it has told the server of the same client, what ours has answered is kept, since it is
+    /// most likely the later one: with a secret that the server has replaced, no session could be refreshed any more.
     private func keep(_ found: FoundAuthorization, of tenant: Tenant) async throws(BrokerError) -> Tenant {
         let known = tenant.configuration.found
         let isThere: @Sendable (Int64?) -> Bool = { $0 != nil }
@@ -324,9 +345,13 @@ package final class ResourceDiscovery: Sendable {
                     BrokerError(.retryableError, "The tenant was changed while the login began.", retryAfter: 1))
             }
             var kept = found.withClients(of: current.found)
-            let other = kept.client
-            let isFirst = other == nil || other == known?.client(at: found.issuer)
-            if !current.hasOwnClient, isFirst, let client = found.client { kept.keep(client) }
+            guard !current.hasOwnClient, let client = found.client else { return .success(current.finding(kept)) }
+            let (other, earlier) = (kept.client, known?.client(at: found.issuer))
+            if other == nil || other == earlier {
+                kept.keep(client)
+            } else if client != earlier {
+                kept.renew(client)
+            }
             return .success(current.finding(kept))
         }
         do throws(BrokerError) {
@@ -352,6 +377,11 @@ package final class ResourceDiscovery: Sendable {
         else { return }
         management.end([made], of: tenant)
     }
+}
+
+extension TenantConfiguration {
+    /// Whether an earlier login has found a server and the tenant's client there, or one for the client that the tenant has itself.
+    fileprivate var hasFoundClient: Bool { found.map { hasOwnClient || $0.client != nil } ?? false }
 }
 
 extension Tenant {

@@ -218,14 +218,15 @@ final class ClientTrials: Sendable {
         }
     }
 
-    /// Whether the provider knows a client, found out by a made-up code. An answer that can mean either counts as yes, and so does
-    /// none.
-    func accepts(
+    /// Whether the provider says that it does not know a client, found out by a made-up code. What that costs is more than a user's
+    /// patience, so a status alone does not count, which a gateway in front of the provider sends as well: only an error by its
+    /// name does, and the one of the MCP SDK for Python before its second version.
+    func disowns(
         _ client: ClientConfiguration, of tenant: Tenant, at server: AuthorizationServer
     ) async throws(BrokerError) -> Bool {
         let code = try await reply(to: try madeUpCode(of: tenant), client, of: tenant, at: server)
-        if case .refused = code.verdict(ClientVerdict.init(ofMadeUpCode:status:)) { return false }
-        return true
+        guard case .refused(let status, let answer) = code else { return false }
+        return answer.isInvalidClient || status == 401 && answer.isUnauthorizedClient
     }
 
     /// A made-up code of the tenant's login.

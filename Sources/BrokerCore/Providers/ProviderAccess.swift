@@ -5,6 +5,7 @@ package import OAuth
 /// The parts that make requests to the providers of tenants.
 package struct ProviderAccess: Sendable {
     package let servers: ProviderServers
+    let moves: MovedEndpoints
     let endpoint: TokenEndpoint
     let trials: ClientTrials
     package let verifier: GrantVerifier

@@ -23,25 +23,26 @@ extension TokenEndpoint {
         case .illegalConfiguration
         where refusal.answer.isInvalidClient
             && Self.failure(refusal, .refreshToken, server) == .illegalConfiguration:
-            return .clientRefused(Self.refusedClient(refusal.answer), .client)
+            return .clientRefused(refusal.marked(Self.refusedClient(refusal.answer)), .client)
         case .illegalConfiguration where grant == .clientCredentials:
-            return .clientRefused(
-                BrokerError(
-                    .illegalConfiguration,
-                    refusal.answer.namesMissingGrant
-                        ? "The client may not use the client credentials grant at the provider, for which it has its "
-                            + "client_secret here: \(RefusalAdvice.clientCredentials)".followed(
-                                by: RefusalAdvice.alsoWrongSecret(refusal.answer))
-                        : "The provider does not grant this client credentials. Check the configured client_id, "
-                            + "client_secret and scopes.",
-                    errorCode: refusal.answer.shownSubStatus ?? refusal.answer.errorCode), .grant(grant))
+            let error = BrokerError(
+                .illegalConfiguration,
+                refusal.answer.namesMissingGrant
+                    ? "The client may not use the client credentials grant at the provider, for which it has its "
+                        + "client_secret here: \(RefusalAdvice.clientCredentials)".followed(
+                            by: RefusalAdvice.alsoWrongSecret(refusal.answer))
+                    : "The provider does not grant this client credentials. Check the configured client_id, "
+                        + "client_secret and scopes.",
+                errorCode: refusal.answer.shownSubStatus ?? refusal.answer.errorCode)
+            return .clientRefused(refusal.marked(error), .grant(grant))
         case .illegalConfiguration: return .clientRefused(Self.refusedClient(refusal.answer), .grant(grant))
         case .unexpected:
-            let error = BrokerError(
-                .unexpectedError,
-                "The provider refused the token request with status \(refusal.status).".followed(
-                    by: RefusalAdvice.sentence(of: refusal.answer, status: refusal.status, grant: grant)),
-                errorCode: refusal.answer.errorCode)
+            let error = refusal.marked(
+                BrokerError(
+                    .unexpectedError,
+                    "The provider refused the token request with status \(refusal.status).".followed(
+                        by: RefusalAdvice.sentence(of: refusal.answer, status: refusal.status, grant: grant)),
+                    errorCode: refusal.answer.errorCode))
             // Only an answer that the tenant could list in `session_ending_answers`, which a proxy's page is not.
             let isUnclear =
                 grant == .refreshToken && refusal.answer.subStatus == nil
@@ -124,6 +125,13 @@ extension TokenEndpoint {
         var redirect: String?
         let fields: [LogField]
 
+        /// The error with what it says of the address that was called.
+        func marked(_ error: BrokerError) -> BrokerError {
+            var error = error
+            error.isMisdirected = status == 404 || answer.isInvalidClient
+            return error
+        }
+
         /// The error for a redirect; nil for another answer.
         /// - Parameters:
         ///   - endpoint: the address that was called.
@@ -182,5 +190,13 @@ extension TokenEndpoint {
         case .nameNotFound, .nameResolutionFailed, .connectFailed, .tlsFailed, .timedOut, .connectionLost:
             (unreachable, grant == .authorizationCode && error.requestMayHaveBeenProcessed)
         }
+    }
+}
+
+extension TokenEndpoint.Answer {
+    /// Whether the token endpoint may have moved: see `MovedEndpoints`.
+    var isMisdirected: Bool {
+        if case .sessionEnded(let answer, 404) = self { return answer.error == nil }
+        return error?.isMisdirected == true
     }
 }

@@ -29,6 +29,10 @@ final class RenewalCalls {
     private var accepted: ClientUse?
     /// The circuit of which the next call is the trial; nil where it is none.
     private var trial: ProviderCircuits.Key?
+    /// Whether the provider's token endpoint was looked for anew, which one renewal does once.
+    private var hasFollowed = false
+    /// Whether the next call goes elsewhere than the last one, which the provider has not used.
+    private var isMoved = false
     /// Whether the provider has asked for the wait that follows.
     private var isAskedToWait = false
     private lazy var limits = RateLimitWaits(tenant.configuration.schedule)
@@ -139,16 +143,35 @@ final class RenewalCalls {
             renewer.log.warning("refresh_outcome_unknown", request.logFields + [.provider(call.server.preset)])
             renewer.metrics.repeatedAfterUnknownOutcome(provider: call.server.preset.name)
         }
-        trial = nil
+        (trial, isMoved) = (nil, false)
         let (answer, trace, isAnswered) = try await lease.whileExtending(attempt, basis) {
             () async throws(BrokerError) in
             let start = self.renewer.time.monotonic
             var outcome = await self.endpoint.send(call, limit: limit)
+            if outcome.trace == .none, outcome.answer.isMisdirected { await self.follow(call, basis) }
+            if self.isMoved { return outcome }
             outcome.answer = await self.compared(outcome.answer, to: call, basis, sentAt: start)
             return outcome
         }
         if isAnswered { report.lastAnswer = .other }
         return await outcome(of: answer, to: call, trace: mayBeSpent(by: call) ? trace : .none, basis)
+    }
+
+    /// Finds out where to ask now, after an answer of a token endpoint that may have moved.
+    private func follow(_ call: TokenEndpoint.Call, _ basis: RenewalBasis) async {
+        guard !hasFollowed, basis.grant != .upgrade else { return }
+        hasFollowed = true
+        let held = basis.spendsRefreshToken ? basis.held : nil
+        let asking = held.map(tenant.ofClient) ?? tenant
+        guard await renewer.providers.moves.server(insteadOf: call.server, of: asking) != nil else { return }
+        let earlier = server
+        server = nil
+        // The refresh token may be for the earlier address only.
+        guard let found = try? await findServer(basis) else {
+            server = earlier
+            return
+        }
+        (server, prepared, isMoved) = (found, nil, true)
     }
 
     /// Whether a call whose answer is lost may have spent the refresh token.
@@ -218,6 +241,7 @@ final class RenewalCalls {
         report.failure = answer.error ?? report.failure
         isUpgradeDead = false
         isAskedToWait = false
+        if isMoved { return .notAsked(.scheduled) }
         var retry = RenewalAttempt.Retry.scheduled
         switch answer {
         case .granted(let response):

@@ -69,6 +69,14 @@ package struct FoundAuthorization: Sendable, Equatable {
         if clients.count > Self.mostClients { clients.removeFirst() }
     }
 
+    /// Keeps what the present issuer has answered of a client that is kept already, in its place; nothing where it is not kept.
+    package mutating func renew(_ client: Client) {
+        for (index, kept) in clients.enumerated()
+        where WireText(kept.issuer) == WireText(issuer) && kept.client.clientID == client.clientID {
+            clients[index].client = client
+        }
+    }
+
     /// What a search has found, with the clients of another finding in place of its own.
     package func withClients(of other: FoundAuthorization?) -> FoundAuthorization {
         var copy = self
@@ -77,8 +85,11 @@ package struct FoundAuthorization: Sendable, Equatable {
     }
 
     package static func == (left: FoundAuthorization, right: FoundAuthorization) -> Bool {
-        left.resource == right.resource && left.issuer == right.issuer && left.scopes == right.scopes
-            && left.clients.elementsEqual(right.clients) { $0.issuer == $1.issuer && $0.client == $1.client }
+        left.resource == right.resource && WireText(left.issuer) == WireText(right.issuer)
+            && left.scopes == right.scopes
+            && left.clients.elementsEqual(right.clients) {
+                WireText($0.issuer) == WireText($1.issuer) && $0.client == $1.client
+            }
     }
 }
 

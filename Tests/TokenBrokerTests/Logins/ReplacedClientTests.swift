@@ -20,7 +20,7 @@ internal import TokenBroker
     private static let knownClient = ScriptedTransport.Step.json(400, #"{"error": "invalid_grant"}"#)
 
     /// A broker whose user `default` was logged in with the client c-1, and whose user `new` with c-2, after the server had
-    /// answered with that status that it has no c-1.
+    /// answered that it has no c-1.
     private func broker() async throws -> BrokerHarness {
         let broker = try await BrokerHarness()
         await broker.makeTenant("t1", #"{"provider": "mcp", "resource": "https://mcp.example/mcp"}"#)
@@ -37,7 +37,10 @@ internal import TokenBroker
         broker.transport.standing(at: Self.registration, .json(404, ""))
         broker.transport.standing(at: Servers.registration, .json(201, #"{"client_id": "c-2"}"#))
         broker.time.advance(by: .seconds(601))
+        // The answer to the made-up code.
+        broker.transport.always(Self.refusal)
         await broker.logIn(storageKey: "new", token: BrokerHarness.token("new-1", refresh: "new-r-1"))
+        broker.transport.always(nil)
         broker.time.advance(by: .seconds(3600))
         return broker
     }

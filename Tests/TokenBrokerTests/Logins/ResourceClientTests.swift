@@ -70,9 +70,9 @@ internal import TokenBroker
 
     @Test(arguments: [
         (200, #"{"client_id": "c-1", "registration_access_token": "token-2"}"#, "c-1", 0),
-        (404, "", "c-2", 0), (410, "", "c-2", 0),
         // What can mean either is found out by a made-up code.
-        (401, "", "c-1", 1), (500, "", "c-1", 1), (200, #"{"client_id": "other"}"#, "c-1", 1),
+        (404, "", "c-1", 1), (410, "", "c-1", 1), (401, "", "c-1", 1),
+        (500, "", "c-1", 1), (200, #"{"client_id": "other"}"#, "c-1", 1),
         (200, "no JSON", "c-1", 1),
     ])
     func `is read before a later login`(status: Int, text: String, client: String, codes: Int) async throws {
