@@ -53,8 +53,9 @@ final class ImportPresentation: Sendable {
             return try await writer.settle(line, waiting: nil)
         case .refused(let error): throw error
         case .unavailable:
+            line.held.userID = self.line.held.userID ?? line.held.userID
             return try await writer.settle(line) { earlier in
-                WaitingVerification(origin: .refresh, replacing: earlier, idToken: granted.idToken, granted: now)
+                WaitingVerification(origin: .imported, replacing: earlier, idToken: granted.idToken, granted: now)
             }
         }
     }
