@@ -195,7 +195,7 @@ package final class CredentialsBroker: Sendable {
             instruments: instruments)
         credentials = CredentialsProvider(renewer: renewer, renewalPatience: settings.renewalPatience)
         writer = CredentialsWriter(records: records)
-        importer = CredentialsImporter(providers: providers, writer: writer, clientFaults: renewer.clientFaults)
+        importer = CredentialsImporter(renewer: renewer, writer: writer)
         exporter = CredentialsExporter(records: records)
         revocations = RevocationJob(
             records: records, providers: providers, clientFaults: renewer.clientFaults)

@@ -12,22 +12,27 @@ package final class CredentialsImporter: Sendable {
         case verifying
     }
 
-    private let providers: ProviderAccess
+    private let renewer: CredentialsRenewer
     private let writer: CredentialsWriter
-    private let clientFaults: ClientFaults
 
-    init(providers: ProviderAccess, writer: CredentialsWriter, clientFaults: ClientFaults) {
-        self.providers = providers
+    private var providers: ProviderAccess { renewer.providers }
+
+    init(renewer: CredentialsRenewer, writer: CredentialsWriter) {
+        self.renewer = renewer
         self.writer = writer
-        self.clientFaults = clientFaults
     }
 
-    /// Takes one set over.
+    /// Takes one set over. Where an earlier import has had its refresh token exchanged and has put the result aside, that is taken
+    /// up.
     /// - Throws: what `ProviderAccess.adopt` throws; when verifying, `invalid_token_request` where the provider refuses the refresh
     ///   token, and the errors of a renewal; `storage_unavailable`; `not_found` where the tenant was deleted meanwhile.
     package func take(
         _ line: ImportLine, of tenant: Tenant, _ mode: Mode
     ) async throws(BrokerError) -> ImportLine.Outcome {
+        var line = line
+        if line.held.refreshToken != nil, let aside = try await writer.putAside(by: line) {
+            line = line.resuming(aside)
+        }
         let presented = mode == .verifying ? line.held.refreshToken : nil
         // An access token that no caller gets before a refresh need not be verified: the refresh brings a verified one.
         let adopts = !line.held.accessToken.isEmpty && providers.verifier.verifies(line.held, for: tenant.configuration)
@@ -36,16 +41,13 @@ package final class CredentialsImporter: Sendable {
             if mode == .dry || outcome != .imported { return outcome }
         }
         guard let presented else {
-            var line = line
             if adopts {
                 line.held = try await providers.adopt(line.held, of: tenant)
                 line.held.imported = line.grant
             }
             return try await writer.take(line)
         }
-        let presentation = ImportPresentation(
-            line, presented, of: tenant,
-            by: ImportPresentation.Parts(providers: providers, writer: writer, clientFaults: clientFaults))
+        let presentation = ImportPresentation(line, presented, of: tenant, by: renewer, writer)
         // A refresh token that was exchanged is stored even where the client of the import has gone.
         let result = await Task { () async -> Result<ImportLine.Outcome, BrokerError> in
             do throws(BrokerError) {

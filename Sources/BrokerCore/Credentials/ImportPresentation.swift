@@ -3,27 +3,25 @@ internal import OAuth
 
 /// The presentation of one imported refresh token to the provider, and what is stored then.
 final class ImportPresentation: Sendable {
-    struct Parts: Sendable {
-        let providers: ProviderAccess
-        let writer: CredentialsWriter
-        let clientFaults: ClientFaults
-    }
-
     private let line: ImportLine
     private let refreshToken: SecretBytes
     private let tenant: Tenant
-    private let parts: Parts
+    private let renewer: CredentialsRenewer
+    private let writer: CredentialsWriter
 
-    private var providers: ProviderAccess { parts.providers }
-    private var writer: CredentialsWriter { parts.writer }
-    private var clientFaults: ClientFaults { parts.clientFaults }
-    private var time: any Time { parts.writer.time }
+    private var providers: ProviderAccess { renewer.providers }
+    private var clientFaults: ClientFaults { renewer.clientFaults }
+    private var time: any Time { renewer.time }
 
-    init(_ line: ImportLine, _ refreshToken: SecretBytes, of tenant: Tenant, by parts: Parts) {
+    init(
+        _ line: ImportLine, _ refreshToken: SecretBytes, of tenant: Tenant, by renewer: CredentialsRenewer,
+        _ writer: CredentialsWriter
+    ) {
         self.line = line
         self.refreshToken = refreshToken
         self.tenant = tenant
-        self.parts = parts
+        self.renewer = renewer
+        self.writer = writer
     }
 
     /// What a provider has granted for a refresh token.
@@ -40,24 +38,55 @@ final class ImportPresentation: Sendable {
         var server = try await providers.servers.server(for: tenant)
         (server.asked, server.proofKey) = (line.held.asked, line.held.proofKey?.ofRefreshes)
         let granted = try await exchange(at: server)
-        var line = line
-        line.held = granted.held
-        guard granted.isWhole else { return try await writer.settle(line, waiting: nil) }
-        let now = time.now
+        guard granted.isWhole else { return try await settle(granted.held.unserved(at: time.now)) }
         let grant = GrantVerifier.Grant.refresh(granted.held, idToken: granted.idToken)
-        switch await providers.verifier.verdict(on: grant, of: tenant.configuration, at: server, waits: true) {
-        case .verified(let verified, let told):
-            // `line.held` names the user of the line where the answer names none.
-            if granted.held.isOfOtherUser(than: told) { throw Self.otherUser }
-            line.held = verified
-            return try await writer.settle(line, waiting: nil)
-        case .refused(let error): throw error
-        case .unavailable:
-            line.held.userID = self.line.held.userID ?? line.held.userID
-            return try await writer.settle(line) { earlier in
-                WaitingVerification(origin: .imported, replacing: earlier, idToken: granted.idToken, granted: now)
-            }
+        switch await providers.verifier.verdict(on: grant, of: tenant.configuration, at: server, waits: false) {
+        case .verified(let verified, let told) where !line.held.isOfOtherUser(than: told):
+            return try await settle(verified)
+        case .verified, .refused, .unavailable:
+            return try await verifyStored(granted)
         }
+    }
+
+    /// Stores what is served, or what has nothing that is.
+    private func settle(_ held: HeldCredentials) async throws(BrokerError) -> ImportLine.Outcome {
+        var line = line
+        line.held = held
+        return try await told(writer.settle(line, waiting: nil).outcome, of: held)
+    }
+
+    /// Stores a set that is not known to be the user's, or whose tokens are not known to be good, and then has it judged: whatever
+    /// comes of that, its refresh token is not lost.
+    private func verifyStored(_ granted: Granted) async throws(BrokerError) -> ImportLine.Outcome {
+        var line = line
+        let (userID, now) = (line.held.userID, time.now)
+        line.held = granted.held
+        line.held.userID = userID ?? granted.held.userID
+        let (outcome, stored) = try await writer.settle(line) { earlier in
+            WaitingVerification(origin: .imported, replacing: earlier, idToken: granted.idToken, granted: now)
+        }
+        guard outcome == .imported, let stored, let waiting = stored.record.waiting else {
+            return try await told(outcome, of: line.held.unserved(at: now))
+        }
+        guard case .failure(let error) = await renewer.verification.verify(line.id, of: tenant, stored),
+            error.code == .tokenResponseError
+        else { return outcome }
+        if error == .importOfOtherUser { throw error }
+        throw BrokerError(
+            error.code,
+            error.detail.followed(
+                by: waiting.hasSessionBefore
+                    ? "The refresh token that came with it is put aside: import the line again then."
+                    : "The refresh token that came with it is kept: the next request for the credentials presents it."),
+            errorCode: error.errorCode)
+    }
+
+    /// The outcome of storing a set. Where other credentials have come first and stay, the set is put aside.
+    private func told(
+        _ outcome: ImportLine.Outcome, of held: HeldCredentials
+    ) async throws(BrokerError) -> ImportLine.Outcome {
+        if case .conflict = outcome { try await writer.putAside(held, line.id, for: renewer.quarantine) }
+        return outcome
     }
 
     /// Makes one refresh, and one more where the provider asks for a wait of at most `BackoffSchedule.longestWait`.
@@ -103,8 +132,6 @@ final class ImportPresentation: Sendable {
             await clientFaults.lift(call.shown, of: tenant)
             let held = HeldCredentials(
                 granted: response, level: .user, to: call.client, by: call.server, replacing: line.held, now: time.now)
-            // The user whom the line names, to be compared with the one whom the answer names.
-            if let named = line.held.userID, let told = response.userID, named != told { throw Self.otherUser }
             return Granted(held: held, idToken: response.idToken, isWhole: true)
         case .rotated(_, let refreshToken):
             return Granted(
@@ -122,8 +149,4 @@ final class ImportPresentation: Sendable {
             throw error
         }
     }
-
-    private static let otherUser = BrokerError(
-        .tokenResponseError,
-        "The provider says that this refresh token is of another user than the line's user_id, so nothing was stored.")
 }

@@ -129,4 +129,53 @@ internal import TokenBroker
         #expect(try await broker.quarantined(storageKey: "bob")?.credentials.refreshToken?.revealedText == "r-bob-2")
         #expect(await broker.subjectChanges(provider: "oidc") == 1)
     }
+
+    // MARK: While the keys are there
+
+    @Test func `that are refused keep the refresh token that came last, and nothing of them is served`() async throws {
+        let broker = try await Self.broker()
+        let refused = Self.access("1", of: "bob", at: broker.time.now, audience: "web")
+        broker.transport.enqueue(.json(200, BrokerHarness.token(refused, refresh: "r2")))
+        let line = Self.line("r1", user: "bob")
+        let answer = await broker.importing(line, query: "verify=true")
+        #expect(answer.outcomes == ["1 default token_response_error"])
+        #expect(answer.values[0]["detail"]?.text?.contains("is kept") == true)
+        #expect(await broker.get("policy=local").code == "missing_token_container")
+        #expect(await broker.importing(line, query: "verify=true").outcomes == ["1 default unchanged"])
+        let good = Self.access("2", of: "bob", at: broker.time.now)
+        broker.transport.enqueue(.json(200, BrokerHarness.token(good, refresh: "r3")))
+        let read = await broker.get()
+        #expect((read.token, read.json["user_id"]?.text) == (good, "bob"))
+        #expect(broker.transport.seen.map { $0.form["refresh_token"] } == ["r1", "r2"])
+    }
+
+    @Test func `that are refused leave the session that they were to replace, and are taken up later`() async throws {
+        let broker = try await Self.broker()
+        let ada = Self.access("1", of: "ada", at: broker.time.now)
+        await broker.logIn(token: BrokerHarness.token(ada, refresh: "r-ada"))
+        let (line, query) = (Self.line("r1", user: "bob"), "replace=true&verify=true")
+        let refused = Self.access("2", of: "bob", at: broker.time.now, audience: "web")
+        broker.transport.enqueue(.json(200, BrokerHarness.token(refused, refresh: "r2")))
+        let answer = await broker.importing(line, query: query)
+        #expect(answer.outcomes == ["1 default token_response_error"])
+        #expect(answer.values[0]["detail"]?.text?.contains("is put aside") == true)
+        #expect(await broker.get().token == ada)
+        let bob = Self.access("3", of: "bob", at: broker.time.now)
+        broker.transport.enqueue(.json(200, BrokerHarness.token(bob, refresh: "r3")))
+        #expect(await broker.importing(line, query: query).outcomes == ["1 default imported"])
+        #expect(broker.transport.seen.last?.form["refresh_token"] == "r2")
+        #expect(await broker.get().token == bob)
+        #expect(try await broker.quarantined() == nil)
+    }
+
+    @Test(arguments: [("bob", "imported"), ("8", "imported"), ("7", "token_response_error")])
+    func `are the user's whom the line names by either identifier`(user: String, outcome: String) async throws {
+        let broker = try await Self.broker()
+        let token = Self.access("1", of: "bob", at: broker.time.now)
+        broker.transport.enqueue(.json(200, BrokerHarness.token(token, refresh: "r2", userID: 8)))
+        let answer = await broker.importing(Self.line("r1", user: user), query: "verify=true")
+        #expect(answer.outcomes == ["1 default \(outcome)"])
+        if outcome == "imported" { #expect(await broker.get().json["user_id"]?.text == "8") }
+        #expect(await broker.status().isLoggedIn == (outcome == "imported"))
+    }
 }
