@@ -40,18 +40,18 @@ package final class CredentialsImporter: Sendable {
             let outcome = try await writer.examine(line)
             if mode == .dry || outcome != .imported { return outcome }
         }
-        guard let presented else {
+        guard presented != nil else {
             if adopts {
                 line.held = try await providers.adopt(line.held, of: tenant)
                 line.held.imported = line.grant
             }
             return try await writer.take(line)
         }
-        let presentation = ImportPresentation(line, presented, of: tenant, by: renewer, writer)
         // A refresh token that was exchanged is stored even where the client of the import has gone.
-        let result = await Task { () async -> Result<ImportLine.Outcome, BrokerError> in
+        let (renewer, writer) = (renewer, writer)
+        let result = await Task { [line] () async -> Result<ImportLine.Outcome, BrokerError> in
             do throws(BrokerError) {
-                return .success(try await presentation.run())
+                return .success(try await ImportPresentation(line, of: tenant, by: renewer, writer).run())
             } catch {
                 return .failure(error)
             }
