@@ -334,6 +334,7 @@ package final class CredentialsBroker: Sendable {
         await accounts.finish()
         await appAdmission.finish()
         await biometrics.finish()
+        await importer.finish()
         await apps.limits.finish()
         await deferralReports.finish()
         await appLinks.finish()
@@ -354,7 +355,7 @@ package final class CredentialsBroker: Sendable {
         let count =
             renewer.cancelAll() + discovery.cancelAll() + logins.cancelAll() + accounts.cancelAll()
             + deviceLogins.cancelAll()
-            + appAdmission.cancelAll() + biometrics.cancelAll()
+            + appAdmission.cancelAll() + biometrics.cancelAll() + importer.cancelAll()
         providers.servers.cancelAll()
         providers.verifier.keys.cancelAll()
         workloads?.cancelAll()

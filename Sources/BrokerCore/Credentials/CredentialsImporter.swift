@@ -1,5 +1,6 @@
 internal import Cryptography
 internal import OAuth
+internal import Waiting
 
 /// Takes over sets of credentials that another broker has kept.
 package final class CredentialsImporter: Sendable {
@@ -14,12 +15,25 @@ package final class CredentialsImporter: Sendable {
 
     private let renewer: CredentialsRenewer
     private let writer: CredentialsWriter
+    /// The presentations under way, each of one line.
+    private let flights: SingleFlight<RefreshID, Result<ImportLine.Outcome, BrokerError>>
 
     private var providers: ProviderAccess { renewer.providers }
 
     init(renewer: CredentialsRenewer, writer: CredentialsWriter) {
         self.renewer = renewer
         self.writer = writer
+        flights = SingleFlight(on: renewer.providers.endpoint.executor)
+    }
+
+    /// Suspends until no refresh token is being presented: what was granted is stored by then.
+    func finish() async { await flights.finish() }
+
+    /// Cancels the presentations in flight, so that they wait for nothing any more.
+    /// - Returns: how many were in flight.
+    func cancelAll() -> Int {
+        defer { flights.cancelAll() }
+        return flights.count
     }
 
     /// Takes one set over. Where an earlier import has had its refresh token exchanged and has put the result aside, that is taken
@@ -36,8 +50,10 @@ package final class CredentialsImporter: Sendable {
         let presented = mode == .verifying ? line.held.refreshToken : nil
         // An access token that no caller gets before a refresh need not be verified: the refresh brings a verified one.
         let adopts = !line.held.accessToken.isEmpty && providers.verifier.verifies(line.held, for: tenant.configuration)
+        var current = CredentialsSnapshot.nothing
         if mode == .dry || presented != nil || adopts {
-            let outcome = try await writer.examine(line)
+            let outcome: ImportLine.Outcome
+            (outcome, current) = try await writer.examine(line)
             if mode == .dry || outcome != .imported { return outcome }
         }
         guard presented != nil else {
@@ -47,15 +63,23 @@ package final class CredentialsImporter: Sendable {
             }
             return try await writer.take(line)
         }
-        // A refresh token that was exchanged is stored even where the client of the import has gone.
+        if renewer.draining.isClosed { throw Self.draining }
         let (renewer, writer) = (renewer, writer)
-        let result = await Task { [line] () async -> Result<ImportLine.Outcome, BrokerError> in
+        // A refresh token that was exchanged is stored even where the client of the import has gone.
+        let run = await flights.run(RefreshID(), within: nil) { [line, current] in
             do throws(BrokerError) {
-                return .success(try await ImportPresentation(line, of: tenant, by: renewer, writer).run())
+                return .success(
+                    try await ImportPresentation(line, over: current, of: tenant, by: renewer, writer).run())
             } catch {
                 return .failure(error)
             }
-        }.value
-        return try result.get()
+        }
+        guard let run else {
+            throw BrokerError(.retryableError, "The request ended before the line was dealt with.", retryAfter: 1)
+        }
+        return try run.value.get()
     }
+
+    private static let draining = BrokerError(
+        .retryableError, "The broker is shutting down. Import the line again.", retryAfter: 1)
 }

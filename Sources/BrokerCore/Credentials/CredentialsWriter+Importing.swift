@@ -2,11 +2,13 @@ internal import CredentialStore
 internal import OAuth
 
 extension CredentialsWriter {
-    /// What would become of the line now. Stores nothing.
-    func examine(_ line: ImportLine) async throws(BrokerError) -> ImportLine.Outcome {
+    /// What would become of the line now, and what is stored. Stores nothing.
+    func examine(
+        _ line: ImportLine
+    ) async throws(BrokerError) -> (outcome: ImportLine.Outcome, snapshot: CredentialsSnapshot) {
         do throws(StoreError) {
             let current = try await records.reread(line.id, requiringTombstones: false)
-            return line.outcome(over: current.record, now: time.now) ?? .imported
+            return (line.outcome(over: current.record, now: time.now) ?? .imported, current)
         } catch {
             records.report(error, line.id)
             throw BrokerError(error)
@@ -44,13 +46,16 @@ extension CredentialsWriter {
 
     /// Stores the line's set, which the provider has just granted, so that its refresh token is nowhere else. A store that does not
     /// take it is asked again until it does.
-    /// - Parameter waiting: makes what is known of a set that is not verified yet; nil for a verified one.
+    /// - Parameters:
+    ///   - waiting: makes what is known of a set that is not verified yet; nil for a verified one.
+    ///   - failing: called when the first try has failed.
     /// - Returns: the outcome, and what is stored then.
     func settle(
-        _ line: ImportLine, waiting: ((_ earlier: HeldCredentials?) -> WaitingVerification)?
+        _ line: ImportLine, waiting: ((_ earlier: HeldCredentials?) -> WaitingVerification)?,
+        failing: () async -> Void
     ) async throws(BrokerError) -> (outcome: ImportLine.Outcome, snapshot: CredentialsSnapshot?) {
         var tries = 0
-        return try await untilTaken(line.id) { () async throws(StoreError) in
+        return try await untilTaken(line.id, failing) { () async throws(StoreError) in
             defer { tries += 1 }
             return try await self.store(line, waiting: waiting, isRepeated: tries > 0)
         }
@@ -69,7 +74,7 @@ extension CredentialsWriter {
     }
 
     private func untilTaken<R>(
-        _ id: CredentialsID, _ body: () async throws(StoreError) -> R
+        _ id: CredentialsID, _ failing: () async -> Void = {}, _ body: () async throws(StoreError) -> R
     ) async throws(BrokerError) -> R {
         var tries = 0
         while true {
@@ -79,6 +84,7 @@ extension CredentialsWriter {
                 throw Self.tenantIsGone
             } catch {
                 tries += 1
+                if tries == 1 { await failing() }
                 try await records.waitForStore(beforeTry: tries, id, after: error)
             }
         }

@@ -11,6 +11,8 @@ internal import Renewal
 /// tenant's schedule says and within the provider's grace.
 final class ImportPresentation {
     private let line: ImportLine
+    /// What was stored under the storage key before the presentation.
+    private let current: CredentialsSnapshot
     private let tenant: Tenant
     private let renewer: CredentialsRenewer
     private let writer: CredentialsWriter
@@ -25,8 +27,12 @@ final class ImportPresentation {
     private let beginning: MonotonicInstant
     private var stepBegan: Duration = .zero
 
-    init(_ line: ImportLine, of tenant: Tenant, by renewer: CredentialsRenewer, _ writer: CredentialsWriter) {
+    init(
+        _ line: ImportLine, over current: CredentialsSnapshot, of tenant: Tenant, by renewer: CredentialsRenewer,
+        _ writer: CredentialsWriter
+    ) {
         self.line = line
+        self.current = current
         self.tenant = tenant
         self.renewer = renewer
         self.writer = writer
@@ -141,7 +147,28 @@ final class ImportPresentation {
     private func settle(_ held: HeldCredentials) async throws(BrokerError) -> ImportLine.Outcome {
         var line = line
         line.held = held
-        return try await told(writer.settle(line, waiting: nil).outcome, of: held)
+        return try await told(settle(line, waiting: nil).outcome, of: held)
+    }
+
+    /// Stores the line's set. One that the store does not take goes to the journal, if there is one, so that it survives the process.
+    private func settle(
+        _ line: ImportLine, waiting: ((_ earlier: HeldCredentials?) -> WaitingVerification)?
+    ) async throws(BrokerError) -> (outcome: ImportLine.Outcome, snapshot: CredentialsSnapshot?) {
+        var record = CredentialRecord(held: line.held.loggedIn(after: current.record.held, at: renewer.time.now))
+        if let waiting {
+            let earlier = GrantVerification.record(refusing: current.record).held
+            record = record.waiting(for: waiting(earlier), since: current.heldVersion)
+        }
+        var publication = Publication(id: line.id, record: record, base: current.version, origin: .set) { _ in [] }
+        publication.spent = self.line.held.refreshTokenDigest
+        var isJournaled = false
+        let settled = try await writer.settle(line, waiting: waiting) {
+            isJournaled = await renewer.publisher.writeJournal(publication, grace: attempt.rules.grace)
+        }
+        if isJournaled {
+            await renewer.publisher.leaveJournal(publication, isStored: settled.outcome == .imported)
+        }
+        return settled
     }
 
     /// Stores a set that is not known to be the user's, or whose tokens are not known to be good, and then has it judged: whatever
@@ -153,7 +180,7 @@ final class ImportPresentation {
         let (userID, now) = (line.held.userID, renewer.time.now)
         line.held = granted
         line.held.userID = userID ?? granted.userID
-        let (outcome, stored) = try await writer.settle(line) { earlier in
+        let (outcome, stored) = try await settle(line) { earlier in
             WaitingVerification(origin: .imported, replacing: earlier, idToken: idToken, granted: now)
         }
         guard outcome == .imported, let stored, let waiting = stored.record.waiting else {
