@@ -124,9 +124,7 @@ package final class CredentialsExporter: Sendable {
 extension TenantConfiguration {
     /// From when the life of a refresh token counts, as far as this is known.
     fileprivate func refreshTokenGranted(_ record: CredentialRecord, _ held: HeldCredentials) -> Timestamp? {
-        let login = held.loggedInSince == HeldCredentials.unknownLogin ? nil : held.loggedInSince
-        let granted = held.imported?.granted ?? login
         let isFixed = preset.lives.isFixed || (consentLifetime ?? preset.lives.consent) != nil
-        return isFixed ? granted : record.renewed ?? granted
+        return isFixed ? held.grantBegan : record.renewed ?? held.grantBegan
     }
 }

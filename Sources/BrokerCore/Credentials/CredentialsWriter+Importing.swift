@@ -35,7 +35,7 @@ extension CredentialsWriter {
     /// Stores the line's set, unless other credentials stay.
     func take(_ line: ImportLine) async throws(BrokerError) -> ImportLine.Outcome {
         do throws(StoreError) {
-            return try await store(line, waiting: nil, isRepeated: false).outcome
+            return try await store(line, renewed: nil, waiting: nil, isRepeated: false).outcome
         } catch .conflict {
             throw Self.tenantIsGone
         } catch {
@@ -47,17 +47,18 @@ extension CredentialsWriter {
     /// Stores the line's set, which the provider has just granted, so that its refresh token is nowhere else. A store that does not
     /// take it is asked again until it does.
     /// - Parameters:
+    ///   - renewed: when it was granted.
     ///   - waiting: makes what is known of a set that is not verified yet; nil for a verified one.
     ///   - failing: called when the first try has failed.
     /// - Returns: the outcome, and what is stored then.
     func settle(
-        _ line: ImportLine, waiting: ((_ earlier: HeldCredentials?) -> WaitingVerification)?,
+        _ line: ImportLine, renewed: Timestamp, waiting: ((_ earlier: HeldCredentials?) -> WaitingVerification)?,
         failing: () async -> Void
     ) async throws(BrokerError) -> (outcome: ImportLine.Outcome, snapshot: CredentialsSnapshot?) {
         var tries = 0
         return try await untilTaken(line.id, failing) { () async throws(StoreError) in
             defer { tries += 1 }
-            return try await self.store(line, waiting: waiting, isRepeated: tries > 0)
+            return try await self.store(line, renewed: renewed, waiting: waiting, isRepeated: tries > 0)
         }
     }
 
@@ -95,12 +96,13 @@ extension CredentialsWriter {
     /// - Parameter isRepeated: whether an earlier try may have been carried out although its answer was lost.
     /// - Returns: the outcome, and what is stored then.
     private func store(
-        _ line: ImportLine, waiting: ((_ earlier: HeldCredentials?) -> WaitingVerification)?, isRepeated: Bool
+        _ line: ImportLine, renewed: Timestamp?, waiting: ((_ earlier: HeldCredentials?) -> WaitingVerification)?,
+        isRepeated: Bool
     ) async throws(StoreError) -> (outcome: ImportLine.Outcome, snapshot: CredentialsSnapshot?) {
         var met: (outcome: ImportLine.Outcome, snapshot: CredentialsSnapshot?)?
         let stored = try await overwrite(
             line.id, with: line.held, by: .set, waiting,
-            { _ throws(StoreError) in (try await self.takingUp(line), []) },
+            { _ throws(StoreError) in (try await self.takingUp(line), []) }, renewed: renewed,
             unless: { current in
                 met = line.outcome(over: current.record, now: self.time.now).map { ($0, current) }
                 if isRepeated, let stored = current.record.granted, stored.refreshToken == line.held.refreshToken,

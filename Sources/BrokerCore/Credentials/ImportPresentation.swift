@@ -154,7 +154,8 @@ final class ImportPresentation {
     private func settle(
         _ line: ImportLine, waiting: ((_ earlier: HeldCredentials?) -> WaitingVerification)?
     ) async throws(BrokerError) -> (outcome: ImportLine.Outcome, snapshot: CredentialsSnapshot?) {
-        var record = CredentialRecord(held: line.held.loggedIn(after: current.record.held, at: renewer.time.now))
+        let now = renewer.time.now
+        var record = CredentialRecord(held: line.held.loggedIn(after: current.record.held, at: now), renewed: now)
         if let waiting {
             let earlier = GrantVerification.record(refusing: current.record).held
             record = record.waiting(for: waiting(earlier), since: current.heldVersion)
@@ -162,7 +163,7 @@ final class ImportPresentation {
         var publication = Publication(id: line.id, record: record, base: current.version, origin: .set) { _ in [] }
         publication.spent = self.line.held.refreshTokenDigest
         var isJournaled = false
-        let settled = try await writer.settle(line, waiting: waiting) {
+        let settled = try await writer.settle(line, renewed: now, waiting: waiting) {
             isJournaled = await renewer.publisher.writeJournal(publication, grace: attempt.rules.grace)
         }
         if isJournaled {

@@ -21,7 +21,7 @@ extension GrantVerification {
         var aside = held
         aside.userID = held.identity.userID ?? held.identity.subject
         var record = snapshot.record.settled(to: snapshot.record.held)
-        record.heldSince = snapshot.record.heldSince
+        (record.heldSince, record.renewed) = (snapshot.record.heldSince, nil)
         let settlement = Settlement(record: record, refusal: .importOfOtherUser, aside: aside)
         let stored = await store(settlement, id, over: snapshot) { _ in [] }
         guard case .success(.new) = stored else { return stored }

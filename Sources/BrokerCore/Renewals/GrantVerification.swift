@@ -125,6 +125,8 @@ final class GrantVerification: Sendable {
         }
         var settled = record.settled(to: kept)
         settled.heldSince = record.heldSince
+        // The set before an import's was not renewed by that.
+        if waiting.origin == .imported { settled.renewed = nil }
         return settled
     }
 
