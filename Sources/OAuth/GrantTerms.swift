@@ -97,6 +97,10 @@ extension HeldCredentials {
     /// When the login came that has brought the grant; nil where that is not known.
     package var login: Timestamp? { terms?.relogin ?? (loggedInSince == Self.unknownLogin ? nil : loggedInSince) }
 
+    /// From when the lives of the refresh token and of the consent count: when the provider granted an imported set, as its line has
+    /// said, else the login; nil where that is not known.
+    package var grantBegan: Timestamp? { imported?.granted ?? login }
+
     /// Whether there is a refresh token of the provider's.
     package var hasRefreshToken: Bool { refreshToken != nil && !isRefreshedByAccessToken }
 }

@@ -64,3 +64,17 @@ extension HeldCredentials {
         return accessToken == held.accessToken
     }
 }
+
+extension HeldCredentials {
+    /// What is kept of an imported set that is not served: above all its refresh token, which the next renewal presents. No caller
+    /// gets anything of it before, and what an answer says of the user counts only once it is verified.
+    /// - Parameter now: when the access token ends for callers.
+    package func unserved(at now: Timestamp) -> HeldCredentials {
+        var set = self
+        set.accessToken = SecretBytes([])
+        set.expires = now
+        set.identity = UserIdentity()
+        set.proof = TokenProof()
+        return set
+    }
+}

@@ -24,7 +24,7 @@ package struct TokenProof: Sendable, Equatable {
 package final class WaitingVerification: Sendable, Equatable {
     /// What has brought the set. The raw value is stored.
     package enum Origin: String, Sendable, CaseIterable {
-        case login, device, activation, refresh, upgrade, client
+        case login, device, activation, refresh, upgrade, client, imported
     }
 
     package let origin: Origin
@@ -50,6 +50,9 @@ package final class WaitingVerification: Sendable, Equatable {
         self.login = login
         self.granted = granted
     }
+
+    /// Whether a user was logged in when the set came, so that this session goes on if the set is not believed.
+    package var hasSessionBefore: Bool { earlier?.isLoggedIn(at: granted) == true }
 
     package static func == (left: WaitingVerification, right: WaitingVerification) -> Bool {
         left === right

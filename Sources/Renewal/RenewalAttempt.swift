@@ -425,7 +425,9 @@ package struct RenewalAttempt: Sendable, Hashable {
                 wait = min(wait, left)
                 // The provider may answer another process although it does not answer this one, and during a pause no
                 // other process may call. A wait of zero is not a pause: then this attempt calls again at once.
-                if age >= rules.grace / 3 || age + wait >= rules.grace / 2, rules.waits[calls - 1] > .zero {
+                if rules.handsOver, age >= rules.grace / 3 || age + wait >= rules.grace / 2,
+                    rules.waits[calls - 1] > .zero
+                {
                     // The other processes get a part of the remaining grace, so that several calls are possible.
                     phase = .handingOver(wait: min(left, max(Self.handOverWait, min(wait, Self.third(of: left)))))
                     return .handOver(version: version, isOpen: mayOtherHaveGrant)

@@ -20,6 +20,9 @@ package struct RenewalRules: Sendable, Hashable {
     package var waits: [Duration]
     /// Whether the waits are as long as `waits` says even if the grace ends meanwhile.
     package var keepsWaits = false
+    /// Whether other processes have the refresh token, so that one of them may make the next call. Otherwise the attempt makes all of
+    /// its calls itself.
+    package var handsOver = true
 
     /// The grace that is assumed for a provider whose grace is not known: 10 s.
     package static let usualGrace: Duration = .seconds(10)

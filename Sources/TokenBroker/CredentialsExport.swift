@@ -13,7 +13,7 @@ final class CredentialsExport: Sendable {
         self.order = order
     }
 
-    func page(after place: StorageKey?) async throws(BrokerError) -> CredentialsExporter.Page {
+    func page(after place: CredentialsExporter.Place?) async throws(BrokerError) -> CredentialsExporter.Page {
         try await broker.core.exporter.page(of: order, after: place)
     }
 
@@ -43,7 +43,16 @@ final class CredentialsExport: Sendable {
         if unreadable > 0 {
             broker.log.error("credentials_not_exported", [.tenant(tenant), .count(unreadable)])
         }
-        try? await broker.core.audit.tell(
-            ofExportFrom: tenant, outcome: isComplete ? AuditEntry.done : "cut_short", count: count)
+        do throws(BrokerError) {
+            try await broker.core.audit.tell(
+                ofExportFrom: tenant, outcome: isComplete ? AuditEntry.done : "cut_short", count: count)
+        } catch {
+            // What has left has left: the audit log has its beginning only, and this line the rest.
+            broker.log.error(
+                "export_end_not_audited",
+                [
+                    .tenant(tenant), .count(count), .outcome(isComplete ? "done" : "cut_short"), .code(error.code),
+                ])
+        }
     }
 }

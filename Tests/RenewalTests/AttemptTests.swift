@@ -87,6 +87,18 @@ import Testing
         #expect(step == (handsOver ? .handOver(version: 1, isOpen: false) : .pause(.milliseconds(500))))
     }
 
+    @Test func `makes all calls itself where no other process has the token, the last one within the grace`() {
+        var run = Run()
+        run.attempt.rules.handsOver = false
+        _ = run.ask()
+        for wait in [0.5, 1, 2, 4, 1.5] {
+            #expect(run.next(.unanswered(.scheduled)) == .pause(.seconds(wait)))
+            run.next(.waited, after: .seconds(wait))
+            run.next(.claimed)
+        }
+        #expect(run.next(.unanswered(.scheduled)) == .release(version: 1, .unknown))
+    }
+
     @Test func `takes a lease again that no other process has taken in its turn`() {
         var run = Run()
         _ = run.ask()

@@ -197,7 +197,7 @@ package final class CredentialsBroker: Sendable {
             instruments: instruments)
         credentials = CredentialsProvider(renewer: renewer, renewalPatience: settings.renewalPatience)
         writer = CredentialsWriter(records: records)
-        importer = CredentialsImporter(providers: providers, writer: writer, clientFaults: renewer.clientFaults)
+        importer = CredentialsImporter(renewer: renewer, writer: writer)
         exporter = CredentialsExporter(records: records)
         revocations = RevocationJob(
             records: records, providers: providers, clientFaults: renewer.clientFaults)
@@ -336,6 +336,7 @@ package final class CredentialsBroker: Sendable {
         await accounts.finish()
         await appAdmission.finish()
         await biometrics.finish()
+        await importer.finish()
         await apps.limits.finish()
         await deferralReports.finish()
         await appLinks.finish()
@@ -356,7 +357,7 @@ package final class CredentialsBroker: Sendable {
         let count =
             renewer.cancelAll() + discovery.cancelAll() + logins.cancelAll() + accounts.cancelAll()
             + deviceLogins.cancelAll()
-            + appAdmission.cancelAll() + biometrics.cancelAll()
+            + appAdmission.cancelAll() + biometrics.cancelAll() + importer.cancelAll()
         providers.servers.cancelAll()
         providers.moves.cancelAll()
         providers.verifier.keys.cancelAll()

@@ -3,19 +3,31 @@ internal import Cryptography
 internal import ExternalText
 package import JOSE
 internal import JSON
-package import OAuth
+internal import OAuth
 
 /// Hands out whole sets of credentials, refresh tokens too, each sealed for a key of the operator: for a move to another broker.
 package final class CredentialsExporter: Sendable {
     /// What is exported, and for whom.
     package final class Order: Sendable {
         package let tenant: Tenant
-        let key: EncryptionKey
+        let seal: Seal
 
-        package init(_ tenant: Tenant, for key: EncryptionKey) {
-            self.tenant = tenant
-            self.key = key
+        /// Seals a document for the receiver; nil where that fails.
+        package typealias Seal = @Sendable (_ document: [UInt8]) -> [UInt8]?
+
+        package convenience init(_ tenant: Tenant, for key: EncryptionKey) {
+            self.init(tenant) { try? key.seal($0) }
         }
+
+        package init(_ tenant: Tenant, sealing seal: @escaping Seal) {
+            self.tenant = tenant
+            self.seal = seal
+        }
+    }
+
+    /// A place between two pages.
+    package struct Place: Sendable {
+        fileprivate let record: RecordID
     }
 
     /// Sets of some storage keys.
@@ -25,7 +37,15 @@ package final class CredentialsExporter: Sendable {
         /// How many of them say only that the record of their storage key cannot be read.
         package let unreadable: Int
         /// Where the next page begins; nil where the export ends with this one.
-        package let next: StorageKey?
+        package let next: Place?
+    }
+
+    /// What becomes of the record of one storage key.
+    private enum Sealed: Sendable {
+        case done([UInt8])
+        /// It has nothing to take over.
+        case nothing
+        case failed
     }
 
     private let records: CredentialsRecords
@@ -40,13 +60,13 @@ package final class CredentialsExporter: Sendable {
     /// The sets of the next storage keys behind `place`. Client credentials, which are granted again, and what is left of
     /// ended sessions are left out.
     /// - Parameter place: `Page.next`; nil for the beginning.
-    package func page(of order: Order, after place: StorageKey?) async throws(BrokerError) -> Page {
+    /// - Throws: `storage_unavailable`; `internal_error` where a set cannot be sealed: an export without it would look complete.
+    package func page(of order: Order, after place: Place?) async throws(BrokerError) -> Page {
         let tenant = order.tenant
         let stored: [StoredRecord]
         do throws(StoreError) {
             stored = try await records.vault.listSealed(
-                .credentials, tenant: tenant.name,
-                after: place.map { RecordID(.credentials, tenant.name, key: $0.description) }, limit: Self.pageCount)
+                .credentials, tenant: tenant.name, after: place?.record, limit: Self.pageCount)
         } catch {
             records.log.storeFailed(error, [.tenant(tenant.name)])
             throw BrokerError(error)
@@ -56,21 +76,31 @@ package final class CredentialsExporter: Sendable {
         // A grant that waits to be stored is newer than what is stored.
         let newer = rows.map { records.unpublished($0.id)?.record }
         let sealed = await InputReading.runOnGlobalPool {
-            zip(rows, newer).map { row, newer -> (jwe: [UInt8]?, isReadable: Bool) in
+            zip(rows, newer).map { row, newer -> (jwe: Sealed, isReadable: Bool) in
                 let record = newer ?? Self.opened(row.record, by: vault)
                 let document =
                     record.map { Self.document($0, row.id.storageKey, configuration) }
                     ?? Self.unreadable(row.id.storageKey)
-                return (document.flatMap { try? order.key.seal($0) }, record != nil)
+                let jwe: Sealed = document.map { order.seal($0).map { .done($0) } ?? .failed } ?? .nothing
+                return (jwe, record != nil)
             }
         }
-        for (row, sealed) in zip(rows, sealed) where !sealed.isReadable {
-            records.log.error(
-                "credentials_unreadable", LogField.credentials(row.id) + [.version(row.record.version)])
+        var lines: [[UInt8]] = []
+        for (row, sealed) in zip(rows, sealed) {
+            let fields = LogField.credentials(row.id) + [.version(row.record.version)]
+            if !sealed.isReadable { records.log.error("credentials_unreadable", fields) }
+            switch sealed.jwe {
+            case .done(let jwe): lines.append(jwe)
+            case .nothing: break
+            case .failed:
+                records.log.error("credentials_not_sealed", fields)
+                throw BrokerError(.internalError, "A set of credentials cannot be sealed, so the export ends here.")
+            }
         }
+        let hasMore = stored.count == Self.pageCount
         return Page(
-            sealed: sealed.compactMap(\.jwe), unreadable: sealed.count { !$0.isReadable },
-            next: stored.count < Self.pageCount ? nil : rows.last?.id.storageKey)
+            sealed: lines, unreadable: sealed.count { !$0.isReadable },
+            next: hasMore ? stored.last.map { Place(record: $0.id) } : nil)
     }
 
     private static func opened(_ stored: StoredRecord, by vault: Vault) -> CredentialRecord? {
@@ -127,9 +157,7 @@ package final class CredentialsExporter: Sendable {
 extension TenantConfiguration {
     /// From when the life of a refresh token counts, as far as this is known.
     fileprivate func refreshTokenGranted(_ record: CredentialRecord, _ held: HeldCredentials) -> Timestamp? {
-        let login = held.loggedInSince == HeldCredentials.unknownLogin ? nil : held.loggedInSince
-        let granted = held.imported?.granted ?? login
         let isFixed = preset.lives.isFixed || (consentLifetime ?? preset.lives.consent) != nil
-        return isFixed ? granted : record.renewed ?? granted
+        return isFixed ? held.grantBegan : record.renewed ?? held.grantBegan
     }
 }

@@ -1,5 +1,6 @@
 internal import Cryptography
 internal import OAuth
+internal import Waiting
 
 /// Takes over sets of credentials that another broker has kept.
 package final class CredentialsImporter: Sendable {
@@ -12,48 +13,73 @@ package final class CredentialsImporter: Sendable {
         case verifying
     }
 
-    private let providers: ProviderAccess
+    private let renewer: CredentialsRenewer
     private let writer: CredentialsWriter
-    private let clientFaults: ClientFaults
+    /// The presentations under way, each of one line.
+    private let flights: SingleFlight<RefreshID, Result<ImportLine.Outcome, BrokerError>>
 
-    init(providers: ProviderAccess, writer: CredentialsWriter, clientFaults: ClientFaults) {
-        self.providers = providers
+    private var providers: ProviderAccess { renewer.providers }
+
+    init(renewer: CredentialsRenewer, writer: CredentialsWriter) {
+        self.renewer = renewer
         self.writer = writer
-        self.clientFaults = clientFaults
+        flights = SingleFlight(on: renewer.providers.endpoint.executor)
     }
 
-    /// Takes one set over.
+    /// Suspends until no refresh token is being presented: what was granted is stored by then.
+    func finish() async { await flights.finish() }
+
+    /// Cancels the presentations in flight, so that they wait for nothing any more.
+    /// - Returns: how many were in flight.
+    func cancelAll() -> Int {
+        defer { flights.cancelAll() }
+        return flights.count
+    }
+
+    /// Takes one set over. Where an earlier import has had its refresh token exchanged and has put the result aside, that is taken
+    /// up.
     /// - Throws: what `ProviderAccess.adopt` throws; when verifying, `invalid_token_request` where the provider refuses the refresh
     ///   token, and the errors of a renewal; `storage_unavailable`; `not_found` where the tenant was deleted meanwhile.
     package func take(
         _ line: ImportLine, of tenant: Tenant, _ mode: Mode
     ) async throws(BrokerError) -> ImportLine.Outcome {
+        var line = line
+        if line.held.refreshToken != nil, let aside = try await writer.putAside(by: line) {
+            line = line.resuming(aside)
+        }
         let presented = mode == .verifying ? line.held.refreshToken : nil
         // An access token that no caller gets before a refresh need not be verified: the refresh brings a verified one.
         let adopts = !line.held.accessToken.isEmpty && providers.verifier.verifies(line.held, for: tenant.configuration)
+        var current = CredentialsSnapshot.nothing
         if mode == .dry || presented != nil || adopts {
-            let outcome = try await writer.examine(line)
+            let outcome: ImportLine.Outcome
+            (outcome, current) = try await writer.examine(line)
             if mode == .dry || outcome != .imported { return outcome }
         }
-        guard let presented else {
-            var line = line
+        guard presented != nil else {
             if adopts {
                 line.held = try await providers.adopt(line.held, of: tenant)
                 line.held.imported = line.grant
             }
             return try await writer.take(line)
         }
-        let presentation = ImportPresentation(
-            line, presented, of: tenant,
-            by: ImportPresentation.Parts(providers: providers, writer: writer, clientFaults: clientFaults))
+        if renewer.draining.isClosed { throw Self.draining }
+        let (renewer, writer) = (renewer, writer)
         // A refresh token that was exchanged is stored even where the client of the import has gone.
-        let result = await Task { () async -> Result<ImportLine.Outcome, BrokerError> in
+        let run = await flights.run(RefreshID(), within: nil) { [line, current] in
             do throws(BrokerError) {
-                return .success(try await presentation.run())
+                return .success(
+                    try await ImportPresentation(line, over: current, of: tenant, by: renewer, writer).run())
             } catch {
                 return .failure(error)
             }
-        }.value
-        return try result.get()
+        }
+        guard let run else {
+            throw BrokerError(.retryableError, "The request ended before the line was dealt with.", retryAfter: 1)
+        }
+        return try run.value.get()
     }
+
+    private static let draining = BrokerError(
+        .retryableError, "The broker is shutting down. Import the line again.", retryAfter: 1)
 }

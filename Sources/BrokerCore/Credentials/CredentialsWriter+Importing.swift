@@ -2,11 +2,30 @@ internal import CredentialStore
 internal import OAuth
 
 extension CredentialsWriter {
-    /// What would become of the line now. Stores nothing.
-    func examine(_ line: ImportLine) async throws(BrokerError) -> ImportLine.Outcome {
+    /// What would become of the line now, and what is stored. Stores nothing.
+    func examine(
+        _ line: ImportLine
+    ) async throws(BrokerError) -> (outcome: ImportLine.Outcome, snapshot: CredentialsSnapshot) {
         do throws(StoreError) {
             let current = try await records.reread(line.id, requiringTombstones: false)
-            return line.outcome(over: current.record, now: time.now) ?? .imported
+            return (line.outcome(over: current.record, now: time.now) ?? .imported, current)
+        } catch {
+            records.report(error, line.id)
+            throw BrokerError(error)
+        }
+    }
+
+    /// The set of the line's grant that was put aside after the provider had exchanged the line's refresh token; nil for none. That of
+    /// a session which the provider has ended does not count.
+    func putAside(by line: ImportLine) async throws(BrokerError) -> HeldCredentials? {
+        do throws(StoreError) {
+            guard let aside = try await records.quarantined(line.id)?.content, aside.until > time.now,
+                line.isOfGrant(of: aside.credentials)
+            else { return nil }
+            let current = try await records.reread(line.id, requiringTombstones: false)
+            return current.record.ended == aside.credentials.refreshTokenDigest ? nil : aside.credentials
+        } catch .damaged {
+            return nil
         } catch {
             records.report(error, line.id)
             throw BrokerError(error)
@@ -16,7 +35,7 @@ extension CredentialsWriter {
     /// Stores the line's set, unless other credentials stay.
     func take(_ line: ImportLine) async throws(BrokerError) -> ImportLine.Outcome {
         do throws(StoreError) {
-            return try await store(line, waiting: nil, isRepeated: false)
+            return try await store(line, renewed: nil, waiting: nil, isRepeated: false).outcome
         } catch .conflict {
             throw Self.tenantIsGone
         } catch {
@@ -27,19 +46,47 @@ extension CredentialsWriter {
 
     /// Stores the line's set, which the provider has just granted, so that its refresh token is nowhere else. A store that does not
     /// take it is asked again until it does.
-    /// - Parameter waiting: makes what is known of a set that is not verified yet; nil for a verified one.
+    /// - Parameters:
+    ///   - renewed: when it was granted.
+    ///   - waiting: makes what is known of a set that is not verified yet; nil for a verified one.
+    ///   - failing: called when the first try has failed.
+    /// - Returns: the outcome, and what is stored then.
     func settle(
-        _ line: ImportLine, waiting: ((_ earlier: HeldCredentials?) -> WaitingVerification)?
-    ) async throws(BrokerError) -> ImportLine.Outcome {
+        _ line: ImportLine, renewed: Timestamp, waiting: ((_ earlier: HeldCredentials?) -> WaitingVerification)?,
+        failing: () async -> Void
+    ) async throws(BrokerError) -> (outcome: ImportLine.Outcome, snapshot: CredentialsSnapshot?) {
+        var tries = 0
+        return try await untilTaken(line.id, failing) { () async throws(StoreError) in
+            defer { tries += 1 }
+            return try await self.store(line, renewed: renewed, waiting: waiting, isRepeated: tries > 0)
+        }
+    }
+
+    /// Quarantines a set that the provider has just granted and other credentials keep from being stored. A store that does not take
+    /// it is asked again until it does.
+    func putAside(_ held: HeldCredentials, _ id: CredentialsID, for quarantine: Duration) async throws(BrokerError) {
+        try await untilTaken(id) { () async throws(StoreError) in
+            try await retryingConflicts { () async throws(StoreError) in
+                guard try await self.records.tenantExists(id) else { return }
+                let changes = try await self.records.changes(.keep(held, for: quarantine), id)
+                try await self.records.commit([.require(RecordID(.tenant, id.tenant))] + changes)
+            }
+        }
+    }
+
+    private func untilTaken<R>(
+        _ id: CredentialsID, _ failing: () async -> Void = {}, _ body: () async throws(StoreError) -> R
+    ) async throws(BrokerError) -> R {
         var tries = 0
         while true {
             do throws(StoreError) {
-                return try await store(line, waiting: waiting, isRepeated: tries > 0)
+                return try await body()
             } catch .conflict {
                 throw Self.tenantIsGone
             } catch {
                 tries += 1
-                try await records.waitForStore(beforeTry: tries, line.id, after: error)
+                if tries == 1 { await failing() }
+                try await records.waitForStore(beforeTry: tries, id, after: error)
             }
         }
     }
@@ -47,21 +94,32 @@ extension CredentialsWriter {
     private static let tenantIsGone = BrokerError(.notFound, "The tenant was deleted meanwhile.")
 
     /// - Parameter isRepeated: whether an earlier try may have been carried out although its answer was lost.
+    /// - Returns: the outcome, and what is stored then.
     private func store(
-        _ line: ImportLine, waiting: ((_ earlier: HeldCredentials?) -> WaitingVerification)?, isRepeated: Bool
-    ) async throws(StoreError) -> ImportLine.Outcome {
-        var met: ImportLine.Outcome?
-        _ = try await overwrite(
-            line.id, with: line.held, by: .set, waiting, { _ throws(StoreError) in ([], []) },
+        _ line: ImportLine, renewed: Timestamp?, waiting: ((_ earlier: HeldCredentials?) -> WaitingVerification)?,
+        isRepeated: Bool
+    ) async throws(StoreError) -> (outcome: ImportLine.Outcome, snapshot: CredentialsSnapshot?) {
+        var met: (outcome: ImportLine.Outcome, snapshot: CredentialsSnapshot?)?
+        let stored = try await overwrite(
+            line.id, with: line.held, by: .set, waiting,
+            { _ throws(StoreError) in (try await self.takingUp(line), []) }, renewed: renewed,
             unless: { current in
-                met = line.outcome(over: current.record, now: self.time.now)
+                met = line.outcome(over: current.record, now: self.time.now).map { ($0, current) }
                 if isRepeated, let stored = current.record.granted, stored.refreshToken == line.held.refreshToken,
                     stored.accessToken == line.held.accessToken
                 {
-                    met = .imported
+                    met = (.imported, current)
                 }
                 return met != nil
             })
-        return met ?? .imported
+        return met ?? (.imported, stored)
+    }
+
+    /// The change that removes what was put aside of the line's grant, which the line's set takes the place of.
+    private func takingUp(_ line: ImportLine) async throws(StoreError) -> [VaultChange] {
+        guard line.wasPutAside, let aside = try await records.quarantined(line.id),
+            line.isOfGrant(of: aside.content.credentials)
+        else { return [] }
+        return [aside.removal]
     }
 }

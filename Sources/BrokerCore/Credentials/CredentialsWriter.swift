@@ -111,7 +111,7 @@ package final class CredentialsWriter: Sendable {
     func overwrite(
         _ id: CredentialsID, with held: HeldCredentials, by origin: BrokerEvent.Origin,
         _ waiting: ((_ earlier: HeldCredentials?) -> WaitingVerification)? = nil, _ companions: Companions,
-        unless isRefused: (_ current: CredentialsSnapshot) -> Bool = { _ in false },
+        renewed: Timestamp? = nil, unless isRefused: (_ current: CredentialsSnapshot) -> Bool = { _ in false },
         renewing: () async -> Void = {}, until latest: MonotonicInstant? = nil
     ) async throws(StoreError) -> CredentialsSnapshot? {
         // The cache entry is enough for the first try: if the store has another version, the try is a conflict.
@@ -127,7 +127,7 @@ package final class CredentialsWriter: Sendable {
             let now = self.time.now
             let held = held.loggedIn(after: current.record.held, at: now)
             guard let (others, events) = try await companions(held) else { return nil }
-            var record = CredentialRecord(held: held)
+            var record = CredentialRecord(held: held, renewed: renewed)
             var dropped: HeldCredentials.NotKept?
             if let waiting {
                 // Where the set there waits itself, and a refresh has brought it, its refresh token is the one that works.

@@ -7,6 +7,8 @@ package struct ImportLine: Sendable {
     /// What is to be stored. Its access token is empty where the line has a refresh token only: the first caller has it refreshed.
     package internal(set) var held: HeldCredentials
     let grant: ImportedGrant
+    /// Whether `held` has a refresh token that was put aside, in place of the line's own.
+    private(set) var wasPutAside = false
     /// Whether it takes the place of the set of a user who is logged in.
     private let replaces: Bool
 
@@ -20,6 +22,20 @@ package struct ImportLine: Sendable {
         self.held.imported = grant
         self.grant = grant
         self.replaces = replaces
+    }
+
+    /// Whether these credentials have what the provider has given in exchange for the line's refresh token.
+    func isOfGrant(of other: HeldCredentials) -> Bool {
+        other.imported?.digest == grant.digest && other.refreshToken != nil
+    }
+
+    /// The same line with the refresh token of these credentials, which were put aside: its own is spent.
+    func resuming(_ aside: HeldCredentials) -> ImportLine {
+        var line = self
+        line.held = held.havingRefreshToken(of: aside)
+        line.held.imported = grant
+        line.wasPutAside = true
+        return line
     }
 
     package enum Outcome: Sendable, Equatable {

@@ -47,7 +47,7 @@ package struct GrantVerifier: Sendable {
                 switch waiting.origin {
                 case .login, .device, .activation:
                     .login(credentials, idToken: waiting.idToken, nonce: waiting.nonce)
-                case .refresh, .upgrade, .client: .refresh(credentials, idToken: waiting.idToken)
+                case .refresh, .upgrade, .client, .imported: .refresh(credentials, idToken: waiting.idToken)
                 }
             grant.granted = waiting.granted
             return grant

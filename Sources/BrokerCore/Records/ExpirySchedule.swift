@@ -32,14 +32,16 @@ struct ExpirySchedule: Sendable {
     /// - Parameters:
     ///   - lead: how long before its expiry the tenant has a token renewed; nil for not at all.
     ///   - upkeep: when it is renewed in any case; nil for never.
-    /// - Returns: nil for a token that does not expire and needs no renewal.
+    /// - Returns: nil where nothing is to be done: for a token that does not expire, or that no caller has had, unless what renews it
+    ///   would end unused.
     func firstMark(
         of held: HeldCredentials, lead: Duration?, upkeep: TenantConfiguration.Upkeep? = nil, now: Timestamp
     ) -> Timestamp? {
         if held.awaitsExchange { return now }
         let mark = usualMark(of: held, lead: lead, now: now)
-        guard let upkeep, let mark else { return mark }
-        return min(mark, max(self.mark(of: upkeep), now.advanced(by: Self.shortestWait)))
+        guard let upkeep else { return mark }
+        let kept = max(self.mark(of: upkeep), now.advanced(by: Self.shortestWait))
+        return mark.map { min($0, kept) } ?? kept
     }
 
     /// When credentials are renewed that end unused, so that those of one moment are not renewed in one moment.
@@ -70,8 +72,20 @@ struct ExpirySchedule: Sendable {
 
     /// The mark that is written when an attempt to renew a token begins. If the attempt's process dies, another replica tries
     /// again at that time.
-    func nextMark(of held: HeldCredentials, now: Timestamp) -> Timestamp {
+    /// - Parameter upkeep: because of which it is renewed; nil for none.
+    func nextMark(
+        of held: HeldCredentials, upkeep: TenantConfiguration.Upkeep? = nil, now: Timestamp
+    ) -> Timestamp {
         if held.awaitsExchange, held.expires > now { return now.advanced(by: Self.exchangeInterval) }
+        guard let upkeep, upkeep.from <= now else { return usualNextMark(of: held, now: now) }
+        // The token may live on for longer than what renews it.
+        let rest = now.duration(to: upkeep.end)
+        let wait = rest > .zero ? min(max(rest / 4, Self.shortestWait), Self.longestWait) : Self.longestWait
+        return min(now.advanced(by: Self.spread(wait)), usualNextMark(of: held, now: now))
+    }
+
+    private func usualNextMark(of held: HeldCredentials, now: Timestamp) -> Timestamp {
+        if held.expiry == nil { return laterMark(of: held, now: now) }
         if !isWorthRenewing(held, now: now) { return laterMark(of: held, now: now) }
         let half = now.advanced(by: max(Self.shortestWait, now.duration(to: held.expires) / 2))
         let notice = noticeTime(of: held)
@@ -82,9 +96,13 @@ struct ExpirySchedule: Sendable {
     /// grow to a quarter of an hour: a provider that is reachable again after a long outage is asked soon, and one that refuses
     /// for good is not asked every minute.
     func laterMark(of held: HeldCredentials, now: Timestamp) -> Timestamp {
-        let wait = min(max(held.expires.duration(to: now) / 4, Self.shortestWait), Self.longestWait)
-        let jitter = Duration.milliseconds(Int64.random(in: 1...wait.milliseconds / 5))
-        return now.advanced(by: wait + jitter)
+        let overdue = held.expiry.map { $0.duration(to: now) / 4 } ?? Self.longestWait
+        return now.advanced(by: Self.spread(min(max(overdue, Self.shortestWait), Self.longestWait)))
+    }
+
+    /// Up to a fifth longer, so that marks of one moment do not come up in one moment.
+    private static func spread(_ wait: Duration) -> Duration {
+        wait + .milliseconds(Int64.random(in: 1...wait.milliseconds / 5))
     }
 
     /// The mark of a token that cannot be renewed at the moment.
@@ -95,5 +113,8 @@ struct ExpirySchedule: Sendable {
 }
 
 extension HeldCredentials {
+    /// Whether listeners are told that the token expires: not where it does not, or where no caller has had it.
+    var isExpiryTold: Bool { expiry != nil && !accessToken.isEmpty }
+
     var canBeRefreshed: Bool { level == .user && refreshToken != nil }
 }

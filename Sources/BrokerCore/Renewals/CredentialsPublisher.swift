@@ -335,7 +335,7 @@ final class CredentialsPublisher: Sendable {
     /// Writes what was granted to the journal, and serves it from now on, unless this process knows of a later change, such as a
     /// logout.
     /// - Returns: false where there is no journal, where it fails, or where nothing would be lost without it.
-    private func writeJournal(_ publication: Publication, grace: Duration) async -> Bool {
+    func writeJournal(_ publication: Publication, grace: Duration) async -> Bool {
         guard let journal, let spent = publication.spent, let origin = publication.origin,
             publication.record.granted?.refreshToken != nil
         else { return false }
@@ -449,7 +449,9 @@ final class CredentialsPublisher: Sendable {
         }
     }
 
-    private func leaveJournal(_ publication: Publication, isStored: Bool) async {
+    /// Removes the entry of the journal.
+    /// - Parameter isStored: whether it is in the store, and not overtaken by another change.
+    func leaveJournal(_ publication: Publication, isStored: Bool) async {
         let id = publication.id
         if isStored {
             log.info("credentials_published_from_journal", LogField.credentials(id))

@@ -40,8 +40,10 @@ package final class ExpiryJob: Sendable {
         let held: HeldCredentials
         let mark: Timestamp
         let tenant: Tenant
-        /// Whether listeners were notified of the expiry.
+        /// Whether listeners were notified of the expiry, or are not to be.
         let isNotified: Bool
+        /// Why it is renewed although its tenant does not ask for that; nil for no such reason.
+        var upkeep: TenantConfiguration.Upkeep?
         /// Whether it is to be verified, and not renewed.
         var isWaiting = false
 
@@ -169,21 +171,32 @@ package final class ExpiryJob: Sendable {
         if let granted = content.granted, content.waiting != nil, let mark = record.due {
             return try await verificationCandidate(id, granted, due, mark)
         }
-        guard let held = content.held, held.expiry != nil || held.awaitsExchange, let mark = record.due else {
+        guard let held = content.held, let mark = record.due else {
             try await settle(due, next: nil)
             return nil
         }
         let prospect = try await prospect(of: held, content, id)
         if case .now(let tenant) = prospect {
-            let isNotified = try await isNotified(id, held, due, mark)
+            let isNotified = held.isExpiryTold ? try await isNotified(id, held, due, mark) : true
             let candidate = Candidate(
-                due: due, id: id, held: held, mark: mark, tenant: tenant, isNotified: isNotified)
+                due: due, id: id, held: held, mark: mark, tenant: tenant, isNotified: isNotified,
+                upkeep: tenant.configuration.upkeep(of: content))
             // For a token that expires soon, or has expired while no replica ran, listeners are notified first.
             if isNotified || schedule.isWorthRenewing(held, now: time.now) { return candidate }
             try await notifyBeforeRenewal(id, held, due, from: mark)
             return nil
         }
         let now = time.now
+        if !held.isExpiryTold {
+            let next: Timestamp? =
+                switch prospect {
+                case .never: nil
+                case .at(let time): time
+                case .later, .now: schedule.laterMark(of: held, now: now)
+                }
+            try await settle(due, from: mark, next: next)
+            return nil
+        }
         let noticeTime = schedule.noticeTime(of: held)
         if now < noticeTime {
             // The mark is for a renewal which the tenant does not want any more, or which is not possible at the moment.
@@ -265,7 +278,7 @@ package final class ExpiryJob: Sendable {
         }
         let now = time.now
         let upkeep = tenant.configuration.upkeep(of: record)
-        let isWanted = tenant.configuration.proactiveRefresh != nil || held.awaitsExchange
+        let isWanted = tenant.configuration.proactiveRefresh != nil && held.expiry != nil || held.awaitsExchange
         guard isWanted || upkeep != nil else { return .never }
         if let earliest = tenant.terms.earliestRefresh(of: held), earliest > now { return .at(earliest) }
         if !isWanted, let upkeep, upkeep.from > now { return .at(schedule.mark(of: upkeep)) }
@@ -384,7 +397,8 @@ package final class ExpiryJob: Sendable {
         let now = time.now
         let next =
             candidate.isWaiting
-            ? now.advanced(by: ExpirySchedule.verificationInterval) : schedule.nextMark(of: candidate.held, now: now)
+            ? now.advanced(by: ExpirySchedule.verificationInterval)
+            : schedule.nextMark(of: candidate.held, upkeep: candidate.upkeep, now: now)
         guard try await settle(candidate.due, from: candidate.mark, next: next) else { return }
         state.withLock { state in
             if state.isEnding { return }

@@ -26,10 +26,10 @@ final class GrantVerification: Sendable {
             _ id: CredentialsID, _ login: String, _ refusal: BrokerError?
         ) async throws(StoreError) -> LoginEnd
 
-    private let records: CredentialsRecords
+    let records: CredentialsRecords
     private let providers: ProviderAccess
     private let quarantine: Duration
-    private let metrics: Metrics
+    let metrics: Metrics
     private let endings = Mutex<[WaitingVerification.Origin: LoginEnding]>([:])
 
     /// - Parameter quarantine: for how long credentials are quarantined whose session has ended.
@@ -48,7 +48,8 @@ final class GrantVerification: Sendable {
     /// Verifies the set of a record, and stores the result: the set may be served from then on, or is put aside.
     ///
     /// Where the keys do not answer, the record stays as it is. A set that fails leaves the credentials before it in place. The
-    /// refresh token of a refresh that failed is kept with them, since the provider has spent the one before it.
+    /// refresh token of a refresh that failed is kept with them, since the provider has spent the one before it. That of an import is
+    /// kept, too: the line's own is spent.
     /// - Parameters:
     ///   - snapshot: the record, whose set waits.
     ///   - refresh: the refresh that has just brought the set, whose last events are told; nil for a later verification.
@@ -75,11 +76,15 @@ final class GrantVerification: Sendable {
             return .failure(error.asMissingKeys)
         case .refused(let error):
             records.log.error("tokens_refused", LogField.credentials(id) + LogField.reason(of: error))
-            let stored = await store(
-                Self.record(refusing: snapshot.record), id, over: snapshot, waiting, refusal: error
-            ) { _ in [] }
+            let settlement = Settlement(
+                record: Self.record(refusing: snapshot.record), refusal: error,
+                aside: Self.setAside(refusing: snapshot.record))
+            let stored = await store(settlement, id, over: snapshot) { _ in [] }
             return stored.flatMap { $0.isOvertaken ? .success($0) : .failure(error) }
-        case .verified(let held, let told):
+        case .verified(let held, let told) where snapshot.record.isImportOfOtherUser(than: told):
+            return await putAside(held, id, over: snapshot, at: tenant.configuration.preset)
+        case .verified(var held, let told):
+            if waiting.origin == .imported { held.userID = held.identity.userID ?? held.userID }
             if let earlier = waiting.earlier, waiting.origin.isRenewal, earlier.isOfOtherUser(than: told) {
                 // With the newest refresh token, which works if the provider was wrong about the user.
                 let newest = Self.record(refusing: snapshot.record).held ?? earlier
@@ -95,7 +100,7 @@ final class GrantVerification: Sendable {
             let dropped =
                 waiting.origin.isRenewal ? nil : records.keepRefreshToken(in: &record, of: waiting.earlier, id)
             let served = record.held ?? held
-            let stored = await store(record, id, over: snapshot, waiting, refusal: nil) { version in
+            let stored = await store(Settlement(record: record), id, over: snapshot) { version in
                 let updated = BrokerEvent.updated(
                     id, to: served, version: version, by: waiting.origin.cause, refresh?.refreshID, at: now)
                 guard let refresh else { return [updated] }
@@ -111,24 +116,41 @@ final class GrantVerification: Sendable {
     /// The record after its set was refused.
     static func record(refusing record: CredentialRecord) -> CredentialRecord {
         guard let waiting = record.waiting, let granted = record.granted else { return record }
+        if waiting.origin == .imported, !waiting.hasSessionBefore {
+            return record.settled(to: granted.unserved(at: waiting.granted))
+        }
         var kept = waiting.earlier
         if waiting.origin.isRenewal, let successor = granted.refreshToken, successor != kept?.refreshToken {
             kept = kept?.renewing(refreshToken: successor, usableFrom: granted.refreshableFrom)
         }
         var settled = record.settled(to: kept)
         settled.heldSince = record.heldSince
+        // The set before an import's was not renewed by that.
+        if waiting.origin == .imported { settled.renewed = nil }
         return settled
     }
 
-    private func store(
-        _ record: CredentialRecord, _ id: CredentialsID, over snapshot: CredentialsSnapshot,
-        _ waiting: WaitingVerification, refusal: BrokerError?, events: @escaping CredentialsRecords.Events
+    /// What becomes of a set that has waited.
+    struct Settlement: Sendable {
+        let record: CredentialRecord
+        /// Why the set is not served; nil for a verified one.
+        var refusal: BrokerError?
+        /// Is quarantined in the same commit; nil for nothing.
+        var aside: HeldCredentials?
+    }
+
+    func store(
+        _ settlement: Settlement, _ id: CredentialsID, over snapshot: CredentialsSnapshot,
+        events: @escaping CredentialsRecords.Events
     ) async -> Result<Renewed, BrokerError> {
+        let refusal = settlement.refusal
         do throws(StoreError) {
-            var (record, events) = (record, events)
+            var (record, events) = (settlement.record, events)
             var (changes, isCancelled): ([VaultChange], Bool) = ([], false)
             var signal: (@Sendable () -> Void)?
-            if let login = waiting.login, let ending = endings.withLock({ $0[waiting.origin] }) {
+            if let waiting = snapshot.record.waiting, let login = waiting.login,
+                let ending = endings.withLock({ $0[waiting.origin] })
+            {
                 switch try await ending(id, login, refusal) {
                 case .ended: break
                 case .ends(let change, let event, let afterwards):
@@ -137,6 +159,9 @@ final class GrantVerification: Sendable {
                 case .cancelled:
                     (record, events, isCancelled) = (Self.record(refusing: snapshot.record), { _ in [] }, true)
                 }
+            }
+            if let aside = settlement.aside {
+                changes += try await records.changes(.keep(aside, for: quarantine), id)
             }
             let stored = try await records.write(record, id, over: snapshot, alongside: changes, events: events)
             signal?()
@@ -201,7 +226,7 @@ extension WaitingVerification.Origin {
     var isRenewal: Bool {
         switch self {
         case .refresh, .upgrade, .client: true
-        case .login, .device, .activation: false
+        case .login, .device, .activation, .imported: false
         }
     }
 
@@ -224,6 +249,7 @@ extension WaitingVerification.Origin {
         case .refresh: .refresh
         case .upgrade: .upgrade
         case .client: .client
+        case .imported: .set
         }
     }
 }

@@ -35,7 +35,8 @@ final class RenewalCalls {
     private var isMoved = false
     /// Whether the provider has asked for the wait that follows.
     private var isAskedToWait = false
-    private lazy var limits = RateLimitWaits(tenant.configuration.schedule)
+    /// A line of an import waits once, since no caller does.
+    private lazy var limits = RateLimitWaits(tenant.configuration.schedule, atLeast: request.isImport ? 1 : 0)
 
     private var id: CredentialsID { request.id }
     private var tenant: Tenant { request.tenant }
@@ -222,7 +223,8 @@ final class RenewalCalls {
     private func tokenRequest(_ basis: RenewalBasis) throws(BrokerError) -> TokenRequest {
         switch (basis.grant, basis.held?.refreshToken, tenant.configuration.preset.upgradeGrant) {
         case (.refreshToken, let refreshToken?, _):
-            let accessToken = basis.held?.accessToken ?? refreshToken
+            // An imported set may have no access token yet.
+            let accessToken = basis.held.flatMap { $0.accessToken.isEmpty ? nil : $0.accessToken } ?? refreshToken
             return basis.held?.awaitsExchange == true && server?.own?.exchange != nil
                 ? .exchange(accessToken: accessToken, refreshToken: refreshToken)
                 : .refresh(refreshToken, accessToken: accessToken)
@@ -287,7 +289,7 @@ final class RenewalCalls {
             if !isUpgrade { pause(call, for: wait) }
         case .again(_, let wait):
             retry = wait.map { self.retry(after: $0, call) } ?? .scheduled
-            if let outage = circuits.outage(call.circuit) {
+            if !isLeftAlone(trace), let outage = circuits.outage(call.circuit) {
                 // The call was the circuit's trial, or has opened it. No caller waits for a provider that answers no calls. A
                 // token that may be spent is presented again in the background (`LeaseRecovery`), while the grace lasts.
                 (report.failure, report.isSparing, retry) = (outage, true, .never)
@@ -299,6 +301,9 @@ final class RenewalCalls {
         case .underWay: .unanswered(retry)
         }
     }
+
+    /// Whether only this attempt can save a refresh token that its calls may have spent.
+    private func isLeftAlone(_ trace: TokenEndpoint.Trace) -> Bool { request.isImport && trace != .none }
 
     private func retry(after wait: Duration, _ call: TokenEndpoint.Call) -> RenewalAttempt.Retry {
         if wait <= BackoffSchedule.longestWait {
@@ -409,7 +414,7 @@ final class RenewalCalls {
                             wait, heeding: ProviderPauses.User(self.id, of: prepared.pause),
                             atMost: self.renewer.time.monotonic.duration(to: latest))
                     }
-                    if await self.isStopped(after: wait) { return .stopped }
+                    if await self.isStopped(after: wait, attempt) { return .stopped }
                     if wait <= .zero { return .waited }
                     wait = .zero
                 }
@@ -421,10 +426,13 @@ final class RenewalCalls {
     }
 
     /// Whether the broker is draining. Then another replica, or the next process, makes the calls that are left, and sooner
-    /// than this process could.
-    private func isStopped(after duration: Duration) async -> Bool {
+    /// than this process could. A token of an import that may be spent is presented until the work is cut short.
+    private func isStopped(after duration: Duration, _ attempt: RenewalAttempt) async -> Bool {
         let (draining, time) = (renewer.draining, renewer.time)
-        if duration > .zero {
+        let goesOn = request.isImport && attempt.isUncertain
+        if goesOn {
+            if duration > .zero { try? await time.sleep(for: duration) }
+        } else if duration > .zero {
             let recovery = isAskedToWait ? nil : prepared?.circuit
             let recoveries = circuits.recoveries
             let ticket = recovery.map { recoveries.ticket($0) }
@@ -436,7 +444,7 @@ final class RenewalCalls {
                 await recoveries.wait(for: recovery, since: ticket) { try? await time.sleep(for: duration) }
             }
         }
-        if !report.isStopping { return false }
+        if goesOn ? !Task.isCancelled : !report.isStopping { return false }
         report.failure = BrokerError(.retryableError, "The broker is shutting down.", retryAfter: 1)
         return true
     }

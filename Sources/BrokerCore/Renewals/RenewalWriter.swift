@@ -119,7 +119,7 @@ struct RenewalWriter {
     /// The record after an answer of which nothing is usable but the refresh token: the credentials of before, with that one.
     /// - Parameter delay: for how long it is not to be presented.
     /// - Returns: nil where there was no such answer.
-    private func keptRecord(_ calls: RenewalCalls, delay: Duration) -> CredentialRecord? {
+    func keptRecord(_ calls: RenewalCalls, delay: Duration) -> CredentialRecord? {
         guard let successor = calls.successor, let held = basis.held else { return nil }
         let now = renewer.time.now
         renewer.log.warning("refresh_token_kept", request.logFields)
@@ -132,7 +132,7 @@ struct RenewalWriter {
 
     /// The record that the grant makes, and the cause that its event names.
     /// - Parameter delay: for how long the new refresh token is not to be presented.
-    private func grantedRecord(
+    func grantedRecord(
         _ calls: RenewalCalls, delay: Duration
     ) -> (record: CredentialRecord, origin: BrokerEvent.Origin)? {
         guard let granted = calls.granted, let server = calls.server else { return nil }

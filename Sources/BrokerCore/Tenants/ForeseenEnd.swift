@@ -35,7 +35,7 @@ extension TenantConfiguration {
         guard let held = record.held, held.level == .user, !record.isOver else { return nil }
         guard held.refreshToken != nil else { return held.expiry.map { ForeseenEnd(at: $0, why: .token) } }
         if held.isRefreshedByAccessToken { return held.expiry.map { ForeseenEnd(at: $0, why: .idle) } }
-        let login = held.imported?.granted ?? held.login
+        let login = held.grantBegan
         var ends: [ForeseenEnd] = []
         if let told = held.terms?.consentEnds {
             ends.append(ForeseenEnd(at: told, why: .consent))

@@ -89,7 +89,7 @@ extension TenantConfiguration {
     /// Nil for credentials that need no such refresh, or whose end is not known.
     func upkeep(of record: CredentialRecord) -> Upkeep? {
         guard let held = record.held, held.level == .user, held.refreshToken != nil, !record.isOver else { return nil }
-        let start = record.renewed ?? held.login
+        let start = record.renewed ?? held.grantBegan
         let end: Timestamp
         if held.isRefreshedByAccessToken {
             guard let expiry = held.expiry else { return nil }

@@ -7,6 +7,7 @@ internal import HTTPCodec
 internal import JOSE
 internal import JSON
 internal import OAuth
+internal import Synchronization
 internal import Testing
 internal import TokenBroker
 
@@ -96,6 +97,45 @@ internal import TokenBroker
         }
         let keys = try await Self.export(broker, receiver).lines.map { try receiver.open($0)["storage_key"]?.text }
         #expect(keys == (0..<count).map { "u\(1000 + $0)" })
+    }
+
+    @Test func `a set that cannot be sealed is not left out, but ends the export`() async throws {
+        let broker = try await Self.broker()
+        await broker.set("a1", refresh: "r1", storageKey: "a")
+        await broker.set("a2", refresh: "r2", storageKey: "b")
+        let core = broker.broker.core
+        let name = try #require(TenantName("t1"))
+        let tenant = try #require(try await core.tenants.tenant(name))
+        let order = CredentialsExporter.Order(tenant) { document in
+            String(decoding: document, as: UTF8.self).contains(#""b""#) ? nil : document
+        }
+        do throws(BrokerError) {
+            let page = try await core.exporter.page(of: order, after: nil)
+            Issue.record("\(page.sealed.count) sets look like all")
+        } catch {
+            #expect(error.code == .internalError)
+        }
+        #expect(broker.log.contains { $0.contains("credentials_not_sealed") })
+    }
+
+    @Test func `an end that the audit log does not take is logged`() async throws {
+        let (store, receiver) = (BrokerFaultyStore(), try Receiver())
+        let broker = try await Self.broker(store: store) { $0.audit.changes = true }
+        await broker.set("a1", refresh: "r1", storageKey: "a")
+        let entries = Mutex(0)
+        // The first entry is that of the beginning, without which nothing leaves.
+        store.disturb([.refuse]) { change in
+            guard case .audit = change else { return false }
+            return entries.withLock { entries in
+                entries += 1
+                return entries == 2
+            }
+        }
+        let answer = await Self.export(broker, receiver)
+        #expect((answer.lines.count, answer.isReset) == (1, false))
+        #expect(store.remainingFaults == 0)
+        let line = try #require(broker.log.first { $0.contains("export_end_not_audited") })
+        #expect(line.contains(#""outcome":"done""#) && line.contains(#""count":1"#))
     }
 
     @Test func `ended sessions and what was logged out do not leave`() async throws {

@@ -1,6 +1,7 @@
 internal import BrokerCore
 internal import BrokerTesting
 internal import CredentialStore
+internal import Cryptography
 internal import ExternalText
 internal import HTTPCodec
 internal import HTTPServer
@@ -164,13 +165,73 @@ internal import TokenBroker
         #expect(await broker.status(storageKey: "alice").isLoggedIn == false)
     }
 
-    @Test func `verifying stores nothing where the provider names another user`() async throws {
+    /// A broker to which a line with another name of the user than the provider's was imported.
+    private static func misnamed() async throws -> BrokerHarness {
         let broker = try await Self.broker()
         broker.transport.enqueue(.json(200, BrokerHarness.token("a2", refresh: "r2", userID: 8)))
-        let line = Self.line("alice", "r1", #", "credentials": {"user_id": "7"}"#)
+        let line = Self.line("alice", "r1", #", "credentials": {"user_id": "alice@example.com"}"#)
         #expect(
             await broker.importing(line, query: "verify=true").outcomes == ["1 alice token_response_error"])
+        return broker
+    }
+
+    @Test func `verifying puts aside what the provider grants to another user`() async throws {
+        let broker = try await Self.misnamed()
         #expect(await broker.status(storageKey: "alice").isLoggedIn == false)
+        let aside = try #require(try await broker.quarantined(storageKey: "alice")?.credentials)
+        #expect((aside.refreshToken?.revealedText, aside.userID) == ("r2", "8"))
+        let list = await broker.call(.get, "/credentials/list", tenant: "t1")
+        #expect(list.json["credentials"]?.array?.map { $0["state"]?.text } == ["quarantined"], "\(list.text)")
+        #expect(await broker.restore(storageKey: "alice").status == 200)
+        let read = await broker.get("storage_key=alice")
+        #expect((read.token, read.json["user_id"]?.text) == ("a2", "8"))
+    }
+
+    @Test(arguments: ["", "verify=true"])
+    func `a corrected line takes up what was put aside of it, and presents no spent token`(query: String) async throws {
+        let broker = try await Self.misnamed()
+        broker.transport.enqueue(.json(200, BrokerHarness.token("a3", refresh: "r3", userID: 8)))
+        let line = Self.line("alice", "r1", #", "credentials": {"user_id": "8"}"#)
+        #expect(await broker.importing(line, query: "dry_run=true").outcomes == ["1 alice imported"])
+        #expect(await broker.importing(line, query: query).outcomes == ["1 alice imported"])
+        #expect(await broker.get("storage_key=alice").token == "a3")
+        #expect(broker.transport.seen.map { $0.form["refresh_token"] } == ["r1", "r2"])
+        #expect(try await broker.quarantined(storageKey: "alice") == nil)
+        #expect(await broker.importing(line, query: query).outcomes == ["1 alice unchanged"])
+    }
+
+    @Test func `verifying stores the set of the user whom the line names`() async throws {
+        let broker = try await Self.broker()
+        broker.transport.enqueue(.json(200, BrokerHarness.token("a2", refresh: "r2", userID: 7)))
+        let line = Self.line("alice", "r1", #", "credentials": {"user_id": "7"}"#)
+        #expect(await broker.importing(line, query: "verify=true").outcomes == ["1 alice imported"])
+        #expect(await broker.get("storage_key=alice").json["user_id"]?.text == "7")
+    }
+
+    @Test func `verifying keeps the refresh token of an answer without an access token`() async throws {
+        let broker = try await Self.broker()
+        broker.transport.enqueue(.json(200, #"{"refresh_token": "r2"}"#))
+        let line = Self.line("alice", "r1", #", "credentials": {\#(Self.lasting)}"#)
+        #expect(await broker.importing(line, query: "verify=true").outcomes == ["1 alice imported"])
+        broker.transport.enqueue(.json(200, BrokerHarness.token("a3", refresh: "r3")))
+        #expect(await broker.get("storage_key=alice").token == "a3")
+        #expect(broker.transport.seen.last?.form["refresh_token"] == "r2")
+    }
+
+    @Test func `verifying puts its set aside where a user logs in meanwhile`() async throws {
+        let broker = try await Self.broker()
+        let gate = Gate()
+        broker.transport.enqueue(.after(gate, .json(200, BrokerHarness.token("a2", refresh: "r2"))))
+        let line = Self.line("alice", "r1")
+        async let answer = broker.importing(line, query: "verify=true")
+        await gate.arrivals()
+        await broker.set("a1", refresh: "r-login", storageKey: "alice")
+        gate.open()
+        #expect(await answer.outcomes == ["1 alice conflict"])
+        #expect(await broker.get("storage_key=alice").token == "a1")
+        broker.transport.enqueue(.json(200, BrokerHarness.token("a3", refresh: "r3")))
+        #expect(await broker.importing(line, query: "replace=true&verify=true").outcomes == ["1 alice imported"])
+        #expect(broker.transport.seen.last?.form["refresh_token"] == "r2")
     }
 
     // MARK: The content

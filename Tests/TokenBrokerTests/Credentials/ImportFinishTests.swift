@@ -1,0 +1,111 @@
+internal import BrokerCore
+internal import BrokerTesting
+internal import CredentialStore
+internal import ExternalText
+internal import HTTPCodec
+internal import HTTPSClient
+internal import JSON
+internal import OAuth
+internal import Testing
+internal import TokenBroker
+
+/// Imports that present refresh tokens while the process ends.
+@Suite struct `An import whose process ends` {
+    private static let line = #"{"storage_key": "alice", "refresh_token": "r1"}"#
+
+    /// A broker whose store goes away while the provider exchanges the line's refresh token.
+    private struct Setting {
+        let base = MemoryRecordStore()
+        let store: BrokerFaultyStore
+        let broker: BrokerHarness
+
+        init(_ journal: Journal? = nil) async throws {
+            let store = BrokerFaultyStore(base)
+            self.store = store
+            broker = try await BrokerHarness(store: store, journal: journal)
+            await broker.makeTenant("t1", #"{"client_id": "c1"}"#)
+            broker.time.holdSleeps()
+            broker.transport.enqueue(
+                .decide { _ in
+                    store.isAway = true
+                    return .json(200, BrokerHarness.token("a2", refresh: "r2"))
+                })
+        }
+
+        /// Begins an import, and ends the process while that waits for the store.
+        /// - Parameter meanwhile: what happens after the beginning of the end.
+        func importing(_ meanwhile: () async -> Void) async -> LinesAnswer {
+            async let answer = broker.importing(line, query: "verify=true")
+            await broker.time.sleepers(of: .milliseconds(200))
+            async let finished: Void = broker.broker.finish(within: .seconds(25))
+            await broker.time.sleepers(of: .milliseconds(200), .seconds(25))
+            await meanwhile()
+            await finished
+            return await answer
+        }
+    }
+
+    @Test func `is waited for until the store has taken what was granted`() async throws {
+        let setting = try await Setting()
+        let answer = await setting.importing {
+            setting.store.isAway = false
+            setting.broker.time.advance(by: .milliseconds(200))
+        }
+        #expect(answer.outcomes == ["1 alice imported"])
+        #expect(await setting.broker.get("storage_key=alice").token == "a2")
+        #expect(!setting.broker.log.joined().contains("work_cut_short"))
+    }
+
+    @Test func `is cut short when time is up`() async throws {
+        let setting = try await Setting()
+        let answer = await setting.importing { setting.broker.time.advance(by: .seconds(25)) }
+        #expect(answer.outcomes == ["1 alice storage_unavailable"])
+        #expect(setting.broker.log.contains { $0.contains(#""event":"work_cut_short","count":1"#) })
+    }
+
+    @Test(arguments: [false, true])
+    func `leaves what the store did not take in the journal, for the next process`(isKnown: Bool) async throws {
+        let directory = StoreFixtureDirectory()
+        let journal = try await directory.journal()
+        let setting = try await Setting(journal)
+        if isKnown {
+            // A logout has left an empty record.
+            await setting.broker.set("a0", refresh: "r0", storageKey: "alice")
+            #expect(await setting.broker.logOut(storageKey: "alice").status == 204)
+        }
+        let answer = await setting.importing { setting.broker.time.advance(by: .seconds(25)) }
+        #expect(answer.outcomes == ["1 alice storage_unavailable"])
+        await journal.close()
+        let next = try await BrokerHarness(
+            store: BrokerFaultyStore(setting.base), time: setting.broker.time, journal: try await directory.journal())
+        try await next.broker.core.takeUpJournal()
+        #expect(await next.get("storage_key=alice").token == "a2")
+        #expect(await next.importing(Self.line, query: "verify=true").outcomes == ["1 alice unchanged"])
+        #expect(next.transport.seen.isEmpty)
+        #expect(try await next.causes().last == "set")
+        await next.broker.finish()
+    }
+
+    @Test func `keeps nothing in the journal that the store has taken in the end`() async throws {
+        let directory = StoreFixtureDirectory()
+        let setting = try await Setting(try await directory.journal())
+        async let answer = setting.broker.importing(Self.line, query: "verify=true")
+        await setting.broker.time.sleepers(of: .milliseconds(200))
+        #expect(await setting.broker.metric("token_broker_journal_entries") == 1)
+        setting.store.isAway = false
+        setting.broker.time.advance(by: .milliseconds(200))
+        #expect(await answer.outcomes == ["1 alice imported"])
+        #expect(await setting.broker.metric("token_broker_journal_entries") == 0)
+        #expect(await setting.broker.get("storage_key=alice").token == "a2")
+        await setting.broker.broker.finish()
+    }
+
+    @Test func `begins no further presentation once the broker drains, and stores what needs none`() async throws {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant("t1", #"{"client_id": "c1"}"#)
+        broker.broker.core.beginDraining()
+        #expect(await broker.importing(Self.line, query: "verify=true").outcomes == ["1 alice retryable_error"])
+        #expect(broker.transport.seen.isEmpty)
+        #expect(await broker.importing(Self.line).outcomes == ["1 alice imported"])
+    }
+}
