@@ -79,8 +79,10 @@ package final class ResourceDiscovery: Sendable {
 
     /// Begins to end the registrations of a tenant that was removed, and does not wait for that.
     func endRegistrations(of tenant: Tenant) {
-        guard let found = tenant.configuration.found else { return }
-        management.end(found.registeredClients, of: tenant)
+        let configuration = tenant.configuration
+        let found = configuration.earlierFindings.map(\.found) + (configuration.found.map { [$0] } ?? [])
+        let clients = found.flatMap(\.registeredClients)
+        if !clients.isEmpty { management.end(clients, of: tenant) }
     }
 
     /// The tenant with what a login needs to know of its authorization server. Another tenant than one that is found by a

@@ -93,6 +93,36 @@ package struct FoundAuthorization: Sendable, Equatable {
     }
 }
 
+/// What logins had found of a resource that a tenant does not name any more.
+package struct EarlierFinding: Sendable, Equatable {
+    /// So many are kept, the latest.
+    static let most = 4
+    /// Where a tenant's sealed record has them.
+    static let memberName: WireText = "earlier_findings"
+
+    /// The address of the resource, as the tenant named it.
+    package let resource: String
+    package let found: FoundAuthorization
+
+    package init(resource: String, found: FoundAuthorization) {
+        (self.resource, self.found) = (resource, found)
+    }
+
+    func encode(to json: inout JSONWriter) {
+        json.member("resource", resource)
+        json.name("found")
+        json.object { found.encode(to: &$0, revealingSecret: true) }
+    }
+
+    /// Reads what `encode` has written to a sealed record; nil for anything else.
+    init?(stored json: JSONValue) {
+        guard let resource = json["resource"]?.string?.text,
+            let found = json["found"].flatMap(FoundAuthorization.init(stored:))
+        else { return nil }
+        self.init(resource: resource, found: found)
+    }
+}
+
 extension FoundAuthorization {
     /// Writes the members: for the sealed record with all clients, for answers what an operator needs to know.
     func encode(to json: inout JSONWriter, revealingSecret: Bool) {

@@ -4,18 +4,30 @@ package import OAuth
 
 /// What a new configuration keeps of the one before, and what an operator is told of it.
 extension TenantConfiguration {
-    /// This configuration with what logins have found for the one that it replaces, where both are for the same resource.
+    /// This configuration with what logins have found for the one that it replaces, where both are for the same resource. With another
+    /// resource that is kept aside, and is there again when the resource is named once more: without its client, the sessions
+    /// that this has got could not be refreshed.
     package func keepingFinding(of previous: TenantConfiguration?) -> TenantConfiguration {
-        guard let previous, preset == previous.preset, let protectedResource,
-            protectedResource == previous.protectedResource
-        else { return self }
-        return finding(previous.found)
+        guard let previous, preset == previous.preset, let protectedResource else { return self }
+        var earlier = previous.earlierFindings
+        var known = previous.found
+        if let resource = previous.protectedResource, resource != protectedResource {
+            if let found = previous.found {
+                earlier.removeAll { $0.resource == resource }
+                earlier.append(EarlierFinding(resource: resource, found: found))
+            }
+            known = earlier.last { $0.resource == protectedResource }?.found
+            earlier.removeAll { $0.resource == protectedResource }
+        }
+        var kept = finding(known)
+        kept.earlierFindings = earlier.suffix(EarlierFinding.most)
+        return kept
     }
 
     /// The members that an operator has configured.
     package var configuredMembers: [WireText: JSONValue] {
         var members = storedMembers
-        members["found"] = nil
+        (members["found"], members[EarlierFinding.memberName]) = (nil, nil)
         return members
     }
 

@@ -160,7 +160,7 @@ extension TenantConfiguration {
                 "token_verification",
                 "needs the address of the provider's keys: name it in its jwks or in endpoints.jwks")
         }
-        if preset.findsServerByResource { readResource(&reader, rules, found: isStored ? json["found"] : nil) }
+        if preset.findsServerByResource { readResource(&reader, rules, stored: isStored ? json : nil) }
         appToApp = reader.object("app2app") { Self.appToApp(&$0, rules) }
         if provesDeviceKeys, bindsTokens { reader.note("dpop", "is not used together with app2app") }
         if appToApp != nil, preset.appToApp == nil { reader.note("app2app", "is not used with this provider") }
@@ -173,8 +173,8 @@ extension TenantConfiguration {
     }
 
     /// Reads the resource whose authorization server is found by it, and what was found.
-    /// - Parameter found: the member of a sealed record; nil for a body of `PUT /tenants/{tenant}`, which has none.
-    private mutating func readResource(_ reader: inout ObjectReader, _ rules: TargetPolicy, found: JSONValue?) {
+    /// - Parameter stored: a sealed record; nil for a body of `PUT /tenants/{tenant}`, which has nothing that was found.
+    private mutating func readResource(_ reader: inout ObjectReader, _ rules: TargetPolicy, stored: JSONValue?) {
         if requests.resources.count == 1 {
             protectedResource = requests.resources[0].text
             if let fault = Self.providerURIFault(requests.resources[0], rules, isBase: false) {
@@ -199,7 +199,10 @@ extension TenantConfiguration {
                 reader.note("token_endpoint_auth_method", "needs the client_id that it is for")
             }
         }
-        guard let found else { return }
+        guard let stored else { return }
+        let earlier = reader.any(EarlierFinding.memberName)?.array ?? []
+        earlierFindings = earlier.compactMap(EarlierFinding.init(stored:))
+        guard let found = stored["found"] else { return }
         reader.passOver("found")
         guard let known = FoundAuthorization(stored: found) else {
             reader.note("found", "cannot be read")

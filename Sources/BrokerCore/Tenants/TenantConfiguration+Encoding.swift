@@ -24,6 +24,10 @@ extension TenantConfiguration {
             json.name("found")
             json.object { found.encode(to: &$0, revealingSecret: revealingSecret) }
         }
+        if revealingSecret, !earlierFindings.isEmpty {
+            json.name(EarlierFinding.memberName.text)
+            json.array { json in for earlier in earlierFindings { json.object { earlier.encode(to: &$0) } } }
+        }
         json.memberIfPresent("login_service_base_uri", loginServiceBaseURI)
         json.memberIfPresent("auth_service_base_uri", authServiceBaseURI)
         if let certificatePinning { json.member("certificate_pinning", certificatePinning) }

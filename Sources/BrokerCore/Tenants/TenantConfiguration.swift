@@ -143,6 +143,8 @@ package struct TenantConfiguration: Sendable, Equatable {
     package var protectedResource: String?
     /// What logins have found of that resource; nil before the first one.
     package private(set) var found: FoundAuthorization?
+    /// What logins had found of resources that the tenant named before this one, the latest last; see `keepingFinding`.
+    package var earlierFindings: [EarlierFinding] = []
     /// Whether the tenant has brought its client, and the scopes that are asked for. Otherwise they are what was found.
     package var hasOwnClient = true
     package var hasOwnScopes = true

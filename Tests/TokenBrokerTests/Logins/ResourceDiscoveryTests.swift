@@ -275,7 +275,7 @@ struct Servers {
         if expected == 424, status != 201 { #expect(answer.json["error_code"]?.text == "invalid_redirect_uri") }
     }
 
-    @Test func `keeps what was found over a PUT of the same resource, and drops it with another one`() async throws {
+    @Test func `keeps what was found over a PUT of the same resource, and aside for another one`() async throws {
         let broker = try await broker()
         Servers.publish(at: broker.transport)
         Servers.register(at: broker.transport)
@@ -291,6 +291,15 @@ struct Servers {
         let other = await broker.call(
             .put, "/tenants/t1", body: #"{"provider": "mcp", "resource": "https://other.example/mcp"}"#)
         #expect(other.status == 200 && other.json["found"] == nil)
+        // A mistake that is put back costs no session.
+        #expect(!other.text.contains("c-1"))
+        let back = await broker.call(
+            .patch, "/tenants/t1", body: #"{"resource": "https://mcp.example/mcp"}"#,
+            fields: ["Content-Type": "application/merge-patch+json"])
+        #expect(back.json["found"]?["client_id"]?.text == "c-1", "\(back.text)")
+        #expect(await broker.call(.get, "/tenants/t1").json["found"]?["client_id"]?.text == "c-1")
+        _ = await broker.beginLogin()
+        #expect(Servers.requests(broker.transport, to: Servers.registration) == 1)
     }
 
     @Test(arguments: [
