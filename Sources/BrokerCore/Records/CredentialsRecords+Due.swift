@@ -5,8 +5,14 @@ internal import Reactor
 extension CredentialsRecords {
     /// The due mark of a set that is written now; see `ExpirySchedule.firstMark`.
     func firstMark(of held: HeldCredentials, _ record: CredentialRecord, _ id: CredentialsID) -> Timestamp? {
-        let upkeep = tenants.inMemory(id.tenant)?.configuration.upkeep(of: record)
-        return schedule.firstMark(of: held, lead: proactiveLead(id), upkeep: upkeep, now: time.now)
+        let configuration = tenants.inMemory(id.tenant)?.configuration
+        let mark = schedule.firstMark(
+            of: held, lead: proactiveLead(id), upkeep: configuration?.upkeep(of: record), now: time.now)
+        // A set without a notice of expiry, of a tenant that is not cached: `ExpiryJob` moves the mark, or removes it.
+        if mark == nil, configuration == nil, held.canBeRefreshed {
+            return time.now.advanced(by: ExpirySchedule.shortestWait)
+        }
+        return mark
     }
 
     /// From the tenant's configuration in the cache, valid or not. Where it is not cached, `ExpiryJob` reads the configuration

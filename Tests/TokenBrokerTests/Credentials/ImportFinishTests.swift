@@ -19,16 +19,19 @@ internal import TokenBroker
         let store: BrokerFaultyStore
         let broker: BrokerHarness
 
-        init(_ journal: Journal? = nil) async throws {
+        init(
+            _ journal: Journal? = nil, tenant members: String = "",
+            answer: String = BrokerHarness.token("a2", refresh: "r2")
+        ) async throws {
             let store = BrokerFaultyStore(base)
             self.store = store
             broker = try await BrokerHarness(store: store, journal: journal)
-            await broker.makeTenant("t1", #"{"client_id": "c1"}"#)
+            await broker.makeTenant("t1", #"{"client_id": "c1"\#(members)}"#)
             broker.time.holdSleeps()
             broker.transport.enqueue(
                 .decide { _ in
                     store.isAway = true
-                    return .json(200, BrokerHarness.token("a2", refresh: "r2"))
+                    return .json(200, answer)
                 })
         }
 
@@ -83,6 +86,27 @@ internal import TokenBroker
         #expect(await next.importing(Self.line, query: "verify=true").outcomes == ["1 alice unchanged"])
         #expect(next.transport.seen.isEmpty)
         #expect(try await next.causes().last == "set")
+        await next.broker.finish()
+    }
+
+    @Test func `leaves a set in the journal that the next process keeps from ending unused`() async throws {
+        let directory = StoreFixtureDirectory()
+        let journal = try await directory.journal()
+        let setting = try await Setting(
+            journal, tenant: #", "idle_expiry": 864000, "default_lifetime": "never""#,
+            answer: #"{"access_token": "a2", "token_type": "Bearer", "refresh_token": "r2"}"#)
+        _ = await setting.importing { setting.broker.time.advance(by: .seconds(25)) }
+        await journal.close()
+        let next = try await BrokerHarness(
+            store: BrokerFaultyStore(setting.base), time: setting.broker.time, journal: try await directory.journal())
+        // The process has not read the tenant yet, whose configuration says when.
+        try await next.broker.core.takeUpJournal()
+        let row = RecordID(.credentials, try #require(TenantName("t1")), key: "alice")
+        let first = try #require(try await next.vault.read(row)?.due)
+        next.time.advance(by: next.time.now.duration(to: first) + .milliseconds(1))
+        _ = await next.broker.core.expiryJob.handleAllDue()
+        let mark = try #require(try await next.vault.read(row)?.due)
+        #expect(next.time.now.duration(to: mark) > .seconds(7 * 86_400))
         await next.broker.finish()
     }
 
