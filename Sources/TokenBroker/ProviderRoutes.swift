@@ -92,6 +92,14 @@ struct ProviderRoutes {
                 "name",
                 "A provider's name is 1 to 63 characters of a-z, 0-9 and hyphen, and does not begin with a hyphen.")
         }
+        // Elsewhere no body counts as an empty object. Here that would put a profile with nothing in it in the place of another.
+        if call.request.body.isEmpty {
+            throw BrokerError(
+                .invalidRequest,
+                "The body is missing: send the whole profile as a JSON object, with application/json as its Content-Type. GET "
+                    + "/providers/{name} shows what it consists of.",
+                faults: [.init("", "is required")])
+        }
         let isWanted = TenantRoutes.condition(call)
         let targets = broker.settings.providerTargets
         let change = try await call.json { (json) throws(BrokerError) in

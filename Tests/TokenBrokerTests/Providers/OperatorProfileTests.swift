@@ -112,6 +112,20 @@ internal import TokenBroker
         #expect(await broker.call(.get, "/providers/acme").status == 404)
     }
 
+    @Test(arguments: ["acme", "slack", "tidal"]) func `is not put by a request without a body`(name: String) async throws {
+        let broker = try await BrokerHarness()
+        let before = await broker.call(.get, "/providers/\(name)")
+        for fields in [[:], ["Content-Type": "application/json"]] as [Fields] {
+            let answer = await broker.call(.put, "/providers/\(name)", fields: fields)
+            #expect((answer.status, answer.code) == (400, "invalid_request"))
+            #expect(answer.pointers == [""] && answer.text.contains("send the whole profile"), "\(answer.text)")
+        }
+        let blank = await broker.call(.put, "/providers/\(name)", body: " ")
+        #expect((blank.status, blank.code) == (400, "invalid_request"))
+        let after = await broker.call(.get, "/providers/\(name)")
+        #expect(after.status == before.status && after.json == before.json && after.tag.isEmpty)
+    }
+
     // MARK: Tenants
 
     @Test func `is used for logins and refreshes`() async throws {
