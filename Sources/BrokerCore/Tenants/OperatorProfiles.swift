@@ -124,7 +124,9 @@ package final class OperatorProfiles: Sendable {
                 let record = try await self.vault.read(OperatorProfile.id(WireText(change.profile.name)))
                 // One that this build cannot read is replaced, too.
                 let isThere = record.map { !((try? OperatorProfile($0))?.isRemoved ?? false) } ?? false
-                guard change.isWanted(isThere ? record?.version : nil) else { return .failure(Self.changed) }
+                guard change.isWanted(isThere ? record?.version : nil) else {
+                    return .failure(isThere && change.isWanted(nil) ? Self.present : Self.changed)
+                }
                 if !isThere, try await self.isFull() { return .failure(Self.tooMany) }
                 try await self.write(change.document, of: change.profile, isRemoved: false, over: record)
                 return .success(!isThere)
@@ -178,6 +180,8 @@ package final class OperatorProfiles: Sendable {
     private static let changed = BrokerError(
         .preconditionFailed,
         "The profile was changed meanwhile, or there is none: read it again, and send its new ETag.")
+    private static let present = BrokerError(
+        .preconditionFailed, "A profile of this name was put, which If-None-Match forbids.")
     private static let tooMany = BrokerError(
         .conflict, "This broker has \(most) profiles of its own, and no room for more: delete one.")
 
