@@ -102,6 +102,14 @@ internal import TokenBroker
             #""pinned_certificates": ["sha256/a"], "#, "/pinned_certificates/0",
             "must be sha256/ and the base64 of 32 bytes"
         ),
+        (
+            #""refresh": {"endpoint": "https://x.example/{nope}", "parameters": {"a": "b"}}, "#, "/refresh/endpoint",
+            "has {nope}, which parameters does not have"
+        ),
+        (
+            #""exchange_for_long_lived": {"endpoint": "https://x.example/{client_secret}", "parameters": {"a": "b"}}, "#,
+            "/exchange_for_long_lived/endpoint", "has {client_secret}, which parameters does not have"
+        ),
     ])
     func `is refused with the place of what is wrong`(more: String, pointer: String, text: String) async throws {
         let broker = try await BrokerHarness()
