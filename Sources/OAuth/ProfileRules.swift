@@ -190,6 +190,9 @@ struct ProfileRules {
         let declared = document["parameters"]?.object ?? [:]
         var addresses = (document["endpoints"]?.object ?? [:]).map { (Self.pointer("/endpoints", $0.key), $0.value) }
         addresses.append(("/issuer", document["issuer"] ?? .null))
+        for name in ["refresh", "exchange_for_long_lived"] as [WireText] {
+            addresses.append((Self.pointer("", name) + "/endpoint", document[name]?["endpoint"] ?? .null))
+        }
         var used: Set<WireText> = []
         for (pointer, address) in addresses.sorted(by: { WireText($0.0) < WireText($1.0) }) {
             for name in address.string.flatMap({ AddressTemplate($0) })?.names ?? [] {

@@ -89,8 +89,12 @@ package final class Broker: Sendable {
     }
 
     /// Removes a tenant with its API keys, logins and credentials.
-    package func deleteTenant(_ name: TenantName) async throws(BrokerError) -> Bool {
-        try await core.deleteTenant(name)
+    /// - Parameter isWanted: whether the tenant may be removed that has this version now; nil for any.
+    /// - Throws: `precondition_failed` for one that may not.
+    package func deleteTenant(
+        _ name: TenantName, isWanted: (@Sendable (Int64?) -> Bool)? = nil
+    ) async throws(BrokerError) -> Bool {
+        try await core.deleteTenant(name, isWanted: isWanted)
     }
 
     /// Adds the server's counts to the metrics.

@@ -92,10 +92,23 @@ struct ProviderRoutes {
                 "name",
                 "A provider's name is 1 to 63 characters of a-z, 0-9 and hyphen, and does not begin with a hyphen.")
         }
+        // Elsewhere no body counts as an empty object. Here that would put a profile with nothing in it in the place of another.
+        if call.request.body.isEmpty {
+            throw BrokerError(
+                .invalidRequest,
+                "The body is missing: send the whole profile as a JSON object, with application/json as its Content-Type. GET "
+                    + "/providers/{name} shows what it consists of.",
+                faults: [.init("", "is required")])
+        }
         let isWanted = TenantRoutes.condition(call)
         let targets = broker.settings.providerTargets
         let change = try await call.json { (json) throws(BrokerError) in
-            let document = try Self.document(json, named: name)
+            var document = try Self.document(json, named: name)
+            if case .object(let members) = document, members.values.contains(.null) {
+                // A member that is null is one that is left out, but it must be one that there is.
+                _ = try Self.read(document, targets)
+                document = .object(members.filter { $0.value != .null })
+            }
             return OperatorProfiles.Change(try Self.read(document, targets), document, isWanted: isWanted)
         }
         let written = try await profiles.put(change)
@@ -105,15 +118,15 @@ struct ProviderRoutes {
         return Self.answer(written.isNew ? .created : .ok, written.profile)
     }
 
-    /// The document of the content, with the name of the path and without what only answers have.
+    /// The document of the content, with the name of the path and without what only answers have. A member may be null.
     private static func document(_ content: JSONValue, named name: WireText) throws(BrokerError) -> JSONValue {
         guard case .object(var members) = content else {
             throw BrokerError(.invalidRequest, "The body must be an object.")
         }
-        if let source = members[sourceMember]?.string, Source(source) != nil { members[sourceMember] = nil }
-        // A member that is null is one that is left out.
-        members = members.filter { $0.value != .null }
-        if let own = members["name"], own != .string(name) {
+        if let source = members[sourceMember], source == .null || source.string.flatMap({ Source($0) }) != nil {
+            members[sourceMember] = nil
+        }
+        if let own = members["name"], own != .null, own != .string(name) {
             throw BrokerError.invalidRequest("/name", "The name must be the one in the path, or be left out.")
         }
         members["name"] = .string(name)

@@ -101,16 +101,22 @@ struct TenantRoutes {
         return try await write(name, change)
     }
 
-    /// What `If-Match` asks for (RFC 9110 §13.1.1).
+    /// What `If-Match` and `If-None-Match` ask for (RFC 9110 §13.1.1 and §13.1.2). Nil, instead of a version, stands for nothing that
+    /// is there.
     static func condition(_ call: Call) -> @Sendable (Int64?) -> Bool {
-        let tags = call.request.fields.list("If-Match")
-        if tags.isEmpty { return { _ in true } }
-        let any: WireText = "*"
+        let wanted = call.request.fields.list("If-Match")
+        let unwanted = call.request.fields.list("If-None-Match")
+        let (any, weak): (WireText, WireText) = ("*", "W/")
         return { version in
-            guard let version else { return false }
+            guard let version else { return wanted.isEmpty }
             let tag = WireText(CredentialsSnapshot.tag(version))
-            return tags.contains { $0 == any || $0 == tag }
+            return (wanted.isEmpty || wanted.contains { $0 == any || $0 == tag })
+                && !unwanted.contains { $0 == any || ($0.starts(with: weak) ? $0.dropping(weak.count) : $0) == tag }
         }
+    }
+
+    private static func hasCondition(_ call: Call) -> Bool {
+        ["If-Match", "If-None-Match"].contains { !call.request.fields.list($0).isEmpty }
     }
 
     private func write(_ name: TenantName, _ change: TenantDirectory.Change) async throws(BrokerError) -> Response {
@@ -151,9 +157,10 @@ struct TenantRoutes {
 
     private func delete(_ call: Call) async throws(BrokerError) -> Response {
         try call.refuseQuery()
-        guard let name = TenantName(call.parameters["tenant"] ?? ""), try await broker.deleteTenant(name) else {
-            throw BrokerError.noSuchTenant
-        }
+        let isWanted = Self.condition(call)
+        guard let name = TenantName(call.parameters["tenant"] ?? ""),
+            try await broker.deleteTenant(name, isWanted: Self.hasCondition(call) ? isWanted : nil)
+        else { throw BrokerError.noSuchTenant }
         broker.log.info("tenant_deleted", [.tenant(name)])
         return .empty(.noContent)
     }

@@ -366,12 +366,16 @@ package final class CredentialsBroker: Sendable {
     }
 
     /// Removes a tenant with everything under it.
-    package func deleteTenant(_ name: TenantName) async throws(BrokerError) -> Bool {
+    /// - Parameter isWanted: whether the tenant may be removed that has this version now; nil for any.
+    /// - Throws: `precondition_failed` for one that may not.
+    package func deleteTenant(
+        _ name: TenantName, isWanted: (@Sendable (Int64?) -> Bool)? = nil
+    ) async throws(BrokerError) -> Bool {
         // The store may have removed everything although its answer was lost.
         defer { bus.announce(removalOf: name) }
         // A tenant that cannot be read is removed all the same.
         let tenant = try? await tenants.tenant(name)
-        guard let version = try await tenants.delete(name) else { return false }
+        guard let version = try await tenants.delete(name, isWanted: isWanted) else { return false }
         recent.noteRemoval(of: name, version: version)
         if let tenant { discovery.endRegistrations(of: tenant) }
         return true

@@ -18,9 +18,12 @@ enum AuditedChanges {
                 guard let name = name(of: change, record) else { continue }
                 (action, id, version) = (name, record.id, record.version)
             case .remove(let removed, let old):
-                guard isAudited(removed.kind), !removed.isOfEarlierSecret, !isOfSeveralTenants(removed) else {
-                    continue
-                }
+                // An entry has told of a profile's deletion when its record was marked, which goes later. A tenant's record goes
+                // with everything under it, which has an entry.
+                guard isAudited(removed.kind), removed.kind != .provider, removed.kind != .tenant,
+                    !removed.isOfEarlierSecret,
+                    !isOfSeveralTenants(removed)
+                else { continue }
                 (action, id, version) = ("\(removed.kind.rawValue).removed", removed, old)
             case .removeAll(let tenant): (action, id, version) = ("tenant.removed", RecordID(.tenant, tenant), nil)
             case .require, .settleDue, .claim, .release, .append, .audit: continue

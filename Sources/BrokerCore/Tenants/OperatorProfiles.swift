@@ -17,9 +17,11 @@ internal import Reactor
 package final class OperatorProfiles: Sendable {
     /// The most profiles of one broker.
     package static let most = 200
+    /// How many records of deleted profiles stay. They take no place of a profile; the oldest one goes for a new one.
+    package static let mostRemoved = 200
     /// After which time no request is under way that has read what the profile was before.
     static let pause: Duration = .seconds(120)
-    /// For how long the record of a deleted profile stays.
+    /// For how long the record of a deleted profile stays, unless `mostRemoved` were deleted since.
     private static let removedSpan: Duration = .seconds(7 * 86_400)
     /// When a record that this process cannot read is looked at again: another replica may be able to read it.
     private static let unreadablePause: Duration = .seconds(3600)
@@ -122,8 +124,10 @@ package final class OperatorProfiles: Sendable {
                 let record = try await self.vault.read(OperatorProfile.id(WireText(change.profile.name)))
                 // One that this build cannot read is replaced, too.
                 let isThere = record.map { !((try? OperatorProfile($0))?.isRemoved ?? false) } ?? false
-                guard change.isWanted(isThere ? record?.version : nil) else { return .failure(Self.changed) }
-                if record == nil, try await self.isFull() { return .failure(Self.tooMany) }
+                guard change.isWanted(isThere ? record?.version : nil) else {
+                    return .failure(isThere && change.isWanted(nil) ? Self.present : Self.changed)
+                }
+                if !isThere, try await self.isFull() { return .failure(Self.tooMany) }
                 try await self.write(change.document, of: change.profile, isRemoved: false, over: record)
                 return .success(!isThere)
             }
@@ -155,7 +159,9 @@ package final class OperatorProfiles: Sendable {
                 guard let record = try await self.vault.read(OperatorProfile.id(name)),
                     record.version == present.version
                 else { return false }
-                try await self.write(present.document, of: present.profile, isRemoved: true, over: record)
+                let oldest = try await self.oldestRemoved()
+                try await self.write(
+                    present.document, of: present.profile, isRemoved: true, over: record, dropping: oldest)
                 return true
             }
         } catch {
@@ -174,17 +180,38 @@ package final class OperatorProfiles: Sendable {
     private static let changed = BrokerError(
         .preconditionFailed,
         "The profile was changed meanwhile, or there is none: read it again, and send its new ETag.")
+    private static let present = BrokerError(
+        .preconditionFailed, "A profile of this name was put, which If-None-Match forbids.")
     private static let tooMany = BrokerError(
         .conflict, "This broker has \(most) profiles of its own, and no room for more: delete one.")
 
     private func isFull() async throws(StoreError) -> Bool {
-        // Deleted ones are counted for as long as their records stay.
-        let limit = Self.most
-        return try await vault.listSealed(.provider, tenant: .broker, limit: limit).count >= limit
+        try await records().count { $0.expires == nil } >= Self.most
     }
 
+    /// The records of deleted profiles that must go before one more profile is deleted, the oldest first. A tenant whose own
+    /// change is under way while so many are deleted keeps the profile that it has.
+    private func oldestRemoved() async throws(StoreError) -> [StoredRecord] {
+        let removed = try await records().compactMap { record in record.expires.map { (record, $0) } }
+        let count = removed.count - (Self.mostRemoved - 1)
+        return count > 0 ? removed.sorted { $0.1 < $1.1 }.prefix(count).map(\.0) : []
+    }
+
+    /// The records of all profiles, sealed. Only that of a deleted profile expires.
+    private func records() async throws(StoreError) -> [StoredRecord] {
+        var (found, after): ([StoredRecord], RecordID?) = ([], nil)
+        repeat {
+            let page = try await vault.listSealed(.provider, tenant: .broker, after: after, limit: Self.batch)
+            found += page
+            after = page.count < Self.batch ? nil : page.last?.id
+        } while after != nil
+        return found
+    }
+
+    /// - Parameter dropped: records that go with the same commit.
     private func write(
-        _ document: JSONValue, of profile: ProviderPreset, isRemoved: Bool, over record: OpenRecord?
+        _ document: JSONValue, of profile: ProviderPreset, isRemoved: Bool, over record: OpenRecord?,
+        dropping dropped: [StoredRecord] = []
     ) async throws(StoreError) {
         let now = time.now
         let next = OpenRecord(
@@ -192,7 +219,8 @@ package final class OperatorProfiles: Sendable {
             version: record.map { versions.next(after: $0.version, at: now) } ?? versions.first(at: now),
             content: SecretBytes(OperatorProfile.content(document, isRemoved: isRemoved)),
             expires: isRemoved ? now.advanced(by: Self.removedSpan) : nil, due: now.advanced(by: Self.pause))
-        try await vault.commit([record.map { .replace(next, version: $0.version) } ?? .insert(next)])
+        let change: VaultChange = record.map { .replace(next, version: $0.version) } ?? .insert(next)
+        try await vault.commit([change] + dropped.map { .remove($0.id, version: $0.version) })
     }
 
     // MARK: Tenants

@@ -125,7 +125,29 @@ extension TenantConfiguration {
             for name in secretMembers { stored[name] = nil }
         }
         if changes["private_key"] != nil { stored["private_key"] = nil }
-        return JSONValue.object(stored).merged(with: patch)
+        return .object(merged(stored, naming: changes))
+    }
+
+    /// The members that are objects whose members have names that this program does not choose.
+    private static let freeMembers: Set<WireText> = [
+        "parameters", "authorize_parameters", "token_parameters", "refresh_parameters", "request_headers", "private_key",
+    ]
+
+    /// The members with those of a merge patch. Where a member's name is one of a fixed set, one that is null is not removed and
+    /// stays as null: it counts as left out, and a name that is not of the set is a fault.
+    private static func merged(
+        _ members: [WireText: JSONValue], naming changes: [WireText: JSONValue]
+    ) -> [WireText: JSONValue] {
+        var members = members
+        for (name, change) in changes {
+            switch change {
+            case .null: members[name] = .null
+            case .object(let inner) where !freeMembers.contains(name):
+                members[name] = .object(merged(members[name]?.object ?? [:], naming: inner))
+            default: members[name] = (members[name] ?? .null).merged(with: change)
+            }
+        }
+        return members
     }
 
     /// This configuration with what the client of the one that it replaces has shown, as far as it names nothing else, where the

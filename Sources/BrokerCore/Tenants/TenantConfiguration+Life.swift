@@ -65,7 +65,8 @@ extension TenantConfiguration {
             _ template: RequestTemplate?, _ own: RequestTemplate?, _ preset: RequestTemplate?, or address: String?
         ) -> OwnRequests.Form? {
             guard let template else { return nil }
-            let usual = endpoints.token == nil ? filled(preset?.endpoint) : nil
+            // One that cannot be filled is no URL, so that the request fails as illegal_configuration and goes nowhere else.
+            let usual = endpoints.token == nil ? preset?.endpoint.map { filled($0) ?? $0.text } : nil
             let named = own?.endpoint?.text ?? address ?? usual
             return OwnRequests.Form(address: named ?? server.tokenEndpoint, template: template)
         }

@@ -183,7 +183,7 @@ package final class TenantDirectory: Sendable {
                             .preconditionFailed,
                             current == nil
                                 ? "There is no tenant with this name."
-                                : "The tenant was changed meanwhile: read it again, and send its new ETag."))
+                                : change.isWanted(nil) ? Self.present : Self.changed))
                 }
                 let previous = current.flatMap { TenantConfiguration(decoding: $0.content.revealedBytes) }
                 let configuration: TenantConfiguration
@@ -216,18 +216,37 @@ package final class TenantDirectory: Sendable {
         return try result.get()
     }
 
+    private static let changed = "The tenant was changed meanwhile: read it again, and send its new ETag."
+    private static let present = "There is a tenant with this name, which If-None-Match forbids."
+
     /// Removes the tenant with everything under it. Returns the version that its record had, also of one that cannot be opened; nil
     /// where there was none.
-    package func delete(_ name: TenantName) async throws(BrokerError) -> Int64? {
+    /// - Parameter isWanted: whether the tenant may be removed that has this version now; nil for any.
+    /// - Throws: `precondition_failed` for one that may not.
+    package func delete(
+        _ name: TenantName, isWanted: (@Sendable (Int64?) -> Bool)? = nil
+    ) async throws(BrokerError) -> Int64? {
+        let id = RecordID(.tenant, name)
+        let removed: Result<Int64?, BrokerError>
         // The store may have removed the tenant although its answer was lost.
         defer { cache.remove(name) }
         do throws(StoreError) {
-            let version = try await vault.version(of: RecordID(.tenant, name))
-            try await vault.commit([.removeAll(name)])
-            return version
+            removed = try await retryingConflicts { () async throws(StoreError) in
+                let version = try await self.vault.version(of: id)
+                var changes: [VaultChange] = [.removeAll(name)]
+                if let isWanted {
+                    guard let version else { return .success(nil) }
+                    if !isWanted(version) { return .failure(BrokerError(.preconditionFailed, Self.changed)) }
+                    // A conflict where it is changed meanwhile.
+                    changes.insert(.remove(id, version: version), at: 0)
+                }
+                try await self.vault.commit(changes)
+                return .success(version)
+            }
         } catch {
             throw BrokerError(error)
         }
+        return try removed.get()
     }
 
     /// Up to `limit` tenants after `after`, in the order of their names.

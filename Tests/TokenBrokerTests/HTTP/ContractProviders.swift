@@ -37,6 +37,7 @@ struct ContractProviders {
         }
         await recorder.call(broker, .put, path, body: #"{"pkce": "odd"}"#)
         await recorder.call(broker, .put, path, body: "[]")
+        #expect(await recorder.call(broker, .put, path).status == 400)
         await recorder.call(broker, .put, "/providers/No", body: Self.profile)
         await recorder.call(broker, .put, "/providers/%FF", body: Self.profile)
         let note = #""\#(String(repeating: "a", count: 2000))""#

@@ -377,6 +377,20 @@ internal import TokenBroker
                 return (broker, answer)
             }),
         Situation(
+            code: .preconditionFailed, status: 412, how: "a tenant that was changed before it is deleted",
+            bring: {
+                let broker = try await made()
+                return (broker, await broker.call(.delete, "/tenants/t1", fields: ["If-Match": #""1""#]))
+            }),
+        Situation(
+            code: .preconditionFailed, status: 412, how: "a tenant that is there already",
+            bring: {
+                let broker = try await made()
+                let answer = await broker.call(
+                    .put, "/tenants/t1", body: #"{"client_id": "c1"}"#, fields: ["If-None-Match": "*"])
+                return (broker, answer)
+            }),
+        Situation(
             code: .payloadTooLarge, status: 413, how: "a body that the server stops reading",
             bring: {
                 let broker = try await made()

@@ -102,6 +102,14 @@ internal import TokenBroker
             #""pinned_certificates": ["sha256/a"], "#, "/pinned_certificates/0",
             "must be sha256/ and the base64 of 32 bytes"
         ),
+        (
+            #""refresh": {"endpoint": "https://x.example/{nope}", "parameters": {"a": "b"}}, "#, "/refresh/endpoint",
+            "has {nope}, which parameters does not have"
+        ),
+        (
+            #""exchange_for_long_lived": {"endpoint": "https://x.example/{client_secret}", "parameters": {"a": "b"}}, "#,
+            "/exchange_for_long_lived/endpoint", "has {client_secret}, which parameters does not have"
+        ),
     ])
     func `is refused with the place of what is wrong`(more: String, pointer: String, text: String) async throws {
         let broker = try await BrokerHarness()
@@ -110,6 +118,20 @@ internal import TokenBroker
         #expect(answer.pointers == [pointer], "\(answer.text)")
         #expect(answer.json["errors"]?.array?.first?["detail"]?.text == text)
         #expect(await broker.call(.get, "/providers/acme").status == 404)
+    }
+
+    @Test(arguments: ["acme", "slack", "tidal"]) func `is not put by a request without a body`(name: String) async throws {
+        let broker = try await BrokerHarness()
+        let before = await broker.call(.get, "/providers/\(name)")
+        for fields in [[:], ["Content-Type": "application/json"]] as [Fields] {
+            let answer = await broker.call(.put, "/providers/\(name)", fields: fields)
+            #expect((answer.status, answer.code) == (400, "invalid_request"))
+            #expect(answer.pointers == [""] && answer.text.contains("send the whole profile"), "\(answer.text)")
+        }
+        let blank = await broker.call(.put, "/providers/\(name)", body: " ")
+        #expect((blank.status, blank.code) == (400, "invalid_request"))
+        let after = await broker.call(.get, "/providers/\(name)")
+        #expect(after.status == before.status && after.json == before.json && after.tag.isEmpty)
     }
 
     // MARK: Tenants
