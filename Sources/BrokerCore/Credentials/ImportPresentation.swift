@@ -67,7 +67,7 @@ final class ImportPresentation: Sendable {
         let user = ProviderPauses.User(line.id, of: call.pause)
         var isRepeated = false
         while true {
-            try await endpoint.waitBeforeRetry(.zero, user)
+            try await endpoint.waitBeforeRetry(CallWaits(server.schedule, heeding: user))
             let answer = try await endpoint.budget.withPlace(
                 for: call.client, at: server, of: tenant.name, .background, by: line.id
             ) { () async throws(BrokerError) in
