@@ -40,6 +40,23 @@ package struct ClientCertificate: Sendable, Hashable {
             : nil
     }
 
+    /// When the client's certificate expires, in seconds since 1970; nil where there is none that can be read.
+    package var expirySeconds: Int64? {
+        withCleanErrorQueue {
+            pem.withRevealed { text in
+                unsafe text.withUnsafeBufferPointer { unsafe Self.expirySeconds($0) }
+            }
+        }
+    }
+
+    @unsafe private static func expirySeconds(_ text: UnsafeBufferPointer<UInt8>) -> Int64? {
+        guard let input = unsafe BIO_new_mem_buf(text.baseAddress, CInt(text.count)) else { return nil }
+        defer { unsafe BIO_free(input) }
+        guard let certificate = unsafe PEM_read_bio_X509(input, nil, { _, _, _, _ in -1 }, nil) else { return nil }
+        defer { unsafe X509_free(certificate) }
+        return unsafe copenssl_expiry_seconds(certificate)
+    }
+
     /// Has the connections of a context show the certificate.
     /// - Returns: false where it cannot be used.
     @unsafe func use(in context: OpaquePointer) -> Bool {

@@ -11,7 +11,7 @@ extension ConnectionPool {
             guard configuration.targets.allowsHTTP else { throw .insecureTarget }
             // Pins cannot be checked without TLS, and ignoring them would hide that.
             guard request.pins == nil else { throw .untrusted(.pin) }
-            guard request.certificate == nil else { throw .insecureTarget }
+            guard request.certificate == nil else { throw .certificateWithoutTLS }
         }
         let encoded = try Self.encode(request)
         let key = PoolKey(

@@ -45,6 +45,9 @@ package enum TransportError: Error, Equatable, Sendable {
     /// The URL begins with `http://`, which the configuration does not allow. An operator must correct the
     /// configuration.
     case insecureTarget
+    /// The request shows a certificate, which it cannot at a URL that begins with `http://`. An operator must correct the
+    /// configuration.
+    case certificateWithoutTLS
     /// The host has no address on the public internet, and the configuration does not allow its addresses. An operator
     /// must correct the configuration.
     case forbiddenAddress
@@ -80,8 +83,8 @@ package enum TransportError: Error, Equatable, Sendable {
         switch self {
         case .timedOut(_, let requestSent), .connectionLost(let requestSent): requestSent
         case .malformedResponse, .responseTooLarge, .cancelled: true
-        case .invalidURL, .invalidRequest, .insecureTarget, .forbiddenAddress, .nameNotFound, .nameResolutionFailed,
-            .connectFailed, .proxyRefused, .untrusted, .tlsFailed:
+        case .invalidURL, .invalidRequest, .insecureTarget, .certificateWithoutTLS, .forbiddenAddress, .nameNotFound,
+            .nameResolutionFailed, .connectFailed, .proxyRefused, .untrusted, .tlsFailed:
             false
         }
     }

@@ -14,6 +14,17 @@ internal import HTTPCodec
     /// Later than every other time: the expiry of a token that does not expire. It is never written as a time.
     package static let never = Timestamp(milliseconds: .max)
 
+    /// The time of a number since 1970 that a provider names, from 1970 on and `latest` at most.
+    ///
+    /// Most numbers tell their unit: one of 10^12 or more would be a time in seconds long after the year 9999, and is one in
+    /// milliseconds since 2001; one of less than 10^11 would be a time in milliseconds before 1974, and is one in seconds. So a
+    /// provider that tells lifetimes in one unit and times in the other is read as it is meant.
+    /// - Parameter isInMilliseconds: the unit of the numbers between.
+    init(since1970 number: Int64, inMilliseconds isInMilliseconds: Bool = false) {
+        let unit: Int64 = number >= (isInMilliseconds ? 100_000_000_000 : 1_000_000_000_000) ? 1 : 1000
+        self.init(milliseconds: min(max(number, 0), Self.latest.milliseconds / unit) * unit)
+    }
+
     /// Whole seconds since 1970, rounded down.
     package var seconds: Int64 { GregorianDate.floorDivide(milliseconds, by: 1000).quotient }
 

@@ -76,7 +76,8 @@ package struct TokenResponse: Sendable, Equatable {
             ?? lifetime.wholeSeconds(.down).map {
                 let seconds = answers.isInMilliseconds ? $0 / 1000 : $0
                 return now.advanced(by: .seconds(min(max(seconds, 0), Self.longestLifetimeSeconds)))
-            } ?? members["expires_at"].flatMap(Self.time) ?? Self.expiry(ofToken: token)
+            } ?? members["expires_at"].flatMap { Self.time($0, inMilliseconds: answers.isInMilliseconds, askedAt: now) }
+            ?? Self.expiry(ofToken: token)
         self.lifetime = expires.map { now.duration(to: $0) }
         hasUnreadableLifetime = expires == nil && lifetime != .null
         switch members["scope"] {
@@ -92,7 +93,10 @@ package struct TokenResponse: Sendable, Equatable {
         default: userID = nil
         }
         self.extra = extra
-        earliestRefresh = members["earliest_refresh_at"].flatMap(Self.time)
+        // Seconds, whatever the unit of lifetimes.
+        earliestRefresh = members["earliest_refresh_at"].flatMap {
+            Self.time($0, inMilliseconds: false, askedAt: now)
+        }
         func end(_ name: WireText) -> Timestamp? {
             // Some providers say 0 where there is no end.
             guard let number = members[name]?.wholeSeconds(.down), number > 0 else { return nil }
@@ -103,10 +107,15 @@ package struct TokenResponse: Sendable, Equatable {
         consentEnds = end("authorization_expires_in")
     }
 
-    /// A time in Unix seconds, or in the form of RFC 3339.
-    private static func time(_ value: JSONValue) -> Timestamp? {
-        if let text = value.string, let time = Timestamp(rfc3339: text.text) { return time }
-        return value.wholeSeconds(.down).map { Timestamp(seconds: min(max($0, 0), Timestamp.latest.seconds)) }
+    /// A time since 1970, or in the form of RFC 3339; ten years from `now` at most.
+    /// - Parameter isInMilliseconds: the unit of a number that does not tell it itself.
+    private static func time(
+        _ value: JSONValue, inMilliseconds isInMilliseconds: Bool, askedAt now: Timestamp
+    ) -> Timestamp? {
+        let time =
+            value.string.flatMap { Timestamp(rfc3339: $0.text) }
+            ?? value.wholeSeconds(.down).map { Timestamp(since1970: $0, inMilliseconds: isInMilliseconds) }
+        return time.map { min($0, now.advanced(by: .seconds(longestLifetimeSeconds))) }
     }
 
     /// Whether something of the text was replaced because it could not be read.

@@ -75,7 +75,7 @@ import Testing
         var request = ClientRequest(method: .get, url: try #require(URLTarget("http://localhost:\(server.port)/")))
         request.certificate = try Self.certificate(.dns)
         try await withClient { [request] client in
-            _ = await #expect(throws: TransportError.insecureTarget) { try await client.send(request) }
+            _ = await #expect(throws: TransportError.certificateWithoutTLS) { try await client.send(request) }
         }
     }
 

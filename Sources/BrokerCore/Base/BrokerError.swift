@@ -67,7 +67,7 @@ package struct BrokerError: Error, Sendable, Equatable {
             case .networkError: "The provider could not be reached"
             case .illegalConfiguration: "The tenant's configuration does not fit the provider"
             case .illegalArgument: "A value does not fit the tenant"
-            case .missingTokenContainer: "No credentials are stored"
+            case .missingTokenContainer: "No suitable credentials are stored"
             case .invalidTokenRequest: "The refresh token is not valid any more"
             case .unknownAccount: "The provider does not know the account"
             case .unauthenticated: "No session that can let an app in"

@@ -245,9 +245,7 @@ package final class CredentialsProvider: Sendable {
             Answer(snapshot: snapshot, tenant: tenant, level: .basic, outcome: .basic, degradation: nil)
         case .missing where snapshot.record.held != nil:
             throw BrokerError(
-                .missingTokenContainer,
-                "The user's credentials have no refresh token, so that no refresh can be forced. Have the user log in anew."
-            )
+                .missingTokenContainer, tenant.configuration.reasonWithoutRefresh(snapshot.record.held, at: time.now))
         case .missing:
             throw BrokerError(.missingTokenContainer, "Nothing is stored under this storage key.").after(
                 snapshot.record)

@@ -84,6 +84,12 @@ package struct GivenCredentials: Sendable {
         if level == .client, refreshToken != nil {
             throw BrokerError(.illegalArgument, "Client credentials have no refresh token.")
         }
+        if refreshToken != nil, !tenant.configuration.hasProvider {
+            throw BrokerError(
+                .illegalArgument,
+                "A tenant of the provider \(tenant.configuration.preset.name) takes keys and access tokens only: no provider is "
+                    + "known to it at which a refresh token could be used.")
+        }
         let isItsOwn = level == .user && refreshToken == nil && tenant.configuration.refreshesByAccessToken
         let refreshToken = isItsOwn ? SecretBytes(utf8: token.text) : refreshToken
         let tokenExpiry = TokenResponse.expiry(ofToken: token)

@@ -82,8 +82,8 @@ final class ImportPresentation {
     private func present(at server: AuthorizationServer) async throws(BrokerError) -> RenewalAttempt.Step {
         let (endpoint, client) = (renewer.providers.endpoint, tenant.configuration.client)
         // No caller waits, so a line waits for a pause that the provider has asked for.
-        try await endpoint.waitBeforeRetry(
-            .zero, ProviderPauses.User(line.id, of: ProviderPauses.Key(client, at: server)))
+        let user = ProviderPauses.User(line.id, of: ProviderPauses.Key(client, at: server))
+        try await endpoint.waitBeforeRetry(CallWaits(server.schedule, heeding: user))
         return try await endpoint.budget.withPlace(
             for: client, at: server, of: tenant.name, .background, by: line.id
         ) { () async throws(BrokerError) in
@@ -98,7 +98,11 @@ final class ImportPresentation {
                     step = next(
                         .stands(RenewalAttempt.Standing(version: 0, isDue: true, lease: nil, delay: delay)))
                 case .wait(let duration):
-                    try await endpoint.waitBeforeRetry(duration, nil)
+                    do {
+                        try await renewer.time.sleep(for: duration)
+                    } catch {
+                        throw BrokerError(.retryableError, "The broker is shutting down.", retryAfter: 1)
+                    }
                     step = next(.waited)
                 case .claim: step = next(.claimed)
                 case .ask(_, let limit):

@@ -122,9 +122,7 @@ extension LoginFlow {
     /// - Throws: for a provider without a login page, too.
     func serverWithLoginPage(of tenant: Tenant) async throws(BrokerError) -> AuthorizationServer {
         guard tenant.configuration.preset.hasLogins else {
-            throw BrokerError(
-                .illegalConfiguration,
-                "Keys of this provider do not come by a login: bring them by PUT /credentials.")
+            throw BrokerError.withoutLogins(tenant.configuration.preset)
         }
         let server = try await servers.server(for: tenant)
         guard server.preset.accounts == nil else {

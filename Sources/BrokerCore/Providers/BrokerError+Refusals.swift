@@ -2,6 +2,14 @@ internal import ExternalText
 internal import OAuth
 
 extension BrokerError {
+    /// The error for whatever needs a provider, of a tenant of a profile that has none.
+    static func withoutLogins(_ preset: ProviderPreset) -> BrokerError {
+        BrokerError(
+            .illegalConfiguration,
+            "A tenant of the provider \(preset.name) has no logins and no refreshes, since its keys do not come by OAuth: bring "
+                + "them by PUT /credentials.")
+    }
+
     /// The error for a refusal that the provider's preset has callers get by name; nil for other refusals.
     static func named(by answer: TokenErrorResponse, at preset: ProviderPreset) -> BrokerError? {
         guard let error = answer.error, let name = preset.namedRefusals[WireText(error)] else { return nil }

@@ -62,7 +62,9 @@ package final class ProviderServers: Sendable {
         let configuration = tenant.configuration
         if let server = configuration.configuredServer { return server }
         guard let source = Self.source(of: configuration) else {
-            throw BrokerError(.illegalConfiguration, "The tenant names neither endpoints nor an issuer.")
+            throw configuration.hasProvider
+                ? BrokerError(.illegalConfiguration, "The tenant names neither endpoints nor an issuer.")
+                : .withoutLogins(configuration.preset)
         }
         let metadata = try await metadata(of: source, for: tenant)
         guard let server = configuration.server(completedBy: metadata) else {

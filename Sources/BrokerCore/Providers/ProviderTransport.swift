@@ -20,6 +20,10 @@ extension TargetPolicy {
     static let remedy =
         "http:// needs TOKEN_BROKER_ALLOW_HTTP_PROVIDERS=true, and an address outside the public internet must be in one "
         + "of TOKEN_BROKER_PROVIDER_NETWORKS, which is not for hosts that an MCP server names: name such an issuer in a tenant of oidc."
+
+    /// The advice to operators for a certificate that cannot be shown.
+    static let certificateRemedy =
+        "The tenant's client_certificate is shown in TLS only: the addresses of its provider must begin with https://."
 }
 
 extension BrokerError {
@@ -32,6 +36,9 @@ extension BrokerError {
                 .providerUntrusted, "The certificate, host name, pin or version of TLS at \(address) does not fit.")
         case .insecureTarget, .forbiddenAddress, .invalidURL, .invalidRequest:
             BrokerError(.illegalConfiguration, "The address \(address) may not be called: " + TargetPolicy.remedy)
+        case .certificateWithoutTLS:
+            BrokerError(
+                .illegalConfiguration, "The address \(address) cannot be called. " + TargetPolicy.certificateRemedy)
         default: nil
         }
     }

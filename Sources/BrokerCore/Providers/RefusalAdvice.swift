@@ -29,6 +29,7 @@ enum RefusalAdvice {
                 + "provider and token_endpoint_auth_method."
         case "access_denied": "The user, or a policy of the provider, does not allow it."
         case "redirect_uri_mismatch", "invalid_redirect_uri": redirectURI
+        case "invalid_dpop_proof", "use_dpop_nonce": proof
         default:
             sentence(
                 ofStatus: status, isReadable: answer.isReadable, isNamed: answer.errorCode != nil || answer.isMalformed)
@@ -170,6 +171,10 @@ enum RefusalAdvice {
         "The provider does not know the login's redirect URI: register it there letter by letter, as the redirect_uri of the "
         + "login_uri has it."
     private static let scopes = "The provider does not grant these scopes to the client: check the configured scopes."
+
+    private static let proof =
+        "The provider wants requests to be proven by a key (RFC 9449): say \"dpop\": true in the tenant. If the tenant says so "
+        + "already, the proof was refused: compare the clocks of the broker and of the provider."
 
     private static func name(of grant: TokenRequest.Grant) -> String {
         switch grant {

@@ -74,7 +74,8 @@ package struct TenantCheck: Sendable {
         async let jwks = self.jwks(at: keys, configuration, isUnknown: needsMetadata && metadata == nil)
         async let client = self.client(of: tenant, at: server, grantTypes: metadata?.grantTypes)
         async let challenge = self.challenge(of: tenant, at: server)
-        return await Self.connections(reached, configuration) + [Self.outcome(of: fetched), jwks, client]
+        let checked = Self.noting(await client, certificateOf: configuration, at: time.now)
+        return await Self.connections(reached, configuration) + [Self.outcome(of: fetched), jwks, checked]
             + [challenge].compactMap(\.self)
     }
 
@@ -131,8 +132,8 @@ package struct TenantCheck: Sendable {
     private static func reach(_ error: TransportError, _ origin: URLTarget.Origin) -> Reach {
         let words = words(error)
         return switch error {
-        case .invalidURL, .invalidRequest, .insecureTarget, .forbiddenAddress, .nameNotFound, .nameResolutionFailed,
-            .connectFailed, .proxyRefused, .timedOut(.connectionSlot, _), .timedOut(.nameResolution, _),
+        case .invalidURL, .invalidRequest, .insecureTarget, .certificateWithoutTLS, .forbiddenAddress, .nameNotFound,
+            .nameResolutionFailed, .connectFailed, .proxyRefused, .timedOut(.connectionSlot, _), .timedOut(.nameResolution, _),
             .timedOut(.connect, _),
             .cancelled:
             .noConnection("\(origin.authority): \(words)")
@@ -189,6 +190,7 @@ package struct TenantCheck: Sendable {
         switch error {
         case .invalidURL, .invalidRequest: "The address is not a usable URL."
         case .insecureTarget, .forbiddenAddress: "The address may not be called: " + TargetPolicy.remedy
+        case .certificateWithoutTLS: TargetPolicy.certificateRemedy
         case .nameNotFound: "The host name does not exist or has no address."
         case .nameResolutionFailed: "The name servers did not answer."
         case .connectFailed: "No address of the host accepted a connection."
@@ -342,6 +344,18 @@ package struct TenantCheck: Sendable {
         } catch {
             return Outcome(.clientAuthentication, false, error.detail)
         }
+    }
+
+    /// The outcome with what is wrong with the tenant's certificate. A provider's answer to it need not name that.
+    private static func noting(
+        _ outcome: Outcome, certificateOf configuration: TenantConfiguration, at now: Timestamp
+    ) -> Outcome {
+        guard let pem = configuration.client.material?.certificate,
+            let expiry = ClientCertificate(pem: pem).expirySeconds.map({ Timestamp(seconds: $0) }), expiry <= now
+        else { return outcome }
+        return Outcome(
+            outcome.name, false,
+            "The client_certificate has expired at \(expiry): replace it.".followed(by: outcome.detail))
     }
 
     private enum Attempt {

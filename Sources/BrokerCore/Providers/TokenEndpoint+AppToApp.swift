@@ -54,6 +54,7 @@ extension TokenEndpoint {
     ) async throws(BrokerError) -> WireText {
         let message = try Self.challengeRequest(purpose, address, server)
         let fields: [LogField] = [.tenant(tenant), .provider(server.preset), .endpoint(address)]
+        let waits = CallWaits(server.schedule, heeding: nil)
         var retry = 0
         while true {
             let failure: BrokerError
@@ -81,10 +82,8 @@ extension TokenEndpoint {
                 failure = reason
             }
             retry += 1
-            guard retry <= retries,
-                let wait = server.schedule.wait(before: retry, retryAfter: retryAfter)
-            else { throw failure }
-            try await waitBeforeRetry(wait, nil)
+            guard retry <= retries, waits.repeats(retryAfter: retryAfter) else { throw failure }
+            try await waitBeforeRetry(waits)
         }
     }
 

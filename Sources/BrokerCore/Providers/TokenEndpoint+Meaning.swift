@@ -177,6 +177,7 @@ extension TokenEndpoint {
                     .illegalConfiguration,
                     "The provider's configured addresses may not be called: " + TargetPolicy.remedy), true
             )
+        case .certificateWithoutTLS: (BrokerError(.illegalConfiguration, TargetPolicy.certificateRemedy), true)
         case .proxyRefused(let status):
             (
                 BrokerError(

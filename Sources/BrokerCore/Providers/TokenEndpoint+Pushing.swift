@@ -77,10 +77,11 @@ extension TokenEndpoint {
         let fields: [LogField] = [
             .tenant(push.tenant), .refresh(RefreshID()), .provider(server.preset), .endpoint(push.endpoint),
         ]
-        var (retry, limits) = (0, RateLimitWaits(server.schedule))
+        let waits = CallWaits(
+            server.schedule, heeding: ProviderPauses.User(nil, of: ProviderPauses.Key(client, at: server)))
         while true {
             let failure: BrokerError
-            var retryAfter: Duration?
+            var (retryAfter, limit): (Duration?, Duration?)
             let (message, result) = try await send(request, at: server) {
                 await self.send($0, endpoint: .pushedAuthorization, server: server)
             }
@@ -106,22 +107,15 @@ extension TokenEndpoint {
                     throw Self.refused(refusal, at: push.endpoint)
                 }
                 failure = refusal.retryable
-                if refusal.status == 429, server.schedule.rateLimitRetries != nil,
-                    !limits.allow(retryAfter ?? .seconds(Self.defaultRetryAfterSeconds))
-                {
-                    throw failure
-                }
+                if refusal.status == 429 { limit = Self.countedLimit(retryAfter, at: server) }
             case .failure(let error):
                 log.warning("pushed_authorization_failed", fields + [.transport(error)])
                 let (reason, isFinal) = Self.meaning(of: error, grant: .deviceCode)
                 if isFinal { throw reason }
                 failure = reason
             }
-            retry += 1
-            guard push.isRequired, let wait = server.schedule.wait(before: retry, retryAfter: retryAfter) else {
-                throw failure
-            }
-            try await waitBeforeRetry(wait, ProviderPauses.User(nil, of: ProviderPauses.Key(client, at: server)))
+            guard push.isRequired, waits.repeats(retryAfter: retryAfter, limit: limit) else { throw failure }
+            try await waitBeforeRetry(waits)
         }
     }
 

@@ -135,21 +135,17 @@ package struct TokenEndpoint: Sendable {
         binding key: DeviceKey? = nil, notesOutage: Bool = true, repeats: Bool = true
     ) async throws(BrokerError) -> TokenResponse {
         var call = try prepare(request, for: client, of: tenant, at: server, as: id)
-        var (retry, limits) = (0, RateLimitWaits(server.schedule))
+        // A code expires soon, so it does not wait for a pause that the provider has asked other calls for.
+        let waits = CallWaits(server.schedule, heeding: nil)
         while true {
             let answer = await send(call, notesOutage: notesOutage).answer
             switch answer {
             case .granted(let response): return response
             case .again(let error, _), .rateLimited(let error, _):
-                retry += 1
-                let retryAfter = answer.retryAfter
-                var isAllowed = true
-                if case .rateLimited(_, let wait) = answer { isAllowed = limits.allow(wait) }
-                guard repeats, isAllowed, let wait = server.schedule.wait(before: retry, retryAfter: retryAfter) else {
-                    throw error
-                }
-                // A code expires soon, so it does not wait for a pause that the provider has asked other calls for.
-                try await waitBeforeRetry(wait, nil)
+                var limit: Duration?
+                if case .rateLimited(_, let wait) = answer { limit = wait }
+                guard repeats, waits.repeats(retryAfter: answer.retryAfter, limit: limit) else { throw error }
+                try await waitBeforeRetry(waits)
                 if let key, case .authorizationCode(let code, let redirectURI, let codeVerifier, _) = request {
                     let proof = try await proof(of: key, at: server, of: tenant, retries: 0)
                     call = try prepare(
@@ -181,10 +177,11 @@ package struct TokenEndpoint: Sendable {
         let fields: [LogField] = [
             .tenant(tenant), .refresh(RefreshID()), .provider(server.preset), .endpoint(address),
         ]
-        var (retry, limits) = (0, RateLimitWaits(server.schedule))
+        let waits = CallWaits(
+            server.schedule, heeding: ProviderPauses.User(nil, of: ProviderPauses.Key(client, at: server)))
         while true {
             let failure: BrokerError
-            var retryAfter: Duration?
+            var (retryAfter, limit): (Duration?, Duration?)
             let (message, result) = try await send(request, at: server) {
                 await self.send($0, endpoint: .deviceAuthorization, server: server)
             }
@@ -211,11 +208,7 @@ package struct TokenEndpoint: Sendable {
                         errorCode: refusal.answer.errorCode)
                 }
                 failure = refusal.retryable
-                if refusal.status == 429, server.schedule.rateLimitRetries != nil,
-                    !limits.allow(retryAfter ?? .seconds(Self.defaultRetryAfterSeconds))
-                {
-                    throw failure
-                }
+                if refusal.status == 429 { limit = Self.countedLimit(retryAfter, at: server) }
             case .failure(let error):
                 log.warning("device_authorization_failed", fields + [.transport(error)])
                 // A code that no user has seen does no harm, so the request may be repeated.
@@ -223,9 +216,8 @@ package struct TokenEndpoint: Sendable {
                 if isFinal { throw reason }
                 failure = reason
             }
-            retry += 1
-            guard let wait = server.schedule.wait(before: retry, retryAfter: retryAfter) else { throw failure }
-            try await waitBeforeRetry(wait, ProviderPauses.User(nil, of: ProviderPauses.Key(client, at: server)))
+            guard waits.repeats(retryAfter: retryAfter, limit: limit) else { throw failure }
+            try await waitBeforeRetry(waits)
         }
     }
 
@@ -426,14 +418,22 @@ package struct TokenEndpoint: Sendable {
         return max(scheduled, remaining)
     }
 
-    /// Waits before a request is repeated.
-    /// - Parameter pause: the key of the pauses that count, for `BackoffSchedule.longestWait` in all; nil for none.
-    func waitBeforeRetry(_ duration: Duration, _ pause: ProviderPauses.User?) async throws(BrokerError) {
-        let latest = time.monotonic.advanced(by: max(duration, BackoffSchedule.longestWait))
-        var wait = duration
+    /// The wait after a 429 that counts where the tenant says how often that is waited for; nil where it does not.
+    static func countedLimit(_ retryAfter: Duration?, at server: AuthorizationServer) -> Duration? {
+        server.schedule.rateLimitRetries.map { _ in retryAfter ?? .seconds(defaultRetryAfterSeconds) }
+    }
+
+    /// Waits before a request is repeated, and for a pause that the provider has asked for meanwhile, in the time that is left for
+    /// the call's waits.
+    func waitBeforeRetry(_ waits: CallWaits) async throws(BrokerError) {
+        let start = time.monotonic
+        let latest = waits.latestEnd(now: start)
+        var wait = waits.next
         while true {
-            if let pause { wait = try self.wait(wait, heeding: pause, atMost: time.monotonic.duration(to: latest)) }
-            if wait <= .zero { return }
+            if let pause = waits.pause {
+                wait = try self.wait(wait, heeding: pause, atMost: time.monotonic.duration(to: latest))
+            }
+            if wait <= .zero { break }
             do {
                 try await time.sleep(for: wait)
             } catch {
@@ -441,6 +441,7 @@ package struct TokenEndpoint: Sendable {
             }
             wait = .zero
         }
+        waits.count(start.duration(to: time.monotonic))
     }
 
     /// Sends a request to the token endpoint, and notes whether the provider answers.

@@ -37,6 +37,10 @@ final class RenewalCalls {
     private var isAskedToWait = false
     /// A line of an import waits once, since no caller does.
     private lazy var limits = RateLimitWaits(tenant.configuration.schedule, atLeast: request.isImport ? 1 : 0)
+    /// How often the provider was asked, and for how long the renewal has waited between.
+    private var (asked, waited): (Int, Duration) = (0, .zero)
+    /// How long the rest of its waits may take.
+    private var patience: Duration { BackoffSchedule.longestWait - waited }
 
     private var id: CredentialsID { request.id }
     private var tenant: Tenant { request.tenant }
@@ -145,6 +149,7 @@ final class RenewalCalls {
             renewer.metrics.repeatedAfterUnknownOutcome(provider: call.server.preset.name)
         }
         (trial, isMoved) = (nil, false)
+        asked += 1
         let (answer, trace, isAnswered) = try await lease.whileExtending(attempt, basis) {
             () async throws(BrokerError) in
             let start = self.renewer.time.monotonic
@@ -285,10 +290,10 @@ final class RenewalCalls {
                 pause(call, for: wait)
                 return trace == .none ? .denied : .unknown(.never)
             }
-            retry = self.retry(after: wait, call)
+            retry = self.retry(after: wait, call, trace)
             if !isUpgrade { pause(call, for: wait) }
         case .again(_, let wait):
-            retry = wait.map { self.retry(after: $0, call) } ?? .scheduled
+            retry = wait.map { self.retry(after: $0, call, trace) } ?? .scheduled
             if !isLeftAlone(trace), let outage = circuits.outage(call.circuit) {
                 // The call was the circuit's trial, or has opened it. No caller waits for a provider that answers no calls. A
                 // token that may be spent is presented again in the background (`LeaseRecovery`), while the grace lasts.
@@ -305,11 +310,19 @@ final class RenewalCalls {
     /// Whether only this attempt can save a refresh token that its calls may have spent.
     private func isLeftAlone(_ trace: TokenEndpoint.Trace) -> Bool { request.isImport && trace != .none }
 
-    private func retry(after wait: Duration, _ call: TokenEndpoint.Call) -> RenewalAttempt.Retry {
+    /// Whether the wait that the provider asks for is waited. The waits of one renewal are together no longer than the longest one,
+    /// since callers wait for it. A token that may be spent is then presented again in the background (`LeaseRecovery`), where no
+    /// caller waits, and where such a token has all waits of the schedule.
+    private func retry(
+        after wait: Duration, _ call: TokenEndpoint.Call, _ trace: TokenEndpoint.Trace
+    ) -> RenewalAttempt.Retry {
         if wait <= BackoffSchedule.longestWait {
-            isAskedToWait = true
             // For the user's later renewals, if this one ends before.
             endpoint.budget.pauses.pauseAlone(user(of: call), for: wait, now: renewer.time.monotonic)
+            let isRescue = trace != .none && request.urgency != .caller
+            let next = tenant.configuration.schedule.wait(before: asked, retryAfter: wait) ?? wait
+            guard next <= patience || isRescue else { return .never }
+            isAskedToWait = true
             return .notBefore(wait)
         }
         endpoint.budget.pauses.pauseAll(call.pause, for: wait, now: renewer.time.monotonic)
@@ -404,7 +417,9 @@ final class RenewalCalls {
     func pause(
         _ duration: Duration, _ basis: RenewalBasis, _ attempt: RenewalAttempt, extending lease: RenewalLease
     ) async -> RenewalAttempt.Outcome {
-        let latest = renewer.time.monotonic.advanced(by: max(duration, BackoffSchedule.longestWait))
+        let start = renewer.time.monotonic
+        defer { waited += start.duration(to: renewer.time.monotonic) }
+        let latest = start.advanced(by: max(duration, patience))
         var wait = duration
         do throws(BrokerError) {
             return try await lease.whileExtending(attempt, basis) { () async throws(BrokerError) in

@@ -9,6 +9,9 @@ extension TenantConfiguration {
     /// What grants are asked for beside the client's scopes, where a login names nothing else; nil for nothing.
     var askedGrant: AskedGrant? { preset.shape.replaced(by: requests).asked }
 
+    /// Whether there is a provider to ask. There is none for keys that do not come by OAuth, unless the tenant names one.
+    var hasProvider: Bool { preset.hasLogins || effectiveIssuer != nil || configuredServer != nil }
+
     mutating func readRequests(_ reader: inout ObjectReader) {
         requests.resources = AskedGrant.resources(&reader)
         requests.audience = AskedGrant.audience(&reader)

@@ -43,7 +43,8 @@ internal import TokenBroker
         refused(400, "invalid_grant", "redirect URI"), refused(400, "invalid_scope", "scopes"),
         refused(400, "unsupported_grant_type", "authorization code"), refused(400, "invalid_request", "provider"),
         refused(400, "redirect_uri_mismatch", "redirect URI", "register"),
-        refused(403, "forbidden_client", "403", "allow"),
+        refused(403, "forbidden_client", "403", "allow"), refused(400, "invalid_dpop_proof", "dpop", "clocks"),
+        refused(400, "use_dpop_nonce", "dpop", "true"),
         Row(
             testDescription: "403 without an error", step: .json(403, ""), error: "unexpected_error", errorCode: nil,
             names: ["403", "allow", "registration"]),

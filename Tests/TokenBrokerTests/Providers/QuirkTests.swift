@@ -86,6 +86,12 @@ internal import TokenBroker
         Row(
             profile: #""response_fields": {"expires_at": "/expires_on"}"#,
             body: #"{"access_token": "a-1", "refresh_token": "r-1", "expires_on": "{end}"}"#),
+        Row(
+            profile: #""response_fields": {"expires_at": "/expires_on"}, "expires_unit": "milliseconds""#,
+            body: #"{"access_token": "a-1", "refresh_token": "r-1", "expires_on": {end}000}"#),
+        Row(
+            profile: #""response_fields": {"expires_at": "/expires_on"}"#,
+            body: #"{"access_token": "a-1", "refresh_token": "r-1", "expires_on": {end}000}"#),
     ])
     func `says by its profile where its answers have what`(row: Row) async throws {
         let broker = try await Self.broker(row.profile)
