@@ -85,9 +85,8 @@ package final class AnswerShape: Sendable {
         init?(_ reader: inout ObjectReader) {
             status = reader.integer("status", in: 200...599).map { Int($0) }
             let pointer = AnswerShape.pointer(&reader, "pointer") ?? AnswerShape.errorPointer
-            guard let value = reader.requiredString("equals"), let meaning = reader.choice("means", Meaning.self) else {
-                return nil
-            }
+            let (value, meaning) = (reader.requiredString("equals"), reader.choice("means", Meaning.self))
+            guard let value, let meaning else { return nil }
             (self.pointer, self.value, self.meaning) = (pointer, value, meaning)
         }
     }

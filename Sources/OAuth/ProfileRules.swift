@@ -36,6 +36,7 @@ struct ProfileRules {
         rules.checkMembers(of: document)
         rules.checkParameters(of: document)
         rules.checkChanges(of: document)
+        rules.faults.add(ProfileNames.faults(of: document))
         return rules.faults
     }
 
@@ -73,14 +74,15 @@ struct ProfileRules {
         Rule(
             ["name"], "must be 1 to 63 characters of a-z, 0-9 and hyphen, with no hyphen first",
             ProviderPreset.isName),
+        Rule(["title"], "must not contain control characters, or be blank") { isShown($0) && !isBlank($0) },
         Rule(
             ["documentation", "registration", "base_uris/login_service", "base_uris/auth_service"],
-            "must be an https URL without spaces and fragment", isURL),
+            "must be an https URL without spaces, user information and fragment", isURL),
         Rule(["as_of", "changes/*/date"], "must be a day such as 2026-11-29", isDay),
         Rule(
             [
                 "notes/*", "session_ending_errors/*", "configuration_errors/*", "token_types/*", "refusal_details/*",
-                "accounts/errors/*",
+                "accounts/errors/*", "changes/*/what", "parameters/*/description",
             ], "must have 1 to 2048 bytes, and no control characters", isText),
         Rule(["scopes/*"], "must be one scope: visible ASCII without space, quote or backslash") {
             ScopeSet([$0]) != nil
@@ -99,7 +101,9 @@ struct ProfileRules {
             [
                 "token_fields/*", "response_fields/*", "response_fields/*/*", "user_response_fields/*",
                 "user_response_fields/*/*", "error_rules/*/pointer",
-            ], "must be a JSON pointer of at most 256 bytes without spaces, such as /data/access_token", isPointer),
+            ],
+            "must be a JSON pointer of at most 256 bytes without spaces, such as /data/access_token, with ~ only as ~0 or ~1",
+            isPointer),
         Rule(["pinned_certificates/*"], "must be sha256/ and the base64 of 32 bytes", isPin),
         Rule(["named_refusals/*"], ValueRule.choice(ProviderPreset.NamedRefusal.self)) {
             ProviderPreset.NamedRefusal($0) != nil
@@ -114,25 +118,42 @@ struct ProfileRules {
     ]
 
     private static let secureAddress = Rule(
-        addresses, "must be an https URL without spaces and fragment, in which {name} stands for a parameter"
+        addresses,
+        "must be an https URL without spaces, user information and fragment, in which {name} stands for a parameter"
     ) { isTemplate($0, allowsHTTP: false) }
 
     private static let anyAddress = Rule(
-        addresses, "must be an https or http URL without spaces and fragment, in which {name} stands for a parameter"
+        addresses,
+        "must be an https or http URL without spaces, user information and fragment, in which {name} stands for a parameter"
     ) { isTemplate($0, allowsHTTP: true) }
 
     private static func isText(_ text: WireText) -> Bool {
-        (1...2048).contains(text.count) && !text.utf8.contains { $0 < 0x20 || $0 == 0x7f }
+        (1...2048).contains(text.count) && isShown(text)
+    }
+
+    private static func isShown(_ text: WireText) -> Bool {
+        !text.text.unicodeScalars.contains(where: \.changesWhatIsShown)
+    }
+
+    private static func isBlank(_ text: WireText) -> Bool { text.utf8.allSatisfy { $0 == UInt8(ascii: " ") } }
+
+    /// Whether an address has a host and no user information before it. What stands for its base ends before a path or a query.
+    private static func hasPlainHost(_ text: WireText) -> Bool {
+        let bytes = Array(text.utf8)
+        let scheme = ["https://", "http://"].first { text.starts(with: $0) }
+        let start = scheme?.utf8.count ?? bytes.firstIndex(of: UInt8(ascii: "}")).map { $0 + 1 } ?? 0
+        let host = bytes[start...].prefix { $0 != UInt8(ascii: "/") && $0 != UInt8(ascii: "?") }
+        return scheme == nil ? host.isEmpty : !host.isEmpty && !host.contains(UInt8(ascii: "@"))
     }
 
     private static func isURL(_ text: WireText) -> Bool {
         text.count > 8 && text.count <= 2048 && text.starts(with: "https://") && !text.contains(" ")
-            && !text.contains("#") && isText(text)
+            && !text.contains("#") && isText(text) && hasPlainHost(text)
     }
 
     private static func isTemplate(_ text: WireText, allowsHTTP: Bool) -> Bool {
         guard let template = AddressTemplate(text), text.count <= 2048, isText(text), !text.contains(" "),
-            !text.contains("#"), text.count > 8,
+            !text.contains("#"), text.count > 8, hasPlainHost(text),
             text.starts(with: "https://") || allowsHTTP && text.starts(with: "http://") || template.base != nil
         else { return false }
         // No brace belongs to no placeholder.
@@ -158,6 +179,7 @@ struct ProfileRules {
 
     private static func isPointer(_ text: WireText) -> Bool {
         text.count <= 256 && text.starts(with: "/") && !text.contains(" ")
+            && text.split(at: "~").dropFirst().allSatisfy { $0.starts(with: "0") || $0.starts(with: "1") }
     }
 
     private static func isPin(_ text: WireText) -> Bool {
@@ -172,6 +194,10 @@ struct ProfileRules {
     private mutating func checkMembers(of document: JSONValue) {
         if let accounts = document["accounts"]?.object, (accounts["errors"] ?? .null) == .null {
             faults.add(.init("/accounts/errors", "is required"))
+        }
+        for (index, rule) in (document["error_rules"]?.array ?? []).enumerated()
+        where rule.object != nil && (rule["means"] ?? .null) == .null {
+            faults.add(.init("/error_rules/\(index)/means", "is required"))
         }
         for name in ["required", "levels"] as [WireText] {
             let texts = (document[name]?.array ?? []).compactMap(\.string)

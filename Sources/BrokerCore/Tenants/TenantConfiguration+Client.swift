@@ -130,7 +130,8 @@ extension TenantConfiguration {
 
     /// The members that are objects whose members have names that this program does not choose.
     private static let freeMembers: Set<WireText> = [
-        "parameters", "authorize_parameters", "token_parameters", "refresh_parameters", "request_headers", "private_key",
+        "parameters", "authorize_parameters", "token_parameters", "refresh_parameters", "request_headers",
+        "private_key",
     ]
 
     /// The members with those of a merge patch. Where a member's name is one of a fixed set, one that is null is not removed and

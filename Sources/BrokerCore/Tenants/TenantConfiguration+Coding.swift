@@ -88,8 +88,9 @@ extension TenantConfiguration {
                 "is not where the provider \(preset.name) is looked for: with an issuer say \"provider\": \"oidc\", or "
                     + "name endpoints.authorization and endpoints.token, too")
         }
-        if let missing = missingParameter, !isStored {
+        for missing in missingParameters {
             hasUnusableAddresses = true
+            if isStored { continue }
             reader.note(
                 "parameters", member: missing,
                 "is required with this provider: " + preset.parameters[missing]!.description)
@@ -233,10 +234,10 @@ extension TenantConfiguration {
         return parameters
     }
 
-    /// A parameter that the preset's addresses lack; nil where the tenant has the addresses, or all parameters.
-    var missingParameter: WireText? {
-        if endpoints.authorization != nil, endpoints.token != nil || issuer != nil { return nil }
-        return preset.parameters.filter { $0.value.usual == nil && parameters[$0.key] == nil }.keys.min()
+    /// The parameters that the preset's addresses lack, sorted; none where the tenant has the addresses.
+    var missingParameters: [WireText] {
+        if endpoints.authorization != nil, endpoints.token != nil || issuer != nil { return [] }
+        return preset.parameters.filter { $0.value.usual == nil && parameters[$0.key] == nil }.keys.sorted()
     }
 
     private static func retry(_ reader: inout ObjectReader) -> RetrySettings {
@@ -298,20 +299,12 @@ extension TenantConfiguration {
         guard let text = reader.string("display_name")?.text else { return nil }
         if text.unicodeScalars.count > 100 {
             reader.note("display_name", "must not be longer than 100 characters")
-        } else if text.unicodeScalars.contains(where: changesWhatIsShown) {
+        } else if text.unicodeScalars.contains(where: \.changesWhatIsShown) {
             reader.note("display_name", "must not contain control characters")
         } else if text.utf8.allSatisfy({ $0 == UInt8(ascii: " ") }) {
             reader.note("display_name", "must not be blank")
         }
         return text
-    }
-
-    /// Whether it is a control character, a line end, or a mark that changes the direction of the text after it.
-    private static func changesWhatIsShown(_ scalar: Unicode.Scalar) -> Bool {
-        switch scalar.value {
-        case 0...0x1f, 0x7f...0x9f, 0x061c, 0x200e, 0x200f, 0x2028...0x202e, 0x2066...0x2069: true
-        default: false
-        }
     }
 
     private static func preset(_ reader: inout ObjectReader) -> ProviderPreset {

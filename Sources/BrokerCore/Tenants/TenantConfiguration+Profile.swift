@@ -28,9 +28,11 @@ extension TenantConfiguration {
     func with(_ profile: ProviderPreset) throws(BrokerError) -> TenantConfiguration {
         let changed = try TenantConfiguration(
             .object(storedMembers), rules: .everything, isStored: true, profile: profile)
-        if let missing = changed.missingParameter {
-            throw BrokerError.invalidRequest("/parameters/\(missing)", "is required with this profile")
+        var faults = FaultList()
+        for missing in changed.missingParameters {
+            faults.add(.init("/parameters/\(missing)", "is required with this profile"))
         }
+        try faults.check(in: "The tenant") { $0.pointer }
         return changed
     }
 }

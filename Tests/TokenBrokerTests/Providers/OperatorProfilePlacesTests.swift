@@ -58,7 +58,9 @@ internal import TokenBroker
         // The audit log tells each deletion once.
         let told = Mutex(0)
         _ = try await AuditExport().run(broker.store) { line in
-            if (try? JSONValue(parsing: Array(line)))?["action"]?.text == "provider.removed" { told.withLock { $0 += 1 } }
+            if (try? JSONValue(parsing: Array(line)))?["action"]?.text == "provider.removed" {
+                told.withLock { $0 += 1 }
+            }
         }
         #expect(told.withLock { $0 } == OperatorProfiles.mostRemoved + 2)
         let replica = try await BrokerHarness(store: broker.store, time: broker.time)

@@ -96,7 +96,10 @@ internal import TokenBroker
         (#""name": "other", "#, "/name", "The name must be the one in the path, or be left out."),
         (#""source": "somewhere", "#, "/source", "is not a known member"),
         (#""pkce": "plain", "#, "/pkce", "must be one of required, allowed, forbidden"),
-        (#""registration": "http://a.example", "#, "/registration", "must be an https URL without spaces and fragment"),
+        (
+            #""registration": "http://a.example", "#, "/registration",
+            "must be an https URL without spaces, user information and fragment"
+        ),
         (#""default_lifetime": 0, "#, "/default_lifetime", "must be a whole number from 1 to 315360000, or \"never\""),
         (
             #""pinned_certificates": ["sha256/a"], "#, "/pinned_certificates/0",
@@ -120,7 +123,9 @@ internal import TokenBroker
         #expect(await broker.call(.get, "/providers/acme").status == 404)
     }
 
-    @Test(arguments: ["acme", "slack", "tidal"]) func `is not put by a request without a body`(name: String) async throws {
+    @Test(arguments: ["acme", "slack", "tidal"]) func `is not put by a request without a body`(name: String)
+        async throws
+    {
         let broker = try await BrokerHarness()
         let before = await broker.call(.get, "/providers/\(name)")
         for fields in [[:], ["Content-Type": "application/json"]] as [Fields] {

@@ -65,7 +65,8 @@ internal import TokenBroker
         let made = await broker.call(.put, path, body: Self.body, fields: ["If-None-Match": "*"])
         #expect(made.status == 201, "\(made.text)")
         for tag in ["*", made.tag, "W/\(made.tag)", #""1", \#(made.tag)"#] {
-            let answer = await broker.call(.put, path, body: #"{"client_id": "c3"}"#, fields: ["If-None-Match": "\(tag)"])
+            let answer = await broker.call(
+                .put, path, body: #"{"client_id": "c3"}"#, fields: ["If-None-Match": "\(tag)"])
             #expect((answer.status, answer.code) == (412, "precondition_failed"), "\(tag)")
             #expect(answer.json["detail"]?.text == "There is a tenant with this name, which If-None-Match forbids.")
         }
