@@ -108,6 +108,17 @@ import Testing
         #expect(lifetime(response) == 60)
     }
 
+    @Test(arguments: ["1", "false", "[]", "{}", #"["rt-1"]"#])
+    func `a refresh token of a wrong type counts as absent in the answer to a refresh only`(value: String) throws {
+        let body = Array(#"{"access_token":"at-1","refresh_token":\#(value)}"#.utf8)
+        let response = try #require(
+            TokenResponse(body: body, askedAt: Sample.now, from: .oidc, isRefresh: true))
+        #expect(response.refreshToken == nil)
+        #expect(response.hasUnreadableRefreshToken)
+        #expect(TokenResponse(body: body, askedAt: Sample.now, from: .oidc) == nil)
+        #expect(try #require(parse(with: #""refresh_token":null"#)).hasUnreadableRefreshToken == false)
+    }
+
     // H081 Q03 Q49
     @Test(
         arguments: [
