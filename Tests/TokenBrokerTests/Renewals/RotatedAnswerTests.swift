@@ -63,6 +63,8 @@ internal import TokenBroker
         Unusable(200, #"{"access_token": "a2", "access_token": "a3", "refresh_token": "r2"}"#),
         Unusable(200, #"{"access_token": "a2", "refresh_token": "r2", "refresh_token": "r2"}"#),
         Unusable.form("token_type=bearer&refresh_token=r2"), Unusable.form("access_token=&refresh_token=r2"),
+        Unusable.form("access_token=a2&access_token=a3&refresh_token=r2"),
+        Unusable.form("access_token=a2&scope=x&refresh_token=r2&scope=x"),
         Unusable(200, "access_token=a2&token_type=bearer&refresh_token=r2"),
         // What was cut off came after it.
         Unusable(200, #"{"access_token": "a2", "refresh_token": "r2""#),
@@ -113,6 +115,7 @@ internal import TokenBroker
         Unusable(200, #"{"access_token": null, "refresh_token": "r1"}"#),
         Unusable(200, #"<p>{"refresh_token": "r2"}</p>"#), Unusable(204, ""),
         Unusable.form("refresh_token=r2&refresh_token=r3"),
+        Unusable.form("access_token=a2&refresh_token=r2&refresh_token=r3"),
     ])
     func `where none can be read beyond doubt, the answer counts as lost`(answer: Unusable) async throws {
         let broker = try await Self.broker()
