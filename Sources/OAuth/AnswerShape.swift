@@ -177,8 +177,10 @@ package final class AnswerShape: Sendable {
             let pairs = try? FormEncoding.decode(body.span)
             // A provider that was to answer with a form may send its errors as JSON.
             if let pairs, !pairs.isEmpty, body.first != UInt8(ascii: "{") {
-                return .object(
-                    Dictionary(pairs.map { ($0.name, JSONValue.string($0.value)) }, uniquingKeysWith: { $1 }))
+                let members = Dictionary(
+                    pairs.map { ($0.name, JSONValue.string($0.value)) }, uniquingKeysWith: { $1 })
+                // No parameter may occur twice (RFC 6749 §3.2), as no member of JSON may.
+                return members.count == pairs.count ? .object(members) : nil
             }
         }
         // A user's name with half a surrogate pair must not keep the user from logging in.

@@ -9,6 +9,8 @@ package struct TokenResponse: Sendable, Equatable {
     package let accessToken: SecretBytes
     /// Nil when the response has none or an empty one: the held refresh token then stays valid (RFC 6749 §6).
     package let refreshToken: SecretBytes?
+    /// Whether the answer to a refresh has a refresh token of a wrong type, such as a number or false. It then counts as none.
+    package let hasUnreadableRefreshToken: Bool
     /// Nil when the response has no readable lifetime and the token contains none.
     package let expires: Timestamp?
     /// From when it was asked for until it expires; nil where `expires` is.
@@ -39,7 +41,11 @@ package struct TokenResponse: Sendable, Equatable {
     package static let longestLifetimeSeconds: Int64 = 315_360_000
 
     /// Nil when `body` has no usable token: it is neither JSON nor a form, it has no `access_token`, its type is not one that
-    /// can be sent as a bearer token, or its refresh token is not a text.
+    /// can be sent as a bearer token, or its refresh token is not a text that can be read.
+    ///
+    /// In the answer to a refresh, a refresh token of a wrong type counts as none. Such values are how a program writes that it has
+    /// none, and are the same in the next answer: presenting the refresh token again brings no other one, and a provider that
+    /// allows no second use ends the session for it. So the access token is served, and the refresh token stays.
     /// - Parameters:
     ///   - profile: how the provider's answers are read.
     ///   - use: which of the tokens of an answer with two is read.
@@ -63,10 +69,14 @@ package struct TokenResponse: Sendable, Equatable {
         default: return nil
         }
         switch members["refresh_token"] {
-        case nil, .null?: refreshToken = nil
-        case .string(let text)? where !Self.isRepaired(text):
-            refreshToken = text.isEmpty ? nil : SecretBytes(utf8: text.text)
-        default: return nil
+        case nil, .null?: (refreshToken, hasUnreadableRefreshToken) = (nil, false)
+        case .string(let text)?:
+            // A text that was spoiled on its way is another one when the answer is sent again.
+            if Self.isRepaired(text) { return nil }
+            (refreshToken, hasUnreadableRefreshToken) = (text.isEmpty ? nil : SecretBytes(utf8: text.text), false)
+        default:
+            guard isRefresh else { return nil }
+            (refreshToken, hasUnreadableRefreshToken) = (nil, true)
         }
         accessToken = SecretBytes(utf8: token.text)
         // Refusing a response with an unreadable lifetime would lose a refresh token that has replaced the held one.

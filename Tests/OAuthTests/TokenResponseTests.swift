@@ -68,6 +68,19 @@ import Testing
         #expect(parse(body) == nil)
     }
 
+    @Test(
+        arguments: [
+            ("access_token=at-1&token_type=bearer", true), ("access_token=at-1&access_token=at-2", false),
+            ("access_token=at-1&access_token=at-1", false), ("access_token=at-1&%61ccess_token=at-2", false),
+            ("access_token=at-1&refresh_token=rt-1&refresh_token=rt-2", false),
+            ("access_token=at-1&x=1&x=2", false), ("access_token=at-1&x=1&X=2", true),
+        ])
+    func `a form with a parameter twice is refused`(body: String, isRead: Bool) {
+        let response = TokenResponse(body: Array(body.utf8), askedAt: Sample.now, from: .oidc, isForm: true)
+        #expect((response?.accessToken.revealedText == "at-1") == isRead)
+        #expect((response == nil) != isRead)
+    }
+
     /// The member with the bytes, and whether the answer is read all the same.
     @Test(arguments: [
         ("access_token", false), ("refresh_token", false), ("token_type", false), ("scope", true), ("name", true),
@@ -106,6 +119,17 @@ import Testing
         #expect(response.accessToken.revealedText == "at-1")
         #expect(response.refreshToken == nil)
         #expect(lifetime(response) == 60)
+    }
+
+    @Test(arguments: ["1", "false", "[]", "{}", #"["rt-1"]"#])
+    func `a refresh token of a wrong type counts as absent in the answer to a refresh only`(value: String) throws {
+        let body = Array(#"{"access_token":"at-1","refresh_token":\#(value)}"#.utf8)
+        let response = try #require(
+            TokenResponse(body: body, askedAt: Sample.now, from: .oidc, isRefresh: true))
+        #expect(response.refreshToken == nil)
+        #expect(response.hasUnreadableRefreshToken)
+        #expect(TokenResponse(body: body, askedAt: Sample.now, from: .oidc) == nil)
+        #expect(try #require(parse(with: #""refresh_token":null"#)).hasUnreadableRefreshToken == false)
     }
 
     // H081 Q03 Q49

@@ -370,6 +370,7 @@ package struct TokenEndpoint: Sendable {
         if granted?.hasUnreadableLifetime == true {
             log.warning("token_lifetime_unreadable", fields)
         }
+        if granted?.hasUnreadableRefreshToken == true { log.warning("refresh_token_unreadable", fields) }
         return granted
     }
 

@@ -70,7 +70,7 @@ internal import TokenBroker
         "", "{}", "[]", "null", "<html>", #"{"access_token": ""}"#, #"{"access_token": 5}"#,
         #"{"access_token": null}"#, #"{"access_token": "a b"}"#, #"{"access_token": "a2", "token_type": "mac"}"#,
         #"{"access_token": "a2", "token_type": 5}"#,
-        #"{"access_token": "a2", "refresh_token": 5}"#, #"{"access_token": "a2"} x"#,
+        #"{"access_token": "a2"} x"#,
         #"{"access_token": "a2", "access_token": "a3"}"#, #"{"error": "invalid_grant"}"#,
         "{\"access_token\": \"a\\u0000\"}", #"{"token": "a2"}"#, "\u{feff}{\"access_token\": \"a2\"",
     ])

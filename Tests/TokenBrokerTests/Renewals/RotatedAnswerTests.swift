@@ -63,6 +63,8 @@ internal import TokenBroker
         Unusable(200, #"{"access_token": "a2", "access_token": "a3", "refresh_token": "r2"}"#),
         Unusable(200, #"{"access_token": "a2", "refresh_token": "r2", "refresh_token": "r2"}"#),
         Unusable.form("token_type=bearer&refresh_token=r2"), Unusable.form("access_token=&refresh_token=r2"),
+        Unusable.form("access_token=a2&access_token=a3&refresh_token=r2"),
+        Unusable.form("access_token=a2&scope=x&refresh_token=r2&scope=x"),
         Unusable(200, "access_token=a2&token_type=bearer&refresh_token=r2"),
         // What was cut off came after it.
         Unusable(200, #"{"access_token": "a2", "refresh_token": "r2""#),
@@ -113,12 +115,31 @@ internal import TokenBroker
         Unusable(200, #"{"access_token": null, "refresh_token": "r1"}"#),
         Unusable(200, #"<p>{"refresh_token": "r2"}</p>"#), Unusable(204, ""),
         Unusable.form("refresh_token=r2&refresh_token=r3"),
+        Unusable.form("access_token=a2&refresh_token=r2&refresh_token=r3"),
     ])
     func `where none can be read beyond doubt, the answer counts as lost`(answer: Unusable) async throws {
         let broker = try await Self.broker()
         broker.transport.enqueue(answer.step, .json(200, BrokerHarness.token("a3", refresh: "r3")))
         #expect(await broker.get().token == "a3")
         #expect(broker.transport.seen.map { $0.form["refresh_token"] } == ["r1", "r1"])
+    }
+
+    /// Beside a token that can be served, a refresh token of a wrong type is none.
+    @Test(arguments: ["7", "7.5", "0", "true", "false", "[]", #"["r2"]"#, "{}", #"{"value": "r2"}"#])
+    func `a refresh token of a wrong type counts as none, and the answer is no lost one`(value: String) async throws {
+        for tenant in [#"{"client_id": "c1"}"#, #"{"client_id": "c1", "rotation": "always"}"#] {
+            let broker = try await BrokerHarness.expired(tenant)
+            broker.transport.enqueue(
+                .json(
+                    200,
+                    #"{"access_token": "a2", "token_type": "Bearer", "expires_in": 3600, "refresh_token": \#(value)}"#))
+            #expect(await broker.get().token == "a2")
+            #expect(broker.transport.seen.count == 1)
+            #expect(broker.log.contains { $0.contains(#""event":"refresh_token_unreadable""#) })
+            broker.transport.enqueue(.json(200, BrokerHarness.token("a3", refresh: "r3")))
+            #expect(await broker.get("policy=local_force_refresh").token == "a3")
+            #expect(broker.transport.seen.map { $0.form["refresh_token"] } == ["r1", "r1"])
+        }
     }
 
     /// Texts that are not right, beside the tokens, as in a display name.
