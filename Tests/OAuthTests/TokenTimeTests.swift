@@ -51,9 +51,10 @@ import Testing
         #expect(inMilliseconds.expires?.milliseconds == number)
     }
 
-    @Test(arguments: [
-        ("expires_in", "seconds", 3600), ("expires_in", "milliseconds", 3_600_000),
-    ] as [(String, String, Int64)])
+    @Test(
+        arguments: [
+            ("expires_in", "seconds", 3600), ("expires_in", "milliseconds", 3_600_000),
+        ] as [(String, String, Int64)])
     func `does not change how lifetimes are read`(member: String, unit: String, value: Int64) throws {
         #expect(try Self.response(member, "\(value)", unit: unit).lifetime == .seconds(3600))
     }

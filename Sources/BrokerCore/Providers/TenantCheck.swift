@@ -133,7 +133,8 @@ package struct TenantCheck: Sendable {
         let words = words(error)
         return switch error {
         case .invalidURL, .invalidRequest, .insecureTarget, .certificateWithoutTLS, .forbiddenAddress, .nameNotFound,
-            .nameResolutionFailed, .connectFailed, .proxyRefused, .timedOut(.connectionSlot, _), .timedOut(.nameResolution, _),
+            .nameResolutionFailed, .connectFailed, .proxyRefused, .timedOut(.connectionSlot, _),
+            .timedOut(.nameResolution, _),
             .timedOut(.connect, _),
             .cancelled:
             .noConnection("\(origin.authority): \(words)")

@@ -136,12 +136,15 @@ extension TenantConfiguration {
     /// Why stored credentials are not those that a caller asks for: they cannot be refreshed, or have no access token yet.
     func reasonWithoutRefresh(_ held: HeldCredentials?, at now: Timestamp) -> String {
         if held?.refreshToken != nil {
-            return "The user's credentials are stored, but were imported without an access token: the first read that is not "
+            return
+                "The user's credentials are stored, but were imported without an access token: the first read that is not "
                 + "policy=local has one granted."
         }
-        let beginning = "The user's credentials are stored, but cannot be refreshed, because they have no refresh token."
+        let beginning =
+            "The user's credentials are stored, but cannot be refreshed, because they have no refresh token."
         if !hasProvider { return "\(beginning) Keys do not come by OAuth: bring a new one by PUT /credentials." }
         let cause = warnings(at: now).first { [.noRefreshToken, .refreshTokenBySetting].contains($0.code) }?.detail
-        return "\(beginning) \(cause ?? "The login, or the caller, that brought them had none.") Have the user log in anew."
+        return
+            "\(beginning) \(cause ?? "The login, or the caller, that brought them had none.") Have the user log in anew."
     }
 }

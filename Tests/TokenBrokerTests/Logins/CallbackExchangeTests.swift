@@ -169,7 +169,8 @@ internal import TokenBroker
         ("3", [.seconds(3), .seconds(3), .seconds(3), .seconds(4), .seconds(8)]),
         ("5", [.seconds(5), .seconds(5), .seconds(5), .seconds(5), .seconds(8)]),
         // For half a minute in all.
-        ("6", [.seconds(6), .seconds(6), .seconds(6), .seconds(6)]), ("10", [.seconds(10), .seconds(10), .seconds(10)]),
+        ("6", [.seconds(6), .seconds(6), .seconds(6), .seconds(6)]),
+        ("10", [.seconds(10), .seconds(10), .seconds(10)]),
         ("30", [.seconds(30)]), ("31", []), ("soon", schedule),
     ])
     func `a 429 is tried again no sooner than it says`(retryAfter: String, sleeps: [Duration]) async throws {

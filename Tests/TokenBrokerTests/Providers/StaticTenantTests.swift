@@ -52,6 +52,8 @@ internal import TokenBroker
         let broker = try await Self.broker(
             #", "endpoints": {"authorization": "https://id.example/a", "token": "https://id.example/t"}"#)
         #expect(
-            await broker.importing(#"{"storage_key": "alice", "refresh_token": "r-1"}"#).outcomes == ["1 alice imported"])
+            await broker.importing(#"{"storage_key": "alice", "refresh_token": "r-1"}"#).outcomes == [
+                "1 alice imported"
+            ])
     }
 }
