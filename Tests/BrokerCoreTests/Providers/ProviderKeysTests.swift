@@ -395,6 +395,7 @@ internal import Testing
     @Test(arguments: [
         (TransportError.untrusted(.chain), BrokerError.Code.providerUntrusted),
         (.insecureTarget, .illegalConfiguration), (.forbiddenAddress, .illegalConfiguration),
+        (.certificateWithoutTLS, .illegalConfiguration),
     ])
     func `at an address that may not be trusted say so`(error: TransportError, code: BrokerError.Code) async throws {
         transport.enqueue(.failure(error))

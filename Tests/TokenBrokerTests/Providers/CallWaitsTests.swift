@@ -80,13 +80,13 @@ internal import TokenBroker
 
     @Test func `is asked again after the waits before, which count with those of the schedule`() async throws {
         let broker = try await BrokerHarness()
-        await broker.makeTenant("t1", Work.device.tenant)
+        await broker.makeTenant("t1", Work.push.tenant)
         let patience = ScriptedTransport.Step.json(503, "{}", fields: ["Retry-After": "20"])
         broker.transport.enqueue(.json(503, "{}"), .failure(.connectFailed), patience)
         broker.transport.enqueue(
-            .json(200, #"{"device_code": "d", "user_code": "U", "verification_uri": "https://p.example/d"}"#))
-        let answer = await broker.call(.post, "/device", tenant: "t1")
+            .json(201, #"{"request_uri": "urn:ietf:params:oauth:request_uri:r-1", "expires_in": 90}"#))
+        let answer = await broker.call(.post, "/login/initialize", tenant: "t1", body: "{}")
         #expect(answer.status == 201, "\(answer.text)")
-        #expect(broker.time.slept.prefix(3) == [.milliseconds(500), .seconds(1), .seconds(20)])
+        #expect(broker.time.slept == [.milliseconds(500), .seconds(1), .seconds(20)])
     }
 }

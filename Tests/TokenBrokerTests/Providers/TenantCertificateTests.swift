@@ -47,7 +47,11 @@ internal import TokenBroker
         let broker = try await BrokerHarness()
         let made = await broker.call(.put, "/tenants/t1", body: try Self.tenant(name))
         #expect(made.status == 201, "\(made.text)")
-        broker.transport.always(.json(400, #"{"error": "invalid_grant"}"#))
+        broker.transport.always(
+            .decide { seen in
+                let error = seen.form["grant_type"] == "client_credentials" ? "unauthorized_client" : "invalid_grant"
+                return .json(400, #"{"error": "\#(error)"}"#)
+            })
         let checks = await broker.call(.post, "/tenants/t1/check")
         let client = checks.json["checks"]?.array?.first { $0["name"]?.text == "client_authentication" }
         #expect(client?["ok"] == .bool(isWell), "\(checks.text)")
