@@ -60,7 +60,7 @@ final class ImportPresentation {
         let step = try await present(at: server)
         await calls.liftFault()
         switch step {
-        case .publish: return try await store(at: server)
+        case .publish: return try await store(at: calls.server ?? server)
         case .publishEnd:
             throw BrokerError(
                 .invalidTokenRequest, "The provider does not accept this refresh token.",

@@ -78,6 +78,8 @@ extension WaveRefusals {
                     }
                 }
             }
+            // Replicas of an earlier build, which keep the successes here, read no record without it.
+            json.member("renewed", [String]())
             if let proven {
                 json.member("proven", Int64(proven.count))
                 json.member("proven_at", proven.time.milliseconds)

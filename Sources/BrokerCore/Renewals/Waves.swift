@@ -207,7 +207,7 @@ package final class Waves: Sendable {
         let settings = tenant.configuration.wave
         guard settings.isOn else { return }
         let wave = state.withLock { $0.waves[tenant.name] ?? nil }
-        let granted = wave == nil ? nil : presented.renewed ?? presented.held?.loggedInSince
+        let granted = wave == nil ? nil : presented.renewed ?? presented.held?.login
         let isProof = wave.flatMap { wave in granted.map { $0 < wave.since } } ?? false
         tallies.add(tenant.name, settings.window, provingAgainst: isProof ? wave?.number : nil)
     }

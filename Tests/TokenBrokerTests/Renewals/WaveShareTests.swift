@@ -145,11 +145,14 @@ internal import TokenBroker
         #expect(try await Self.isOver(broker))
     }
 
-    @Test func `is not changed by sets that were granted in the wave, nor by one set again and again`() async throws {
+    @Test(arguments: [20..<30, 5..<15])
+    func `is not changed by sets that were granted in the wave, nor by one set again and again`(keys: Range<Int>)
+        async throws
+    {
         let broker = try await BrokerHarness()
         await Self.wave(broker)
         broker.time.advance(by: .seconds(1))
-        for index in 20..<30 {
+        for index in keys {
             await broker.set("a", refresh: "s\(index)", lifetime: .zero, storageKey: Waves.key(index))
             #expect(await Waves.get(broker, index).token == "new")
         }
