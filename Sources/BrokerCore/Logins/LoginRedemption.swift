@@ -16,6 +16,22 @@ final class LoginRedemption: Sendable {
         case overtaken
     }
 
+    /// A code, and what its exchange is made with.
+    private final class CodeUse: Sendable {
+        let code: SecretBytes
+        let secrets: PendingLogin.Secrets
+        /// That of the device key, for the first request; nil where the exchange binds none.
+        let proof: WireText?
+        let id: RefreshID
+
+        init(_ code: SecretBytes, _ secrets: PendingLogin.Secrets, proof: WireText?, id: RefreshID) {
+            self.code = code
+            self.secrets = secrets
+            self.proof = proof
+            self.id = id
+        }
+    }
+
     private let vault: Vault
     private let endpoint: TokenEndpoint
     private let moves: MovedEndpoints
@@ -130,21 +146,22 @@ final class LoginRedemption: Sendable {
         }
         switch (grant, codeGuard) {
         case (.success(let code), let codeGuard?):
-            return .ended(await redeem(code, codeGuard, used, usedRecord, secrets, proof, as: id))
+            let use = CodeUse(code, secrets, proof: proof, id: id)
+            return .ended(await redeem(use, codeGuard, used, usedRecord))
         case (.failure(let error), _): return .ended(end(used, secrets, .failure(error)))
         case (.success, nil): preconditionFailure("a code has its guard")
         }
     }
 
     private func redeem(
-        _ code: SecretBytes, _ codeGuard: RevocationJob.CodeGuard, _ login: PendingLogin, _ record: OpenRecord,
-        _ secrets: PendingLogin.Secrets, _ proof: WireText?, as id: RefreshID
+        _ use: CodeUse, _ codeGuard: RevocationJob.CodeGuard, _ login: PendingLogin, _ record: OpenRecord
     ) async -> LoginFlow.Ended {
+        let secrets = use.secrets
         var (login, server) = (login, secrets.server)
         var spent = Spent.inDoubt
         do throws(BrokerError) {
             var response: TokenResponse
-            (response, server) = try await exchange(code, login, secrets, proof, as: id)
+            (response, server) = try await exchange(use, login)
             spent = .granted(nil)
             response.extra.merge(secrets.callbackFacts) { told, _ in told }
             let grant = GrantIntake.Grant(
@@ -162,7 +179,7 @@ final class LoginRedemption: Sendable {
                 spent = .granted(nil)
             }
             let code = try login.app.map { _ throws(BrokerError) in try AppCode.secret() }
-            let stored = try await store(grant, of: login, over: record, settling: codeGuard, issuing: code, as: id)
+            let stored = try await store(grant, of: login, over: record, settling: codeGuard, issuing: code, as: use.id)
             switch stored.outcome {
             case .stored(let snapshot):
                 let held = snapshot.record.held ?? grant.credentials
@@ -194,17 +211,17 @@ final class LoginRedemption: Sendable {
     /// Exchanges the code at the login's server, and once more where its token endpoint has moved since the login began: there was none
     /// at the address, or it did not know the client, so that the code is not used.
     private func exchange(
-        _ code: SecretBytes, _ login: PendingLogin, _ secrets: PendingLogin.Secrets, _ proof: WireText?,
-        as id: RefreshID
+        _ use: CodeUse, _ login: PendingLogin
     ) async throws(BrokerError) -> (response: TokenResponse, by: AuthorizationServer) {
-        var (server, proof, hasMoved) = (secrets.server, proof, false)
+        let secrets = use.secrets
+        var (server, proof, hasMoved) = (secrets.server, use.proof, false)
         while true {
             do throws(BrokerError) {
                 let response = try await endpoint.redeem(
                     .authorizationCode(
-                        code: code, redirectURI: secrets.redirectURI, codeVerifier: secrets.codeVerifier,
+                        code: use.code, redirectURI: secrets.redirectURI, codeVerifier: secrets.codeVerifier,
                         keyProof: proof),
-                    for: secrets.configuration.client, of: login.tenant, at: server, as: id,
+                    for: secrets.configuration.client, of: login.tenant, at: server, as: use.id,
                     binding: secrets.deviceKey, notesOutage: !login.isStrangers)
                 return (response, server)
             } catch {
