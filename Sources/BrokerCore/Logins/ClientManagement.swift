@@ -34,12 +34,25 @@ final class ClientManagement: Sendable {
         return endings.count
     }
 
-    /// The client as it is registered now, by what the server says of its registration (RFC 7592 §2.1).
-    /// - Returns: nil for any other answer, and where there is none. None of them shows that the client is gone: another replica may
-    ///   have been given the next token for the registration, and what misroutes a request answers 404 to it, too.
-    func read(_ client: RegisteredClient, of tenant: Tenant) async -> RegisteredClient? {
-        guard let response = await ask(.get, client, of: tenant), response.status == .ok else { return nil }
-        return await told(response, client)
+    /// What a server says of the registration of a client.
+    enum Reading: Sendable {
+        /// The client as it is registered now.
+        case registered(RegisteredClient)
+        /// The registration is not there (401, 404, 410). That alone does not show that the client is gone: another replica may have
+        /// been given the next token for the registration, and what misroutes a request answers 404 to it, too.
+        case missing
+        /// Any other answer, or none.
+        case unclear
+    }
+
+    /// Asks the server for the registration of a client (RFC 7592 §2.1).
+    func read(_ client: RegisteredClient, of tenant: Tenant) async -> Reading {
+        guard let response = await ask(.get, client, of: tenant) else { return .unclear }
+        switch response.status.code {
+        case 200: return await told(response, client).map { .registered($0) } ?? .unclear
+        case 401, 404, 410: return .missing
+        default: return .unclear
+        }
     }
 
     /// Gives the registration the metadata (RFC 7592 §2.2).

@@ -78,23 +78,28 @@ final class ClientRegistrations: Sendable {
         WireText(([issuer, client.clientID.text] + asked.redirectURIs).joined(separator: " "))
     }
 
-    /// The client as its server tells of it; nil where that has forgotten it.
+    /// The client as its server tells of it; nil where that has forgotten it: it says so by name, or two of its answers agree. One
+    /// answer without a name may be of something else: a gateway sends 401, too, and 404 for what it does not route.
     private func known(
         _ client: RegisteredClient, _ found: FoundAuthorization, of tenant: Tenant
     ) async -> RegisteredClient? {
-        if let current = await management.read(client, of: tenant) { return current }
-        return await isForgotten(client, found, of: tenant) ? nil : client
+        let reading = await management.read(client, of: tenant)
+        if case .registered(let current) = reading { return current }
+        switch (await refusal(found, of: tenant), reading) {
+        case (.named, _), (.unnamed, .missing): return nil
+        default: return client
+        }
     }
 
-    /// Whether the server says that it does not know the client, in answer to a request that changes nothing there.
-    private func isForgotten(_ client: RegisteredClient, _ found: FoundAuthorization, of tenant: Tenant) async -> Bool {
+    /// How the server refuses the client in answer to a request that changes nothing there; nil where it does not, or does not answer.
+    private func refusal(_ found: FoundAuthorization, of tenant: Tenant) async -> ClientTrials.ClientRefusal? {
         let configuration = tenant.configuration.finding(found)
         let asking = Tenant(name: tenant.name, version: tenant.version, configuration: configuration)
         do throws(BrokerError) {
             let server = try await providers.servers.server(for: asking)
-            return try await providers.trials.disowns(configuration.client, of: asking, at: server)
+            return try await providers.trials.refusal(of: configuration.client, of: asking, at: server)
         } catch {
-            return false
+            return nil
         }
     }
 

@@ -16,6 +16,30 @@ final class LoginRedemption: Sendable {
         case overtaken
     }
 
+    /// The use of a code, whose state is marked as used.
+    private final class CodeUse: Sendable {
+        let code: SecretBytes
+        let codeGuard: RevocationJob.CodeGuard
+        let secrets: PendingLogin.Secrets
+        /// The login's record, as the mark has left it.
+        let record: OpenRecord
+        /// That of the device key, for the first request; nil where the exchange binds none.
+        let proof: WireText?
+        let id: RefreshID
+
+        init(
+            _ code: SecretBytes, _ codeGuard: RevocationJob.CodeGuard, _ secrets: PendingLogin.Secrets,
+            over record: OpenRecord, proof: WireText?, as id: RefreshID
+        ) {
+            self.code = code
+            self.codeGuard = codeGuard
+            self.secrets = secrets
+            self.record = record
+            self.proof = proof
+            self.id = id
+        }
+    }
+
     private let vault: Vault
     private let endpoint: TokenEndpoint
     private let moves: MovedEndpoints
@@ -130,21 +154,20 @@ final class LoginRedemption: Sendable {
         }
         switch (grant, codeGuard) {
         case (.success(let code), let codeGuard?):
-            return .ended(await redeem(code, codeGuard, used, usedRecord, secrets, proof, as: id))
+            let use = CodeUse(code, codeGuard, secrets, over: usedRecord, proof: proof, as: id)
+            return .ended(await redeem(use, used))
         case (.failure(let error), _): return .ended(end(used, secrets, .failure(error)))
         case (.success, nil): preconditionFailure("a code has its guard")
         }
     }
 
-    private func redeem(
-        _ code: SecretBytes, _ codeGuard: RevocationJob.CodeGuard, _ login: PendingLogin, _ record: OpenRecord,
-        _ secrets: PendingLogin.Secrets, _ proof: WireText?, as id: RefreshID
-    ) async -> LoginFlow.Ended {
+    private func redeem(_ use: CodeUse, _ login: PendingLogin) async -> LoginFlow.Ended {
+        let secrets = use.secrets
         var (login, server) = (login, secrets.server)
         var spent = Spent.inDoubt
         do throws(BrokerError) {
             var response: TokenResponse
-            (response, server) = try await exchange(code, login, secrets, proof, as: id)
+            (response, server) = try await exchange(use, login)
             spent = .granted(nil)
             response.extra.merge(secrets.callbackFacts) { told, _ in told }
             let grant = GrantIntake.Grant(
@@ -162,7 +185,7 @@ final class LoginRedemption: Sendable {
                 spent = .granted(nil)
             }
             let code = try login.app.map { _ throws(BrokerError) in try AppCode.secret() }
-            let stored = try await store(grant, of: login, over: record, settling: codeGuard, issuing: code, as: id)
+            let stored = try await store(grant, of: login, by: use, issuing: code)
             switch stored.outcome {
             case .stored(let snapshot):
                 let held = snapshot.record.held ?? grant.credentials
@@ -186,7 +209,7 @@ final class LoginRedemption: Sendable {
             }
         } catch {
             if case .inDoubt = spent, Self.isRefusal(error) { spent = .refused }
-            await markFailed(login, record, error, codeGuard, spent, by: server)
+            await markFailed(login, error, use, spent, by: server)
             return end(login, secrets, .failure(error))
         }
     }
@@ -194,17 +217,17 @@ final class LoginRedemption: Sendable {
     /// Exchanges the code at the login's server, and once more where its token endpoint has moved since the login began: there was none
     /// at the address, or it did not know the client, so that the code is not used.
     private func exchange(
-        _ code: SecretBytes, _ login: PendingLogin, _ secrets: PendingLogin.Secrets, _ proof: WireText?,
-        as id: RefreshID
+        _ use: CodeUse, _ login: PendingLogin
     ) async throws(BrokerError) -> (response: TokenResponse, by: AuthorizationServer) {
-        var (server, proof, hasMoved) = (secrets.server, proof, false)
+        let secrets = use.secrets
+        var (server, proof, hasMoved) = (secrets.server, use.proof, false)
         while true {
             do throws(BrokerError) {
                 let response = try await endpoint.redeem(
                     .authorizationCode(
-                        code: code, redirectURI: secrets.redirectURI, codeVerifier: secrets.codeVerifier,
+                        code: use.code, redirectURI: secrets.redirectURI, codeVerifier: secrets.codeVerifier,
                         keyProof: proof),
-                    for: secrets.configuration.client, of: login.tenant, at: server, as: id,
+                    for: secrets.configuration.client, of: login.tenant, at: server, as: use.id,
                     binding: secrets.deviceKey, notesOutage: !login.isStrangers)
                 return (response, server)
             } catch {
@@ -266,12 +289,12 @@ final class LoginRedemption: Sendable {
 
     /// Stores the credentials and the login's progress in one commit: its completion, or that it waits for the provider's keys.
     /// - Parameters:
-    ///   - codeGuard: is removed with it.
+    ///   - use: its guard is removed with it.
     ///   - code: of the app that the login is for, to be issued with it; nil for none.
     private func store(
-        _ grant: GrantIntake.Grant, of login: PendingLogin, over record: OpenRecord,
-        settling codeGuard: RevocationJob.CodeGuard, issuing code: SecretBytes?, as id: RefreshID
+        _ grant: GrantIntake.Grant, of login: PendingLogin, by use: CodeUse, issuing code: SecretBytes?
     ) async throws(BrokerError) -> Stored {
+        let (record, codeGuard) = (use.record, use.codeGuard)
         var (isFirst, waits, hasArrived, isOvertaken) = (true, false, false, false)
         let told = BrokerEvent.loginCompleted(login.credentialsID, .standard, loginID: login.id, at: time.now)
         let outcome = try await intake.take(grant, for: login.credentialsID) {
@@ -308,7 +331,7 @@ final class LoginRedemption: Sendable {
             return nil
         } stalled: {
             // The login completes once the store takes it.
-            self.flights.answer(id, with: .failed(.grantNotStored))
+            self.flights.answer(use.id, with: .failed(.grantNotStored))
         }
         if case .dropped = outcome, hasArrived, waits {
             let error = BrokerError(.networkError, "The provider's keys are not there yet.", retryAfter: 5)
@@ -375,26 +398,25 @@ final class LoginRedemption: Sendable {
     }
 
     /// Stores why the login failed. If the store does not take that, the login expires in due time.
-    /// - Parameter codeGuard: stays where something may have been granted, and another try of the code settles that.
+    /// - Parameter use: its guard stays where something may have been granted, and another try of the code settles that.
     private func markFailed(
-        _ login: PendingLogin, _ record: OpenRecord, _ error: BrokerError, _ codeGuard: RevocationJob.CodeGuard,
-        _ spent: Spent, by server: AuthorizationServer
+        _ login: PendingLogin, _ error: BrokerError, _ use: CodeUse, _ spent: Spent, by server: AuthorizationServer
     ) async {
         var failed = login
         failed.status = .failed(LoginFailure(error))
         var settlement: [VaultChange] = []
         switch spent {
         case .inDoubt, .granted(nil): break
-        case .refused: settlement = [codeGuard.removal]
+        case .refused: settlement = [use.codeGuard.removal]
         case .granted(let unused?):
             // Without a refresh token, a revocation could end another session of the same user.
             let revocation =
                 unused.refreshToken == nil ? [] : revocations.revocation(of: unused, login.credentialsID, by: server)
-            settlement = [codeGuard.removal] + revocation
+            settlement = [use.codeGuard.removal] + revocation
         }
         do throws(StoreError) {
             try await logins.replace(
-                failed.record(replacing: record), version: record.version,
+                failed.record(replacing: use.record), version: use.record.version,
                 telling: failure(of: login, Result<SecretBytes, BrokerError>.failure(error)) + settlement,
                 retries: Self.storeRetries)
             if settlement.count > 1 { revocations.beginSoon() }

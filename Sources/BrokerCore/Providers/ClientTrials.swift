@@ -218,15 +218,23 @@ final class ClientTrials: Sendable {
         }
     }
 
-    /// Whether the provider says that it does not know a client, found out by a made-up code. What that costs is more than a user's
-    /// patience, so a status alone does not count, which a gateway in front of the provider sends as well: only an error by its
-    /// name does, and the one of the MCP SDK for Python before its second version.
-    func disowns(
-        _ client: ClientConfiguration, of tenant: Tenant, at server: AuthorizationServer
-    ) async throws(BrokerError) -> Bool {
+    /// How a provider refuses a client.
+    enum ClientRefusal: Sendable {
+        /// By the error for a client that it does not know, or by the one of the MCP SDK for Python before its second version.
+        case named
+        /// In another way, which may also be that of a gateway in front of the provider, such as 401 with an empty body.
+        case unnamed
+    }
+
+    /// How the provider refuses a client, found out by a made-up code; nil where the answer shows no refusal of the client.
+    func refusal(
+        of client: ClientConfiguration, of tenant: Tenant, at server: AuthorizationServer
+    ) async throws(BrokerError) -> ClientRefusal? {
         let code = try await reply(to: try madeUpCode(of: tenant), client, of: tenant, at: server)
-        guard case .refused(let status, let answer) = code else { return false }
-        return answer.isInvalidClient || status == 401 && answer.isUnauthorizedClient
+        guard case .refused(let status, let answer) = code else { return nil }
+        if answer.isInvalidClient || status == 401 && answer.isUnauthorizedClient { return .named }
+        guard case .refused = ClientVerdict(ofMadeUpCode: answer, status: status) else { return nil }
+        return .unnamed
     }
 
     /// A made-up code of the tenant's login.

@@ -10,8 +10,8 @@ internal import OAuth
 internal import Testing
 internal import TokenBroker
 
-/// What has another client registered in place of one, and what does not: the users of a client lose their sessions with it where
-/// its server has not forgotten it.
+/// What has another client registered in place of one, and what does not: a client that stays although its server has forgotten it
+/// lets no user log in, and each client that is replaced for nothing stays registered at the server.
 @Suite struct `A registered client that its server may have forgotten` {
     private static let tenant = #"{"provider": "mcp", "resource": "https://mcp.example/mcp"}"#
     private static let registration = "https://as.example/register/c-1"
@@ -29,27 +29,54 @@ internal import TokenBroker
         BrokerHarness.parameters(of: login.uri)["client_id"]
     }
 
+    /// Logs in anew where the server answers so about the registration, and so to a made-up code.
+    /// - Returns: the client of that login.
+    private static func clientAfter(_ registration: (Int, String), _ code: (Int, String)) async throws -> String? {
+        let broker = try await BrokerHarness()
+        await broker.makeTenant("t1", tenant)
+        Servers.publish(at: broker.transport)
+        broker.transport.standing(at: Servers.registration, registered(secret: "secret-1"))
+        _ = await broker.beginLogin()
+        broker.transport.standing(at: Self.registration, .json(registration.0, registration.1))
+        broker.transport.standing(at: Servers.registration, .json(201, #"{"client_id": "c-2"}"#))
+        broker.transport.always(.json(code.0, code.1))
+        broker.time.advance(by: .seconds(601))
+        return client(of: await broker.beginLogin())
+    }
+
     @Test(
         arguments: [
             (400, #"{"error": "invalid_client"}"#, "c-2"), (401, #"{"error": "invalid_client"}"#, "c-2"),
             (401, #"{"error": "unauthorized_client"}"#, "c-2"), (400, #"{"error": "unauthorized_client"}"#, "c-1"),
-            (400, #"{"error": "invalid_grant"}"#, "c-1"), (401, "", "c-1"), (401, "{}", "c-1"),
-            (401, #"{"message": "no such client"}"#, "c-1"), (401, #"{"error": "unauthorized"}"#, "c-1"),
-            (401, "<html>", "c-1"), (403, "", "c-1"), (404, "", "c-1"), (410, "", "c-1"),
-            (503, #"{"error": "invalid_client"}"#, "c-1"),
-        ])
-    func `is replaced only by an error that says so`(status: Int, text: String, client: String) async throws {
-        let broker = try await BrokerHarness()
-        await broker.makeTenant("t1", Self.tenant)
-        Servers.publish(at: broker.transport)
-        broker.transport.standing(at: Servers.registration, Self.registered(secret: "secret-1"))
-        _ = await broker.beginLogin()
-        // A registration that is not there is no proof by itself.
-        broker.transport.standing(at: Self.registration, .json(404, ""))
-        broker.transport.standing(at: Servers.registration, .json(201, #"{"client_id": "c-2"}"#))
-        broker.transport.always(.json(status, text))
-        broker.time.advance(by: .seconds(601))
-        #expect(Self.client(of: await broker.beginLogin()) == client)
+            (401, "", "c-1"), (401, "{}", "c-1"), (401, #"{"error": "no_such_client"}"#, "c-1"),
+            (401, "<html>", "c-1"), (404, "", "c-1"), (503, #"{"error": "invalid_client"}"#, "c-1"),
+        ], [500, 403])
+    func `is replaced by an error that says so, and by no other answer alone`(
+        code: (status: Int, text: String, client: String), registration: Int
+    ) async throws {
+        #expect(try await Self.clientAfter((registration, ""), (code.status, code.text)) == code.client)
+    }
+
+    @Test(
+        arguments: [
+            (401, "", "c-2"), (401, "{}", "c-2"), (401, #"{"message": "no such client"}"#, "c-2"),
+            (400, #"{"error": "no_such_client"}"#, "c-2"), (403, #"{"error": "unauthorized_client"}"#, "c-2"),
+            (400, #"{"error": "invalid_client"}"#, "c-2"),
+            // None of these refuses the client.
+            (400, #"{"error": "invalid_grant"}"#, "c-1"), (400, #"{"error": "unauthorized_client"}"#, "c-1"),
+            (401, #"{"error": "unauthorized"}"#, "c-1"), (401, "<html>", "c-1"), (403, "", "c-1"), (404, "", "c-1"),
+            (410, "", "c-1"), (503, #"{"error": "invalid_client"}"#, "c-1"),
+        ], [401, 404, 410])
+    func `is replaced where its registration is gone and a made-up code is refused because of it`(
+        code: (status: Int, text: String, client: String), registration: Int
+    ) async throws {
+        #expect(try await Self.clientAfter((registration, ""), (code.status, code.text)) == code.client)
+    }
+
+    @Test func `is not replaced where a made-up code is refused because of it and its registration is there`()
+        async throws
+    {
+        #expect(try await Self.clientAfter((200, #"{"client_id": "c-1"}"#), (401, "")) == "c-1")
     }
 
     @Test(arguments: [
