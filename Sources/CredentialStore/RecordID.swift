@@ -24,6 +24,9 @@ package enum RecordKind: String, Sendable, CaseIterable, Hashable {
     case device
     /// Credentials that a provider ended, kept until they expire; the key is the storage key.
     case quarantine
+    /// A refresh token that the provider has given in exchange for that of an import's line, and that is not stored under the line's
+    /// storage key; kept until it expires. The key begins with a digest of the storage key, and ends with that of the line's token.
+    case aside
     /// Credentials of a user who has logged out and whose session at the provider is still to be ended. The key is an
     /// identifier of the logout.
     case revocation

@@ -62,6 +62,12 @@ extension BrokerHarness {
         return try await vault.read(RecordID(.quarantine, name, key: storageKey))
             .flatMap { QuarantinedCredentials(decoding: $0.content.revealedBytes) }
     }
+
+    /// What imports have put aside, of all tenants.
+    package func asides() async throws -> [HeldCredentials] {
+        try await vault.list(.aside, tenant: nil, limit: 100)
+            .compactMap { QuarantinedCredentials(decoding: $0.content.revealedBytes)?.credentials }
+    }
 }
 
 extension BrokerHarness.Answer {

@@ -15,15 +15,10 @@ extension CredentialsWriter {
         }
     }
 
-    /// The set of the line's grant that was put aside after the provider had exchanged the line's refresh token; nil for none. That of
-    /// a session which the provider has ended does not count.
+    /// The set of the line's grant that was put aside after the provider had exchanged the line's refresh token; nil for none.
     func putAside(by line: ImportLine) async throws(BrokerError) -> HeldCredentials? {
         do throws(StoreError) {
-            guard let aside = try await records.quarantined(line.id)?.content, aside.until > time.now,
-                line.isOfGrant(of: aside.credentials)
-            else { return nil }
-            let current = try await records.reread(line.id, requiringTombstones: false)
-            return current.record.ended == aside.credentials.refreshTokenDigest ? nil : aside.credentials
+            return try await records.aside(line.id, of: line.grant)?.credentials
         } catch .damaged {
             return nil
         } catch {
@@ -62,13 +57,14 @@ extension CredentialsWriter {
         }
     }
 
-    /// Quarantines a set that the provider has just granted and other credentials keep from being stored. A store that does not take
-    /// it is asked again until it does.
+    /// Puts the refresh token of a set aside that the provider has just granted and other credentials keep from being stored. A store
+    /// that does not take it is asked again until it does.
+    /// - Parameter quarantine: for how long it is kept, a day at least.
     func putAside(_ held: HeldCredentials, _ id: CredentialsID, for quarantine: Duration) async throws(BrokerError) {
         try await untilTaken(id) { () async throws(StoreError) in
             try await retryingConflicts { () async throws(StoreError) in
                 guard try await self.records.tenantExists(id) else { return }
-                let changes = try await self.records.changes(.keep(held, for: quarantine), id)
+                let changes = try await self.records.changes(puttingAside: held, id, for: quarantine)
                 try await self.records.commit([.require(RecordID(.tenant, id.tenant))] + changes)
             }
         }
@@ -117,9 +113,7 @@ extension CredentialsWriter {
 
     /// The change that removes what was put aside of the line's grant, which the line's set takes the place of.
     private func takingUp(_ line: ImportLine) async throws(StoreError) -> [VaultChange] {
-        guard line.wasPutAside, let aside = try await records.quarantined(line.id),
-            line.isOfGrant(of: aside.content.credentials)
-        else { return [] }
+        guard line.wasPutAside, let aside = try await records.aside(line.id, of: line.grant) else { return [] }
         return [aside.removal]
     }
 }

@@ -201,7 +201,8 @@ package final class CredentialsWriter: Sendable {
         do throws(StoreError) {
             let removed = try await retryingConflicts { () async throws(StoreError) -> HeldCredentials? in
                 let current = try await self.records.reread(id, requiringTombstones: false)
-                let removals = try await self.records.changes(.drop, id)
+                var removals = try await self.records.changes(.drop, id)
+                removals += try await self.records.changesRemovingAsides(id)
                 let nothing = CredentialRecord(held: nil)
                 // Also replaces an empty record: because of its digest, a renewal in flight could take the logout for a mistake of
                 // another replica.

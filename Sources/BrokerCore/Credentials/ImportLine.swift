@@ -24,11 +24,6 @@ package struct ImportLine: Sendable {
         self.replaces = replaces
     }
 
-    /// Whether these credentials have what the provider has given in exchange for the line's refresh token.
-    func isOfGrant(of other: HeldCredentials) -> Bool {
-        other.imported?.digest == grant.digest && other.refreshToken != nil
-    }
-
     /// The same line with the refresh token of these credentials, which were put aside: its own is spent.
     func resuming(_ aside: HeldCredentials) -> ImportLine {
         var line = self

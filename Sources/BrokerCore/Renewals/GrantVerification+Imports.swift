@@ -5,24 +5,22 @@ internal import OAuth
 /// If it is not believed, the session before it goes on with its own refresh token.
 ///
 /// The provider has spent the refresh token of the import's line in exchange for the set's. So that one is never dropped: it is kept
-/// under the storage key where no user is logged in, and else quarantined.
+/// under the storage key where no user is logged in, and else put aside until the line is imported again.
 extension GrantVerification {
-    /// What is quarantined after the set of a record was refused; nil where nothing would be lost.
+    /// What is put aside after the set of a record was refused; nil where nothing would be lost.
     static func setAside(refusing record: CredentialRecord) -> HeldCredentials? {
         guard let waiting = record.waiting, waiting.origin == .imported, waiting.hasSessionBefore else { return nil }
-        return record.granted?.unserved(at: waiting.granted)
+        return record.granted
     }
 
-    /// Quarantines a verified set that is of another user than its line says, and has what was before it in place again.
+    /// Puts a verified set aside that is of another user than its line says, and has what was before it in place again.
     func putAside(
         _ held: HeldCredentials, _ id: CredentialsID, over snapshot: CredentialsSnapshot, at preset: ProviderPreset
     ) async -> Result<Renewed, BrokerError> {
         records.log.error("subject_changed", LogField.credentials(id) + [.provider(preset)])
-        var aside = held
-        aside.userID = held.identity.userID ?? held.identity.subject
         var record = snapshot.record.settled(to: snapshot.record.held)
         (record.heldSince, record.renewed) = (snapshot.record.heldSince, nil)
-        let settlement = Settlement(record: record, refusal: .importOfOtherUser, aside: aside)
+        let settlement = Settlement(record: record, refusal: .importOfOtherUser, aside: held)
         let stored = await store(settlement, id, over: snapshot) { _ in [] }
         guard case .success(.new) = stored else { return stored }
         // Of several replicas that verify one set, the one counts whose commit is carried out.
@@ -47,5 +45,5 @@ extension BrokerError {
     static let importOfOtherUser = BrokerError(
         .tokenResponseError,
         "The provider says that the imported refresh token is of another user than the line's user_id. Its successor is put "
-            + "aside: correct the line and import it again, or restore the storage key's credentials.")
+            + "aside: correct the line and import it again.")
 }

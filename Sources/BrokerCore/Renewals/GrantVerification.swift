@@ -135,7 +135,7 @@ final class GrantVerification: Sendable {
         let record: CredentialRecord
         /// Why the set is not served; nil for a verified one.
         var refusal: BrokerError?
-        /// Is quarantined in the same commit; nil for nothing.
+        /// Its refresh token is put aside in the same commit; nil for nothing.
         var aside: HeldCredentials?
     }
 
@@ -161,7 +161,7 @@ final class GrantVerification: Sendable {
                 }
             }
             if let aside = settlement.aside {
-                changes += try await records.changes(.keep(aside, for: quarantine), id)
+                changes += try await records.changes(puttingAside: aside, id, for: quarantine)
             }
             let stored = try await records.write(record, id, over: snapshot, alongside: changes, events: events)
             signal?()

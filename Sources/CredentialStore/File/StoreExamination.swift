@@ -327,6 +327,9 @@ extension RecordID {
         case .login, .device: "a pending login of tenant \(tenant); it must begin again"
         case .quarantine:
             "credentials that a provider had ended, under storage key \(key) of tenant \(tenant); they cannot be restored"
+        case .aside:
+            "a refresh token that an import into tenant \(tenant) has put aside: if the line's own is spent, its user must "
+                + "log in again"
         case .revocation:
             "a revocation that was to be tried again: the session of a user of tenant \(tenant) who has logged out may live "
                 + "on at the provider"
