@@ -21,7 +21,8 @@ internal import TokenBroker
         store: (any RecordStore)? = nil, time: ManualTime = ManualTime(), _ members: String = ""
     ) async throws -> BrokerHarness {
         let broker = try await BrokerHarness(store: store, time: time)
-        await broker.makeTenant("t1", #"{"client_id": "c1"\#(members)}"#)
+        await broker.makeTenant(
+            "t1", "{" + BrokerHarness.oidc + #""client_id": "c1", "rotation": "always"\#(members)}"#)
         return broker
     }
 

@@ -69,7 +69,8 @@ internal import TokenBroker
         broker.transport.enqueue(.json(400, #"{"error": "invalid_grant"}"#))
         _ = await broker.get("policy=local_force_refresh", tenant: ended)
         #expect(await broker.status(tenant: ended).json["state"]?.text != "active")
-        #expect(broker.transport.seen.last?.form["refresh_token"] == "r1")
+        // Without an access token the next level is asked for after that.
+        #expect(broker.transport.seen.contains { $0.form["refresh_token"] == "r1" })
         await Self.refresh(broker, other, "r1", to: "r2")
     }
 }
