@@ -20,6 +20,8 @@ struct ExpirySchedule: Sendable {
     private static let exchangeInterval: Duration = .seconds(60)
     /// The longest such time, once the token has expired.
     private static let longestWait: Duration = .seconds(900)
+    /// The longest such time for a renewal that has days left.
+    private static let longestUpkeepWait: Duration = .seconds(6 * 3600)
 
     func noticeTime(of held: HeldCredentials) -> Timestamp { held.expires.advanced(by: .zero - notice) }
 
@@ -80,7 +82,8 @@ struct ExpirySchedule: Sendable {
         guard let upkeep, upkeep.from <= now else { return usualNextMark(of: held, now: now) }
         // The token may live on for longer than what renews it.
         let rest = now.duration(to: upkeep.end)
-        let wait = rest > .zero ? min(max(rest / 4, Self.shortestWait), Self.longestWait) : Self.longestWait
+        let wait =
+            rest > .zero ? min(max(rest / 4, Self.shortestWait), Self.longestUpkeepWait) : Self.longestWait
         return min(now.advanced(by: Self.spread(wait)), usualNextMark(of: held, now: now))
     }
 

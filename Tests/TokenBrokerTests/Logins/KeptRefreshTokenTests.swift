@@ -204,7 +204,8 @@ internal import TokenBroker
     func `a login leaves the lease of a replica that is away where it keeps the refresh token`(brought: String?)
         async throws
     {
-        let broker = try await Self.loggedIn()
+        // Such a holder is waited for for 30 s where a refresh token is spent by its use.
+        let broker = try await Self.loggedIn(tenant: #"{"client_id": "c1", "rotation": "always"}"#)
         let row = RecordID(.credentials, TenantName("t1")!, key: "default")
         let version = try #require(try await broker.vault.read(row)).version
         try await broker.vault.commit([
