@@ -22,6 +22,13 @@ struct ProofRequest {
     init?(_ fields: Fields) throws(BrokerError) {
         let method = try Self.value("DPoP-Htm", fields)
         let uri = try Self.value("DPoP-Htu", fields)
+        let nonce = try Self.value("DPoP-Nonce", fields)
+        if let nonce, !DPoPProof.isNonce(nonce) {
+            throw BrokerError(
+                .invalidRequest,
+                "DPoP-Nonce must have 1 to \(DPoPKey.longestNonce) visible ASCII characters without quote and backslash."
+            )
+        }
         if method == nil, uri == nil { return nil }
         guard let method, let uri else {
             throw BrokerError(.invalidRequest, "DPoP-Htm and DPoP-Htu ask for a proof together: send both or none.")
@@ -36,15 +43,9 @@ struct ProofRequest {
                 "DPoP-Htu must be an absolute http or https URI without user information, of at most \(Self.longestURI) bytes."
             )
         }
-        nonce = try Self.value("DPoP-Nonce", fields)
-        if let nonce, !DPoPProof.isNonce(nonce) {
-            throw BrokerError(
-                .invalidRequest,
-                "DPoP-Nonce must have 1 to \(DPoPKey.longestNonce) visible ASCII characters without quote and backslash."
-            )
-        }
         self.method = method
         self.uri = uri
+        self.nonce = nonce
     }
 
     /// A proof for the access token; nil for one that is bound to no key, and for none.

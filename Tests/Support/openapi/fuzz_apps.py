@@ -219,6 +219,8 @@ EXCUSED = [(re.compile(operations), re.compile(fault, re.DOTALL)) for operations
     ("finalizeLogin", "The response('s query is not well-formed| has no state)"),
     # Two fields that belong together.
     ("getCredentials", "DPoP-Htm and DPoP-Htu ask for a proof together"),
+    # Schemathesis 4.32 holds "0" for an address by the pattern of this header. DPoPTests has both sides of the pattern.
+    ("getCredentials", "DPoP-Htu must be an absolute http or https URI"),
     # An app may name itself in Authorization instead.
     ("revokeToken", "client_id is required"),
     # What an identity consists of (labels, segments, an issuer's address) is more than one pattern can say.
@@ -229,12 +231,15 @@ EXCUSED = [(re.compile(operations), re.compile(fault, re.DOTALL)) for operations
     ("putCredentials", "/credentials/(session|degraded)/.* must not have a name of more than 128 bytes"),
     # Which ports and which names and addresses of hosts a URL may have is more than one pattern can say.
     ("putTenant", "/[a-z0-9_/]+ (must be an absolute http or https URL |must not have the port )"),
+    ("putTenant", "/outbound_proxy must be http://host:port"),
     # Names that the broker writes itself, or that differ from another one by case only, are told in words.
     ("putTenant", "/request_headers/"),
     # Rules between members, most of them by the kind of provider, which is told in words.
-    ("putTenant", "/[a-z0-9_/]+ (is not used with this provider|is required with this provider|needs |must not wait longer"
+    ("putTenant", "/[a-z0-9_/]+ (is not used with this provider|is required with this provider|is required$|needs |must not wait longer"
      "|must not have a longest_pause_ms|is not where the provider "
-     "|is not used together with )"),
+     "|is not used together with |must not be there beside )"),
+    # What is in a PEM file is more than a pattern can say.
+    ("putTenant", "/client_certificate must be PEM |/private_key is not a private key that can be used"),
     # Which placeholders a request's parameters may have is told in words.
     ("putTenant", "/(refresh|exchange_for_long_lived)/parameters/.* must be a text of 1024 bytes at most"),
     # A profile says which parameters its addresses have.
@@ -257,13 +262,24 @@ def _faults(response):
     return faults or [answer.get("detail") or answer.get("error_description") or ""]
 
 
+@schemathesis.serializer("application/x-ndjson")
+def lines(context, value):
+    """The text itself: the description's schema is of the whole body."""
+    return value.encode() if isinstance(value, str) else json.dumps(value).encode()
+
+
 @schemathesis.hook
 def filter_failure(context, failure, case, response):
     if not isinstance(failure, RejectedPositiveData) or response.status_code != 400:
         return True
     faults, name = _faults(response), _name(case)
-    return not faults or not all(
-        any(operations.fullmatch(name) and said.match(fault) for operations, said in EXCUSED) for fault in faults)
+    wrong = [
+        fault for fault in faults
+        if not any(operations.fullmatch(name) and said.match(fault) for operations, said in EXCUSED)]
+    # Schemathesis shows the beginning of an answer only.
+    for fault in wrong:
+        print(f"fuzz: {name} must not refuse: {fault}")
+    return not faults or bool(wrong)
 
 
 @schemathesis.hook

@@ -367,7 +367,7 @@ internal import TokenBroker
         var twice = both("GET", uri)
         twice.append("DPoP-Htm", "GET")
         return [
-            (["DPoP-Htm": "GET"], 400), (["DPoP-Htu": uri], 400), (["DPoP-Nonce": "a b"], 200), (withNonce, 400),
+            (["DPoP-Htm": "GET"], 400), (["DPoP-Htu": uri], 400), (["DPoP-Nonce": "a b"], 400), (withNonce, 400),
             (twice, 400), (both("GET", "https://api.example"), 200), (both("GET", "http://api.example:8080/a"), 200),
             (both("GET", "HTTPS://api.example/"), 200), (both("G T", uri), 400), (both("", uri), 400),
             (both(String(repeating: "M", count: 32), uri), 200), (both(String(repeating: "M", count: 33), uri), 400),
