@@ -46,9 +46,15 @@ package struct SleepLength: Sendable, CustomStringConvertible {
     package static let revocationSearch = SleepLength.seconds(30)
     package static let sessionEndings = SleepLength.seconds(30)
     package static let deferralReports = SleepLength.seconds(2)
+    package static let waveSearch = SleepLength.seconds(30)
+
+    package static let waveSearchWithoutStore = SleepLength.seconds(5)
 
     /// All work of a broker that shares its store, each begun once.
-    package static let jobsOfReplica = [
+    package static let jobsOfReplica = mostJobs + [waveSearch]
+    /// The same while the store is away.
+    package static let jobsOfReplicaWithoutStore = mostJobs + [waveSearchWithoutStore]
+    private static let mostJobs = [
         housekeeping, expiryNotices, beliefRenewal, leaseSearch, loginSearch, revocationSearch, sessionEndings,
         deferralReports,
     ]

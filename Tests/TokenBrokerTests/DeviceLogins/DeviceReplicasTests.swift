@@ -246,7 +246,8 @@ internal import TokenBroker
         second.broker.start()
         await second.time.sleepers(
             of: revalidateAfter == nil
-                ? [.housekeeping, .expiryNotices, .leaseSearchAlone, .loginSearch] : SleepLength.jobsOfReplica)
+                ? [.housekeeping, .expiryNotices, .leaseSearchAlone, .loginSearch]
+                : SleepLength.jobsOfReplicaWithoutStore)
         store.isAway = false
         script.enqueue(DeviceScript.granted())
         second.time.advance(by: .seconds(5))
