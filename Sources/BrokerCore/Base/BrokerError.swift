@@ -206,6 +206,9 @@ package struct BrokerError: Error, Sendable, Equatable {
         return error
     }
 
+    /// What work gets that the end of this process cuts short.
+    static let shuttingDown = BrokerError(.retryableError, "The broker is shutting down.", retryAfter: 1)
+
     package static let noSuchTenant = BrokerError(.notFound, "There is no tenant of that name.")
 }
 

@@ -73,18 +73,12 @@ extension CredentialsWriter {
     private func untilTaken<R>(
         _ id: CredentialsID, _ failing: () async -> Void = {}, _ body: () async throws(StoreError) -> R
     ) async throws(BrokerError) -> R {
-        var tries = 0
-        while true {
-            do throws(StoreError) {
-                return try await body()
-            } catch .conflict {
-                throw Self.tenantIsGone
-            } catch {
-                tries += 1
+        try await untilStored(
+            id,
+            failed: { (error, tries) throws(BrokerError) in
+                if error == .conflict { throw Self.tenantIsGone }
                 if tries == 1 { await failing() }
-                try await records.waitForStore(beforeTry: tries, id, after: error)
-            }
-        }
+            }, body)
     }
 
     private static let tenantIsGone = BrokerError(.notFound, "The tenant was deleted meanwhile.")

@@ -75,8 +75,12 @@ package final class CredentialsWriter: Sendable {
         waiting: ((_ earlier: HeldCredentials?) -> WaitingVerification)? = nil, alongside companions: Companions,
         renewing: () async -> Void = {}, stalled: () -> Void = {}
     ) async throws(BrokerError) -> CredentialsSnapshot? {
-        let latest = time.monotonic.advanced(by: Self.longestWaitForRenewal)
-        return try await untilStored(id, stalled) { () async throws(StoreError) in
+        let beginning = time.monotonic
+        let latest = beginning.advanced(by: Self.longestWaitForRenewal)
+        func tellOfStall(_ error: StoreError, _ tries: Int) {
+            if beginning.duration(to: time.monotonic) >= CredentialsRecords.callersPatience { stalled() }
+        }
+        return try await untilStored(id, failed: tellOfStall) { () async throws(StoreError) in
             let snapshot = try await self.overwrite(
                 id, with: held, by: origin, waiting, companions, renewing: renewing, until: latest)
             if let snapshot { return snapshot }
@@ -91,18 +95,20 @@ package final class CredentialsWriter: Sendable {
         }
     }
 
-    /// Runs `body` again until the store takes what was granted, whatever it says meanwhile.
-    private func untilStored<R>(
-        _ id: CredentialsID, _ stalled: () -> Void, _ body: () async throws(StoreError) -> R
+    /// Runs `body` again until the store takes what was granted.
+    /// - Parameter failed: called after each failed try, with their count, before the wait for the next one. Throws where no other is
+    ///   to be made.
+    func untilStored<R>(
+        _ id: CredentialsID, failed: (_ error: StoreError, _ tries: Int) async throws(BrokerError) -> Void,
+        _ body: () async throws(StoreError) -> R
     ) async throws(BrokerError) -> R {
-        let beginning = time.monotonic
         var tries = 0
         while true {
             do throws(StoreError) {
                 return try await body()
             } catch {
                 tries += 1
-                if beginning.duration(to: time.monotonic) >= CredentialsRecords.callersPatience { stalled() }
+                try await failed(error, tries)
                 try await records.waitForStore(beforeTry: tries, id, after: error)
             }
         }

@@ -101,7 +101,7 @@ final class ImportPresentation {
                     do {
                         try await renewer.time.sleep(for: duration)
                     } catch {
-                        throw BrokerError(.retryableError, "The broker is shutting down.", retryAfter: 1)
+                        throw BrokerError.shuttingDown
                     }
                     step = next(.waited)
                 case .claim: step = next(.claimed)

@@ -22,9 +22,6 @@ final class ClientRegistrations: Sendable {
     /// A secret that ends sooner is of no use to a login. One that ends later is used on: each client has a registration of its own.
     private static let leastLife: Duration = .seconds(600)
 
-    /// The error code with which a server refuses a client that it does not know.
-    private static let unknownClient: WireText = "invalid_client"
-
     init(
         providers: ProviderAccess, clientFaults: ClientFaults, management: ClientManagement, instruments: Instruments
     ) {
@@ -45,7 +42,7 @@ final class ClientRegistrations: Sendable {
     ) async -> RegisteredClient? {
         let key = Self.key(client, asked, found.issuer)
         let fault = await clientFaults.current(of: tenant)
-        let isRefused = fault?.errorCode.map { WireText($0) } == Self.unknownClient
+        let isRefused = fault?.errorCode.map { WireText($0) } == ClientFault.unknownClient
         if !isRefused, isUsable(client, for: asked), wasSeen(key) { return client }
         guard var current = await known(client, found, of: tenant) else { return nil }
         if !Set(asked.redirectURIs).isSubset(of: current.redirectURIs),

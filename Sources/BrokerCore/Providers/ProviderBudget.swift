@@ -196,7 +196,7 @@ package final class ProviderBudget: Sendable {
             throw BrokerError(
                 .retryableError, "Too many renewals wait for this provider. What is stored was left as it is.",
                 retryAfter: 5)
-        case .cancelled: throw BrokerError(.retryableError, "The broker is shutting down.", retryAfter: 1)
+        case .cancelled: throw BrokerError.shuttingDown
         }
         defer { giveBack(urgency, at: origin) }
         return try await body()

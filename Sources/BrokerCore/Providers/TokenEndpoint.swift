@@ -438,7 +438,7 @@ package struct TokenEndpoint: Sendable {
             do {
                 try await time.sleep(for: wait)
             } catch {
-                throw BrokerError(.retryableError, "The broker is shutting down.", retryAfter: 1)
+                throw BrokerError.shuttingDown
             }
             wait = .zero
         }

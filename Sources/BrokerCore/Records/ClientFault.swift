@@ -29,7 +29,7 @@ package struct ClientFault: Sendable, Equatable {
     fileprivate static let life: Duration = .seconds(30 * 86_400)
 
     /// The error code of a provider that does not know the client.
-    fileprivate static let unknownClient = "invalid_client"
+    static let unknownClient: WireText = "invalid_client"
 
     /// Until when the provider is not asked again.
     var until: Timestamp { last.advanced(by: Self.pause) }
@@ -124,7 +124,7 @@ extension CredentialRecord {
         let state = state(
             after: trouble, of: version, configuration: tenant.version, isQuarantined: isQuarantined)
         guard state == .active, let held, let trouble, trouble.version == version,
-            trouble.failure?.errorCode == ClientFault.unknownClient,
+            trouble.failure?.errorCode.map({ WireText($0) }) == ClientFault.unknownClient,
             tenant.terms.earlierClients.contains(held.obtainedWith.clientID)
         else { return state }
         return .degraded

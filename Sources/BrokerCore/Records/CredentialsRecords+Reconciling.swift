@@ -274,7 +274,7 @@ extension CredentialsRecords {
             let pause = hold ?? min(rest, isForJournal ? Self.lookInterval : Self.changeInterval)
             await changes.wait(for: id, since: ticket) { try? await self.time.sleep(for: pause) }
             if Task.isCancelled {
-                throw BrokerError(.retryableError, "The broker is shutting down.", retryAfter: 1)
+                throw BrokerError.shuttingDown
             }
             // Announcements are lost while this replica's feed connects again, so the store is asked. If it does not answer, the
             // hold begins anew.

@@ -92,7 +92,7 @@ final class GrantMemory: Sendable {
         }
         let grant = RecentGrant(
             id: id, version: version, record: record, replaced: digests.suffix(Self.replacedLimit), stored: time.now)
-        guard enter(grant, at: time.monotonic), let journal else { return }
+        guard enter(grant, identifiedBy: own, at: time.monotonic), let journal else { return }
         do throws(StoreError) {
             try await journal.write(grant)
         } catch {
@@ -101,9 +101,10 @@ final class GrantMemory: Sendable {
         }
     }
 
-    /// Returns false where a newer version is known, or the record cannot be sealed.
+    /// - Parameter own: the digest of the record's token.
+    /// - Returns: false where a newer version is known, or the record cannot be sealed.
     @discardableResult
-    private func enter(_ grant: RecentGrant, at now: MonotonicInstant) -> Bool {
+    private func enter(_ grant: RecentGrant, identifiedBy own: [UInt8]?, at now: MonotonicInstant) -> Bool {
         let sealed: SecretBytes
         do throws(StoreError) {
             let content = OpenRecord(
@@ -113,7 +114,6 @@ final class GrantMemory: Sendable {
             log.warning("store_failed", LogField.credentials(grant.id) + [.store(error)])
             return false
         }
-        let own = grant.record.tokenDigest
         return state.withLock { state in
             if let entry = state.entries[grant.id], entry.version > grant.version { return false }
             let digests = (own == nil ? 0 : 1) + grant.replaced.count
@@ -145,7 +145,7 @@ final class GrantMemory: Sendable {
         for grant in try await journal.grants().sorted(by: { $0.stored < $1.stored }) {
             let age = max(.zero, grant.stored.duration(to: wall))
             if isEnabled, age < limits.span {
-                enter(grant, at: now.advanced(by: .zero - age))
+                enter(grant, identifiedBy: grant.record.tokenDigest, at: now.advanced(by: .zero - age))
             } else {
                 state.withLock { $0.leaving[grant.id] = grant.version }
             }

@@ -101,7 +101,7 @@ final class CredentialsPublisher: Sendable {
         }
         let change = records.prepare(
             record, id, over: publication.base,
-            lease: heedsLease ? publication.holder.map { .fenced(for: $0) } ?? .ended : .ended,
+            lease: (heedsLease ? publication.holder : nil).map { .fenced(for: $0) } ?? .ended,
             replacing: publication.spent.map { [$0] } ?? [], others, publication.events)
         publication.prepared = (change, terms)
         return change

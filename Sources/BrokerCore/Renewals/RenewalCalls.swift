@@ -460,7 +460,7 @@ final class RenewalCalls {
             }
         }
         if goesOn ? !Task.isCancelled : !report.isStopping { return false }
-        report.failure = BrokerError(.retryableError, "The broker is shutting down.", retryAfter: 1)
+        report.failure = .shuttingDown
         return true
     }
 }

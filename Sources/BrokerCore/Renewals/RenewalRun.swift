@@ -68,7 +68,7 @@ final class RenewalRun {
                 }
             case .wait(let duration):
                 guard await reader.wait(duration) else {
-                    return .failure(BrokerError(.retryableError, "The broker is shutting down.", retryAfter: 1))
+                    return .failure(.shuttingDown)
                 }
                 step = next(.waited)
             case .claim:

@@ -70,7 +70,7 @@ struct SessionUse {
                     }
                 }
                 if Task.isCancelled {
-                    throw BrokerError(.retryableError, "The broker is shutting down.", retryAfter: 1)
+                    throw BrokerError.shuttingDown
                 }
             } else if let next {
                 try await store(next, over: snapshot)
