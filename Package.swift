@@ -113,10 +113,15 @@ let package = Package(
                 "Auth", "BrokerCore", "Cryptography", "DevelopmentProvider", "ExternalText", "HTTPCodec", "HTTPServer",
                 "HTTPSClient", "JOSE", "JSON", "OAuth", "Reactor", "TLS",
             ]),
+        // The commands that speak to a broker over HTTP, and what all commands have in common.
+        library(
+            "CommandLineClient",
+            ["Cryptography", "ExternalText", "HTTPCodec", "HTTPSClient", "JSON", "Reactor", "Waiting"]),
         .executableTarget(
             name: "token-broker",
             dependencies: [
-                "TokenBroker", "BrokerCore", "CredentialStore", "HTTPServer", "HTTPSClient", "Postgres", "OAuth",
+                "CommandLineClient", "TokenBroker", "BrokerCore", "CredentialStore", "HTTPServer", "HTTPSClient",
+                "Postgres", "OAuth",
                 "Cryptography", "CWipe", "ExternalText", "Reactor", "JSON", "TLS", "Waiting",
             ],
             swiftSettings: strict),
@@ -159,6 +164,9 @@ let package = Package(
             path: "Tests/Fuzzing/Tool", swiftSettings: strict),
         // It starts the program above, too.
         tests("FuzzingTests", []),
+        tests(
+            "CommandLineClientTests",
+            ["CommandLineClient", "Cryptography", "DevelopmentProvider", "HTTPCodec", "HTTPSClient", "JSON", "Reactor"]),
         tests("ContainersTests", ["Containers"]),
         tests("WaitingTests", ["Waiting"]),
         tests("ReactorTests", ["Reactor"]),

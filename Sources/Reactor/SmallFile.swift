@@ -63,6 +63,23 @@ package enum SmallFile {
         try synchronizeDirectory(of: path)
     }
 
+    /// Makes the directories that a file at the path needs, each for this user only.
+    package static func makeDirectories(above path: String) throws(SystemError) {
+        var parents: [Substring] = []
+        var rest = path[...]
+        while let slash = rest.lastIndex(of: "/"), slash != rest.startIndex {
+            rest = rest[..<slash]
+            parents.append(rest)
+        }
+        for parent in parents.reversed() {
+            do throws(SystemError) {
+                try retryingInterrupts("mkdir") { unsafe mkdir(String(parent), 0o700) }
+            } catch {
+                if error.number != EEXIST { throw error }
+            }
+        }
+    }
+
     /// Removes the file, if it exists.
     package static func remove(_ path: String) { _ = unsafe unlink(path) }
 

@@ -21,6 +21,9 @@ package struct SystemError: Error, Equatable, CustomStringConvertible {
     /// Whether the system refused access: a missing right, or a read-only file system.
     package var isRefusal: Bool { [EACCES, EPERM, EROFS].contains(number) }
 
+    /// Whether there is nothing at the path.
+    package var isNoSuchFile: Bool { number == ENOENT }
+
     package var description: String {
         let text = unsafe strerror(number).map { unsafe String(cString: $0) } ?? "error \(number)"
         return "\(call): \(text)"

@@ -1,0 +1,4 @@
+/// Tenants, providers, API keys, clients and sessions.
+enum AdministrationCommands {
+    static let all: [CommandSpecification] = []
+}

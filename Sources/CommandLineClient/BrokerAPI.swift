@@ -1,0 +1,192 @@
+internal import ExternalText
+package import HTTPCodec
+internal import HTTPSClient
+package import JSON
+internal import Reactor
+
+/// The broker's HTTP interface as one caller uses it.
+package final class BrokerAPI: Sendable {
+    /// An answer of the broker.
+    package struct Answer: Sendable {
+        package let status: Status
+        package let fields: Fields
+        package let body: [UInt8]
+
+        /// The body as JSON.
+        /// - Throws: `failed` where it is none: what answers is no broker.
+        package func json() throws(CommandError) -> JSONValue {
+            do throws(JSONValue.Fault) {
+                return try JSONValue(parsing: body)
+            } catch {
+                throw CommandError(.failed, "the answer is no JSON: \(error); is this the address of a token broker?")
+            }
+        }
+    }
+
+    package struct Request: Sendable {
+        package var method: Method
+        /// Without the broker's own path, with percent-encoded segments: `/tenants/music`.
+        package var path: String
+        package var query: [(name: String, value: String)]
+        package var fields: Fields
+        package var body: [UInt8]
+        /// Statuses that the caller handles itself beside 2xx.
+        package var expected: Set<Int>
+        /// How long the answer may take.
+        package var limit: Duration
+
+        package init(
+            _ method: Method, _ path: String, query: [(name: String, value: String)] = [], fields: Fields = [:],
+            body: [UInt8] = [], expected: Set<Int> = [], limit: Duration = .seconds(60)
+        ) {
+            self.method = method
+            self.path = path
+            self.query = query
+            self.fields = fields
+            self.body = body
+            self.expected = expected
+            self.limit = limit
+        }
+
+        /// With a JSON document as its body.
+        package init(
+            _ method: Method, _ path: String, json body: [UInt8], fields: Fields = [:], expected: Set<Int> = []
+        ) {
+            var fields = fields
+            fields.set("Content-Type", "application/json")
+            self.init(method, path, fields: fields, body: body, expected: expected)
+        }
+    }
+
+    /// The broker's address without a slash at its end.
+    package let url: String
+    /// The tenant that requests name in `X-Tenant`; nil where the key has one only.
+    package let tenant: String?
+    private let apiKey: String
+    private let client: HTTPSClient
+
+    /// - Throws: `configuration` for an address that is none.
+    package init(url: String, apiKey: String, tenant: String?, caFile: String? = nil) throws(CommandError) {
+        var url = url
+        while url.hasSuffix("/") { url.removeLast() }
+        guard URLTarget(url + "/") != nil else {
+            throw CommandError(
+                .configuration, "\(url) is no http or https address of a broker", next: "token-broker context list")
+        }
+        self.url = url
+        self.tenant = tenant
+        self.apiKey = apiKey
+        do {
+            var configuration = HTTPSClientConfiguration()
+            configuration.targets = .everything
+            configuration.trustedCAFile = caFile
+            configuration.exchangeTimeout = .seconds(600)
+            configuration.firstByteTimeout = .seconds(600)
+            configuration.maximumBodyBytes = 64 << 20
+            client = try HTTPSClient(
+                configuration: configuration, loop: try EventLoop(name: "client"), resolver: try NameResolver())
+        } catch {
+            throw CommandError(.failed, "the client cannot start: \(error)")
+        }
+    }
+
+    /// Sends a request once.
+    /// - Throws: what the broker's answer means for the person who asked: `forbidden`, `notFound`, `refused`, `notLoggedIn`,
+    ///   `tryLater`, `failed`; `unreachable` where no answer has come.
+    package func send(_ request: Request) async throws(CommandError) -> Answer {
+        var text = url + request.path
+        for (index, pair) in request.query.enumerated() {
+            text +=
+                (index == 0 ? "?" : "&") + FormEncoding.percentEncode(pair.name) + "="
+                + FormEncoding.percentEncode(pair.value)
+        }
+        guard let target = URLTarget(text) else {
+            throw CommandError(.usage, "a name is too long or has characters that an address cannot have")
+        }
+        var fields = request.fields
+        fields.set("Authorization", "Bearer " + apiKey)
+        if let tenant { fields.set("X-Tenant", tenant) }
+        let response: ClientResponse
+        do throws(TransportError) {
+            response = try await client.send(
+                ClientRequest(
+                    method: request.method, url: target, fields: fields, body: request.body, timeLimit: request.limit))
+        } catch {
+            throw unreachable(error)
+        }
+        let answer = Answer(status: response.status, fields: response.fields, body: response.body)
+        if (200..<300).contains(answer.status.code) || request.expected.contains(answer.status.code) { return answer }
+        throw Refusal(answer).error(tenant: tenant)
+    }
+
+    private func unreachable(_ error: TransportError) -> CommandError {
+        let host = URLTarget(url + "/")!.host
+        let isHere = host == "localhost" || host.hasPrefix("127.") || host == "::1" || host == "[::1]"
+        return CommandError(
+            .unreachable, "the broker at \(url) cannot be reached: \(Self.words(for: error))",
+            next: isHere ? "token-broker up" : "token-broker context list")
+    }
+
+    private static func words(for error: TransportError) -> String {
+        switch error {
+        case .nameNotFound: "there is no such host"
+        case .nameResolutionFailed: "the name of the host cannot be looked up"
+        case .connectFailed: "the connection is refused; the broker may not be running"
+        case .untrusted(let reason):
+            "its certificate is not trusted (\(reason)); TOKEN_BROKER_CA_FILE names a file with another root"
+        case .tlsFailed: "what answers there is no TLS server"
+        case .timedOut: "it does not answer in time"
+        case .connectionLost: "the connection ended before the answer was complete"
+        case .malformedResponse: "what answers is no HTTP server"
+        case .responseTooLarge: "the answer is too long"
+        default: "\(error)"
+        }
+    }
+
+    /// A segment of a path.
+    package static func segment(_ text: String) -> String { FormEncoding.percentEncode(text) }
+}
+
+/// A refusal of the broker, RFC 9457.
+struct Refusal {
+    private let answer: BrokerAPI.Answer
+    private let problem: JSONValue?
+
+    init(_ answer: BrokerAPI.Answer) {
+        self.answer = answer
+        problem = try? JSONValue(parsing: answer.body)
+    }
+
+    private var code: String { problem?["code"]?.string?.text ?? problem?["error"]?.string?.text ?? "" }
+
+    /// What it means for the person who asked.
+    func error(tenant: String?) -> CommandError {
+        let name = tenant.map { " --tenant \($0)" } ?? ""
+        switch answer.status.code {
+        case 401: return CommandError(.forbidden, text, next: "token-broker context add NAME --url URL")
+        case 403: return CommandError(.forbidden, text)
+        case 404 where code == "no_such_tenant": return CommandError(.notFound, text, next: "token-broker tenants list")
+        case 404, 410: return CommandError(.notFound, text)
+        case 424: return CommandError(.notLoggedIn, text, next: "token-broker login\(name)")
+        case 429, 503: return CommandError(.tryLater, text + wait)
+        case 400..<500: return CommandError(.refused, text)
+        default: return CommandError(.failed, text)
+        }
+    }
+
+    /// The broker's words, and a line for each member that it refuses.
+    private var text: String {
+        guard let problem else { return "the broker answers \(answer.status)" }
+        var text =
+            problem["detail"]?.string?.text ?? problem["title"]?.string?.text ?? "the broker answers \(answer.status)"
+        for fault in problem["errors"]?.array ?? [] {
+            guard let detail = fault["detail"]?.string?.text else { continue }
+            // As the member is written, without the pointer's slash: `client_id`, `wave/users`.
+            let member = fault["pointer"]?.string.map { $0.dropping(1).text } ?? ""
+            text += "\n  " + (member.isEmpty ? "" : member + ": ") + detail
+        }
+        return TextTable.shownLines(text)
+    }
+
+    private var wait: String { answer.fields["Retry-After"].map { " Try again in \($0.text) s." } ?? "" }
+}

@@ -1,0 +1,43 @@
+/// All commands of the program, in the order of its help.
+package enum CommandCatalog {
+    /// Those with a heading in common.
+    package struct Group: Sendable {
+        package let title: String
+        package let commands: [CommandSpecification]
+    }
+
+    package static let groups: [Group] = [
+        Group(title: "users and their tokens", commands: UserCommands.all),
+        Group(title: "what has happened, and taking it back", commands: HistoryCommands.all),
+        Group(title: "what brokers and other programs keep", commands: TransferCommands.all),
+        Group(title: "tenants, providers, keys, apps", commands: AdministrationCommands.all),
+        Group(title: "the service", commands: ServiceCommands.all),
+        Group(title: "this program", commands: ContextCommands.all + ShellCommands.all),
+    ]
+
+    package static let all: [CommandSpecification] = groups.flatMap(\.commands)
+
+    /// The command that words begin with, and the words behind it; nil where there is none.
+    package static func find(_ words: [String]) -> (command: CommandSpecification, left: ArraySlice<String>)? {
+        let fitting = all.filter { words.starts(with: $0.words) }
+        guard let command = fitting.max(by: { $0.words.count < $1.words.count }) else { return nil }
+        return (command, words.dropFirst(command.words.count))
+    }
+
+    /// The commands below some words: for `keys`, those that begin with it.
+    package static func below(_ words: [String]) -> [CommandSpecification] {
+        all.filter { $0.words.starts(with: words) }
+    }
+
+    /// Why words name no command, and which one is near.
+    package static func complaint(about words: [String]) -> CommandError {
+        let level = words.indices.last { !below(Array(words[..<$0])).isEmpty } ?? 0
+        let known = below(Array(words[..<level])).compactMap { $0.words.count > level ? $0.words[level] : nil }
+        let prefix = words[..<level].joined(separator: " ")
+        let text =
+            words.count > level
+            ? Nearest.complaint(about: words[level], "command", among: Array(Set(known)).sorted())
+            : "\(prefix) needs another word: \(Array(Set(known)).sorted().joined(separator: ", "))"
+        return CommandError(.usage, text, next: "token-broker \(prefix.isEmpty ? "" : prefix + " ")--help")
+    }
+}

@@ -1,0 +1,85 @@
+internal import Reactor
+
+/// The command line as a whole: finds the command, reads its words, and says what went wrong.
+package enum CommandProgram {
+    /// What to do for a command line.
+    package enum Step: Sendable {
+        /// Done already.
+        case end(ExitStatus)
+        case run(Invocation)
+        /// A command of the service itself, with its words.
+        case service
+    }
+
+    /// Finds the command. Help and complaints are printed here.
+    package static func step(
+        _ words: [String], terminal: any Terminal, environment: [String: String]
+    ) -> Step {
+        if words == ["--help"] || words == ["-h"] || words == ["help"] {
+            terminal.write(Array(HelpText.overview().utf8))
+            return .end(.done)
+        }
+        guard let (command, left) = CommandCatalog.find(words) else {
+            let named = words.prefix { !$0.hasPrefix("-") }
+            if !named.isEmpty, words.dropFirst(named.count).first.map({ $0 == "--help" || $0 == "-h" }) == true,
+                !CommandCatalog.below(Array(named)).isEmpty
+            {
+                terminal.write(Array(HelpText.group(Array(named)).utf8))
+                return .end(.done)
+            }
+            return fail(CommandCatalog.complaint(about: Array(named.isEmpty ? words[...] : named)), terminal)
+        }
+        if left.contains(where: { $0 == "--help" || $0 == "-h" }),
+            !command.takesCommand || left.first == "--help" || left.first == "-h"
+        {
+            terminal.write(Array(HelpText.command(command).utf8))
+            return .end(.done)
+        }
+        if command.body == nil { return .service }
+        do throws(CommandError) {
+            return .run(try Invocation(command, words: left, terminal: terminal, environment: environment))
+        } catch {
+            return fail(error, terminal)
+        }
+    }
+
+    /// Runs a command to its end.
+    package static func run(_ invocation: Invocation) async -> ExitStatus {
+        guard let body = invocation.command.body else { return .usage }
+        do throws(CommandError) {
+            try await body(invocation)
+            return .done
+        } catch {
+            return report(error, invocation.terminal)
+        }
+    }
+
+    private static func fail(_ error: CommandError, _ terminal: any Terminal) -> Step { .end(report(error, terminal)) }
+
+    /// What is wrong, and the command that helps.
+    private static func report(_ error: CommandError, _ terminal: any Terminal) -> ExitStatus {
+        if !error.text.isEmpty { terminal.note("token-broker: \(error.text)") }
+        if let next = error.next { terminal.note("Try: \(next)") }
+        return error.status
+    }
+}
+
+/// The terminal that the process has.
+package struct SystemTerminal: Terminal {
+    package init() {}
+
+    package var isTerminal: Bool { TerminalDevice.isTerminal(1) }
+    package var canAsk: Bool { TerminalDevice.isTerminal(0) && TerminalDevice.isTerminal(2) }
+    package var width: Int { TerminalDevice.width ?? 80 }
+    package func write(_ bytes: [UInt8]) { TerminalDevice.write(bytes, to: 1) }
+    package func complain(_ text: String) { TerminalDevice.write(Array(text.utf8), to: 2) }
+    package func secret(_ prompt: String) -> String? {
+        complain(prompt)
+        return TerminalDevice.line(isShown: false)
+    }
+    package func line(_ prompt: String) -> String? {
+        complain(prompt)
+        return TerminalDevice.line()
+    }
+    package func input(limit: Int) -> [UInt8]? { TerminalDevice.input(limit: limit) }
+}

@@ -1,0 +1,4 @@
+/// Events, and sessions that are restored.
+enum HistoryCommands {
+    static let all: [CommandSpecification] = []
+}

@@ -1,0 +1,4 @@
+/// The service and its installation.
+enum ServiceCommands {
+    static let all: [CommandSpecification] = []
+}

@@ -1,0 +1,4 @@
+/// Completions, the manual, and the version.
+enum ShellCommands {
+    static let all: [CommandSpecification] = []
+}

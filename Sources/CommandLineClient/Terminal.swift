@@ -1,0 +1,27 @@
+/// Where a command writes to and asks: standard output, standard error, and the person before the terminal.
+package protocol Terminal: Sendable {
+    /// Whether standard output is a terminal: tables are for people then.
+    var isTerminal: Bool { get }
+    /// Whether a person can be asked: standard input and standard error are a terminal.
+    var canAsk: Bool { get }
+    /// Columns of the terminal; 80 where that is unknown.
+    var width: Int { get }
+    /// Writes to standard output as it is, without a line break.
+    func write(_ bytes: [UInt8])
+    /// Writes to standard error, without a line break.
+    func complain(_ text: String)
+    /// Asks for a line that is not shown while it is typed. Nil at the end of the input.
+    func secret(_ prompt: String) -> String?
+    /// Asks for a line. Nil at the end of the input.
+    func line(_ prompt: String) -> String?
+    /// All of standard input, up to `limit` bytes; nil for more.
+    func input(limit: Int) -> [UInt8]?
+}
+
+extension Terminal {
+    /// A line on standard output.
+    package func print(_ text: String) { write(Array((text + "\n").utf8)) }
+
+    /// A line on standard error, for people: what is being done, or what else to know.
+    package func note(_ text: String) { complain(text + "\n") }
+}

@@ -1,0 +1,59 @@
+/// Rows for people: columns of equal width, two spaces apart, the last one as long as it is.
+package struct TextTable: Sendable {
+    private let header: [String]
+    private var rows: [[String]] = []
+
+    package init(_ header: String...) { self.header = header }
+
+    /// - Parameter cells: as many as the header has. Control characters in them are replaced, so that a name from outside
+    ///   cannot steer the terminal.
+    package mutating func add(_ cells: String...) { rows.append(cells.map(Self.shown)) }
+
+    package var isEmpty: Bool { rows.isEmpty }
+
+    /// The lines, with a line break behind each. Empty rows give the header alone.
+    package func text(isBold: Bool = false) -> String {
+        let widths = header.indices.map { column in ([header] + rows).map { $0[column].count }.max() ?? 0 }
+        func line(_ cells: [String]) -> String {
+            var text = ""
+            for (column, cell) in cells.enumerated() {
+                text += cell
+                if column < cells.count - 1 { text += String(repeating: " ", count: widths[column] - cell.count + 2) }
+            }
+            while text.last == " " { text.removeLast() }
+            return text
+        }
+        let head = isBold ? "\u{1b}[1m\(line(header))\u{1b}[0m" : line(header)
+        return ([head] + rows.map(line)).map { $0 + "\n" }.joined()
+    }
+
+    /// A text from outside as a terminal may be shown it.
+    package static func shown(_ text: String) -> String {
+        guard text.unicodeScalars.contains(where: isControl) else { return text }
+        return String(String.UnicodeScalarView(text.unicodeScalars.map { isControl($0) ? "\u{fffd}" : $0 }))
+    }
+
+    /// Control characters, and those that turn the direction of writing.
+    private static func isControl(_ scalar: Unicode.Scalar) -> Bool {
+        switch scalar.properties.generalCategory {
+        case .control, .format, .lineSeparator, .paragraphSeparator: true
+        default: false
+        }
+    }
+}
+
+extension Invocation {
+    /// Whether standard output may have colours: a terminal, and no `NO_COLOR` (no-color.org).
+    package var showsColours: Bool {
+        terminal.isTerminal && (environment["NO_COLOR"] ?? "").isEmpty && environment["TERM"] != "dumb"
+    }
+
+    package func show(_ table: TextTable) { terminal.write(Array(table.text(isBold: showsColours).utf8)) }
+}
+
+extension TextTable {
+    /// Lines from outside, each as `shown` says.
+    static func shownLines(_ text: String) -> String {
+        text.split(separator: "\n", omittingEmptySubsequences: false).map { shown(String($0)) }.joined(separator: "\n")
+    }
+}

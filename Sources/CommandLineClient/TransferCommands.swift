@@ -1,0 +1,4 @@
+/// Import and export.
+enum TransferCommands {
+    static let all: [CommandSpecification] = []
+}

@@ -1,0 +1,66 @@
+internal import CommandLineClient
+internal import Testing
+
+@Suite struct `A command line` {
+    private func step(_ words: String...) -> (ExitStatus?, RecordedTerminal) {
+        let terminal = RecordedTerminal()
+        switch CommandProgram.step(words, terminal: terminal, environment: [:]) {
+        case .end(let status): return (status, terminal)
+        case .run, .service: return (nil, terminal)
+        }
+    }
+
+    @Test(arguments: [
+        (["contxt", "list"], "unknown command contxt; did you mean context?"),
+        (["context", "lst"], "unknown command lst; did you mean list?"),
+        (["zzzzzz"], "unknown command zzzzzz"),
+        (["context", "add", "--urll", "x"], "unknown option --urll; did you mean --url?"),
+        (["context", "add", "--url"], "--url needs a value: URL"),
+        (["context", "add", "--json=1", "a"], "--json takes no value"),
+        (["context", "add", "--json", "--json", "a"], "--json may stand once only"),
+        (["context", "add", "--url", "x"], "NAME is missing"),
+        (["context", "use", "a", "b"], "b is one word too many"),
+    ])
+    func `is refused with the word that was meant and with the help to ask for`(words: [String], complaint: String) {
+        let terminal = RecordedTerminal()
+        guard case .end(.usage) = CommandProgram.step(words, terminal: terminal, environment: [:]) else {
+            Issue.record("\(words) is accepted")
+            return
+        }
+        #expect(terminal.errors.contains(complaint), "\(terminal.errors)")
+        #expect(terminal.errors.contains("Try: token-broker "), "\(terminal.errors)")
+        #expect(terminal.errors.contains("--help"))
+    }
+
+    @Test func `explains every command with an example, and fits 100 columns`() {
+        for command in CommandCatalog.all {
+            let terminal = RecordedTerminal()
+            guard
+                case .end(.done) = CommandProgram.step(command.words + ["--help"], terminal: terminal, environment: [:])
+            else {
+                Issue.record("\(command.name) has no help")
+                continue
+            }
+            #expect(terminal.output.hasPrefix("token-broker \(command.name): "))
+            #expect(!command.examples.isEmpty, "\(command.name)")
+            #expect(
+                command.examples.allSatisfy { $0.command.contains("token-broker \(command.name)") }, "\(command.name)")
+            let long = terminal.output.split(separator: "\n").filter { $0.count > 120 }
+            #expect(long.isEmpty, "\(long)")
+        }
+    }
+
+    @Test func `has one command for each name`() {
+        let names = CommandCatalog.all.map(\.name)
+        #expect(Set(names).count == names.count)
+    }
+
+    @Test func `explains a group of commands, and itself`() {
+        let (status, group) = step("context", "--help")
+        #expect(status == .done)
+        #expect(group.output.contains("context add"))
+        let (whole, overview) = step("--help")
+        #expect(whole == .done)
+        for command in CommandCatalog.all { #expect(overview.output.contains(command.summary.prefix(20))) }
+    }
+}
