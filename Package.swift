@@ -23,6 +23,13 @@ func tests(_ name: String, _ dependencies: [Target.Dependency], exclude: [String
         exclude: exclude, swiftSettings: strict)
 }
 
+/// Tests of what knows no broker: built and run alone by `Deploy/test --ground`.
+func groundTests(_ name: String, _ dependencies: [Target.Dependency], exclude: [String] = []) -> Target {
+    .testTarget(
+        name: name, dependencies: dependencies + ["GroundTesting", "ExternalText"], path: "Tests/\(name)",
+        exclude: exclude, swiftSettings: strict)
+}
+
 let package = Package(
     name: "token-broker",
     products: [
@@ -106,12 +113,14 @@ let package = Package(
                 "Containers", "HTTPServer", "HTTPCodec", "JOSE", "Cryptography", "ExternalText", "JSON", "OAuth",
                 "Reactor", "TLS", "Waiting",
             ]),
+        // What holds tasks back until a test lets them go on.
+        library("Gates", []),
         // What tests of a program that uses the library need in place of a provider, of the network and of the time.
         library(
             "AuthTesting",
             [
-                "Auth", "BrokerCore", "Cryptography", "DevelopmentProvider", "ExternalText", "HTTPCodec", "HTTPServer",
-                "HTTPSClient", "JOSE", "JSON", "OAuth", "Reactor", "TLS",
+                "Auth", "BrokerCore", "Cryptography", "DevelopmentProvider", "ExternalText", "Gates", "HTTPCodec",
+                "HTTPServer", "HTTPSClient", "JOSE", "JSON", "OAuth", "Reactor", "TLS",
             ]),
         // The commands that speak to a broker over HTTP, and what all commands have in common.
         library(
@@ -129,11 +138,19 @@ let package = Package(
             name: "token-broker-provider", dependencies: ["DevelopmentProvider", "HTTPServer", "Reactor"],
             swiftSettings: strict),
 
+        // Tools of tests that know no broker.
+        .target(
+            name: "GroundTesting",
+            dependencies: [
+                "Cryptography", "ExternalText", "Gates", "HTTPCodec", "JOSE", "JSON", "OAuth", "Reactor",
+            ],
+            path: "Tests/GroundSupport", swiftSettings: strict),
         // Doubles and tools that several test targets share.
         .target(
             name: "BrokerTesting",
             dependencies: [
-                "AuthTesting", "TokenBroker", "BrokerCore", "DevelopmentProvider", "CredentialStore", "HTTPServer",
+                "AuthTesting", "GroundTesting", "TokenBroker", "BrokerCore", "DevelopmentProvider", "CredentialStore",
+                "HTTPServer",
                 "HTTPSClient", "ExternalText", "HTTPCodec", "JOSE", "OAuth", "Postgres", "Reactor", "Cryptography",
                 "JSON", "TLS",
             ],
@@ -167,18 +184,17 @@ let package = Package(
         tests(
             "CommandLineClientTests",
             ["CommandLineClient", "Cryptography", "DevelopmentProvider", "HTTPCodec", "HTTPSClient", "JSON", "Reactor"]),
-        tests("ContainersTests", ["Containers"]),
-        tests("WaitingTests", ["Waiting"]),
-        tests("ReactorTests", ["Reactor"]),
-        tests("CryptographyTests", ["Cryptography"]),
-        tests("ExternalTextTests", []),
-        tests("HTTPCodecTests", ["HTTPCodec"]),
-        tests("JSONTests", ["JSON"]),
-        tests("OAuthTests", ["OAuth", "JOSE", "JSON", "Cryptography", "HTTPCodec"]),
-        .testTarget(
-            name: "JOSETests",
-            dependencies: ["JOSE", "BrokerTesting", "Cryptography", "ExternalText", "JSON", "Reactor"],
-            path: "Tests/JOSETests", exclude: ["Vectors", "interop.py", "requirements.txt"], swiftSettings: strict),
+        groundTests("ContainersTests", ["Containers"]),
+        groundTests("WaitingTests", ["Waiting"]),
+        groundTests("ReactorTests", ["Reactor"]),
+        groundTests("CryptographyTests", ["Cryptography"]),
+        groundTests("ExternalTextTests", []),
+        groundTests("HTTPCodecTests", ["HTTPCodec"]),
+        groundTests("JSONTests", ["JSON"]),
+        groundTests("OAuthTests", ["OAuth", "JOSE", "JSON", "Cryptography", "HTTPCodec"]),
+        groundTests(
+            "JOSETests", ["JOSE", "Cryptography", "JSON", "Reactor"],
+            exclude: ["Vectors", "interop.py", "requirements.txt"]),
         // Several replicas that renew one record, and a search of everything that can happen to them. It looks at millions
         // of states, so it is compiled with optimisation whatever the rest is.
         .target(
@@ -186,7 +202,7 @@ let package = Package(
             swiftSettings: strict + [.unsafeFlags(["-O"])]),
         .executableTarget(
             name: "exploration", dependencies: ["RenewalWorld"], path: "Tests/Exploration/Tool", swiftSettings: strict),
-        tests("RenewalTests", ["Reactor", "RenewalWorld"]),
+        groundTests("RenewalTests", ["Reactor", "RenewalWorld"]),
         tests("HTTPServerTests", ["HTTPServer", "HTTPSClient", "HTTPCodec", "Reactor", "TLS"]),
         tests("HTTPSClientTests", ["HTTPSClient", "Cryptography", "HTTPCodec", "Reactor"]),
         tests("PostgresTests", ["Postgres", "Reactor"]),
@@ -234,3 +250,27 @@ let package = Package(
             path: "Tests/ChaosTests", exclude: ["run", "clock.c"], swiftSettings: strict),
     ]
 )
+
+// `Deploy/test --ground` and `--quick` build a part of the package: what these tests need, and nothing else.
+switch Context.environment["TOKEN_BROKER_TESTS"] {
+case "ground":
+    let ground: Set = [
+        "CLinux", "CResources", "COpenSSL", "Containers", "ExternalText", "JSON", "Cryptography", "HTTPCodec", "JOSE",
+        "OAuth", "Gates", "Renewal", "Waiting", "Reactor", "GroundTesting", "RenewalWorld", "ContainersTests",
+        "WaitingTests", "ReactorTests", "CryptographyTests", "ExternalTextTests", "HTTPCodecTests", "JSONTests",
+        "OAuthTests", "JOSETests", "RenewalTests",
+    ]
+    package.products = []
+    package.targets.removeAll { !ground.contains($0.name) }
+case "quick":
+    let others: Set = [
+        "auth-example", "app-a-example", "app-b-example", "token-broker", "token-broker-provider", "CWipe",
+        "CSimulation",
+        "simulation", "SimulationTests", "CFuzzing", "fuzz", "FuzzingTests", "exploration", "IntegrationTests",
+        "ChaosTests",
+        "PostgresTests",
+    ]
+    package.products = []
+    package.targets.removeAll { others.contains($0.name) }
+default: break
+}

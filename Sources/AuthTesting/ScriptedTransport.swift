@@ -1,5 +1,6 @@
 package import BrokerCore
 internal import ExternalText
+package import Gates
 package import HTTPCodec
 package import HTTPSClient
 internal import JSON

@@ -1,4 +1,4 @@
-import BrokerTesting
+import GroundTesting
 import ExternalText
 import JOSE
 import JSON

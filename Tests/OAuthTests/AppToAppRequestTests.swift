@@ -1,4 +1,4 @@
-internal import BrokerTesting
+internal import GroundTesting
 internal import Cryptography
 internal import ExternalText
 internal import JOSE

@@ -1,4 +1,4 @@
-import BrokerTesting
+import GroundTesting
 import Cryptography
 import HTTPCodec
 import OAuth

@@ -1,4 +1,4 @@
-import BrokerTesting
+import GroundTesting
 import Glibc
 import Reactor
 import Synchronization

@@ -1,4 +1,4 @@
-internal import BrokerTesting
+internal import GroundTesting
 internal import FoundationEssentials
 internal import Glibc
 internal import Reactor

@@ -1,4 +1,4 @@
-import BrokerTesting
+import GroundTesting
 import Reactor
 import Synchronization
 import Testing

@@ -1,4 +1,4 @@
-internal import BrokerTesting
+internal import GroundTesting
 internal import Synchronization
 internal import Testing
 internal import Waiting

@@ -1,0 +1,2 @@
+// Almost every test that holds something back does it with a gate.
+@_exported public import Gates
