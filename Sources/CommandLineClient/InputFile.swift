@@ -1,0 +1,43 @@
+internal import JSON
+internal import Reactor
+
+/// Files that a command line names.
+enum InputFile {
+    /// The text of a file, without the line break at its end.
+    /// - Throws: `refused` for one that cannot be read, is longer than `limit` bytes or is no UTF-8.
+    static func text(_ path: String, limit: Int) throws(CommandError) -> String {
+        var bytes: [UInt8]
+        do throws(SystemError) {
+            bytes = try SmallFile.read(path, limit: limit)
+        } catch {
+            throw CommandError(.refused, "\(path) cannot be read: \(error)")
+        }
+        if bytes.last == 0x0a { bytes.removeLast() }
+        if bytes.last == 0x0d { bytes.removeLast() }
+        guard let text = String(validating: bytes, as: UTF8.self) else {
+            throw CommandError(.refused, "\(path) is no text in UTF-8")
+        }
+        return text
+    }
+
+    /// The object that a file holds as JSON; `-` is standard input.
+    /// - Throws: `refused`.
+    static func object(_ path: String, limit: Int, _ invocation: Invocation) throws(CommandError) -> JSONValue {
+        let text: String
+        if path == "-" {
+            guard let bytes = invocation.terminal.input(limit: limit) else {
+                throw CommandError(.refused, "standard input is longer than \(limit) bytes, or cannot be read")
+            }
+            text = String(decoding: bytes, as: UTF8.self)
+        } else {
+            text = try self.text(path, limit: limit)
+        }
+        do throws(JSONValue.Fault) {
+            let value = try JSONValue(parsing: Array(text.utf8))
+            if case .object = value { return value }
+            throw JSONValue.Fault.malformed
+        } catch {
+            throw CommandError(.refused, "\(path) is not one JSON object in UTF-8: \(error)")
+        }
+    }
+}
