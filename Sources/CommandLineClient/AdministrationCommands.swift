@@ -1,6 +1,6 @@
-/// Tenants, providers, API keys, clients and sessions.
+/// Tenants, providers, API keys, clients and sessions, and all of these by a file.
 enum AdministrationCommands {
-    static let all = (tenants + providers + keys + clients + sessions).map(namingNext)
+    static let all = (tenants + providers + keys + clients + sessions + [apply]).map(namingNext)
 
     /// With what to run next where a name or an identifier stands for nothing, or a value is refused.
     private static func namingNext(_ command: CommandSpecification) -> CommandSpecification {
@@ -20,7 +20,8 @@ enum AdministrationCommands {
     private static func next(after error: CommandError, _ invocation: Invocation) -> String? {
         let tenant = invocation["tenant"].map { " --tenant \($0)" } ?? ""
         return switch error.status {
-        case .notFound: "token-broker \(invocation.command.words[0]) list\(tenant)"
+        case .notFound where invocation.command.words.count > 1:
+            "token-broker \(invocation.command.words[0]) list\(tenant)"
         case .refused: invocation.help
         default: nil
         }

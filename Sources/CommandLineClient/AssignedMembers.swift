@@ -8,7 +8,7 @@ struct AssignedMembers {
     private(set) var members: [WireText: JSONValue] = [:]
 
     /// Members that hold secrets, which lists of processes would show.
-    private static let secrets: Set<WireText> = [
+    static let secrets: Set<WireText> = [
         "client_secret", "client_secrets", "private_key", "client_certificate",
     ]
     private static let longestFile = 64 << 10

@@ -23,21 +23,26 @@ enum InputFile {
     /// The object that a file holds as JSON; `-` is standard input.
     /// - Throws: `refused`.
     static func object(_ path: String, limit: Int, _ invocation: Invocation) throws(CommandError) -> JSONValue {
-        let text: String
-        if path == "-" {
-            guard let bytes = invocation.terminal.input(limit: limit) else {
-                throw CommandError(.refused, "standard input is longer than \(limit) bytes, or cannot be read")
-            }
-            text = String(decoding: bytes, as: UTF8.self)
-        } else {
-            text = try self.text(path, limit: limit)
-        }
+        let text = try textOrInput(path, limit: limit, invocation)
         do throws(JSONValue.Fault) {
             let value = try JSONValue(parsing: Array(text.utf8))
             if case .object = value { return value }
             throw JSONValue.Fault.malformed
         } catch {
-            throw CommandError(.refused, "\(path) is not one JSON object in UTF-8: \(error)")
+            let reason = error == .malformed ? "" : ": \(error)"
+            throw CommandError(.refused, "\(path) is not one JSON object in UTF-8\(reason)")
         }
+    }
+
+    /// The text of a file, or of standard input for `-`.
+    static func textOrInput(_ path: String, limit: Int, _ invocation: Invocation) throws(CommandError) -> String {
+        guard path == "-" else { return try text(path, limit: limit) }
+        guard let bytes = invocation.terminal.input(limit: limit) else {
+            throw CommandError(.refused, "standard input is longer than \(limit) bytes, or cannot be read")
+        }
+        guard let text = String(validating: bytes, as: UTF8.self) else {
+            throw CommandError(.refused, "standard input is no text in UTF-8")
+        }
+        return text
     }
 }

@@ -17,11 +17,14 @@ final class AdministeredBroker: Sendable {
     private let directory: StoreFixtureDirectory
     private let process: TestProcess
     private let url: String
+    /// Where nothing answers.
+    private let emptyURL: String
 
     init() async throws {
         directory = StoreFixtureDirectory()
         let port = try PostgresServer.freePort()
         url = "http://127.0.0.1:\(port)"
+        emptyURL = "http://127.0.0.1:\(try PostgresServer.freePort())"
         process = try await BrokerProcess.start(
             port: port, ["DATA_DIR": directory.path, "PUBLIC_BASE_URL": "https://broker.example"])
     }
@@ -36,7 +39,7 @@ final class AdministeredBroker: Sendable {
     ) async -> Outcome {
         let terminal = RecordedTerminal(canAsk: canAsk, answers: answers)
         let environment = [
-            "TOKEN_BROKER_URL": isBrokerThere ? url : "http://127.0.0.1:1",
+            "TOKEN_BROKER_URL": isBrokerThere ? url : emptyURL,
             "TOKEN_BROKER_API_KEY": BrokerHarness.adminKey,
         ]
         let status: ExitStatus =
