@@ -74,8 +74,8 @@ extension AdministrationCommands {
                 "token-broker tenants create spotify --client-id 4bf3", "ask for the secret, and print what to register"
             ),
             .init(
-                "token-broker tenants create zendesk --client-id app --set parameters.subdomain=acme --scope read "
-                    + "--secret-file secret.txt", "without a question"),
+                "token-broker tenants create zendesk --client-id app --set parameters.subdomain=acme --secret-file key.txt",
+                "without a question"),
             .init(
                 "token-broker tenants create oidc --name work --client-id app --set issuer=https://login.example --no-secret",
                 "any OpenID provider, by its issuer"),

@@ -70,6 +70,9 @@ final class TenantCreation: Sendable {
                 .usage, "\(provider) requires more:" + TextTable.shownLines(lines.joined()),
                 next: TextTable.shown("token-broker tenants create \(provider) \(words)"))
         }
+        if missing.contains("client_id"), let page = profile["registration"]?.string?.text {
+            terminal.note("Clients are registered at \(TextTable.shown(page))")
+        }
         for member in missing {
             let text = terminal.line(TextTable.shown("\(member) (\(meaning(of: member, profile)))") + ": ") ?? ""
             if text.isEmpty { throw invocation.wrong("\(provider) requires \(member)") }
