@@ -3,12 +3,22 @@ internal import JSON
 
 /// What a file for `token-broker apply` says: `tenants: {name: {…, keys: {…}, clients: {…}}}` and `providers: {name: {…}}`.
 struct ApplyFile: Sendable {
-    struct Tenant: Sendable {
+    final class Tenant: Sendable {
         let name: String
         /// Of the configuration.
         let members: JSONValue
         let keys: [(name: String, members: JSONValue)]
         let clients: [(name: String, members: JSONValue)]
+
+        init(
+            _ name: String, _ members: JSONValue, keys: [(name: String, members: JSONValue)],
+            clients: [(name: String, members: JSONValue)]
+        ) {
+            self.name = name
+            self.members = members
+            self.keys = keys
+            self.clients = clients
+        }
     }
 
     let providers: [(name: String, members: JSONValue)]
@@ -32,7 +42,7 @@ struct ApplyFile: Sendable {
                 for key in keys { try Self.refuseOthers(key.members, Self.keyMembers, at: "\(place).keys.\(key.name)") }
                 tenants.append(
                     Tenant(
-                        name: name, members: .object(configuration), keys: keys,
+                        name, .object(configuration), keys: keys,
                         clients: try Self.objects(members["clients"], at: place + ".clients")))
             }
             self.tenants = tenants

@@ -33,8 +33,8 @@ final class ApplyPlan: Sendable {
     /// - Throws: `refused` for an API key that is another than the file says: such are made anew only.
     func steps() async throws(CommandError) -> [Step] {
         var steps: [Step] = []
-        for (name, members) in file.providers {
-            if let step = try await providerStep(name, members) { steps.append(step) }
+        for index in file.providers.indices {
+            if let step = try await providerStep(index) { steps.append(step) }
         }
         for tenant in file.tenants {
             let (step, exists) = try await tenantStep(tenant, isGuarded: steps.allSatisfy { $0.kind != .provider })
@@ -47,7 +47,8 @@ final class ApplyPlan: Sendable {
 
     // MARK: Providers
 
-    private func providerStep(_ name: String, _ members: JSONValue) async throws(CommandError) -> Step? {
+    private func providerStep(_ index: Int) async throws(CommandError) -> Step? {
+        let (name, members) = file.providers[index]
         let path = AdministrationCommands.providerPath(name)
         let answer = try await api.send(.init(.get, path, expected: [404]))
         var current = answer.status.code == 404 ? [:] : try answer.json().object ?? [:]
