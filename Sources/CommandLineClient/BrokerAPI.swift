@@ -179,10 +179,13 @@ struct Refusal {
         guard let problem else { return "the broker answers \(answer.status)" }
         var text =
             problem["detail"]?.string?.text ?? problem["title"]?.string?.text ?? "the broker answers \(answer.status)"
-        for fault in problem["errors"]?.array ?? [] {
+        let faults = problem["errors"]?.array ?? []
+        for fault in faults {
             guard let detail = fault["detail"]?.string?.text else { continue }
+            // Of one fault alone the whole tells already.
+            if faults.count == 1, text.hasSuffix(detail) || text.hasSuffix(detail + ".") { continue }
             // As the member is written, without the pointer's slash: `client_id`, `wave/users`.
-            let member = fault["pointer"]?.string.map { $0.dropping(1).text } ?? ""
+            let member = fault["pointer"]?.string.map { ($0.starts(with: "/") ? $0.dropping(1) : $0).text } ?? ""
             text += "\n  " + (member.isEmpty ? "" : member + ": ") + detail
         }
         return TextTable.shownLines(text)

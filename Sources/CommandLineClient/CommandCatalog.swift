@@ -17,11 +17,16 @@ package enum CommandCatalog {
 
     package static let all: [CommandSpecification] = groups.flatMap(\.commands)
 
-    /// The command that words begin with, and the words behind it; nil where there is none.
+    /// The command that words begin with, and the words behind it; nil where there is none. A group alone, such as `tenants`,
+    /// lists what there is, where it has a `list`.
     package static func find(_ words: [String]) -> (command: CommandSpecification, left: ArraySlice<String>)? {
         let fitting = all.filter { words.starts(with: $0.words) }
-        guard let command = fitting.max(by: { $0.words.count < $1.words.count }) else { return nil }
-        return (command, words.dropFirst(command.words.count))
+        if let command = fitting.max(by: { $0.words.count < $1.words.count }) {
+            return (command, words.dropFirst(command.words.count))
+        }
+        let group = Array(words.prefix { !$0.hasPrefix("-") })
+        if group.isEmpty || words.contains("--help") || words.contains("-h") { return nil }
+        return all.first { $0.words == group + ["list"] }.map { ($0, words.dropFirst(group.count)) }
     }
 
     /// The commands below some words: for `keys`, those that begin with it.

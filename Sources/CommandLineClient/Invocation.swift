@@ -92,6 +92,7 @@ extension Invocation {
 
     private static func split(_ word: String) -> (name: String, attached: String?) {
         if word == "-h" { return ("help", nil) }
+        if word == "-f" { return ("file", nil) }
         let name = word.drop { $0 == "-" }
         guard word.hasPrefix("--"), let sign = name.firstIndex(of: "=") else {
             return (word.hasPrefix("--") ? String(name) : word, nil)

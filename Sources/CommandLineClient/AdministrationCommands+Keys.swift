@@ -1,0 +1,181 @@
+internal import ExternalText
+internal import HTTPCodec
+internal import JSON
+
+/// `token-broker keys`: the API keys of a tenant's callers.
+extension AdministrationCommands {
+    static let keys = [listKeys, showKey, createKey, rotateKey, revokeKey]
+
+    private static let permissions = ["credentials:read", "credentials:write", "login", "events"]
+    private static let expiry = CommandSpecification.Option(
+        "expires-in", "TIME", "how long it is valid, such as 90d, 12h or 3600 (seconds)")
+    private static let id = CommandSpecification.Argument("ID", "one of token-broker keys list")
+
+    private static let listKeys = CommandSpecification(
+        "keys list", "list a tenant's API keys, without the keys themselves",
+        options: [limit],
+        examples: [.init("token-broker keys list --tenant spotify", "what each may do, and until when")],
+        body: { invocation throws(CommandError) in
+            let api = try invocation.broker()
+            let pages = ListPages(try keyPath(invocation, api), "api_keys", limit: try limit(invocation))
+            let keys = try await pages.elements(api)
+            if invocation.printsJSON { return printLines(keys, invocation) }
+            var table = TextTable("ID", "NAME", "PERMISSIONS", "STORAGE KEYS", "EXPIRES")
+            for key in keys {
+                table.add(
+                    text(of: key["id"]), text(of: key["name"]), text(of: key["permissions"]),
+                    key["storage_keys"].map { text(of: $0) } ?? "all", text(of: key["expires"]))
+            }
+            invocation.show(table)
+        })
+
+    private static let showKey = CommandSpecification(
+        "keys show", "show an API key, without the key itself",
+        arguments: [id],
+        examples: [.init("token-broker keys show 0f3b8a6d1c2e4f5a6b7c8d9e --tenant spotify", "what it may do")],
+        body: { invocation throws(CommandError) in
+            let api = try invocation.broker()
+            let answer = try await api.send(.init(.get, try keyPath(invocation, api, invocation.arguments[0])))
+            try show(answer, first: keyMembers, invocation)
+        })
+
+    private static let createKey = CommandSpecification(
+        "keys create", "make an API key for a program that asks for tokens",
+        discussion:
+            "The key alone is printed to standard output, so that it can be piped; the broker keeps its digest only, and shows it "
+            + "never again. With --identity there is no key: the program shows a certificate, or a token of its platform.",
+        arguments: [.init("NAME", "what the key is for")],
+        options: [
+            .init("permission", "PERMISSION", "what it may do", choices: permissions, repeats: true),
+            .init("storage-key", "KEY", "the users it is limited to; team-a.* is for all that begin so", repeats: true),
+            expiry,
+            .init("also-tenant", "NAME", "another tenant that it is valid in", repeats: true),
+            .init("identity", "URI", "who uses it, in place of a key"),
+        ],
+        examples: [
+            .init(
+                "token-broker keys create player --tenant spotify --permission credentials:read >player.key",
+                "a key that reads tokens, in a file"),
+            .init(
+                "token-broker keys create worker --tenant spotify --permission login --storage-key 'team-a.*' --expires-in 90d",
+                "limited to some users, for 90 days"),
+        ],
+        body: { invocation throws(CommandError) in
+            let permissions = invocation.values("permission")
+            if permissions.isEmpty { throw invocation.wrong("--permission is missing: what may the key do?") }
+            let api = try invocation.broker()
+            let tenant = try invocation.requiredTenant(api)
+            var members: [WireText: JSONValue] = [
+                "name": .string(WireText(invocation.arguments[0])),
+                "permissions": list(permissions) ?? .null,
+            ]
+            members["storage_keys"] = list(invocation.values("storage-key"))
+            members["identity"] = invocation["identity"].map { .string(WireText($0)) }
+            members["expires_in"] = try seconds(invocation, "expires-in").map { .integer($0) }
+            let others = invocation.values("also-tenant")
+            members["tenants"] = others.isEmpty ? nil : list(Array(Set([tenant] + others)).sorted())
+            let answer = try await api.send(.init(.post, path(tenant) + "/api-keys", json: body(members)))
+            try showNew(answer, invocation)
+        })
+
+    private static let rotateKey = CommandSpecification(
+        "keys rotate", "give an API key another secret; the one before stays valid for a day",
+        discussion:
+            "The new key alone is printed to standard output. Where the answer is lost, the command says how to run it again so "
+            + "that the key that is in use stays valid.",
+        arguments: [id],
+        options: [
+            .init("overlap", "TIME", "how long the one before stays valid; by default 1d, 0 ends it at once"),
+            expiry,
+            .init("replaces", "N", "the generation of the key that is in use; by default the newest"),
+        ],
+        examples: [
+            .init(
+                "token-broker keys rotate 0f3b8a6d1c2e4f5a6b7c8d9e --tenant spotify >player.key",
+                "the new key, in a file"),
+            .init(
+                "token-broker keys rotate 0f3b8a6d1c2e4f5a6b7c8d9e --tenant spotify --overlap 0",
+                "the one before is not valid any more"),
+        ],
+        body: { invocation throws(CommandError) in
+            let api = try invocation.broker()
+            let path = try keyPath(invocation, api, invocation.arguments[0])
+            let wanted = try invocation.integer("replaces", in: 1...Int(Int32.max)).map { Int64($0) }
+            var members: [WireText: JSONValue] = [:]
+            members["overlap"] = try seconds(invocation, "overlap").map { .integer($0) }
+            members["expires_in"] = try seconds(invocation, "expires-in").map { .integer($0) }
+            let replaced =
+                if let wanted { wanted } else {
+                    try await api.send(.init(.get, path)).json()["generation"]?.integer ?? 1
+                }
+            members["replaces"] = .integer(replaced)
+            let answer: BrokerAPI.Answer
+            do throws(CommandError) {
+                answer = try await api.send(.init(.post, path + "/rotate", json: body(members)))
+            } catch {
+                throw rotationError(error, replaced, invocation)
+            }
+            try showNew(answer, invocation)
+        })
+
+    /// A rotation may be done although its answer is lost. The next one has to replace the same generation then.
+    private static func rotationError(
+        _ error: CommandError, _ replaced: Int64, _ invocation: Invocation
+    ) -> CommandError {
+        guard [.unreachable, .tryLater, .failed].contains(error.status) else { return error }
+        let options = ["overlap", "expires-in", "tenant", "context"].compactMap { name in
+            invocation[name].map { " --\(name) \($0)" }
+        }
+        return CommandError(
+            error.status, error.text,
+            next: "token-broker keys rotate \(invocation.arguments[0]) --replaces \(replaced)" + options.joined())
+    }
+
+    private static let revokeKey = CommandSpecification(
+        "keys revoke", "delete an API key; programs that use it are refused from then on",
+        arguments: [id], options: [yes],
+        examples: [.init("token-broker keys revoke 0f3b8a6d1c2e4f5a6b7c8d9e --tenant spotify", "asks first")],
+        body: { invocation throws(CommandError) in
+            let api = try invocation.broker()
+            let path = try keyPath(invocation, api, invocation.arguments[0])
+            let key = try await api.send(.init(.get, path)).json()
+            let name = TextTable.shown(text(of: key["name"]))
+            let places = key["tenants"].map { " It is valid in \(TextTable.shown(text(of: $0)))." } ?? ""
+            try confirm("Delete the API key \(name) (\(invocation.arguments[0]))?\(places)", invocation)
+            _ = try await api.send(.init(.delete, path))
+            invocation.terminal.note("The API key \(name) is deleted.")
+        })
+
+    private static let keyMembers: [WireText] = ["id", "name", "permissions", "storage_keys", "expires"]
+
+    private static func keyPath(
+        _ invocation: Invocation, _ api: BrokerAPI, _ id: String? = nil
+    ) throws(CommandError) -> String {
+        path(try invocation.requiredTenant(api)) + "/api-keys" + (id.map { "/" + BrokerAPI.segment($0) } ?? "")
+    }
+
+    /// The secret alone on standard output, what else is known of the key beside it.
+    private static func showNew(_ answer: BrokerAPI.Answer, _ invocation: Invocation) throws(CommandError) {
+        if invocation.printsJSON { return invocation.terminal.write(answer.body + [0x0a]) }
+        let key = try answer.json()
+        if let secret = key["api_key"]?.string?.text { invocation.terminal.print(TextTable.shown(secret)) }
+        for name in keyMembers + ["identity", "tenants", "earlier_secret_expires"] {
+            guard let value = key[name] else { continue }
+            let text = name == "expires" && value == .null ? "never" : text(of: value)
+            invocation.terminal.note("\(name.text): \(TextTable.shown(text))")
+        }
+        if key["api_key"] != nil { invocation.terminal.note("Keep the key: it is not shown again.") }
+    }
+
+    /// A time as people write it, in seconds: 3600, 12h, 90d. Nil where the option is not there.
+    static func seconds(_ invocation: Invocation, _ option: String) throws(CommandError) -> Int64? {
+        guard let text = invocation[option] else { return nil }
+        let units: [Character: Int64] = ["s": 1, "m": 60, "h": 3600, "d": 86_400]
+        let unit = text.last.flatMap { units[$0] }
+        let digits = unit == nil ? text[...] : text.dropLast()
+        guard digits.allSatisfy({ "0"..."9" ~= $0 }), let number = Int64(digits), number <= 1_000_000_000 else {
+            throw invocation.wrong("--\(option) must be a time such as 90d, 12h, 30m or 3600, not \(text)")
+        }
+        return number * (unit ?? 1)
+    }
+}

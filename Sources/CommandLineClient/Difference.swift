@@ -1,0 +1,81 @@
+internal import ExternalText
+internal import JSON
+
+/// What a file says of an object that is otherwise at the broker.
+struct Difference: Sendable {
+    struct Member: Sendable {
+        let name: WireText
+        /// Nil for nothing, and for a secret, which the broker does not tell.
+        let old: JSONValue?
+        let new: JSONValue
+    }
+
+    let members: [Member]
+
+    /// - Parameters:
+    ///   - wanted: the members that the file names; what it does not name stays.
+    ///   - isWhole: whether the file says all instead: what it does not name is taken away, and lists have an order.
+    ///
+    /// A secret always differs, since it cannot be compared.
+    init(wanted: JSONValue, current: JSONValue, isWhole: Bool = false) {
+        var wanted = wanted.object ?? [:]
+        if isWhole { wanted.merge((current.object ?? [:]).mapValues { _ in .null }) { wanted, _ in wanted } }
+        members = wanted.sorted { $0.key < $1.key }.compactMap { name, new in
+            if AssignedMembers.secrets.contains(name) {
+                let isSet = current[WireText(name.text + "_set")]?.bool == true
+                return new == .null && !isSet ? nil : Member(name: name, old: nil, new: new)
+            }
+            let differs = isWhole ? new != current[name] ?? .null : Self.differs(new, current[name])
+            return differs ? Member(name: name, old: current[name], new: new) : nil
+        }
+    }
+
+    var isEmpty: Bool { members.isEmpty }
+
+    /// The members that differ, as they shall be.
+    var changes: [WireText: JSONValue] {
+        Dictionary(uniqueKeysWithValues: members.map { ($0.name, $0.new) })
+    }
+
+    /// For people: `scopes: a, b -> a`.
+    var lines: [String] {
+        members.map { member in
+            let isSecret = AssignedMembers.secrets.contains(member.name)
+            let new = isSecret && member.new != .null ? "(secret)" : AdministrationCommands.text(of: member.new)
+            let old = member.old.map { AdministrationCommands.text(of: $0) + " -> " } ?? ""
+            return TextTable.shown("\(member.name.text): \(old)\(new)")
+        }
+    }
+
+    /// Whether a merge patch (RFC 7396) of a value changes what is there. Lists of texts are sets, which the broker answers sorted, a
+    /// text stands for a list of it, and an empty list or object for nothing.
+    static func differs(_ wanted: JSONValue, _ current: JSONValue?) -> Bool {
+        switch wanted {
+        case .null: return !isNothing(current)
+        case .object(let members):
+            guard isNothing(current) || current?.object != nil else { return true }
+            return members.contains { differs($0.value, current?[$0.key]) }
+        case .array(let elements):
+            if elements.isEmpty { return !isNothing(current) }
+            guard let others = current?.array, others.count == elements.count else { return true }
+            let texts = elements.compactMap { $0.string }
+            if texts.count == elements.count { return Set(texts) != Set(others.compactMap { $0.string }) }
+            return zip(elements, others).contains { !isSame($0, $1) }
+        case .string: return current != wanted && current != .array([wanted])
+        default: return current.map { !isSame(wanted, $0) } ?? true
+        }
+    }
+
+    private static func isNothing(_ value: JSONValue?) -> Bool {
+        value == nil || value == .null || value == .array([]) || value == .object([:])
+    }
+
+    /// Whether two values are the same, whichever way their numbers are written.
+    private static func isSame(_ one: JSONValue, _ other: JSONValue) -> Bool {
+        switch (one, other) {
+        case (.integer(let one), .number(let other)): Double(one) == other
+        case (.number(let one), .integer(let other)): one == Double(other)
+        default: one == other
+        }
+    }
+}

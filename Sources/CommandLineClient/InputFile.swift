@@ -1,0 +1,48 @@
+internal import JSON
+internal import Reactor
+
+/// Files that a command line names.
+enum InputFile {
+    /// The text of a file, without the line break at its end.
+    /// - Throws: `refused` for one that cannot be read, is longer than `limit` bytes or is no UTF-8.
+    static func text(_ path: String, limit: Int) throws(CommandError) -> String {
+        var bytes: [UInt8]
+        do throws(SystemError) {
+            bytes = try SmallFile.read(path, limit: limit)
+        } catch {
+            throw CommandError(.refused, "\(path) cannot be read: \(error)")
+        }
+        if bytes.last == 0x0a { bytes.removeLast() }
+        if bytes.last == 0x0d { bytes.removeLast() }
+        guard let text = String(validating: bytes, as: UTF8.self) else {
+            throw CommandError(.refused, "\(path) is no text in UTF-8")
+        }
+        return text
+    }
+
+    /// The object that a file holds as JSON; `-` is standard input.
+    /// - Throws: `refused`.
+    static func object(_ path: String, limit: Int, _ invocation: Invocation) throws(CommandError) -> JSONValue {
+        let text = try textOrInput(path, limit: limit, invocation)
+        do throws(JSONValue.Fault) {
+            let value = try JSONValue(parsing: Array(text.utf8))
+            if case .object = value { return value }
+            throw JSONValue.Fault.malformed
+        } catch {
+            let reason = error == .malformed ? "" : ": \(error)"
+            throw CommandError(.refused, "\(path) is not one JSON object in UTF-8\(reason)")
+        }
+    }
+
+    /// The text of a file, or of standard input for `-`.
+    static func textOrInput(_ path: String, limit: Int, _ invocation: Invocation) throws(CommandError) -> String {
+        guard path == "-" else { return try text(path, limit: limit) }
+        guard let bytes = invocation.terminal.input(limit: limit) else {
+            throw CommandError(.refused, "standard input is longer than \(limit) bytes, or cannot be read")
+        }
+        guard let text = String(validating: bytes, as: UTF8.self) else {
+            throw CommandError(.refused, "standard input is no text in UTF-8")
+        }
+        return text
+    }
+}
