@@ -112,7 +112,7 @@ final class EventOutput: Sendable {
 
     /// The widths are those of most events, because a line cannot wait for those that follow it.
     private func line(_ cells: [String]) -> String {
-        let widths = [20, 27, 12, 16, 10, 12, 0]
+        let widths = [20, 31, 12, 16, 10, 12, 0]
         var text = ""
         for (index, cell) in cells.enumerated() where index != 2 || showsTenant {
             text += cell

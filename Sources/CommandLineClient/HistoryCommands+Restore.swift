@@ -122,10 +122,10 @@ private struct Restoring {
             for set in sets { invocation.terminal.write(set.line) }
             return
         }
-        var table = TextTable("STORAGE KEY", "USER", "STATE", "ENDED", "CAUSE", "LAST ERROR", "KEPT UNTIL")
+        var table = TextTable("STORAGE KEY", "USER", "STATE", "ENDED", "CAUSE", "KEPT UNTIL")
         for set in sets {
             table.add(
-                set.storageKey, set.userID ?? "-", set.state, set.ended ?? "-", set.cause ?? "-", set.lastError ?? "-",
+                set.storageKey, set.userID ?? "-", set.state, set.ended ?? "-", set.cause ?? "-",
                 set.keptUntil ?? "-")
         }
         if isRehearsal { return invocation.show(table) }
@@ -167,12 +167,7 @@ private struct Restoring {
                 outcomes.add(.init(key, "failed", code: outcome["code"], detail: outcome["detail"]))
                 continue
             }
-            outcomes.restored += 1
-            if isVerifying {
-                outcomes.add(try await verified(key))
-            } else {
-                outcomes.add(.init(key, "restored"))
-            }
+            outcomes.add(isVerifying ? try await verified(key) : .init(key, "restored"))
         }
     }
 
@@ -183,13 +178,14 @@ private struct Restoring {
                 .get, "/credentials",
                 query: [(name: "storage_key", value: key), (name: "policy", value: "local_force_refresh")],
                 expected: [404, 409, 424, 429, 500, 502, 503, 504]))
-        if answer.status == .ok { return .init(key, "verified") }
-        let problem = try answer.json()
-        // Credentials without a refresh token live to their end, and nothing can be tried.
-        let isOver = answer.status.code == 424
-        return .init(
-            key, isOver ? "refused" : "not verified", code: problem["error_code"] ?? problem["code"],
-            detail: problem["detail"])
+        let json = try answer.json()
+        // The provider has refused it as ended: what is left is what the broker has for a user who is not logged in, or a token
+        // that lives to its end.
+        if let session = json["session"], session.object != nil {
+            return .init(key, "refused", code: session["cause"], detail: nil)
+        }
+        if answer.status == .ok, json["level"]?.string == "user" { return .init(key, "verified") }
+        return .init(key, "not verified", code: json["error_code"] ?? json["code"], detail: json["detail"])
     }
 }
 
@@ -220,8 +216,9 @@ private struct Outcomes {
     private let invocation: Invocation
     private let users: [String: String]
     private var all: [Outcome] = []
+
     /// How many are back.
-    var restored = 0
+    var restored: Int { all.count { $0.outcome != "failed" && $0.outcome != "refused" } }
 
     init(_ invocation: Invocation, _ sets: [ListedSet]) {
         self.invocation = invocation

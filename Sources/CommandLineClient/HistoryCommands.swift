@@ -15,14 +15,13 @@ struct ListedSet: Sendable {
     let ended: String?
     let cause: String?
     let keptUntil: String?
-    let lastError: String?
     /// As the broker has written it.
     let json: JSONValue
 
     /// Of a storage key that no list shows.
     init(storageKey: String, state: String) {
         (self.storageKey, self.state) = (storageKey, state)
-        (userID, ended, cause, keptUntil, lastError) = (nil, nil, nil, nil, nil)
+        (userID, ended, cause, keptUntil) = (nil, nil, nil, nil)
         json = .object([
             "storage_key": .string(WireText(storageKey)), "state": .string(WireText(state)),
         ])
@@ -40,8 +39,6 @@ struct ListedSet: Sendable {
         ended = text("ended")
         cause = text("cause")
         keptUntil = text("kept_until")
-        let error = json["last_error"]
-        lastError = error?["error_code"]?.string?.text ?? error?["code"]?.string?.text
     }
 }
 

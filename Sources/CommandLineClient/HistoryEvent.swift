@@ -53,7 +53,7 @@ struct HistoryEvent: Sendable {
         }
     }
 
-    /// The kinds that a broker has.
+    /// The kinds that a broker keeps.
     static let kinds = [
         "credentials.updated", "credentials.deauthorized", "credentials.subject_changed", "credentials.degraded",
         "credentials.held", "credentials.recovered", "credentials.expiring", "provider.degraded", "provider.recovered",
@@ -61,7 +61,6 @@ struct HistoryEvent: Sendable {
         "app2app.rejected", "refresh.started", "refresh.refreshing_access_token", "refresh.refreshed_access_token",
         "refresh.fetching_jwks", "refresh.fetched_jwks", "refresh.verifying_access_token",
         "refresh.verifying_refresh_token", "refresh.saving_tokens", "refresh.succeeded", "refresh.failed",
-        "stream.reset",
     ]
 
     /// What several kinds begin with.
