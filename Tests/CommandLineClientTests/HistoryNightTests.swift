@@ -112,6 +112,9 @@ internal import Testing
             #expect(told.count == 4, "\(events.output)")
 
             // Whose credentials are kept aside.
+            let list = await night.run(["list", "--state", "quarantined"])
+            #expect(list.status == .done, "\(list.errors)")
+            #expect(rows(list.output).map { $0[0] } == ["user-alice", "user-bob"], "\(list.output)")
             let seen = await night.run(["restore", "--since", "1h", "--dry-run"])
             #expect(seen.status == .done, "\(seen.errors)")
             #expect(
