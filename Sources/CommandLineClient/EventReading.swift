@@ -35,8 +35,6 @@ actor EventReading {
     private(set) var isDone = false
     /// Why what came cannot be read; nil where it can.
     private(set) var fault: String?
-    /// The events that came over all connections.
-    private(set) var count = 0
     /// How long to wait before the next connection.
     private(set) var pause: Duration = .seconds(3)
 
@@ -97,7 +95,6 @@ actor EventReading {
             isDone = true
             return
         }
-        count += 1
         show(read)
         reach(read.id)
     }

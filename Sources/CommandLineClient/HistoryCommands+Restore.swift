@@ -69,7 +69,7 @@ private struct Restoring {
             return
         }
         let isRehearsal = invocation.has("dry-run")
-        if isRehearsal || !invocation.printsJSON { show(sets, isRehearsal: isRehearsal) }
+        show(sets, isRehearsal: isRehearsal)
         if isRehearsal { return }
         try ask(sets.count)
         var outcomes = Outcomes(invocation, sets)
@@ -117,16 +117,17 @@ private struct Restoring {
         return ListedSet(storageKey: key, state: try answer.json()["state"]?.string?.text ?? "nothing")
     }
 
+    /// Shows whose sessions they are: as the result of a rehearsal, else to the person who is asked.
     private func show(_ sets: [ListedSet], isRehearsal: Bool) {
-        if invocation.printsJSON {
+        if invocation.printsJSON, isRehearsal {
             for set in sets { invocation.terminal.write(set.line) }
             return
         }
+        if invocation.printsJSON, invocation.has("yes") { return }
         var table = TextTable("STORAGE KEY", "USER", "STATE", "ENDED", "CAUSE", "KEPT UNTIL")
         for set in sets {
             table.add(
-                set.storageKey, set.userID ?? "-", set.state, set.ended ?? "-", set.cause ?? "-",
-                set.keptUntil ?? "-")
+                set.storageKey, set.userID ?? "-", set.state, set.ended ?? "-", set.cause ?? "-", set.keptUntil ?? "-")
         }
         if isRehearsal { return invocation.show(table) }
         invocation.terminal.complain(table.text())
@@ -160,32 +161,44 @@ private struct Restoring {
     private func restore(_ keys: [String], _ outcomes: inout Outcomes) async throws(CommandError) {
         let body = JSONWriter.object { $0.member("storage_keys", keys) }
         let answer = try await api.send(.init(.post, "/credentials/restore", json: body)).json()
-        let isVerifying = invocation.has("verify")
+        var restored: [String] = []
         for outcome in answer["outcomes"]?.array ?? [] {
             guard let key = outcome["storage_key"]?.string?.text else { continue }
-            guard outcome["outcome"]?.string?.text == "restored" else {
-                outcomes.add(.init(key, "failed", code: outcome["code"], detail: outcome["detail"]))
-                continue
+            if outcome["outcome"]?.string == "restored" {
+                restored.append(key)
+            } else {
+                outcomes.add(
+                    .init(key, .failed, code: outcome["code"]?.string?.text, detail: outcome["detail"]?.string?.text))
             }
-            outcomes.add(isVerifying ? try await verified(key) : .init(key, "restored"))
         }
+        let isVerifying = invocation.has("verify")
+        for key in restored { outcomes.add(isVerifying ? await verified(key) : .init(key, .restored)) }
     }
 
     /// Has the broker refresh a session that is back.
-    private func verified(_ key: String) async throws(CommandError) -> Outcomes.Outcome {
-        let answer = try await api.send(
-            .init(
-                .get, "/credentials",
-                query: [(name: "storage_key", value: key), (name: "policy", value: "local_force_refresh")],
-                expected: [404, 409, 424, 429, 500, 502, 503, 504]))
-        let json = try answer.json()
-        // The provider has refused it as ended: what is left is what the broker has for a user who is not logged in, or a token
-        // that lives to its end.
-        if let session = json["session"], session.object != nil {
-            return .init(key, "refused", code: session["cause"], detail: nil)
+    private func verified(_ key: String) async -> Outcomes.Outcome {
+        do throws(CommandError) {
+            let answer = try await api.send(
+                .init(
+                    .get, "/credentials",
+                    query: [(name: "storage_key", value: key), (name: "policy", value: "local_force_refresh")],
+                    expected: [404, 424]))
+            let json = try answer.json()
+            // The provider has refused it as ended: what is left is what the broker has for a user who is not logged in, or a
+            // token that lives to its end.
+            if let session = json["session"], session.object != nil {
+                return .init(key, .refused, code: session["cause"]?.string?.text)
+            }
+            if answer.status == .ok, json["level"]?.string == "user" { return .init(key, .verified) }
+            if answer.status.code == 404 {
+                return .init(key, .restored, detail: "There is no refresh token, so that it cannot be tried.")
+            }
+            return .init(
+                key, .notVerified, code: (json["error_code"] ?? json["code"])?.string?.text,
+                detail: json["detail"]?.string?.text)
+        } catch {
+            return .init(key, .notVerified, detail: error.text)
         }
-        if answer.status == .ok, json["level"]?.string == "user" { return .init(key, "verified") }
-        return .init(key, "not verified", code: json["error_code"] ?? json["code"], detail: json["detail"])
     }
 }
 
@@ -199,17 +212,29 @@ extension ListedSet {
 
 /// What has become of each session, in the order of the broker's answers.
 private struct Outcomes {
+    enum Kind: String {
+        case restored
+        /// Not put back, for the broker's reason.
+        case failed
+        /// Put back, and the provider has accepted it.
+        case verified
+        /// The provider has refused it, and it is kept aside again.
+        case refused
+        /// Put back, and the provider has neither accepted nor refused it.
+        case notVerified = "not_verified"
+    }
+
     struct Outcome {
         let storageKey: String
-        let outcome: String
+        let kind: Kind
         let code: String?
         let detail: String?
 
-        init(_ storageKey: String, _ outcome: String, code: JSONValue? = nil, detail: JSONValue? = nil) {
+        init(_ storageKey: String, _ kind: Kind, code: String? = nil, detail: String? = nil) {
             self.storageKey = storageKey
-            self.outcome = outcome
-            self.code = code?.string?.text
-            self.detail = detail?.string?.text
+            self.kind = kind
+            self.code = code
+            self.detail = detail
         }
     }
 
@@ -218,7 +243,7 @@ private struct Outcomes {
     private var all: [Outcome] = []
 
     /// How many are back.
-    var restored: Int { all.count { $0.outcome != "failed" && $0.outcome != "refused" } }
+    var restored: Int { all.count { $0.kind != .failed && $0.kind != .refused } }
 
     init(_ invocation: Invocation, _ sets: [ListedSet]) {
         self.invocation = invocation
@@ -232,7 +257,7 @@ private struct Outcomes {
             JSONWriter.object { writer in
                 writer.member("storage_key", outcome.storageKey)
                 writer.memberOrNull("user_id", users[outcome.storageKey])
-                writer.member("outcome", outcome.outcome)
+                writer.member("outcome", outcome.kind.rawValue)
                 writer.memberIfPresent("code", outcome.code)
                 writer.memberIfPresent("detail", outcome.detail)
             } + [0x0a])
@@ -243,20 +268,22 @@ private struct Outcomes {
         var table = TextTable("STORAGE KEY", "USER", "OUTCOME", "CODE", "DETAIL")
         for outcome in all {
             table.add(
-                outcome.storageKey, users[outcome.storageKey] ?? "-", outcome.outcome, outcome.code ?? "-",
+                outcome.storageKey, users[outcome.storageKey] ?? "-", outcome.kind.rawValue, outcome.code ?? "-",
                 outcome.detail ?? "-")
         }
         invocation.show(table)
     }
 
-    /// Nil where all are back, and none was refused again.
+    /// Nil where all are back, and those that were tried are accepted.
     func error(of count: Int, next: String) -> CommandError? {
-        let failed = all.filter { $0.outcome == "failed" }
-        let refused = all.count { $0.outcome == "refused" }
-        if failed.isEmpty, refused == 0 { return nil }
+        let failed = all.filter { $0.kind == .failed }
+        let refused = all.count { $0.kind == .refused }
+        let untried = all.count { $0.kind == .notVerified }
+        if failed.isEmpty, refused == 0, untried == 0 { return nil }
         var text = "\(restored) of \(count) sessions are put back"
-        if refused > 0 { text += ", \(refused) of them refused by the provider again" }
-        let isNothing = restored == 0 && failed.allSatisfy { $0.code == "not_found" }
+        if refused > 0 { text += ", and \(refused) refused by the provider again" }
+        if untried > 0 { text += ", of which \(untried) could not be tried at the provider" }
+        let isNothing = failed.count == count && failed.allSatisfy { $0.code == "not_found" }
         return CommandError(isNothing ? .notFound : .failed, text, next: next)
     }
 }

@@ -204,7 +204,7 @@ internal import Testing
             let undone = await night.run(["restore", "--since", "1h", "--verify", "--yes"])
             #expect(undone.status == .failed)
             #expect(rows(undone.output).map { $0[2] } == ["refused"])
-            #expect(undone.errors.contains("0 of 1 sessions are put back, 1 of them refused by the provider again"))
+            #expect(undone.errors.contains("0 of 1 sessions are put back, and 1 refused by the provider again"))
             let seen = await night.run(["restore", "--since", "1h", "--dry-run"])
             #expect(rows(seen.output).map { $0[2] } == ["quarantined"])
         }
