@@ -1,4 +1,5 @@
 internal import Glibc
+internal import Synchronization
 
 /// The signals that ask the process to end, SIGTERM and SIGINT. The main thread waits for them, so no handler interrupts
 /// other threads.
@@ -7,7 +8,26 @@ package enum TerminationSignal {
     /// thread is started, since threads inherit the signal mask.
     package static func block() {
         block(signals)
+        var before = sigaction()
+        unsafe sigaction(SIGHUP, nil, &before)
+        let isIgnored = unsafe unsafeBitCast(before.__sigaction_handler.sa_handler, to: Int.self) == ignoring
+        ignoresHangUp.withLock { $0 = isIgnored }
         signal(SIGHUP, SIG_IGN)
+    }
+
+    /// What `SIG_IGN` is as a number.
+    private static let ignoring = 1
+
+    /// Whether the process was started with SIGHUP ignored, as by nohup(1).
+    private static let ignoresHangUp = Mutex(false)
+
+    /// Takes back what `block` has changed, for the calling thread: before another program takes this process's place.
+    package static func restore() {
+        var none = sigset_t()
+        unsafe sigemptyset(&none)
+        unsafe pthread_sigmask(SIG_SETMASK, &none, nil)
+        signal(SIGPIPE, SIG_DFL)
+        if !ignoresHangUp.withLock({ $0 }) { signal(SIGHUP, SIG_DFL) }
     }
 
     /// Blocks SIGHUP, so that it does not end the process while this reads what it needs to start.
