@@ -146,11 +146,12 @@ package struct GitCredential: Sendable, Equatable {
 
     /// - Parameter input: up to an empty line, or to its end.
     package init(_ input: [UInt8]) {
-        for line in String(decoding: input, as: UTF8.self).split(separator: "\n", omittingEmptySubsequences: false) {
-            let line = line.last == "\r" ? line.dropLast() : line
-            guard !line.isEmpty else { break }
-            guard let sign = line.firstIndex(of: "="), !line[..<sign].hasSuffix("[]") else { continue }
-            attributes[String(line[..<sign])] = String(line[line.index(after: sign)...])
+        // By bytes: a carriage return and a line feed are one character of a String.
+        for line in input.split(separator: 0x0a, omittingEmptySubsequences: false) {
+            let text = String(decoding: line.last == 0x0d ? line.dropLast() : line, as: UTF8.self)
+            guard !text.isEmpty else { break }
+            guard let sign = text.firstIndex(of: "="), !text[..<sign].hasSuffix("[]") else { continue }
+            attributes[String(text[..<sign])] = String(text[text.index(after: sign)...])
         }
     }
 

@@ -96,7 +96,7 @@ enum UserCommands {
             } while cursor != nil && left > 0
             if invocation.printsJSON { return }
             invocation.show(table)
-            if table.isEmpty { invocation.terminal.note("There are none\(user.tenantWords).") }
+            if table.isEmpty { invocation.terminal.note("There are no users\(user.tenantWords).") }
         })
 
     private static func listRequest(_ invocation: Invocation, _ cursor: String?, _ left: Int) -> BrokerAPI.Request {
