@@ -185,8 +185,8 @@ struct Refusal {
             problem["detail"]?.string?.text ?? problem["title"]?.string?.text ?? "the broker answers \(answer.status)"
         for fault in problem["errors"]?.array ?? [] {
             guard let detail = fault["detail"]?.string?.text else { continue }
-            // As the member is written, without the pointer's slash: `client_id`, `wave/users`.
-            let member = fault["pointer"]?.string.map { $0.dropping(1).text } ?? ""
+            // As the member is written, without the pointer's slash: `client_id`, `wave/users`. A parameter has none.
+            let member = fault["pointer"]?.string.map { $0.starts(with: "/") ? $0.dropping(1).text : $0.text } ?? ""
             text += "\n  " + (member.isEmpty ? "" : member + ": ") + detail
         }
         return TextTable.shownLines(text)

@@ -11,7 +11,7 @@ extension UserCommands {
         examples: [
             .init("token-broker run --tenant github --env GH_TOKEN -- gh repo list", "with the token in GH_TOKEN"),
             .init(
-                #"token-broker run --tenant github -- sh -c 'curl -H "Authorization: Bearer $TOKEN_BROKER_TOKEN" https://api.github.com/user'"#,
+                #"token-broker run --tenant github -- sh -c 'curl -H "Authorization: Bearer $TOKEN_BROKER_TOKEN" https://api.example'"#,
                 "call an API"),
         ],
         takesCommand: true,

@@ -6,7 +6,7 @@ extension UserCommands {
     /// How the broker is to choose the token.
     static let choiceOptions: [CommandSpecification.Option] = [
         storageKeyOption,
-        .init("level", "LEVEL", "the lowest level to accept; default: the best there is", choices: ["client", "user"]),
+        .init("level", "LEVEL", "the lowest level to accept, else the best there is", choices: ["client", "user"]),
         .init("min-ttl", "SECONDS", "for how long the token must be valid at least; default: 60"),
         .init("force-refresh", nil, "renew the token, whatever its age"),
     ]
@@ -34,7 +34,7 @@ extension UserCommands {
         arguments: [tenantArgument, .init("ACTION", "for git and docker: get, store, erase, list", isRequired: false)],
         options: choiceOptions + [
             .init(
-                "format", "FORMAT", "how it is written; default: bearer", choices: TokenFormat.allCases.map(\.rawValue)),
+                "format", "FORMAT", "how it is written, else bearer", choices: TokenFormat.allCases.map(\.rawValue)),
             .init("env", "NAME", "for env: another variable beside \(variable)", repeats: true),
             .init("username", "NAME", "for git and docker; default: oauth2"),
             .init("host", "HOST", "for git and docker: the hosts to answer for", repeats: true),

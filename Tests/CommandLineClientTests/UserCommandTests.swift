@@ -23,7 +23,7 @@ internal import Testing
         #expect(other.status == .notLoggedIn)
         #expect(other.terminal.errors.contains("Try: token-broker login web --storage-key u1\n"))
 
-        try await fixture.store("the token")
+        try await fixture.store("the-token")
         for words in [
             ["token", "web"], ["token", "--tenant", "web"], ["token", "web", "--format", "bearer", "--level", "user"],
         ] {
@@ -36,12 +36,12 @@ internal import Testing
                 continue
             }
             #expect(await CommandProgram.run(invocation) == .done)
-            #expect(terminal.output == "the token\n" && terminal.errors == "", "\(words)")
+            #expect(terminal.output == "the-token\n" && terminal.errors == "", "\(words)")
         }
         let json = await fixture.run("token", "web", "--json")
-        #expect(try Self.json(json.terminal.output)["token"]?.string == "the token")
+        #expect(try Self.json(json.terminal.output)["token"]?.string == "the-token")
         let shell = await fixture.run("token", "web", "--format", "env", "--env", "GH_TOKEN")
-        #expect(shell.terminal.output == "export TOKEN_BROKER_TOKEN='the token'\nexport GH_TOKEN='the token'\n")
+        #expect(shell.terminal.output == "export TOKEN_BROKER_TOKEN='the-token'\nexport GH_TOKEN='the-token'\n")
         await fixture.close()
     }
 
@@ -246,13 +246,13 @@ internal import Testing
 
     @Test func `run a program with the token, and end as it does`() async throws {
         let fixture = try await UserFixture()
-        try await fixture.store("the token")
+        try await fixture.store("the-token")
         let program = try await fixture.start(
             "run", "--tenant", "web", "--env", "GH_TOKEN", "--", "sh", "-c",
             #"echo "$TOKEN_BROKER_TOKEN/$GH_TOKEN/$TOKEN_BROKER_API_KEY/$KEPT"; grep -E "Sig(Blk|Ign)" /proc/self/status; exit 7"#,
             variables: ["KEPT": "kept"])
         #expect(await program.exitStatus() == 7)
-        #expect(program.lines.first == "the token/the token//kept")
+        #expect(program.lines.first == "the-token/the-token//kept")
         #expect(
             program.lines.filter { $0.hasPrefix("Sig") && $0.hasSuffix("0000000000000000") }.count == 2,
             "\(program.lines)")
