@@ -240,10 +240,14 @@ struct Refusal {
     func error(tenant: String?) -> CommandError {
         let name = tenant.map { " --tenant \($0)" } ?? ""
         switch answer.status.code {
+        case 400 where tenant == nil && text.contains("X-Tenant"):
+            return CommandError(.usage, "which tenant? Name it with --tenant", next: "token-broker tenants list")
         case 401: return CommandError(.forbidden, text, next: "token-broker context add NAME --url URL")
         case 403: return CommandError(.forbidden, text)
         case 404 where code == "no_such_tenant": return CommandError(.notFound, text, next: "token-broker tenants list")
         case 404, 410: return CommandError(.notFound, text)
+        case 424 where code == "illegal_configuration":
+            return CommandError(.failed, text, next: "token-broker tenants show\(name)")
         case 424: return CommandError(.notLoggedIn, text, next: "token-broker login\(name)")
         case 429, 503: return CommandError(.tryLater, text + wait)
         case 400..<500: return CommandError(.refused, text)

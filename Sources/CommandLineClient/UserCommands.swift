@@ -1,4 +1,160 @@
+internal import ExternalText
+internal import HTTPCodec
+internal import JSON
+
 /// Logins, tokens, and what is known of users.
 enum UserCommands {
-    static let all: [CommandSpecification] = []
+    static let all = [login, device, token, run, status, list, logout]
+
+    static let tenantArgument = CommandSpecification.Argument(
+        "TENANT", "the tenant, as with --tenant", isRequired: false)
+    static let storageKeyOption = CommandSpecification.Option(
+        "storage-key", "KEY", "whose credentials; default: default")
+
+    private static let status = CommandSpecification(
+        "status", "show whether a user is logged in",
+        discussion:
+            "Asks the broker what it has stored, not the provider. The exit status is 3 where no user is logged in.",
+        arguments: [tenantArgument], options: [storageKeyOption],
+        examples: [
+            .init("token-broker status github", "the user with the storage key default"),
+            .init(
+                "token-broker status github >/dev/null || token-broker login github", "log in only where that is needed"
+            ),
+        ],
+        body: { invocation throws(CommandError) in
+            let user = try invocation.user()
+            let answer = try await user.send(
+                .init(.get, "/credentials/status", query: [("storage_key", user.storageKey)]))
+            let value = try answer.json()
+            if invocation.printsJSON {
+                invocation.printLine(answer.body)
+            } else {
+                invocation.show(statusTable(value))
+            }
+            if value["logged_in"]?.bool == true { return }
+            throw user.notLoggedIn("no user is logged in\(user.place)")
+        })
+
+    private static func statusTable(_ value: JSONValue) -> TextTable {
+        var table = TextTable("NAME", "VALUE")
+        table.add("logged in", value["logged_in"]?.bool == true ? "yes" : "no")
+        table.add("state", value["state"]?.string?.text ?? "-")
+        table.add("level", value["level"]?.string?.text ?? "-")
+        table.add("token expires", value["expires"]?.string?.text ?? "-")
+        table.add("can be renewed", value["refreshable"]?.bool == true ? "yes" : "no")
+        table.add("login ends", ends(value["ends"]))
+        if let differences = value["configuration_differences"]?.array {
+            table.add("differs from tenant", differences.compactMap { $0.string?.text }.joined(separator: ", "))
+        }
+        return table
+    }
+
+    /// When a login ends, and why.
+    private static func ends(_ value: JSONValue?) -> String {
+        guard let time = value?["at"]?.string?.text else { return "-" }
+        return time + (value?["why"]?.string.map { " (\($0.text))" } ?? "")
+    }
+
+    private static let list = CommandSpecification(
+        "list", "list the users of a tenant",
+        discussion: "With --json a line of JSON for each, as it is found.",
+        arguments: [tenantArgument],
+        options: [
+            .init(
+                "state", "STATE", "only those in this state",
+                choices: ["active", "degraded", "held", "ended", "quarantined"]),
+            .init("expires-before", "TIME", "only those whose token expires before, such as 2026-11-21T10:00:00Z"),
+            .init("limit", "NUMBER", "at most so many; default: all"),
+        ],
+        examples: [
+            .init("token-broker list github", "all users of the tenant github"),
+            .init("token-broker list github --state degraded", "those whose tokens cannot be renewed"),
+            .init("token-broker list github --json", "a line of JSON for each"),
+        ],
+        body: { invocation throws(CommandError) in
+            let user = try invocation.user()
+            var table = TextTable("STORAGE KEY", "STATE", "USER", "TOKEN EXPIRES", "LOGIN ENDS", "LAST ERROR")
+            var left = try invocation.integer("limit", in: 1...10_000_000) ?? .max
+            var cursor: String?
+            repeat {
+                let page = try await user.send(listRequest(invocation, cursor, left)).json()
+                for entry in (page["credentials"]?.array ?? []).prefix(left) {
+                    left -= 1
+                    if invocation.printsJSON {
+                        var writer = JSONWriter()
+                        writer.value(entry)
+                        invocation.printLine(writer.bytes)
+                    } else {
+                        table.add(
+                            entry["storage_key"]?.string?.text ?? "-", entry["state"]?.string?.text ?? "-",
+                            entry["user_id"]?.string?.text ?? "-", entry["expires"]?.string?.text ?? "-",
+                            ends(entry["ends"]), entry["last_error"]?["code"]?.string?.text ?? "-")
+                    }
+                }
+                cursor = page["next_cursor"]?.string?.text
+            } while cursor != nil && left > 0
+            if invocation.printsJSON { return }
+            invocation.show(table)
+            if table.isEmpty { invocation.terminal.note("There are no users\(user.tenantWords).") }
+        })
+
+    private static func listRequest(_ invocation: Invocation, _ cursor: String?, _ left: Int) -> BrokerAPI.Request {
+        var query = [(name: "limit", value: String(min(left, 1000)))]
+        if let state = invocation["state"] { query.append(("state", state)) }
+        if let time = invocation["expires-before"] { query.append(("expires_before", time)) }
+        if let cursor { query.append(("cursor", cursor)) }
+        return .init(.get, "/credentials/list", query: query)
+    }
+
+    private static let logout = CommandSpecification(
+        "logout", "log a user out",
+        discussion:
+            "The broker forgets the credentials at once and for good: they cannot be restored. With --revoke it also has "
+            + "the provider end the token, and tries that for a day. Asks first; --yes is the answer for scripts.",
+        arguments: [tenantArgument],
+        options: [
+            storageKeyOption,
+            .init("revoke", nil, "also revoke the token at the provider"),
+            .init("yes", nil, "do not ask"),
+        ],
+        examples: [
+            .init("token-broker logout github --revoke", "log out, and end the token at the provider"),
+            .init("token-broker logout github --storage-key user-42 --yes", "in a script"),
+        ],
+        body: { invocation throws(CommandError) in
+            let user = try invocation.user()
+            if !invocation.has("yes") {
+                guard invocation.terminal.canAsk else {
+                    throw invocation.wrong("there is no terminal to ask at: say --yes to log the user out")
+                }
+                let answer = invocation.terminal.line("Log out the user\(user.place)? [y/N] ")
+                guard ["y", "yes"].contains(answer?.lowercased()) else {
+                    throw CommandError(.failed, "nothing was done")
+                }
+            }
+            let revokes = invocation.has("revoke")
+            let answer = try await user.send(
+                .init(
+                    .delete, "/credentials",
+                    query: [("storage_key", user.storageKey), ("revoke", revokes ? "true" : "false")]))
+            let revocation = answer.fields["Token-Revocation"]?.text
+            if invocation.printsJSON {
+                invocation.printLine(
+                    JSONWriter.object { writer in
+                        writer.member("storage_key", user.storageKey)
+                        writer.memberOrNull("revocation", revocation)
+                    })
+            }
+            invocation.terminal.note("Logged out\(user.place)." + revocationWords(revocation, isAsked: revokes))
+        })
+
+    private static func revocationWords(_ result: String?, isAsked: Bool) -> String {
+        switch result {
+        case "revoked": " The provider has ended the token."
+        case "failed": " The provider has not ended the token yet; the broker tries that for a day."
+        case "unsupported": " The provider has no way to end the token."
+        default: isAsked ? " There was nothing to revoke." : ""
+        }
+    }
 }

@@ -1,4 +1,5 @@
 internal import Glibc
+internal import Synchronization
 
 /// The signals that ask the process to end, SIGTERM and SIGINT. The main thread waits for them, so no handler interrupts
 /// other threads.
@@ -7,15 +8,25 @@ package enum TerminationSignal {
     /// thread is started, since threads inherit the signal mask.
     package static func block() {
         block(signals)
+        var before = sigaction()
+        unsafe sigaction(SIGHUP, nil, &before)
+        let isIgnored = unsafe unsafeBitCast(before.__sigaction_handler.sa_handler, to: Int.self) == ignoring
+        if !isIgnored { changed.withLock { _ = $0.insert(SIGHUP) } }
         signal(SIGHUP, SIG_IGN)
     }
 
-    /// Blocks SIGHUP, so that it does not end the process while this reads what it needs to start.
-    package static func deferHangUp() {
-        var set = sigset_t()
-        unsafe sigemptyset(&set)
-        unsafe sigaddset(&set, SIGHUP)
-        unsafe pthread_sigmask(SIG_BLOCK, &set, nil)
+    /// What `SIG_IGN` is as a number.
+    private static let ignoring = 1
+
+    /// The signals that are ignored since this process has started, and were not before, as nohup(1) has it.
+    private static let changed = Mutex<Set<CInt>>([])
+
+    /// Takes back what `block` has changed, for the calling thread: before another program takes this process's place.
+    package static func restore() {
+        var none = sigset_t()
+        unsafe sigemptyset(&none)
+        unsafe pthread_sigmask(SIG_SETMASK, &none, nil)
+        for number in changed.withLock(\.self) { signal(number, SIG_DFL) }
     }
 
     /// Like `block`, and blocks SIGHUP, so that `waitForHangUp` receives it.
@@ -26,6 +37,7 @@ package enum TerminationSignal {
     private static func block(_ set: sigset_t) {
         var set = set
         unsafe pthread_sigmask(SIG_BLOCK, &set, nil)
+        changed.withLock { _ = $0.insert(SIGPIPE) }
         signal(SIGPIPE, SIG_IGN)
     }
 

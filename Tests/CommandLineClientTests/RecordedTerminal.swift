@@ -1,6 +1,9 @@
 internal import CommandLineClient
 internal import Synchronization
 
+/// What a command says, and not what Testing calls so.
+typealias ExitStatus = CommandLineClient.ExitStatus
+
 /// A terminal that keeps what is written to it, and answers questions with prepared lines.
 final class RecordedTerminal: Terminal {
     private struct State {

@@ -1,0 +1,59 @@
+internal import ExternalText
+internal import HTTPCodec
+package import JSON
+
+/// An answer of `GET /credentials`, as the formats of tools need it.
+package struct TokenAnswer: Sendable {
+    package let level: String
+    /// Nil for the level `basic`.
+    package let token: String?
+    /// Whether requests need a proof beside the token (RFC 9449).
+    package let isBound: Bool
+    /// RFC 3339; nil for a token that does not expire.
+    package let expires: String?
+    /// What the provider tells beside the token.
+    package let extra: JSONValue?
+    package let userID: String?
+    /// Why the user's session has ended, and where the user logs in again, for people; nil where it has not.
+    package let ending: String?
+    /// For how many seconds a token that cannot be renewed is good; nil for one that can.
+    package let degradedFor: Int64?
+
+    package init(_ value: JSONValue) {
+        level = value["level"]?.string?.text ?? "basic"
+        token = value["token"]?.string?.text
+        isBound = value["token_type"]?.string?.text == "DPoP"
+        expires = value["expires"]?.string?.text
+        extra = value["extra"]
+        userID = value["user_id"]?.string?.text
+        if let session = value["session"], session != .null {
+            let cause = session["cause"]?.string?.text ?? "unknown cause"
+            let address = session["reconnect_uri"]?.string.map { ". The user logs in again at \($0.text)" } ?? ""
+            ending = TextTable.shown(
+                "the user's session ended at \(session["ended"]?.string?.text ?? "an unknown time") (\(cause))\(address)"
+            )
+        } else {
+            ending = nil
+        }
+        degradedFor = value["degraded"]?.object == nil ? nil : value["expires_in"]?.integer ?? 0
+    }
+
+    /// Seconds since 1970; nil for a token that does not expire.
+    package var expiry: Int64? { expires.flatMap(Self.seconds) }
+
+    /// The time of `2026-11-21T10:00:00Z`, with a fraction of a second or without; nil for another form.
+    static func seconds(_ time: String) -> Int64? {
+        let bytes = Array(time.utf8)
+        guard bytes.count >= 20, bytes.last == UInt8(ascii: "Z") else { return nil }
+        func number(_ range: Range<Int>) -> Int64? {
+            bytes[range].allSatisfy { (0x30...0x39).contains($0) }
+                ? Int64(String(decoding: bytes[range], as: UTF8.self)) : nil
+        }
+        guard let year = number(0..<4), let month = number(5..<7), let day = number(8..<10),
+            let hour = number(11..<13), let minute = number(14..<16), let second = number(17..<19),
+            (1...12).contains(month), (1...31).contains(day)
+        else { return nil }
+        let days = GregorianDate(year: year, month: month, day: day).daysSince1970
+        return ((days * 24 + hour) * 60 + minute) * 60 + second
+    }
+}
