@@ -39,7 +39,7 @@ extension AdministrationCommands {
         })
 
     private static let putClient = CommandSpecification(
-        "clients put", "register an app, or replace its registration",
+        "clients create", "register an app, or replace its registration",
         discussion:
             "A registration is replaced as a whole: what is named neither here nor in the file is unset, but for the client secret, "
             + "which stays. --set takes MEMBER=TEXT and MEMBER:=JSON, such as session_days:=30, and wins over the file.",
@@ -52,9 +52,9 @@ extension AdministrationCommands {
         ],
         examples: [
             .init(
-                "token-broker clients put player --tenant spotify --redirect-uri https://player.example/redirect "
+                "token-broker clients create player --tenant spotify --redirect-uri https://player.example/redirect "
                     + "--set session_days:=30", "an app without a secret"),
-            .init("token-broker clients put player --tenant spotify --file player.json", "as a file says"),
+            .init("token-broker clients create player --tenant spotify --file player.json", "as a file says"),
         ],
         body: { invocation throws(CommandError) in
             var changes = try AssignedMembers(invocation.values("set"))

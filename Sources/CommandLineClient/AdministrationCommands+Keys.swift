@@ -132,9 +132,9 @@ extension AdministrationCommands {
     }
 
     private static let revokeKey = CommandSpecification(
-        "keys revoke", "delete an API key; programs that use it are refused from then on",
+        "keys delete", "delete an API key; programs that use it are refused from then on",
         arguments: [id], options: [yes],
-        examples: [.init("token-broker keys revoke 0f3b8a6d1c2e4f5a6b7c8d9e --tenant spotify", "asks first")],
+        examples: [.init("token-broker keys delete 0f3b8a6d1c2e4f5a6b7c8d9e --tenant spotify", "asks first")],
         body: { invocation throws(CommandError) in
             let api = try invocation.broker()
             let path = try keyPath(invocation, api, invocation.arguments[0])

@@ -135,7 +135,7 @@ final class ApplyPlan: Sendable {
                     .refused,
                     TextTable.shown(
                         "the API key \(name) of \(tenant.name) is another than the file says, and keys do not change"),
-                    next: "token-broker keys revoke \(id) --tenant \(tenant.name)")
+                    next: "token-broker keys delete \(id) --tenant \(tenant.name)")
             }
             var body = members.object ?? [:]
             body["name"] = .string(WireText(name))

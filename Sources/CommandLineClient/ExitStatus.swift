@@ -1,24 +1,26 @@
-/// What the program's exit status says, for scripts. Numbers from 64 on are those of `sysexits.h`.
+/// What the exit status of a client's command says, for scripts. Numbers from 64 to 78 are those of the service's own commands.
 package enum ExitStatus: Int32, Sendable, CaseIterable {
     case done = 0
     /// For a reason that no other status names.
     case failed = 1
+    /// The words of the command line are wrong.
+    case usage = 2
     /// Whose token was asked for is not logged in.
     case notLoggedIn = 3
     /// What a name or an identifier stands for does not exist.
     case notFound = 4
-    /// The words of the command line are wrong.
-    case usage = 64
-    /// A value or a file is refused.
-    case refused = 65
     /// The broker cannot be reached.
-    case unreachable = 69
-    /// It may succeed later.
-    case tryLater = 75
+    case unreachable = 5
     /// There is no key, it is wrong, or it may not do this.
-    case forbidden = 77
+    case forbidden = 6
+    /// Some of it is done, and what is not is told.
+    case partly = 7
+    /// A value or a file is refused.
+    case refused = 8
+    /// It may succeed later.
+    case tryLater = 9
     /// The contexts or the variables are wrong.
-    case configuration = 78
+    case configuration = 10
     /// A signal has ended it.
     case interrupted = 130
 
@@ -30,6 +32,7 @@ package enum ExitStatus: Int32, Sendable, CaseIterable {
         case .notLoggedIn: "the user is not logged in; run token-broker login"
         case .notFound: "there is no such tenant, key, client, provider, session or login"
         case .usage: "the command line is wrong"
+        case .partly: "done in part; what is not done is on standard error"
         case .refused: "a value or a file is refused"
         case .unreachable: "the broker cannot be reached"
         case .tryLater: "not now; try again later"

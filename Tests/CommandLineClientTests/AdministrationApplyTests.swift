@@ -88,7 +88,7 @@ struct `Applying a file` {
         path = try broker.file("changed.yaml", Self.text.replacing(", login]", with: "]"))
         let refused = await broker.run("apply -f \(path) --yes")
         #expect(refused.status == .refused)
-        #expect(refused.errors.contains("Try: token-broker keys revoke "), "\(refused.errors)")
+        #expect(refused.errors.contains("Try: token-broker keys delete "), "\(refused.errors)")
         #expect(refused.output.isEmpty)
     }
 

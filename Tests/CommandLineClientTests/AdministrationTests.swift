@@ -143,7 +143,7 @@ struct `Administration by the command line` {
             "keys create both --tenant spotify --also-tenant github --permission login --json")
         #expect(shared.json["tenants"] == .array([.string("github"), .string("spotify")]))
 
-        #expect(await broker.run("keys revoke \(id) --tenant spotify --yes").status == .done)
+        #expect(await broker.run("keys delete \(id) --tenant spotify --yes").status == .done)
         let gone = await broker.run("keys show \(id) --tenant spotify")
         #expect(gone.status == .notFound)
         #expect(gone.errors.contains("Try: token-broker keys list --tenant spotify"))
@@ -174,17 +174,17 @@ struct `Administration by the command line` {
         let broker = try await AdministeredBroker()
         _ = await broker.run("tenants create spotify --client-id app")
         let made = await broker.run(
-            "clients put player --tenant spotify --redirect-uri https://player.example/redirect --set session_days:=30 --json"
+            "clients create player --tenant spotify --redirect-uri https://player.example/redirect --set session_days:=30 --json"
         )
         #expect(made.status == .done, "\(made.errors)")
         #expect(made.json["session_days"] == .integer(30))
         let path = try broker.file("player.json", made.output)
-        let again = await broker.run("clients put player --tenant spotify --file \(path) --set session_days:=40 --json")
+        let again = await broker.run("clients create player --tenant spotify --file \(path) --set session_days:=40 --json")
         #expect(again.status == .done, "\(again.errors)")
         #expect(again.json["session_days"] == .integer(40))
         #expect(again.json["redirect_uris"] == made.json["redirect_uris"])
         #expect(await broker.run("clients list --tenant spotify").output.contains("https://player.example/redirect"))
-        #expect(await broker.run("clients put other --tenant spotify --set a=b").status == .refused)
+        #expect(await broker.run("clients create other --tenant spotify --set a=b").status == .refused)
         #expect(await broker.run("clients delete player --tenant spotify --yes").status == .done)
         #expect(await broker.run("clients show player --tenant spotify").status == .notFound)
     }

@@ -80,7 +80,7 @@ import Testing
         "tenants list", "tenants show x", "tenants create x", "tenants set x a=b", "tenants check x",
         "tenants delete x",
         "providers list", "providers show x", "providers put x", "providers delete x", "keys list", "keys show x",
-        "keys create x", "keys rotate x", "keys revoke x", "clients list", "clients show x", "clients put x",
+        "keys create x", "keys rotate x", "keys delete x", "clients list", "clients show x", "clients create x",
         "clients delete x", "sessions list", "sessions revoke x", "tenants", "keys", "clients", "sessions", "providers",
         "tenants --json", "keys --tenant music",
     ])
