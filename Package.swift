@@ -166,7 +166,8 @@ let package = Package(
         tests("FuzzingTests", []),
         tests(
             "CommandLineClientTests",
-            ["CommandLineClient", "Cryptography", "DevelopmentProvider", "HTTPCodec", "HTTPSClient", "JSON", "Reactor"]),
+            ["CommandLineClient", "Cryptography", "DevelopmentProvider", "HTTPCodec", "HTTPSClient", "JSON", "Reactor"],
+            exclude: ["token-files"]),
         tests("ContainersTests", ["Containers"]),
         tests("WaitingTests", ["Waiting"]),
         tests("ReactorTests", ["Reactor"]),

@@ -72,7 +72,7 @@ enum ImportCommand {
         let examined = try input.examined()
         var plan = ImportPlan(
             order: ImportState.Order(
-                name: input.name, size: input.size, digest: examined.digest, format: format, url: api.url,
+                name: input.lastName, size: input.size, digest: examined.digest, format: format, url: api.url,
                 tenant: tenant, options: options(invocation)))
         plan.replaces = invocation.has("replace")
         plan.verifies = invocation.has("verify")

@@ -63,6 +63,9 @@ struct ImportInput: Sendable {
         (content, self.name, size) = (.bytes(bytes), name, bytes.count)
     }
 
+    /// The name without directories, from wherever the import is run.
+    var lastName: String { String(name.split(separator: "/").last ?? "") }
+
     /// Whether it is a file, so that an import of it can be continued.
     var isFile: Bool { if case .file = content { true } else { false } }
 
@@ -90,7 +93,7 @@ struct ImportInput: Sendable {
             bytes += piece
             if bytes.count > limit {
                 throw CommandError(
-                    .refused, "\(name) has more than \(limit >> 20) MiB, which no file of this format has")
+                    .refused, "\(name) has more than \(limit) bytes, which no such file has")
             }
         }
     }

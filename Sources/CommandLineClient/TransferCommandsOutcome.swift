@@ -30,7 +30,9 @@ struct ImportOutcome: Sendable {
         text += ": " + (told?["detail"]?.string?.text ?? "the broker gives no reason")
         if let code = told?["error_code"]?.string?.text { text += " (\(code))" }
         var lines = [TextTable.shown(text)]
-        for fault in told?["errors"]?.array ?? [] {
+        let faults = told?["errors"]?.array ?? []
+        // The detail tells a single one.
+        for fault in faults.count > 1 ? faults : [] {
             guard let detail = fault["detail"]?.string?.text else { continue }
             let member = fault["pointer"]?.string.map { $0.dropping(1).text } ?? ""
             lines.append(TextTable.shown("  " + (member.isEmpty ? "" : member + ": ") + detail))

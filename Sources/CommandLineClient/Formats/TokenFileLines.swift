@@ -45,9 +45,14 @@ struct TokenFileLines {
             if entry.refusal == nil, !keys.insert(key).inserted {
                 entry.refuse("another entry of the file has the storage key \(key)")
             }
+            if let refusal = entry.refusal {
+                return ImportItem(
+                    number: index + 1, name: entry.name, storageKey: entry.storageKey.flatMap { Self.isStorageKey($0) ? $0 : nil },
+                    content: .refused(refusal))
+            }
             return ImportItem(
-                number: index + 1, name: entry.name, storageKey: Self.isStorageKey(key) ? key : nil,
-                content: entry.refusal.map { .refused($0) } ?? .line(line(entry, key)), notes: entry.notes)
+                number: index + 1, name: entry.name, storageKey: key, content: .line(line(entry, key)),
+                notes: entry.notes)
         }
     }
 
