@@ -1,8 +1,9 @@
-@testable import CommandLineClient
 internal import ExternalText
 internal import JSON
 internal import Reactor
 internal import Testing
+
+@testable import CommandLineClient
 
 /// The files of tokens that programs have written, with made-up values.
 enum TokenFiles {
@@ -116,7 +117,8 @@ enum TokenFiles {
     // MARK: Boundaries
 
     @Test(arguments: [
-        ("2026-11-29T02:26:37.765991693+09:00", "2026-11-28T17:26:37Z"), ("2026-11-29T02:26:37-03:30", "2026-11-29T05:56:37Z"),
+        ("2026-11-29T02:26:37.765991693+09:00", "2026-11-28T17:26:37Z"),
+        ("2026-11-29T02:26:37-03:30", "2026-11-29T05:56:37Z"),
         ("0001-01-01T00:00:00Z", nil), ("", nil),
     ])
     func `of Go have the end of a token with an offset, and the year 1 for none`(expiry: String, read: String?) throws {
@@ -166,7 +168,9 @@ enum TokenFiles {
 
     @Test func `with a member of another kind refuse the entry alone`() throws {
         let entries = try Self.entries(
-            .authlib, text: #"{"ada": {"access_token": 7}, "bob": {"access_token": "b", "scope": 3}, "cy": {"access_token": "c"}}"#)
+            .authlib,
+            text:
+                #"{"ada": {"access_token": 7}, "bob": {"access_token": "b", "scope": 3}, "cy": {"access_token": "c"}}"#)
         #expect(entries.map(\.refusal) == ["its access_token is no text", "its scopes are no texts", nil])
     }
 
@@ -184,11 +188,14 @@ enum TokenFiles {
     @Test func `of gcloud have a refresh token only, and the account's name`() throws {
         let entries = try Self.entries(
             .googleAuthorizedUser,
-            text: #"{"type": "authorized_user", "client_id": "c", "client_secret": "s", "refresh_token": "r", "account": "ada@example.com"}"#)
+            text:
+                #"{"type": "authorized_user", "client_id": "c", "client_secret": "s", "refresh_token": "r", "account": "ada@example.com"}"#
+        )
         #expect(entries.map(\.accessToken) == [nil])
         #expect(entries.map(\.storageKey) == ["ada@example.com"])
         #expect(
-            Self.fault(.googleAuthorizedUser, #"{"type": "service_account"}"#)?.text.contains("service_account") == true)
+            Self.fault(.googleAuthorizedUser, #"{"type": "service_account"}"#)?.text.contains("service_account") == true
+        )
     }
 
     // MARK: rclone
@@ -222,7 +229,8 @@ enum TokenFiles {
     }
 
     @Test(arguments: [
-        ("# Encrypted rclone configuration File\n\nRCLONE_ENCRYPT_V0:\nabc", 3), ("[a]\n[a]", 2), ("x", 1), ("[a]\nx", 2),
+        ("# Encrypted rclone configuration File\n\nRCLONE_ENCRYPT_V0:\nabc", 3), ("[a]\n[a]", 2), ("x", 1),
+        ("[a]\nx", 2),
     ])
     func `of rclone that cannot be read are refused with the line`(text: String, line: Int) {
         #expect(Self.fault(.rclone, text)?.line == line)
@@ -254,7 +262,8 @@ enum TokenFiles {
 
     @Test(arguments: [
         ("a:\n\tuser: x", 2), ("a:\n    user: &x y", 2), ("a:\n    - x", 2), ("a:\n    user: |\n        x", 2),
-        ("a: {user: x}", 1), ("a:\n    user: \"x\\n\"", 2), ("a:\n    user: x\n      token: y", 3), ("a:\n    b: 1\n  c: 2", 3),
+        ("a: {user: x}", 1), ("a:\n    user: \"x\\n\"", 2), ("a:\n    user: x\n      token: y", 3),
+        ("a:\n    b: 1\n  c: 2", 3),
         ("a:\n    b: 1\n    b: 2", 3), ("  a:\n    b: 1", 1), ("a:\n b:\n  c:\n   d:\n    e: 1", 5), ("just text", 1),
         ("a:\n    user: x # y", 2),
     ])
@@ -310,7 +319,8 @@ enum TokenFiles {
     @Test func `of oauth2-proxy are read in clear, and refused with the reason otherwise`() throws {
         let entries = try Self.entries(
             .oauth2Proxy,
-            text: #"{"AccessToken": "a", "RefreshToken": "r", "Email": "ada@example.com", "ExpiresOn": "2030-01-01T00:00:00Z", "#
+            text:
+                #"{"AccessToken": "a", "RefreshToken": "r", "Email": "ada@example.com", "ExpiresOn": "2030-01-01T00:00:00Z", "#
                 + #""CreatedAt": "2026-11-01T00:00:00Z"}"#)
         #expect(entries.map(\.storageKey) == ["ada@example.com"])
         #expect(entries.first?.granted?.description == "2026-11-01T00:00:00Z")
@@ -326,7 +336,8 @@ enum TokenFiles {
         }
         let entries = try Self.entries(
             .msal,
-            text: #"{"AccessToken": {"1": \#(token("x")), "2": \#(token("y"))}, "RefreshToken": {"1": {"home_account_id": "a.b", "#
+            text:
+                #"{"AccessToken": {"1": \#(token("x")), "2": \#(token("y"))}, "RefreshToken": {"1": {"home_account_id": "a.b", "#
                 + #""client_id": "c", "environment": "e", "secret": "r"}}, "Account": {"1": {"home_account_id": "a.b", "#
                 + #""username": "ada_example.com#EXT#@x"}}}"#)
         #expect(entries.count == 1)

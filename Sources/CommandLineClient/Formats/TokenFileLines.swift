@@ -46,8 +46,9 @@ struct TokenFileLines {
                 entry.refuse("another entry of the file has the storage key \(key)")
             }
             if let refusal = entry.refusal {
+                let named = entry.storageKey.flatMap { Self.isStorageKey($0) ? $0 : nil }
                 return ImportItem(
-                    number: index + 1, name: entry.name, storageKey: entry.storageKey.flatMap { Self.isStorageKey($0) ? $0 : nil },
+                    number: index + 1, name: entry.name, storageKey: named,
                     content: .refused(refusal))
             }
             return ImportItem(
