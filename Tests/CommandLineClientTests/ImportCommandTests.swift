@@ -135,7 +135,7 @@ internal import Testing
     ) async {
         let terminal = RecordedTerminal()
         let environment = [
-            "TOKEN_BROKER_URL": "http://127.0.0.1:9", "TOKEN_BROKER_API_KEY": "k", "TOKEN_BROKER_TENANT": "t1",
+            "TOKEN_BROKER_URL": "http://127.0.0.1:18099", "TOKEN_BROKER_API_KEY": "k", "TOKEN_BROKER_TENANT": "t1",
         ]
         guard case .run(let invocation) = CommandProgram.step(words, terminal: terminal, environment: environment)
         else {

@@ -49,12 +49,16 @@ enum GitHubCLIFile {
     }
 
     private static let deepest = 4
+    /// Far more than there are hosts and users.
+    private static let mostLines = 10_000
 
     static func read(_ text: WireText) throws(TokenFileFault) -> [Node] {
         var lines: [Line] = []
         for (index, whole) in text.split(at: "\n").enumerated() {
             guard let line = try Line(whole, number: index + 1) else { continue }
-            guard lines.count < TokenFileFormat.mostEntries else { throw TokenFileFault("has too many lines") }
+            guard lines.count < mostLines else {
+                throw TokenFileFault("has more than \(mostLines) lines", line: index + 1)
+            }
             lines.append(line)
         }
         var rest = lines[...]
