@@ -97,6 +97,63 @@ package final class BrokerAPI: Sendable {
     /// - Throws: what the broker's answer means for the person who asked: `forbidden`, `notFound`, `refused`, `notLoggedIn`,
     ///   `tryLater`, `failed`; `unreachable` where no answer has come.
     package func send(_ request: Request) async throws(CommandError) -> Answer {
+        let sent = try clientRequest(request)
+        let response: ClientResponse
+        do throws(TransportError) {
+            response = try await client.send(sent)
+        } catch {
+            throw unreachable(error)
+        }
+        let answer = Answer(status: response.status, fields: response.fields, body: response.body)
+        if (200..<300).contains(answer.status.code) || request.expected.contains(answer.status.code) { return answer }
+        throw Refusal(answer).error(tenant: tenant)
+    }
+
+    /// Why an answer that was read as it came is over.
+    package enum StreamEnd: Sendable, Equatable {
+        /// The broker has ended it.
+        case ended
+        /// The reader wanted no more.
+        case left
+        /// Nothing came for the idle limit.
+        case silent
+        /// The connection ended in the middle of it.
+        case broken
+    }
+
+    /// Sends a request once and passes the body of a good answer on as it comes, of any size. The broker must wait while the reader
+    /// works. Cancelling the task closes the connection.
+    /// - Parameters:
+    ///   - idleLimit: the longest time without a byte of the body.
+    ///   - reader: called with what has come; whether it wants more.
+    /// - Throws: as `send`, for everything that happens before the broker has accepted the request; `interrupted` where the task is
+    ///   cancelled.
+    package func stream(
+        _ request: Request, idleLimit: Duration, to reader: @escaping @Sendable ([UInt8]) async -> Bool
+    ) async throws(CommandError) -> StreamEnd {
+        let sent = try clientRequest(request)
+        let body = StreamedBody(reader)
+        let response: ClientResponse
+        do throws(TransportError) {
+            response = try await client.stream(
+                sent,
+                to: ResponseReceiver(
+                    idleLimit: idleLimit, onHead: { status, _ in await body.begin(status) },
+                    onBody: { piece in await body.take(piece) }))
+        } catch {
+            if error == .cancelled { throw CommandError(.interrupted, "") }
+            guard await body.isAccepted else { throw unreachable(error) }
+            if case .timedOut = error { return .silent }
+            return .broken
+        }
+        guard await body.isAccepted else {
+            let answer = await Answer(status: response.status, fields: response.fields, body: body.refusal)
+            throw Refusal(answer).error(tenant: tenant)
+        }
+        return await body.isLeft ? .left : .ended
+    }
+
+    private func clientRequest(_ request: Request) throws(CommandError) -> ClientRequest {
         var text = url + request.path
         for (index, pair) in request.query.enumerated() {
             text +=
@@ -109,17 +166,8 @@ package final class BrokerAPI: Sendable {
         var fields = request.fields
         fields.set("Authorization", "Bearer " + apiKey)
         if let tenant { fields.set("X-Tenant", tenant) }
-        let response: ClientResponse
-        do throws(TransportError) {
-            response = try await client.send(
-                ClientRequest(
-                    method: request.method, url: target, fields: fields, body: request.body, timeLimit: request.limit))
-        } catch {
-            throw unreachable(error)
-        }
-        let answer = Answer(status: response.status, fields: response.fields, body: response.body)
-        if (200..<300).contains(answer.status.code) || request.expected.contains(answer.status.code) { return answer }
-        throw Refusal(answer).error(tenant: tenant)
+        return ClientRequest(
+            method: request.method, url: target, fields: fields, body: request.body, timeLimit: request.limit)
     }
 
     private func unreachable(_ error: TransportError) -> CommandError {
@@ -148,6 +196,35 @@ package final class BrokerAPI: Sendable {
 
     /// A segment of a path.
     package static func segment(_ text: String) -> String { FormEncoding.percentEncode(text) }
+}
+
+/// What comes of an answer that is read as it comes: a good one goes to its reader, a refusal is kept.
+private actor StreamedBody {
+    private static let longestRefusal = 1 << 20
+
+    private let reader: @Sendable ([UInt8]) async -> Bool
+    private(set) var isAccepted = false
+    /// Whether the reader wanted no more.
+    private(set) var isLeft = false
+    private(set) var refusal: [UInt8] = []
+
+    init(_ reader: @escaping @Sendable ([UInt8]) async -> Bool) {
+        self.reader = reader
+    }
+
+    func begin(_ status: Status) -> Bool {
+        isAccepted = (200..<300).contains(status.code)
+        return true
+    }
+
+    func take(_ piece: [UInt8]) async -> Bool {
+        if isAccepted {
+            isLeft = await !reader(piece)
+            return !isLeft
+        }
+        refusal += piece
+        return refusal.count <= Self.longestRefusal
+    }
 }
 
 /// A refusal of the broker, RFC 9457.

@@ -1,4 +1,61 @@
+internal import ExternalText
+internal import HTTPCodec
+internal import JSON
+
 /// Events, and sessions that are restored.
 enum HistoryCommands {
-    static let all: [CommandSpecification] = []
+    static let all = [events, restore]
+}
+
+/// What the broker lists about the credentials under one storage key.
+struct ListedSet: Sendable {
+    let storageKey: String
+    let userID: String?
+    let state: String
+    let ended: String?
+    let cause: String?
+    let keptUntil: String?
+    /// As the broker has written it.
+    let json: JSONValue
+
+    /// Of a storage key that no list shows.
+    init(storageKey: String, state: String) {
+        (self.storageKey, self.state) = (storageKey, state)
+        (userID, ended, cause, keptUntil) = (nil, nil, nil, nil)
+        json = .object([
+            "storage_key": .string(WireText(storageKey)), "state": .string(WireText(state)),
+        ])
+    }
+
+    init?(_ json: JSONValue) {
+        guard let storageKey = json["storage_key"]?.string?.text, let state = json["state"]?.string?.text else {
+            return nil
+        }
+        self.json = json
+        self.storageKey = storageKey
+        self.state = state
+        func text(_ member: WireText) -> String? { json[member]?.string?.text }
+        userID = text("user_id")
+        ended = text("ended")
+        cause = text("cause")
+        keptUntil = text("kept_until")
+    }
+}
+
+extension BrokerAPI {
+    /// The credentials of the tenant, of all pages.
+    /// - Parameter state: only those in this state; nil for all.
+    func listedSets(state: String? = nil) async throws(CommandError) -> [ListedSet] {
+        var sets: [ListedSet] = []
+        var cursor: String?
+        repeat {
+            var query = [(name: "limit", value: "1000")]
+            if let state { query.append((name: "state", value: state)) }
+            if let cursor { query.append((name: "cursor", value: cursor)) }
+            let page = try await send(Request(.get, "/credentials/list", query: query)).json()
+            sets += (page["credentials"]?.array ?? []).compactMap { ListedSet($0) }
+            cursor = page["next_cursor"]?.string?.text
+        } while cursor != nil
+        return sets
+    }
 }

@@ -100,6 +100,18 @@ package struct ResponseParser {
         return ParsedResponse(status: head.status, fields: head.fields, body: body, allowsReuse: head.allowsReuse)
     }
 
+    /// The head of the final response; nil until it is complete.
+    package var receivedHead: (status: Status, fields: Fields)? { head.map { ($0.status, $0.fields) } }
+
+    /// Takes the content that has come since the last call, for a reader that does not want it whole: `response` is then without
+    /// it, and `ResponseLimits.bodyBytes` bounds what comes between two calls where the connection's end is that of the content.
+    package mutating func takeBody() -> [UInt8] {
+        // As in `append`: the storage of empty arrays is not written.
+        if body.isEmpty { return [] }
+        defer { body = [] }
+        return body
+    }
+
     // MARK: Head
 
     /// Returns the end of the head in `bytes`; nil if the head is incomplete.

@@ -28,6 +28,9 @@ package struct ClientRequest: Sendable, CustomStringConvertible, CustomDebugStri
     /// not of the public internet, `TargetPolicy` must allow that. Nil for the client's, which is the default.
     package var proxy: OutboundProxy?
 
+    /// Who takes the response's body as it comes; nil for a response that is kept whole. Set by `HTTPSClient.stream`.
+    var receiver: ResponseReceiver?
+
     package init(
         method: Method, url: URLTarget, fields: Fields = Fields(), body: [UInt8] = [], pins: PinSet? = nil,
         timeLimit: Duration? = nil, avoidsListedNetworks: Bool = false

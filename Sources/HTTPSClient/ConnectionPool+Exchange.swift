@@ -3,7 +3,7 @@ internal import HTTPCodec
 internal import Reactor
 
 extension ConnectionPool {
-    /// Sends one request and reads its response.
+    /// Sends one request and reads its response, or passes it on to the request's receiver.
     func exchange(_ request: ClientRequest) async throws(TransportError) -> ClientResponse {
         let limit = configuration.exchangeTimeout
         let deadline = MonotonicInstant.after(request.timeLimit.map { min($0, limit) } ?? limit)
@@ -22,7 +22,7 @@ extension ConnectionPool {
                 let borrowed = try await borrow(for: key, new: request.needsNewConnection, until: deadline)
                 do throws(TransportError) {
                     return try await exchange(
-                        encoded, method: request.method, on: borrowed.connection, for: key, until: deadline)
+                        encoded, of: request, on: borrowed.connection, for: key, until: deadline)
                 } catch {
                     // Retry only when the server cannot have received any of the request (RFC 9110 §9.2.2), and only
                     // after the error of a connection that was closed while it was idle. Each retry consumes an idle
@@ -48,19 +48,19 @@ extension ConnectionPool {
     }
 
     private func exchange(
-        _ request: [UInt8], method: Method, on connection: ClientConnection, for key: PoolKey,
+        _ encoded: [UInt8], of request: ClientRequest, on connection: ClientConnection, for key: PoolKey,
         until deadline: MonotonicInstant
     ) async throws(TransportError) -> ClientResponse {
-        let limits = ResponseLimits(
-            headBytes: configuration.maximumHeadBytes, bodyBytes: configuration.maximumBodyBytes)
-        var parser = ResponseParser(limits: limits, requestMethod: method)
+        var parser = ResponseParser(limits: limits(of: request), requestMethod: request.method)
         let firstByteDeadline = min(deadline, .after(configuration.firstByteTimeout))
         do throws(ClientConnection.Fault) {
-            try await connection.send(request, until: firstByteDeadline)
+            try await connection.send(encoded, until: firstByteDeadline)
         } catch {
             throw TransportError(error, during: .sendRequest, requestSent: connection.hasSentRequestBytes)
         }
         var step = TransportError.Step.firstByte
+        var deadline = deadline
+        var hasHead = false
         while true {
             let isOpen: Bool
             do throws(ClientConnection.Fault) {
@@ -69,16 +69,49 @@ extension ConnectionPool {
                 throw TransportError(error, during: step, requestSent: true)
             }
             step = .response
-            guard let (response, hasMore) = try Self.advance(&parser, with: isOpen ? connection : nil) else { continue }
-            // Refused even with an empty body: a server that ignores Accept-Encoding may encode the next response too.
-            guard response.fields.list("Content-Encoding").allSatisfy({ $0.equalsIgnoringCase("identity") }) else {
-                throw .malformedResponse
+            let end = try Self.advance(&parser, with: isOpen ? connection : nil)
+            if !hasHead, let head = parser.receivedHead {
+                hasHead = true
+                // Refused even with an empty body: a server that ignores Accept-Encoding may encode the next response too.
+                guard Self.isPlain(head.fields) else { throw .malformedResponse }
+                if let receiver = request.receiver {
+                    guard await receiver.onHead(head.status, head.fields) else { return Self.left(head) }
+                    deadline = .after(receiver.idleLimit)
+                }
             }
+            if let receiver = request.receiver, let head = parser.receivedHead {
+                let piece = parser.takeBody()
+                if !piece.isEmpty {
+                    guard await receiver.onBody(piece) else { return Self.left(head) }
+                    deadline = .after(receiver.idleLimit)
+                } else if end == nil, deadline <= .now {
+                    // A server that sends extensions of chunks without end keeps the socket readable.
+                    throw .timedOut(.response, requestSent: true)
+                }
+            }
+            guard let (response, hasMore) = end else { continue }
             keepSession(of: connection, for: key)
             // Bytes after the response could be mistaken for the response to the next request (RFC 9112 §9.2).
             if response.allowsReuse, isOpen, !hasMore { keepIdle(connection, for: key) }
             return ClientResponse(status: response.status, fields: response.fields, body: response.body)
         }
+    }
+
+    /// A body that is passed on may have any size, as may the chunks' extensions together, which its receiver's `idleLimit` bounds.
+    private func limits(of request: ClientRequest) -> ResponseLimits {
+        request.receiver == nil
+            ? ResponseLimits(headBytes: configuration.maximumHeadBytes, bodyBytes: configuration.maximumBodyBytes)
+            : ResponseLimits(
+                headBytes: configuration.maximumHeadBytes, bodyBytes: .max, chunkOverheadBytes: .max)
+    }
+
+    /// What is returned where the receiver wants no more. The connection closes, because the rest of the body is on it.
+    private static func left(_ head: (status: Status, fields: Fields)) -> ClientResponse {
+        ClientResponse(status: head.status, fields: head.fields, body: [])
+    }
+
+    private static func isPlain(_ fields: Fields) -> Bool {
+        fields.list("Content-Encoding").allSatisfy { $0.equalsIgnoringCase("identity") }
     }
 
     /// Passes the received bytes, or the end of the connection, to the parser. Returns the complete response and

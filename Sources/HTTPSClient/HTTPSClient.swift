@@ -46,6 +46,20 @@ package final class HTTPSClient: Sendable {
         try await pool.exchange(request)
     }
 
+    /// Sends the request at most once and passes the response's body on as it comes, whatever its status and its size.
+    ///
+    /// The time limits of the request and of the client end with the response's head. From then on only the receiver's
+    /// `idleLimit` ends the exchange, and the cancelling of the task, which closes the connection. The exchange has one of the
+    /// connections to the origin (`maximumConnectionsPerOrigin`) to its end, and `close` waits for it.
+    /// - Returns: the response without its body, once the body has ended or the receiver wants no more.
+    package func stream(
+        _ request: ClientRequest, to receiver: ResponseReceiver
+    ) async throws(TransportError) -> ClientResponse {
+        var request = request
+        request.receiver = receiver
+        return try await pool.exchange(request)
+    }
+
     /// Connects to the server, verifies its chain and host name, and returns the chain's certificates from the leaf to the
     /// root. Sends no request. Empty for `http`.
     package func certificates(of origin: URLTarget.Origin) async throws(TransportError) -> [VerifiedCertificate] {

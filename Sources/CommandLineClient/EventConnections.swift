@@ -1,0 +1,120 @@
+internal import HTTPCodec
+
+/// The connections by which events are read.
+struct EventConnections {
+    /// The longest time without a byte from a stream that is followed. A heartbeat comes every 15 seconds.
+    private static let heartbeats: Duration = .seconds(60)
+    /// After which time without a byte everything has come that the broker has. It sends what it has at once.
+    private static let quiet: Duration = .seconds(3)
+    /// The same within one commit, whose events are sent together.
+    private static let quietWithinCommit: Duration = .milliseconds(300)
+    /// How many connections in a row may bring nothing before the reading is given up.
+    private static let patience = 5
+
+    private let api: BrokerAPI
+    private let terminal: any Terminal
+
+    init(_ api: BrokerAPI, _ terminal: any Terminal) {
+        self.api = api
+        self.terminal = terminal
+    }
+
+    /// Reads the events up to the last one that there is when this begins.
+    func read(after position: String, _ output: EventOutput) async throws(CommandError) {
+        let reading = EventReading(after: position, until: EventPlace(try await last()), show: output.show)
+        var failures = 0
+        while await !reading.isDone {
+            let before = await reading.position
+            let isWithinCommit = await reading.beginConnection()
+            let end = try await connect(reading, isWithinCommit ? Self.quietWithinCommit : Self.quiet)
+            switch end {
+            case .left: try await check(reading)
+            case .silent where await reading.hasOpened:
+                // A broker whose database does not answer is silent, too, and this then says why.
+                if !isWithinCommit { _ = try await last() }
+                return
+            case .silent, .ended, .broken:
+                failures = await reading.position == before ? failures + 1 : 0
+                if failures < Self.patience { continue }
+                let next = "token-broker events --after \(await reading.position ?? EventPlace.beginning)"
+                throw CommandError(.unreachable, "the connection to the broker breaks again and again", next: next)
+            }
+        }
+    }
+
+    /// Reads events for ever.
+    /// - Parameter position: nil for those that happen from now on.
+    func follow(after position: String?, _ output: EventOutput) async throws(CommandError) {
+        let reading = EventReading(after: position, until: nil, show: output.show)
+        var failures = 0
+        var isConnected = false
+        while true {
+            _ = await reading.beginConnection()
+            var reason = "the connection to the broker has ended"
+            do throws(CommandError) {
+                _ = try await connect(reading, Self.heartbeats)
+                isConnected = true
+                failures = 0
+            } catch {
+                guard isConnected, [.unreachable, .tryLater, .failed].contains(error.status) else { throw error }
+                failures += 1
+                reason = error.text
+            }
+            try await check(reading)
+            if failures <= 1 { terminal.note("\(reason); the events go on when it is back") }
+            try await wait(for: reading.pause * (1 << min(failures, 4)))
+        }
+    }
+
+    private func wait(for pause: Duration) async throws(CommandError) {
+        do {
+            try await Task.sleep(for: min(pause, .seconds(30)))
+        } catch {
+            throw CommandError(.interrupted, "")
+        }
+    }
+
+    private func check(_ reading: EventReading) async throws(CommandError) {
+        guard let fault = await reading.fault else { return }
+        throw CommandError(.failed, "\(fault); is this the address of a token broker?")
+    }
+
+    private func connect(
+        _ reading: EventReading, _ idleLimit: Duration
+    ) async throws(CommandError) -> BrokerAPI.StreamEnd {
+        try await api.stream(Self.request(after: reading.position), idleLimit: idleLimit) { bytes in
+            await reading.take(bytes)
+        }
+    }
+
+    private static func request(after position: String?) -> BrokerAPI.Request {
+        BrokerAPI.Request(.get, "/events", fields: position.map { ["Last-Event-ID": $0] } ?? [:])
+    }
+
+    /// The place of the last event that there is: a stream begins with it.
+    private func last() async throws(CommandError) -> String {
+        let opening = EventOpening()
+        let end = try await api.stream(Self.request(after: nil), idleLimit: .seconds(20)) { bytes in
+            await opening.take(bytes)
+        }
+        guard let position = await opening.position else {
+            throw CommandError(
+                end == .left ? .failed : .unreachable,
+                "the broker does not say where its events end; is this the address of a token broker?",
+                next: "token-broker events --follow")
+        }
+        return position
+    }
+}
+
+/// Reads a stream up to the place at which it begins.
+private actor EventOpening {
+    private var parser = ServerSentEvents()
+    private(set) var position: String?
+
+    func take(_ bytes: [UInt8]) -> Bool {
+        guard let items = try? parser.consume(bytes) else { return false }
+        for case .position(let id) in items where position == nil && EventPlace(id) != nil { position = id }
+        return position == nil
+    }
+}

@@ -1,0 +1,262 @@
+internal import ExternalText
+internal import HTTPCodec
+internal import JSON
+
+extension HistoryCommands {
+    static let restore = CommandSpecification(
+        "restore", "put back sessions that a provider ended",
+        discussion:
+            "When a provider ends a session, its credentials are kept aside, for seven days unless it was set otherwise. This puts "
+            + "them back, where you know that the provider was wrong: those that are named, or those that ended in a time. It "
+            + "shows first whose they are and why they ended, and asks. A session that is held because the provider refuses many "
+            + "users at once is freed when it is named. After a logout nothing is kept.\n\n"
+            + "Each outcome is printed. What could not be put back does not keep the others, and the command can be run "
+            + "again. With --verify each session is refreshed at the provider when it is back; one that the provider "
+            + "refuses again goes aside again.",
+        options: [
+            .init("storage-key", "KEY", "the session of this storage key", repeats: true),
+            .init(
+                "since", "TIME",
+                "those that ended then or later: 2026-11-21T09:00:00Z, or so long ago: 90s, 30m, 2h, 7d"),
+            .init("until", "TIME", "those that ended then or earlier"),
+            .init("cause", "CAUSE", "only those that ended for this cause", choices: ["revoked", "expired"]),
+            .init("dry-run", nil, "only show what would be put back"),
+            .init("verify", nil, "refresh each at the provider when it is back"),
+            .init("yes", nil, "do not ask"),
+        ],
+        examples: [
+            .init(
+                "token-broker restore --tenant music --since 12h --dry-run", "who was logged out in the night, and why"),
+            .init("token-broker restore --tenant music --since 12h --verify", "put them all back, and try each"),
+            .init("token-broker restore --tenant music --storage-key user-42", "one user"),
+        ],
+        body: { invocation throws(CommandError) in try await Restoring(invocation).run() })
+}
+
+/// One run of `token-broker restore`.
+private struct Restoring {
+    /// The most storage keys that the broker takes at once.
+    private static let batch = 1000
+
+    private let invocation: Invocation
+    private let api: BrokerAPI
+    private let tenant: String
+    private let named: [String]
+    private let since: CommandTime?
+    private let until: CommandTime?
+
+    init(_ invocation: Invocation) throws(CommandError) {
+        self.invocation = invocation
+        var seen: Set<String> = []
+        named = invocation.values("storage-key").filter { seen.insert($0).inserted }
+        since = try invocation.time("since")
+        until = try invocation.time("until")
+        guard !named.isEmpty || since != nil else {
+            throw invocation.wrong("say which sessions: --storage-key KEY, or those that ended --since TIME")
+        }
+        guard named.isEmpty || since == nil && until == nil && !invocation.has("cause") else {
+            throw invocation.wrong("--storage-key names the sessions, so that --since, --until and --cause say nothing")
+        }
+        if let since, let until, until < since { throw invocation.wrong("--until is before --since") }
+        api = try invocation.broker()
+        tenant = try invocation.requiredTenant(api)
+    }
+
+    func run() async throws(CommandError) {
+        let sets = try await wanted()
+        if sets.isEmpty {
+            invocation.terminal.note("No session of \(tenant) that ended in this time is kept aside.")
+            return
+        }
+        let isRehearsal = invocation.has("dry-run")
+        if isRehearsal || !invocation.printsJSON { show(sets, isRehearsal: isRehearsal) }
+        if isRehearsal { return }
+        try ask(sets.count)
+        var outcomes = Outcomes(invocation, sets)
+        let keys = sets.map(\.storageKey)
+        for start in stride(from: 0, to: keys.count, by: Self.batch) {
+            do throws(CommandError) {
+                try await restore(Array(keys[start..<min(start + Self.batch, keys.count)]), &outcomes)
+            } catch {
+                outcomes.show()
+                throw CommandError(
+                    error.status,
+                    "\(outcomes.restored) of \(sets.count) sessions are put back, and the rest is not: \(error.text)",
+                    next: error.next ?? again)
+            }
+        }
+        outcomes.show()
+        if let error = outcomes.error(of: sets.count, next: "token-broker list --tenant \(tenant)") { throw error }
+        if !invocation.printsJSON { invocation.terminal.note("\(Self.sessions(outcomes.restored)) put back.") }
+    }
+
+    /// What the broker keeps aside of what is asked for. Of storage keys that are named, also those of which it keeps nothing aside:
+    /// it says itself why they cannot be put back.
+    private func wanted() async throws(CommandError) -> [ListedSet] {
+        let kept = try await api.listedSets(state: "quarantined")
+        guard named.isEmpty else {
+            let known = Dictionary(kept.map { ($0.storageKey, $0) }) { $1 }
+            var sets: [ListedSet] = []
+            for key in named {
+                let set = if let kept = known[key] { kept } else { try await unlisted(key) }
+                sets.append(set)
+            }
+            return sets
+        }
+        let cause = invocation["cause"]
+        return kept.filter { set in
+            guard let ended = set.ended.flatMap({ CommandTime($0, now: .now) }) else { return false }
+            return since.map { $0 <= ended } ?? true && until.map { ended <= $0 } ?? true
+                && (cause == nil || set.cause == cause)
+        }
+    }
+
+    /// A storage key under which nothing is kept aside, with the state of its credentials.
+    private func unlisted(_ key: String) async throws(CommandError) -> ListedSet {
+        let answer = try await api.send(.init(.get, "/credentials/status", query: [(name: "storage_key", value: key)]))
+        return ListedSet(storageKey: key, state: try answer.json()["state"]?.string?.text ?? "nothing")
+    }
+
+    private func show(_ sets: [ListedSet], isRehearsal: Bool) {
+        if invocation.printsJSON {
+            for set in sets { invocation.terminal.write(set.line) }
+            return
+        }
+        var table = TextTable("STORAGE KEY", "USER", "STATE", "ENDED", "CAUSE", "KEPT UNTIL")
+        for set in sets {
+            table.add(
+                set.storageKey, set.userID ?? "-", set.state, set.ended ?? "-", set.cause ?? "-",
+                set.keptUntil ?? "-")
+        }
+        if isRehearsal { return invocation.show(table) }
+        invocation.terminal.complain(table.text())
+    }
+
+    private func ask(_ count: Int) throws(CommandError) {
+        if invocation.has("yes") { return }
+        guard invocation.terminal.canAsk else {
+            throw CommandError(
+                .usage, "restore asks first, and there is no terminal to ask at; --yes answers", next: again + " --yes")
+        }
+        let answer = invocation.terminal.line("Put back \(Self.sessions(count)) of \(tenant)? [y/N] ") ?? ""
+        guard ["y", "yes"].contains(answer.lowercased()) else {
+            throw CommandError(.failed, "nothing is changed", next: again)
+        }
+    }
+
+    private static func sessions(_ count: Int) -> String { count == 1 ? "1 session" : "\(count) sessions" }
+
+    /// This command as it is typed again.
+    private var again: String {
+        var words = ["token-broker restore --tenant \(tenant)"]
+        words += named.map { "--storage-key \($0)" }
+        if let since { words.append("--since \(since.text)") }
+        if let until { words.append("--until \(until.text)") }
+        if let cause = invocation["cause"] { words.append("--cause \(cause)") }
+        if invocation.has("verify") { words.append("--verify") }
+        return words.joined(separator: " ")
+    }
+
+    private func restore(_ keys: [String], _ outcomes: inout Outcomes) async throws(CommandError) {
+        let body = JSONWriter.object { $0.member("storage_keys", keys) }
+        let answer = try await api.send(.init(.post, "/credentials/restore", json: body)).json()
+        let isVerifying = invocation.has("verify")
+        for outcome in answer["outcomes"]?.array ?? [] {
+            guard let key = outcome["storage_key"]?.string?.text else { continue }
+            guard outcome["outcome"]?.string?.text == "restored" else {
+                outcomes.add(.init(key, "failed", code: outcome["code"], detail: outcome["detail"]))
+                continue
+            }
+            outcomes.add(isVerifying ? try await verified(key) : .init(key, "restored"))
+        }
+    }
+
+    /// Has the broker refresh a session that is back.
+    private func verified(_ key: String) async throws(CommandError) -> Outcomes.Outcome {
+        let answer = try await api.send(
+            .init(
+                .get, "/credentials",
+                query: [(name: "storage_key", value: key), (name: "policy", value: "local_force_refresh")],
+                expected: [404, 409, 424, 429, 500, 502, 503, 504]))
+        let json = try answer.json()
+        // The provider has refused it as ended: what is left is what the broker has for a user who is not logged in, or a token
+        // that lives to its end.
+        if let session = json["session"], session.object != nil {
+            return .init(key, "refused", code: session["cause"], detail: nil)
+        }
+        if answer.status == .ok, json["level"]?.string == "user" { return .init(key, "verified") }
+        return .init(key, "not verified", code: json["error_code"] ?? json["code"], detail: json["detail"])
+    }
+}
+
+extension ListedSet {
+    fileprivate var line: [UInt8] {
+        var writer = JSONWriter()
+        writer.value(json)
+        return writer.bytes + [0x0a]
+    }
+}
+
+/// What has become of each session, in the order of the broker's answers.
+private struct Outcomes {
+    struct Outcome {
+        let storageKey: String
+        let outcome: String
+        let code: String?
+        let detail: String?
+
+        init(_ storageKey: String, _ outcome: String, code: JSONValue? = nil, detail: JSONValue? = nil) {
+            self.storageKey = storageKey
+            self.outcome = outcome
+            self.code = code?.string?.text
+            self.detail = detail?.string?.text
+        }
+    }
+
+    private let invocation: Invocation
+    private let users: [String: String]
+    private var all: [Outcome] = []
+
+    /// How many are back.
+    var restored: Int { all.count { $0.outcome != "failed" && $0.outcome != "refused" } }
+
+    init(_ invocation: Invocation, _ sets: [ListedSet]) {
+        self.invocation = invocation
+        users = Dictionary(sets.compactMap { set in set.userID.map { (set.storageKey, $0) } }) { $1 }
+    }
+
+    mutating func add(_ outcome: Outcome) {
+        all.append(outcome)
+        guard invocation.printsJSON else { return }
+        invocation.terminal.write(
+            JSONWriter.object { writer in
+                writer.member("storage_key", outcome.storageKey)
+                writer.memberOrNull("user_id", users[outcome.storageKey])
+                writer.member("outcome", outcome.outcome)
+                writer.memberIfPresent("code", outcome.code)
+                writer.memberIfPresent("detail", outcome.detail)
+            } + [0x0a])
+    }
+
+    func show() {
+        guard !invocation.printsJSON, !all.isEmpty else { return }
+        var table = TextTable("STORAGE KEY", "USER", "OUTCOME", "CODE", "DETAIL")
+        for outcome in all {
+            table.add(
+                outcome.storageKey, users[outcome.storageKey] ?? "-", outcome.outcome, outcome.code ?? "-",
+                outcome.detail ?? "-")
+        }
+        invocation.show(table)
+    }
+
+    /// Nil where all are back, and none was refused again.
+    func error(of count: Int, next: String) -> CommandError? {
+        let failed = all.filter { $0.outcome == "failed" }
+        let refused = all.count { $0.outcome == "refused" }
+        if failed.isEmpty, refused == 0 { return nil }
+        var text = "\(restored) of \(count) sessions are put back"
+        if refused > 0 { text += ", \(refused) of them refused by the provider again" }
+        let isNothing = restored == 0 && failed.allSatisfy { $0.code == "not_found" }
+        return CommandError(isNothing ? .notFound : .failed, text, next: next)
+    }
+}

@@ -1,0 +1,228 @@
+internal import BrokerTesting
+internal import CommandLineClient
+internal import DevelopmentProvider
+internal import ExternalText
+internal import HTTPCodec
+internal import JSON
+internal import Testing
+
+/// What an operator finds in the morning, and undoes: a provider has refused users whose sessions were alive.
+@Suite(.timeLimit(.minutes(2))) struct `A night in which a provider refuses users` {
+    /// A broker process with three users of a provider.
+    private struct Night {
+        let provider: RunningProvider
+        let process: TestProcess
+        let broker: BrokerClient
+        let environment: [String: String]
+        private let directory = StoreFixtureDirectory()
+
+        init() async throws {
+            provider = try RunningProvider(
+                ProviderConfiguration(profile: .tidal, clients: [ProviderClient("c1")]))
+            let port = try PostgresServer.freePort()
+            process = try await BrokerProcess.start(
+                port: port,
+                [
+                    "MASTER_KEYS": BrokerHarness.masterKeys, "ALLOW_INSECURE_PROVIDERS": "true",
+                    "DATA_DIR": directory.path,
+                ])
+            broker = try BrokerClient(port: port)
+            environment = [
+                "TOKEN_BROKER_URL": "http://127.0.0.1:\(port)", "TOKEN_BROKER_API_KEY": BrokerHarness.adminKey,
+                "TOKEN_BROKER_TENANT": "t1",
+            ]
+            try await broker.makeTenant("t1", at: provider)
+            for user in ["alice", "bob", "carol"] {
+                try await broker.logIn(storageKey: "user-\(user)", user: user, at: provider)
+            }
+        }
+
+        func end() async {
+            await process.terminate()
+            await broker.close()
+            await provider.close()
+        }
+
+        /// The provider answers the next refreshes of the users as if their sessions had ended.
+        func refuse(_ users: String...) async throws {
+            let body = #"{"error": "invalid_grant", "status": 400, "sub_status": 11003}"#
+            provider.provider.script(
+                Fault(
+                    .token, grant: .refreshToken, times: users.count, status: .badRequest,
+                    fields: ["Content-Type": "application/json"], body: Array(body.utf8)))
+            for user in users {
+                let answer = try await broker.call(
+                    .get, "/credentials?storage_key=user-\(user)&policy=local_force_refresh", tenant: "t1")
+                #expect(answer.json["session"]?["cause"]?.string == "revoked", "\(answer.text)")
+            }
+        }
+
+        func run(
+            _ words: [String], answers: [String] = [], canAsk: Bool = false
+        ) async -> (status: CommandLineClient.ExitStatus, output: String, errors: String) {
+            let terminal = RecordedTerminal(canAsk: canAsk, answers: answers)
+            let status: CommandLineClient.ExitStatus
+            switch CommandProgram.step(words, terminal: terminal, environment: environment) {
+            case .end(let ended): status = ended
+            case .run(let invocation): status = await CommandProgram.run(invocation)
+            case .service: status = .usage
+            }
+            return (status, terminal.output, terminal.errors)
+        }
+
+        /// Whether the broker has a token of the user.
+        func expect(_ user: String, isLoggedIn: Bool) async throws {
+            let answer = try await broker.call(.get, "/credentials?storage_key=user-\(user)", tenant: "t1")
+            #expect((answer.json["level"]?.string == "user") == isLoggedIn, "\(user): \(answer.text)")
+        }
+    }
+
+    private func inNight(_ body: (Night) async throws -> Void) async throws {
+        let night = try await Night()
+        do {
+            try await body(night)
+        } catch {
+            await night.end()
+            throw error
+        }
+        await night.end()
+    }
+
+    /// The rows of a table, without its header, each with the cells that have no space.
+    private func rows(_ output: String) -> [[String]] {
+        output.split(separator: "\n").dropFirst().map { $0.split(separator: " ").map(String.init) }
+    }
+
+    @Test func `is told by events, and undone by two commands`() async throws {
+        try await inNight { night in
+            try await night.refuse("alice", "bob")
+
+            // Who was logged out, when, and what the provider has said.
+            let events = await night.run([
+                "events", "--since", "1h", "--type", "credentials.deauthorized", "--type", "refresh.failed",
+            ])
+            #expect(events.status == .done, "\(events.errors)")
+            let told = rows(events.output)
+            #expect(told.allSatisfy { $0[0].count == 20 && $0[0].hasSuffix("Z") }, "\(events.output)")
+            for user in ["alice", "bob"] {
+                let own = told.filter { $0[2] == "user-\(user)" }
+                #expect(own.contains { $0[1] == "credentials.deauthorized" && $0[4] == "revoked" }, "\(events.output)")
+                #expect(own.contains { $0[1] == "refresh.failed" && $0.last == "invalid_grant" }, "\(events.output)")
+            }
+            #expect(told.count == 4, "\(events.output)")
+
+            // Whose credentials are kept aside.
+            let list = await night.run(["list", "--state", "quarantined"])
+            #expect(list.status == .done, "\(list.errors)")
+            #expect(rows(list.output).map { $0[0] } == ["user-alice", "user-bob"], "\(list.output)")
+            let seen = await night.run(["restore", "--since", "1h", "--dry-run"])
+            #expect(seen.status == .done, "\(seen.errors)")
+            #expect(
+                rows(seen.output).map { [$0[0], $0[2], $0[4]] } == [
+                    ["user-alice", "quarantined", "revoked"], ["user-bob", "quarantined", "revoked"],
+                ])
+            try await night.expect("alice", isLoggedIn: false)
+
+            let undone = await night.run(["restore", "--since", "1h", "--verify", "--yes"])
+            #expect(undone.status == .done, "\(undone.errors)")
+            #expect(
+                Set(rows(undone.output).map { [$0[0], $0[2]] }) == [
+                    ["user-alice", "verified"], ["user-bob", "verified"],
+                ])
+            for user in ["alice", "bob", "carol"] { try await night.expect(user, isLoggedIn: true) }
+
+            // It can be run again, and changes nothing then.
+            let again = await night.run(["restore", "--since", "1h", "--yes"])
+            #expect(again.status == .done)
+            #expect(again.output.isEmpty)
+            let after = await night.run(["events", "--since", "1h", "--type", "credentials.updated", "--json"])
+            #expect(
+                after.output.split(separator: "\n").count { $0.contains(#""cause":"set""#) } == 2, "\(after.output)")
+        }
+    }
+
+    @Test func `changes nothing that is not confirmed`() async throws {
+        try await inNight { night in
+            try await night.refuse("alice")
+            let unasked = await night.run(["restore", "--since", "1h"])
+            #expect(unasked.status == .usage)
+            #expect(unasked.errors.contains("--yes"))
+            let declined = await night.run(["restore", "--since", "1h"], answers: ["n"], canAsk: true)
+            #expect(declined.status == .failed)
+            #expect(declined.errors.contains("Put back 1 session of t1? [y/N] "))
+            #expect(declined.errors.contains("user-alice"))
+            try await night.expect("alice", isLoggedIn: false)
+            let confirmed = await night.run(["restore", "--storage-key", "user-alice"], answers: ["y"], canAsk: true)
+            #expect(confirmed.status == .done, "\(confirmed.errors)")
+            #expect(rows(confirmed.output).map { $0[2] } == ["restored"])
+            try await night.expect("alice", isLoggedIn: true)
+        }
+    }
+
+    @Test func `is undone for those only who ended in that time, for that cause`() async throws {
+        try await inNight { night in
+            try await night.refuse("alice")
+            for words in [
+                ["--since", "1h", "--until", "30m"], ["--since", "2999-01-01"],
+                ["--since", "1h", "--cause", "expired"],
+            ] {
+                let nothing = await night.run(["restore", "--yes"] + words)
+                #expect(nothing.status == .done)
+                #expect(nothing.errors == "No session of t1 that ended in this time is kept aside.\n", "\(words)")
+            }
+            try await night.expect("alice", isLoggedIn: false)
+        }
+    }
+
+    @Test func `is told of each user whose session cannot be put back`() async throws {
+        try await inNight { night in
+            try await night.refuse("alice")
+            let some = await night.run([
+                "restore", "--storage-key", "user-alice", "--storage-key", "user-carol", "--storage-key", "user-dan",
+                "--yes", "--json",
+            ])
+            #expect(some.status == .failed)
+            let lines = some.output.split(separator: "\n")
+            #expect(lines.count == 3)
+            for (key, text) in [
+                ("user-alice", #""outcome":"restored""#), ("user-carol", #""code":"conflict""#),
+                ("user-dan", #""code":"not_found""#),
+            ] {
+                #expect(
+                    lines.contains { $0.contains(#""storage_key":"\#(key)""#) && $0.contains(text) }, "\(some.output)")
+            }
+            #expect(some.errors.contains("1 of 3 sessions are put back"))
+            let none = await night.run(["restore", "--storage-key", "user-dan", "--yes"])
+            #expect(none.status == .notFound)
+        }
+    }
+
+    @Test func `is not undone for a user whom the provider refuses again`() async throws {
+        try await inNight { night in
+            try await night.refuse("alice")
+            night.provider.endSessions(of: "alice")
+            let undone = await night.run(["restore", "--since", "1h", "--verify", "--yes"])
+            #expect(undone.status == .failed)
+            #expect(rows(undone.output).map { $0[2] } == ["refused"])
+            #expect(undone.errors.contains("0 of 1 sessions are put back, 1 of them refused by the provider again"))
+            let seen = await night.run(["restore", "--since", "1h", "--dry-run"])
+            #expect(rows(seen.output).map { $0[2] } == ["quarantined"])
+        }
+    }
+
+    @Test func `is told for one user`() async throws {
+        try await inNight { night in
+            try await night.refuse("alice", "bob")
+            let answer = try await night.broker.call(
+                .get, "/credentials/list?state=quarantined&limit=1", tenant: "t1")
+            let user = try #require(answer.json["credentials"]?.array?.first?["user_id"]?.string?.text)
+            for words in [["--user", user], ["--storage-key", "user-alice"]] {
+                let events = await night.run(["events", "--type", "refresh.failed"] + words)
+                #expect(rows(events.output).map { $0[2] } == ["user-alice"], "\(words): \(events.output)")
+            }
+            let none = await night.run(["events", "--user", "none", "--json"])
+            #expect(none.status == .done, "\(none.errors)")
+            #expect(none.output.isEmpty)
+        }
+    }
+}
