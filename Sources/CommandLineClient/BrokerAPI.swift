@@ -65,11 +65,8 @@ package final class BrokerAPI: Sendable {
     private let apiKey: String
     private let client: HTTPSClient
 
-    /// - Parameter longestAnswer: the most bytes of an answer's body.
     /// - Throws: `configuration` for an address that is none.
-    package init(
-        url: String, apiKey: String, tenant: String?, caFile: String? = nil, longestAnswer: Int = 64 << 20
-    ) throws(CommandError) {
+    package init(url: String, apiKey: String, tenant: String?, caFile: String? = nil) throws(CommandError) {
         var url = url
         while url.hasSuffix("/") { url.removeLast() }
         guard URLTarget(url + "/") != nil else {
@@ -85,7 +82,7 @@ package final class BrokerAPI: Sendable {
             configuration.trustedCAFile = caFile
             configuration.exchangeTimeout = .seconds(600)
             configuration.firstByteTimeout = .seconds(600)
-            configuration.maximumBodyBytes = longestAnswer
+            configuration.maximumBodyBytes = 64 << 20
             client = try HTTPSClient(
                 configuration: configuration, loop: try EventLoop(name: "client"), resolver: try NameResolver())
         } catch {

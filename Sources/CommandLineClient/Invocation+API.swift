@@ -5,9 +5,9 @@ internal import Reactor
 extension Invocation {
     /// The broker that the command speaks to: by `--context`, else by `TOKEN_BROKER_URL` and `TOKEN_BROKER_API_KEY` (or
     /// `TOKEN_BROKER_API_KEY_FILE`), else by the current context, else the one on this machine with the key that it has made.
-    /// - Parameter longestAnswer: the most bytes of an answer's body.
+    /// - Parameter needsTenant: whether the command is about one tenant.
     /// - Throws: `configuration` and `forbidden`, and says what to set.
-    package func broker(longestAnswer: Int = 64 << 20) throws(CommandError) -> BrokerAPI {
+    package func broker() throws(CommandError) -> BrokerAPI {
         let entry = try chosenEntry()
         let known = if let key = entry.apiKey { key } else { try key() }
         guard let key = known else {
@@ -18,7 +18,7 @@ extension Invocation {
         return try BrokerAPI(
             url: entry.url, apiKey: key,
             tenant: self["tenant"] ?? environment.text("TOKEN_BROKER_TENANT") ?? entry.tenant,
-            caFile: environment.text("TOKEN_BROKER_CA_FILE"), longestAnswer: longestAnswer)
+            caFile: environment.text("TOKEN_BROKER_CA_FILE"))
     }
 
     /// The tenant that the command is about.

@@ -44,7 +44,7 @@ enum ExportCommand {
         if let file, SmallFile.exists(file) {
             throw CommandError(.refused, "\(file) exists already; name a new file")
         }
-        let api = try invocation.broker(longestAnswer: 1 << 30)
+        let api = try invocation.broker()
         let tenant = try invocation.requiredTenant(api)
         if !invocation.has("yes"), invocation.terminal.canAsk {
             let typed = invocation.terminal.line(
@@ -54,18 +54,12 @@ enum ExportCommand {
         let body = JSONWriter.object { json in json.member("jwk", key) }
         var request = BrokerAPI.Request(.post, "/credentials/export", json: body)
         request.limit = .seconds(600)
-        // A connection that ends before the last line is an error: what is not complete does not look complete.
-        let lines = try await api.send(request).body
-        let count = lines.count { $0 == 0x0a }
+        let target = try ExportTarget(file, invocation.terminal)
+        let end = try await api.stream(request, idleLimit: .seconds(300)) { await target.take($0) }
+        let count = try await target.finish(end)
         guard let file else {
-            invocation.terminal.write(lines)
             invocation.terminal.note("\(count) sealed.")
             return
-        }
-        do throws(SystemError) {
-            try SmallFile.create(file, lines)
-        } catch {
-            throw CommandError(.refused, "\(file) cannot be written: \(error)")
         }
         if invocation.printsJSON {
             invocation.terminal.print(
@@ -88,5 +82,63 @@ enum ExportCommand {
             throw CommandError(.refused, "\(path) is no JWK of an EC key on P-256 or of an X25519 key")
         }
         return .object(members.filter { publicMembers.contains($0.key) })
+    }
+}
+
+/// Where sealed lines go while they come.
+private actor ExportTarget {
+    private let path: String?
+    private let draft: DraftFile?
+    private let terminal: any Terminal
+    private var count = 0
+    private var fault: SystemError?
+
+    /// - Parameter path: of a new file; nil for standard output.
+    init(_ path: String?, _ terminal: any Terminal) throws(CommandError) {
+        self.path = path
+        self.terminal = terminal
+        do throws(SystemError) {
+            draft = if let path { try DraftFile(for: path) } else { nil }
+        } catch {
+            throw Self.error(path, error)
+        }
+    }
+
+    private static func error(_ path: String?, _ fault: SystemError) -> CommandError {
+        CommandError(.refused, "\(path ?? "the file") cannot be written: \(fault)")
+    }
+
+    /// - Returns: false where no more can be written.
+    func take(_ piece: [UInt8]) -> Bool {
+        count += piece.count { $0 == 0x0a }
+        guard let draft else {
+            terminal.write(piece)
+            return true
+        }
+        do throws(SystemError) {
+            try draft.append(piece)
+            return true
+        } catch {
+            fault = error
+            return false
+        }
+    }
+
+    /// - Returns: how many lines have come.
+    /// - Throws: `failed` where these are not all: what is not complete must not look complete.
+    func finish(_ end: BrokerAPI.StreamEnd) throws(CommandError) -> Int {
+        if let fault { throw Self.error(path, fault) }
+        guard end == .ended else {
+            throw CommandError(
+                .failed,
+                "the export was cut short after \(count) lines, which are not all"
+                    + (path == nil ? "" : "; no file was written"))
+        }
+        do throws(SystemError) {
+            try draft?.complete()
+        } catch {
+            throw Self.error(path, error)
+        }
+        return count
     }
 }
