@@ -134,7 +134,7 @@ enum ImportCommand {
             table.add("refused", "\(tally.refused)")
             invocation.show(table)
         }
-        if tally.all == 0 { throw CommandError(.refused, "there is nothing to import in \(plan.order.name)") }
+        if tally.all == 0 { throw CommandError(.refused, "there is nothing to import in \(invocation.arguments[1])") }
         if tally.refused > 0 {
             throw CommandError(
                 .refused,

@@ -124,7 +124,7 @@ internal import Testing
         (["import", "ndjson", "x", "--storage-key", "a"], .usage, "--storage-key is not for ndjson"),
         (["import", "ndjson", "x", "--verify", "--dry-run"], .usage, "use one of them"),
         (["import", "gh", "x", "--storage-key", "a b"], .usage, "1 to 200"),
-        (["import", "ndjson", "/nonexistent"], .refused, "/nonexistent cannot be read"),
+        (["import", "ndjson", "/dev/null/none"], .refused, "/dev/null/none cannot be read"),
         (["import", "gh", "/dev/null"], .refused, "has no host"),
         (["import", "ndjson", "/dev/null"], .refused, "there is nothing to import"),
         (["export"], .usage, "--jwk is missing"), (["export", "--jwk", "/dev/null"], .refused, "is no JWK"),

@@ -25,3 +25,30 @@ internal import Testing
         #expect(throws: SystemError("open", number: 2)) { try InputFile(directory.path + "/none") }
     }
 }
+
+@Suite struct `A file that is written in pieces` {
+    private let directory = StoreFixtureDirectory()
+
+    @Test func `is at its path once it is complete, for its owner alone`() throws {
+        let path = directory.path + "/output"
+        try SmallFile.makeDirectories(above: path)
+        let file = try DraftFile(for: path)
+        try file.append([1, 2])
+        try file.append([3])
+        #expect(!SmallFile.exists(path))
+        try file.complete()
+        let written = try SmallFile.readWithAccess(path, limit: 10)
+        #expect(written.bytes == [1, 2, 3])
+        #expect(!written.access.isReadableByOthers)
+    }
+
+    @Test func `replaces no file, and needs a directory`() throws {
+        let path = directory.path + "/output"
+        try SmallFile.makeDirectories(above: path)
+        try SmallFile.replace(path, [7])
+        let file = try DraftFile(for: path)
+        #expect(throws: SystemError("link", number: 17)) { try file.complete() }
+        #expect(try SmallFile.read(path, limit: 10) == [7])
+        #expect(throws: SystemError("open", number: 2)) { try DraftFile(for: directory.path + "/none/output") }
+    }
+}
