@@ -4,6 +4,8 @@ package protocol Terminal: Sendable {
     var isTerminal: Bool { get }
     /// Whether a person can be asked: standard input and standard error are a terminal.
     var canAsk: Bool { get }
+    /// Whether standard error is a terminal, on which a line may show how far a command is.
+    var showsProgress: Bool { get }
     /// Columns of the terminal; 80 where that is unknown.
     var width: Int { get }
     /// Writes to standard output as it is, without a line break.
@@ -19,6 +21,8 @@ package protocol Terminal: Sendable {
 }
 
 extension Terminal {
+    package var showsProgress: Bool { canAsk }
+
     /// A line on standard output.
     package func print(_ text: String) { write(Array((text + "\n").utf8)) }
 

@@ -1,4 +1,4 @@
 /// Import and export.
 enum TransferCommands {
-    static let all: [CommandSpecification] = []
+    static let all = [ImportCommand.specification, ExportCommand.specification]
 }

@@ -1,0 +1,43 @@
+internal import Glibc
+
+/// A file that is written piece by piece, and is at its path once it is complete: until then it is beside it under another name,
+/// which goes with the last reference. Only this user may read it. The calls block.
+package final class DraftFile: Sendable {
+    private let descriptor: OwnedDescriptor
+    private let path: String
+    private let draft: String
+
+    /// - Parameter path: where the file will be.
+    package init(for path: String) throws(SystemError) {
+        let draft = path + "." + String(UInt64.random(in: .min ... .max), radix: 36)
+        descriptor = OwnedDescriptor(
+            adopting: try retryingInterrupts("open") {
+                unsafe Glibc.open(draft, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0o600)
+            })
+        self.path = path
+        self.draft = draft
+    }
+
+    deinit { SmallFile.remove(draft) }
+
+    package func append(_ bytes: [UInt8]) throws(SystemError) {
+        var written = 0
+        while written < bytes.count {
+            written += try retryingInterrupts("write") {
+                unsafe bytes.withUnsafeBytes { buffer in
+                    unsafe Glibc.write(
+                        descriptor.rawValue, buffer.baseAddress! + written, buffer.count - written)
+                }
+            }
+        }
+    }
+
+    /// Puts the file at its path, durably.
+    /// - Throws: `EEXIST` when the path exists already.
+    package func complete() throws(SystemError) {
+        try retryingInterrupts("fsync") { fsync(descriptor.rawValue) }
+        // Unlike rename(2), link(2) never replaces a file.
+        try retryingInterrupts("link") { unsafe link(draft, path) }
+        try SmallFile.synchronizeDirectory(of: path)
+    }
+}
