@@ -55,7 +55,7 @@ package enum CommandPage {
     private static func plain(_ text: String) -> String {
         var escaped = ""
         for character in text {
-            if "*_<>`[]".contains(character) { escaped.append("\\") }
+            if "*<>`[]".contains(character) { escaped.append("\\") }
             escaped.append(character)
         }
         return escaped

@@ -25,7 +25,7 @@ enum FishCompletions {
                         break
                 end
             end
-            test (string join ' ' -- $typed) = "$argv[1]"; or return 1
+            test "$typed" = "$argv[1]"; or return 1
             switch $argv[2]
                 case word
                     test (count $tokens) = 0

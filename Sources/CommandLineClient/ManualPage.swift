@@ -1,7 +1,7 @@
 /// The page of the manual, in the macros of man(7).
 enum ManualPage {
     static var text: String {
-        var page = ".TH TOKEN\\-BROKER 1 \"\" token\\-broker \"User Commands\"\n.SH NAME\n"
+        var page = ".TH TOKEN\\-BROKER 1 \"\" token\\-broker \"User Commands\"\n.nh\n.ad l\n.SH NAME\n"
         page += "token\\-broker \\- log users in at OAuth providers and provide valid access tokens\n"
         page += ".SH SYNOPSIS\n.B token\\-broker\n.I COMMAND\n.RI [ ARGUMENTS ]\n.RI [ OPTIONS ]\n"
         page += ".SH DESCRIPTION\n"

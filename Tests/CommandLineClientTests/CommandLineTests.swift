@@ -2,7 +2,7 @@ internal import CommandLineClient
 internal import Testing
 
 @Suite struct `A command line` {
-    private func step(_ words: String...) -> (ExitStatus?, RecordedTerminal) {
+    private func step(_ words: String...) -> (CommandLineClient.ExitStatus?, RecordedTerminal) {
         let terminal = RecordedTerminal()
         switch CommandProgram.step(words, terminal: terminal, environment: [:]) {
         case .end(let status): return (status, terminal)
