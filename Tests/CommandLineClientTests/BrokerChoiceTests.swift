@@ -117,7 +117,7 @@ internal import Testing
 
     @Test func `is not guessed where a context has another name, or there is no key`() throws {
         try keep(nil)
-        let environment = ["TOKEN_BROKER_CONTEXTS": contexts, "XDG_DATA_HOME": directory.path]
+        let environment = ["TOKEN_BROKER_CONTEXTS": contexts, "TOKEN_BROKER_DATA_DIR": data]
         let unknown = #expect(throws: CommandError.self) { try choose(environment, ["--context", "wrok"]) }
         #expect(unknown?.status == .configuration)
         #expect(unknown?.text == "unknown context wrok; did you mean work?")
