@@ -20,6 +20,8 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /source
 COPY . .
+# What `token-broker version` names: --build-arg TOKEN_BROKER_COMMIT=$(git rev-parse --short=12 HEAD)
+ARG TOKEN_BROKER_COMMIT=
 RUN Deploy/build token-broker token-broker-provider \
     && install --strip -t / "$(Deploy/build)/token-broker" "$(Deploy/build)/token-broker-provider" \
     && Deploy/sbom /token-broker >/token-broker.cdx.json

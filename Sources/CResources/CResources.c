@@ -10,6 +10,15 @@ const unsigned char *cresources_openapi(void) { return openapi; }
 
 size_t cresources_openapi_size(void) { return sizeof openapi; }
 
+// Deploy/build writes this file, which defines TOKEN_BROKER_COMMIT, into a folder that other builds do not look into.
+#if __has_include(<token-broker-commit.h>)
+#include <token-broker-commit.h>
+#else
+#define TOKEN_BROKER_COMMIT "unknown"
+#endif
+
+const char *cresources_commit(void) { return TOKEN_BROKER_COMMIT; }
+
 // Tests/Profiles/pages writes this file: the bytes of each profile, and `profiles`, the table of them.
 #include "profiles.h"
 

@@ -62,7 +62,7 @@ package final class BrokerAPI: Sendable {
     package let url: String
     /// The tenant that requests name in `X-Tenant`; nil where the key has one only.
     package let tenant: String?
-    private let apiKey: String
+    let apiKey: String
     private let client: HTTPSClient
 
     /// - Throws: `configuration` for an address that is none.

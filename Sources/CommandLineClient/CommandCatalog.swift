@@ -36,7 +36,10 @@ package enum CommandCatalog {
 
     /// Why words name no command, and which one is near.
     package static func complaint(about words: [String]) -> CommandError {
-        let level = words.indices.last { !below(Array(words[..<$0])).isEmpty } ?? 0
+        // How many of the words are known.
+        let level =
+            words.isEmpty || below(words).isEmpty
+            ? words.indices.last { !below(Array(words[..<$0])).isEmpty } ?? 0 : words.count
         let known = below(Array(words[..<level])).compactMap { $0.words.count > level ? $0.words[level] : nil }
         let prefix = words[..<level].joined(separator: " ")
         let text =

@@ -8,7 +8,7 @@ package enum CommandProgram {
         case end(ExitStatus)
         case run(Invocation)
         /// A command of the service itself, with its words.
-        case service
+        case service(ServiceCommand, Invocation)
     }
 
     /// Finds the command. Help and complaints are printed here.
@@ -19,6 +19,7 @@ package enum CommandProgram {
             terminal.write(Array(HelpText.overview().utf8))
             return .end(.done)
         }
+        let words = words == ["--version"] ? ["version"] : words
         guard let (command, left) = CommandCatalog.find(words) else {
             let named = words.prefix { !$0.hasPrefix("-") }
             if !named.isEmpty, words.dropFirst(named.count).first.map({ $0 == "--help" || $0 == "-h" }) == true,
@@ -35,9 +36,14 @@ package enum CommandProgram {
             terminal.write(Array(HelpText.command(command).utf8))
             return .end(.done)
         }
-        if command.body == nil { return .service }
+        if let word = left.first, !word.hasPrefix("-"), command.arguments.isEmpty, !command.takesCommand,
+            CommandCatalog.below(command.words).count > 1
+        {
+            return fail(CommandCatalog.complaint(about: command.words + [word]), terminal)
+        }
         do throws(CommandError) {
-            return .run(try Invocation(command, words: left, terminal: terminal, environment: environment))
+            let invocation = try Invocation(command, words: left, terminal: terminal, environment: environment)
+            return ServiceCommand(rawValue: command.name).map { .service($0, invocation) } ?? .run(invocation)
         } catch {
             return fail(error, terminal)
         }
@@ -56,8 +62,9 @@ package enum CommandProgram {
 
     private static func fail(_ error: CommandError, _ terminal: any Terminal) -> Step { .end(report(error, terminal)) }
 
-    /// What is wrong, and the command that helps.
-    private static func report(_ error: CommandError, _ terminal: any Terminal) -> ExitStatus {
+    /// Says what is wrong, and which command helps.
+    /// - Returns: the status to end with.
+    package static func report(_ error: CommandError, _ terminal: any Terminal) -> ExitStatus {
         if !error.text.isEmpty { terminal.note("token-broker: \(error.text)") }
         if let next = error.next { terminal.note("Try: \(next)") }
         return error.status

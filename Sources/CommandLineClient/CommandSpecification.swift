@@ -8,12 +8,17 @@ package struct CommandSpecification: Sendable {
         package let isRequired: Bool
         /// Whether it may stand several times; only the last argument of a command.
         package let repeats: Bool
+        /// The words that it may be, for the help and for completions; empty for any.
+        package let choices: [String]
 
-        package init(_ name: String, _ help: String, isRequired: Bool = true, repeats: Bool = false) {
+        package init(
+            _ name: String, _ help: String, isRequired: Bool = true, repeats: Bool = false, choices: [String] = []
+        ) {
             self.name = name
             self.help = help
             self.isRequired = isRequired
             self.repeats = repeats
+            self.choices = choices
         }
     }
 
@@ -63,12 +68,15 @@ package struct CommandSpecification: Sendable {
     package let examples: [Example]
     /// Whether what stands behind the arguments, or behind `--`, belongs to another program.
     package let takesCommand: Bool
+    /// Whether it takes the options that name a broker and the form of the output.
+    package let speaksToBroker: Bool
     /// Nil for a command that works on the service's own files and database: it is another part of the program.
     package let body: Body?
 
     package init(
         _ words: String, _ summary: String, discussion: String = "", arguments: [Argument] = [], options: [Option] = [],
-        examples: [Example], takesCommand: Bool = false, body: Body? = nil
+        examples: [Example], takesCommand: Bool = false, speaksToBroker: Bool = true,
+        body: Body? = nil
     ) {
         self.words = words.split(separator: " ").map(String.init)
         self.summary = summary
@@ -77,6 +85,7 @@ package struct CommandSpecification: Sendable {
         self.options = options
         self.examples = examples
         self.takesCommand = takesCommand
+        self.speaksToBroker = speaksToBroker && body != nil
         self.body = body
     }
 
@@ -92,6 +101,6 @@ package struct CommandSpecification: Sendable {
 
     /// All options that it takes.
     package var allOptions: [Option] {
-        options + (body == nil ? [Option("help", nil, "print this help")] : Self.commonOptions)
+        options + (speaksToBroker ? Self.commonOptions : [Option("help", nil, "print this help")])
     }
 }

@@ -39,7 +39,9 @@ package enum HelpText {
         for paragraph in command.discussion.split(separator: "\n\n") {
             text += "\n" + wrap(String(paragraph), width).joined(separator: "\n") + "\n"
         }
-        if !command.arguments.isEmpty { text += "\narguments\n" + list(command.arguments.map { ($0.name, $0.help) }) }
+        if !command.arguments.isEmpty {
+            text += "\narguments\n" + list(command.arguments.map { ($0.name, described($0)) })
+        }
         text += "\noptions\n" + list(command.allOptions.map { (shown($0), described($0)) })
         text += "\nexamples\n"
         for example in command.examples { text += "  # \(example.meaning)\n  \(example.command)\n" }
@@ -62,7 +64,24 @@ package enum HelpText {
     }
 
     package static func described(_ option: CommandSpecification.Option) -> String {
-        option.help + (option.choices.isEmpty ? "" : ": \(option.choices.joined(separator: ", "))")
+        option.help + listed(option.choices)
+    }
+
+    package static func described(_ argument: CommandSpecification.Argument) -> String {
+        argument.help + listed(argument.choices)
+    }
+
+    private static func listed(_ choices: [String]) -> String {
+        choices.isEmpty ? "" : ": \(choices.joined(separator: ", "))"
+    }
+
+    /// Of the command or the group that words name, or of the whole program for none.
+    /// - Throws: `usage` for other words.
+    package static func about(_ words: [String]) throws(CommandError) -> String {
+        if words.isEmpty { return overview() }
+        if let (command, left) = CommandCatalog.find(words), left.isEmpty { return self.command(command) }
+        if CommandCatalog.below(words).isEmpty { throw CommandCatalog.complaint(about: words) }
+        return group(words)
     }
 
     /// Two columns.

@@ -1,5 +1,6 @@
 internal import ExternalText
 internal import HTTPCodec
+internal import HTTPSClient
 internal import Reactor
 
 extension Invocation {
@@ -9,7 +10,7 @@ extension Invocation {
     /// - Throws: `configuration` and `forbidden`, and says what to set.
     package func broker() throws(CommandError) -> BrokerAPI {
         let entry = try chosenEntry()
-        let known = if let key = entry.apiKey { key } else { try key() }
+        let known = if let key = entry.apiKey { key } else { try key(for: entry.url) }
         guard let key = known else {
             throw CommandError(
                 .forbidden, "there is no key for \(entry.url): set TOKEN_BROKER_API_KEY, or keep one in a context",
@@ -54,8 +55,9 @@ extension Invocation {
             "http://\(host == "0.0.0.0" || host.isEmpty ? "127.0.0.1" : host == "[::]" ? "[::1]" : host)\(listen[colon...])"
     }
 
-    /// A key by the variables; else the operator's, which a broker with the embedded store has made for itself.
-    private func key() throws(CommandError) -> String? {
+    /// A key by the variables; else the operator's, which a broker with the embedded store has made for itself. That is of no use to
+    /// a broker elsewhere, and must not be sent there.
+    private func key(for url: String) throws(CommandError) -> String? {
         if let key = environment.text("TOKEN_BROKER_API_KEY") { return key }
         if let path = environment.text("TOKEN_BROKER_API_KEY_FILE") {
             guard let key = Self.firstLine(of: path) else {
@@ -63,8 +65,14 @@ extension Invocation {
             }
             return key
         }
+        guard url == Self.localURL(environment) || Self.isOfThisMachine(url) else { return nil }
         return UserDirectories.dataDirectories(environment).lazy.compactMap { Self.firstLine(of: $0 + "/admin.key") }
             .first
+    }
+
+    private static func isOfThisMachine(_ url: String) -> Bool {
+        guard let host = URLTarget(url.hasSuffix("/") ? url : url + "/")?.host else { return false }
+        return host == "localhost" || SocketAddress(numericHost: host, port: 0)?.ip.isLoopback == true
     }
 
     private static func firstLine(of path: String) -> String? {
@@ -75,9 +83,9 @@ extension Invocation {
 }
 
 /// Where a broker on this machine keeps its data.
-enum UserDirectories {
+package enum UserDirectories {
     /// Of a broker that a person has started with `token-broker up`: `XDG_DATA_HOME`, else `~/.local/share`.
-    static func dataOfUser(_ environment: [String: String]) -> String? {
+    package static func dataOfUser(_ environment: [String: String]) -> String? {
         (environment.text("XDG_DATA_HOME") ?? environment.text("HOME").map { $0 + "/.local/share" }).map {
             $0 + "/token-broker"
         }

@@ -84,6 +84,11 @@ extension Invocation {
             if arguments.count > command.arguments.count, command.arguments.last?.repeats != true {
                 throw CommandError(.usage, "\(arguments[command.arguments.count]) is one word too many", next: help)
             }
+            for (argument, word) in zip(command.arguments, arguments)
+            where !argument.choices.isEmpty && !argument.choices.contains(word) {
+                throw CommandError(
+                    .usage, Nearest.complaint(about: word, argument.name, among: argument.choices), next: help)
+            }
         }
         self.init(
             command: command, options: options, arguments: arguments, trailing: trailing, terminal: terminal,

@@ -34,11 +34,21 @@ package enum TerminationSignal {
         block(allSignals)
     }
 
+    /// Like `block`, and leaves SIGHUP as the process was started with it.
+    package static func blockForCommand() {
+        block(signals)
+    }
+
+    /// Has a write to a pipe that has no reader any more fail, in place of ending the process.
+    package static func ignoreBrokenPipes() {
+        changed.withLock { _ = $0.insert(SIGPIPE) }
+        signal(SIGPIPE, SIG_IGN)
+    }
+
     private static func block(_ set: sigset_t) {
         var set = set
         unsafe pthread_sigmask(SIG_BLOCK, &set, nil)
-        changed.withLock { _ = $0.insert(SIGPIPE) }
-        signal(SIGPIPE, SIG_IGN)
+        ignoreBrokenPipes()
     }
 
     /// Blocks the calling thread until SIGTERM or SIGINT arrives.

@@ -1,4 +1,5 @@
 internal import BrokerCore
+internal import CommandLineClient
 internal import CredentialStore
 internal import Cryptography
 internal import JSON
@@ -13,41 +14,33 @@ enum AuditCommand: Equatable {
     case export(AuditExport)
     case remove(before: Timestamp)
 
-    /// Nil for unknown arguments.
-    init?(arguments: [String]) {
-        guard let name = arguments.first else { return nil }
-        var options: [String: String] = [:]
-        var rest = arguments.dropFirst()
-        let isJSON = name == "verify" && rest.first == "--json"
-        if isJSON { rest.removeFirst() }
-        while let option = rest.popFirst() {
-            guard ["--tenant", "--from", "--to", "--before"].contains(option), options[option] == nil,
-                let value = rest.popFirst()
-            else { return nil }
-            options[option] = value
+    /// - Throws: `usage` for a name that no tenant can have, and for what is no time.
+    static func export(_ invocation: Invocation) throws(CommandError) -> AuditCommand {
+        var export = AuditExport()
+        if let tenant = invocation["tenant"] {
+            guard let name = TenantName(tenant) else { throw invocation.wrong("no tenant can be called \(tenant)") }
+            export.tenant = name
         }
-        switch (name, options.keys.sorted()) {
-        case ("verify", []): self = .verify(isJSON: isJSON)
-        case ("export", let given) where !given.contains("--before"):
-            var export = AuditExport()
-            if let tenant = options["--tenant"] {
-                guard let name = TenantName(tenant) else { return nil }
-                export.tenant = name
-            }
-            if let from = options["--from"] {
-                guard let time = Timestamp(rfc3339: from) else { return nil }
-                export.from = time
-            }
-            if let to = options["--to"] {
-                guard let time = Timestamp(rfc3339: to) else { return nil }
-                export.to = time
-            }
-            self = .export(export)
-        case ("remove", ["--before"]):
-            guard let time = options["--before"].flatMap({ Timestamp(rfc3339: $0) }) else { return nil }
-            self = .remove(before: time)
-        default: return nil
+        if let from = try invocation.time("from") { export.from = from }
+        if let to = try invocation.time("to") { export.to = to }
+        return .export(export)
+    }
+
+    /// - Throws: `usage` for what is no time.
+    static func remove(_ invocation: Invocation) throws(CommandError) -> AuditCommand {
+        guard let before = try invocation.time("before") else { throw invocation.wrong("--before is missing: a time") }
+        return .remove(before: before)
+    }
+}
+
+extension Invocation {
+    /// An option that must be a time.
+    fileprivate func time(_ option: String) throws(CommandError) -> Timestamp? {
+        guard let text = self[option] else { return nil }
+        guard let time = Timestamp(rfc3339: text) else {
+            throw wrong("--\(option) must be a time such as 2026-11-01T00:00:00Z, not \(text)")
         }
+        return time
     }
 }
 

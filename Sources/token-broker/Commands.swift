@@ -1,3 +1,4 @@
+internal import CommandLineClient
 internal import HTTPSClient
 
 /// A command of the command line.
@@ -5,8 +6,9 @@ enum Command: Equatable {
     case serve
     /// Brings the database's schema up to date and exits.
     case migrate
-    case help
-    case version
+    /// Prints what the environment's variables mean.
+    case variables
+    case version(isJSON: Bool)
     case checkConfiguration
     case generateKey(id: String)
     /// Prints how much is sealed under each key.
@@ -30,51 +32,42 @@ enum Command: Equatable {
     case forgetJournal(id: String)
     case audit(AuditCommand)
 
-    /// Nil for unknown arguments.
-    init?(arguments: [String]) {
-        switch arguments {
-        case [], ["serve"]: self = .serve
-        case ["migrate"]: self = .migrate
-        case ["--help"], ["-h"], ["help"]: self = .help
-        case ["--version"]: self = .version
-        case ["config", "check"]: self = .checkConfiguration
-        case ["keys", "status"]: self = .keyStatus
-        case ["keys", "reseal"]: self = .reseal(perSecond: Self.usualResealRate)
-        case ["keys", "generate"]: self = .generateKey(id: "k1")
-        case ["healthcheck"]: self = .healthCheck
-        case ["doctor"]: self = .examineInstallation
-        case ["restored"]: self = .acceptRestored
-        case ["doctor", "store"]: self = .examineStore(repair: nil)
-        case let arguments where arguments.first == "audit":
-            guard let command = AuditCommand(arguments: Array(arguments.dropFirst())) else { return nil }
-            self = .audit(command)
-        default:
-            if arguments.count == 2, arguments[0] == "pins" {
-                // A host, or a host and a port: what else a URL may have makes the path another one.
-                guard let url = URLTarget("https://\(arguments[1])/"), url.pathAndQuery == "/" else { return nil }
-                self = .pins(url.origin)
-                return
-            }
-            if arguments.count == 4, arguments.prefix(3) == ["doctor", "store", "--repair"], !arguments[3].isEmpty {
-                self = .examineStore(repair: arguments[3])
-                return
-            }
-            if arguments.count == 4, arguments.prefix(3) == ["keys", "reseal", "--rate"] {
-                guard let rate = Int(arguments[3]), Self.resealRates.contains(rate) else { return nil }
-                self = .reseal(perSecond: rate)
-                return
-            }
-            if arguments.count == 3, arguments.prefix(2) == ["journal", "forget"], !arguments[2].isEmpty {
-                self = .forgetJournal(id: arguments[2])
-                return
-            }
-            guard arguments.count == 3, arguments[0] == "keys" else { return nil }
-            switch arguments[1] {
-            case "generate": self = .generateKey(id: arguments[2])
-            case "retire": self = .retireKey(id: arguments[2])
-            default: return nil
-            }
+    /// Reads what the words of a command line ask for.
+    /// - Throws: `usage`, and says which value is wrong.
+    init(_ command: ServiceCommand, _ invocation: Invocation) throws(CommandError) {
+        switch command {
+        case .serve, .up: self = .serve
+        case .migrate: self = .migrate
+        case .checkConfiguration: self = .checkConfiguration
+        case .generateKey: self = .generateKey(id: invocation.arguments.first ?? "k1")
+        case .keyStatus: self = .keyStatus
+        case .reseal:
+            self = .reseal(perSecond: try invocation.integer("rate", in: Self.resealRates) ?? Self.usualResealRate)
+        case .retireKey: self = .retireKey(id: invocation.arguments[0])
+        case .healthCheck: self = .healthCheck
+        case .pins: self = .pins(try Self.origin(invocation))
+        case .examineInstallation: self = .examineInstallation
+        case .examineStore:
+            if invocation["repair"] == "" { throw invocation.wrong("--repair needs the name of a directory") }
+            self = .examineStore(repair: invocation["repair"])
+        case .acceptRestored: self = .acceptRestored
+        case .forgetJournal:
+            if invocation.arguments[0].isEmpty { throw invocation.wrong("ID is empty") }
+            self = .forgetJournal(id: invocation.arguments[0])
+        case .verifyAudit: self = .audit(.verify(isJSON: invocation.has("json")))
+        case .exportAudit: self = .audit(try .export(invocation))
+        case .removeAudit: self = .audit(try .remove(invocation))
+        case .variables: self = .variables
+        case .version: self = .version(isJSON: invocation.has("json"))
         }
+    }
+
+    private static func origin(_ invocation: Invocation) throws(CommandError) -> URLTarget.Origin {
+        // A host, or a host and a port: what else a URL may have makes the path another one.
+        guard let url = URLTarget("https://\(invocation.arguments[0])/"), url.pathAndQuery == "/" else {
+            throw invocation.wrong("\(invocation.arguments[0]) is no host, and no host with a port")
+        }
+        return url.origin
     }
 
     /// How many records and events are sealed again in a second.
@@ -100,71 +93,11 @@ enum Command: Equatable {
         }
     }
 
-    static let versionText = "0.1.0"
+    static let versionText = "0.2.0"
 
     static let helpText = """
-        token-broker: logs users in at an OAuth provider, stores their credentials encrypted, provides valid access tokens
-
-        usage: token-broker [command]
-
-        commands
-          serve               run the service (the default)
-          migrate             bring the database's schema up to date; requires the database's URL and no keys
-          config check        check the configuration and print all of its faults
-          keys generate [ID]  print a new entry for TOKEN_BROKER_MASTER_KEYS (default ID: k1)
-          keys status         print how many records and events are encrypted with each master key
-          keys reseal [--rate N]
-                              encrypt all records and events with the first master key, up to N in a second (1 to
-                              100000, default 500), while replicas run. If the command is stopped, run it again. With the
-                              embedded store, stop the service first
-          keys retire ID      have the store open without this master key. Refused while a record or an event is encrypted
-                              with it
-          healthcheck         request /livez from the service on this machine; exit 0 if it answers. With
-                              TOKEN_BROKER_TLS_CERTIFICATE it requires TOKEN_BROKER_OPERATIONS_LISTEN
-          pins HOST[:PORT]    connect to a server with the configured proxy and root certificates, verify its
-                              certificates, and print the pin of each for a tenant's pinned_certificates, from the
-                              server's own to the root; default port 443
-          doctor              check the installation with the service's variables: TLS, insecure switches, files that
-                              others can read, pins, bindings, ages of API keys and client secrets, master keys, the log.
-                              With a database it can run beside the service; with the embedded store, stop the service
-                              first. Nothing is changed
-          doctor store [--repair DIRECTORY]
-                              report for each file in TOKEN_BROKER_DATA_DIR, or with a database in
-                              TOKEN_BROKER_JOURNAL_DIR, whether it is intact and what is lost if it is damaged. Stop the
-                              service first. The directory is not changed. --repair writes the intact records to
-                              DIRECTORY, which must not exist yet, as a new data directory or journal
-          restored            after rows of the database were restored from a backup deliberately, tombstones of API keys
-                              and logouts among them: accept these as they are now, and empty those that cannot be
-                              decrypted. Before it, requests that need them are answered 500. With the embedded store,
-                              stop the service first
-          journal forget ID   after the database has lost commits: have all replicas wait no longer for the journal with
-                              this identifier, which is in their logs (journal_awaited), because its replica will not
-                              start again. Tokens that only it has are lost
-          audit verify [--json]
-                              check the hashes, the numbers and the signatures of the audit log, and print every fault; with
-                              --json, lines of JSON
-          audit export [--tenant NAME] [--from TIME] [--to TIME]
-                              print the entries of the audit log as lines of JSON, those of a tenant and those from a
-                              time on (inclusive) to another one (exclusive), such as 2026-11-01T00:00:00Z
-          audit remove --before TIME
-                              remove the chains of the audit log whose last entry is older than TIME, which must be a
-                              week ago or more; with a database, as the owner of its tables; without one, stop the
-                              service first
-          --help, --version
-
-        exit status
-          0    the command succeeded
-          1    the command failed; standard error says why
-          10   doctor: there are warnings, and no faults
-          64   the command is unknown
-          65   doctor: there are faults; doctor store: a file is damaged, whether or not it was repaired; audit verify and audit export: entries
-               were changed or are missing
-          71   the system refused a basic operation
-          78   the configuration has faults, which are listed on standard error
-          130  a signal ended the command before it was complete
-
-        environment (each variable marked * can be given as NAME_FILE, the path of a file that contains the value; other
-        users must not be able to write to that file)
+        environment of the service (each variable marked * can be given as NAME_FILE, the path of a file that contains the
+        value; other users must not be able to write to that file)
           TOKEN_BROKER_LISTEN                    address and port to listen on; default 127.0.0.1:8080
           TOKEN_BROKER_OPERATIONS_LISTEN         address and port for /livez, /readyz, /healthz and /metrics, which a
                                                  separate thread then serves at this address only; without it,
@@ -306,5 +239,17 @@ enum Command: Equatable {
           NO_PROXY                               hosts that are reached without the proxy, comma-separated: names with
                                                  all names below them, .domains, addresses, CIDR ranges, or *; no_proxy
                                                  is read where NO_PROXY is not set
+
+        environment of the commands that speak to a broker
+          TOKEN_BROKER_URL                       the broker's address; default that of the current context, else
+                                                 TOKEN_BROKER_LISTEN on this machine
+          TOKEN_BROKER_API_KEY *                 the key to call it with; default that of the context, else, for a broker on
+                                                 this machine, the admin.key in TOKEN_BROKER_DATA_DIR, in the directory of
+                                                 token-broker up, or in /var/lib/token-broker
+          TOKEN_BROKER_TENANT                    the tenant that commands are about where --tenant does not name one
+          TOKEN_BROKER_CONTEXT                   the context to use where --context does not name one
+          TOKEN_BROKER_CONTEXTS                  the file of token-broker context; default
+                                                 ~/.config/token-broker/contexts.json, or in XDG_CONFIG_HOME
+          TOKEN_BROKER_CA_FILE                   PEM file with additional root certificates for calls to the broker
         """
 }

@@ -25,10 +25,10 @@ struct UnknownVariable: Sendable, Equatable {
 
     var text: String {
         "\(name) is not a variable of token-broker"
-            + (suggestion.map { "; did you mean \($0)?" } ?? "; see token-broker --help")
+            + (suggestion.map { "; did you mean \($0)?" } ?? "; see token-broker help variables")
     }
 
-    /// All variables that `--help` lists, and their `_FILE` forms.
+    /// All variables that `token-broker help variables` lists, and their `_FILE` forms.
     static let documented: Set<String> = {
         var names: Set<String> = []
         for line in Command.helpText.utf8.split(separator: UInt8(ascii: "\n")) {

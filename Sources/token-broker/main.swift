@@ -1,47 +1,89 @@
+internal import CommandLineClient
 internal import CredentialStore
 internal import Cryptography
 internal import HTTPCodec
 internal import HTTPSClient
+internal import JSON
 internal import OAuth
 internal import Reactor
+internal import TokenBroker
 
-guard let command = Command(arguments: Array(CommandLine.arguments.dropFirst())) else {
-    Console.printError("token-broker: unknown command; see token-broker --help")
-    Console.exit(64)
+TerminationSignal.ignoreBrokenPipes()
+let terminal = SystemTerminal()
+let words = Array(CommandLine.arguments.dropFirst())
+switch CommandProgram.step(
+    words.isEmpty ? ["serve"] : words, terminal: terminal, environment: ProcessEnvironment.variables)
+{
+case .end(let status): Console.exit(status.rawValue)
+case .run(let invocation): runClient(invocation)
+case .service(let name, let invocation):
+    do throws(CommandError) {
+        let command = try Command(name, invocation)
+        run(command, name == .up ? try PersonalBroker(invocation) : nil)
+    } catch {
+        Console.exit(CommandProgram.report(error, terminal).rawValue)
+    }
 }
 
-switch command {
-case .help: Console.print(Command.helpText)
-case .version: Console.print("token-broker \(Command.versionText)")
-case .checkConfiguration:
-    for variable in loadConfiguration(for: command).exposedFiles {
-        Console.printError("token-broker: warning: \(variable) names a file that other users can read")
+/// Runs a command that speaks to a broker, and exits. SIGTERM and SIGINT end it at once; at SIGHUP the process ends as other
+/// programs do, unless nohup(1) has started it.
+func runClient(_ invocation: Invocation) -> Never {
+    TerminationSignal.blockForCommand()
+    harden()
+    Task { Console.exit(await CommandProgram.run(invocation).rawValue) }
+    TerminationSignal.wait()
+    TerminalDevice.restore()
+    Console.exit(ExitStatus.interrupted.rawValue)
+}
+
+/// Runs a command of the service, and exits.
+/// - Parameter personal: what `token-broker up` sets; nil for all other commands.
+func run(_ command: Command, _ personal: PersonalBroker?) -> Never {
+    switch command {
+    case .variables: Console.print(Command.helpText)
+    case .version(let isJSON): printVersion(isJSON: isJSON)
+    case .checkConfiguration:
+        for variable in loadConfiguration(for: command).exposedFiles {
+            Console.printError("token-broker: warning: \(variable) names a file that other users can read")
+        }
+        Console.print("The configuration is valid.")
+    case .generateKey(let id):
+        do {
+            Console.print(try Keyring.generate(id: id))
+        } catch {
+            Console.printError("token-broker: \(error)")
+            Console.exit(64)
+        }
+    case .keyStatus, .reseal, .retireKey: runKeyCommand(command)
+    case .healthCheck: runHealthCheck()
+    case .pins(let origin): showPins(of: origin)
+    case .migrate: runMigration()
+    case .serve: runService(personal)
+    case .examineInstallation: examineInstallation()
+    case .acceptRestored: acceptRestored()
+    case .forgetJournal(let id): forgetJournal(id)
+    case .examineStore(let target): examineStore(repair: target)
+    case .audit(let audit): runAudit(audit)
     }
-    Console.print("The configuration is valid.")
-case .generateKey(let id):
-    do {
-        Console.print(try Keyring.generate(id: id))
-    } catch {
-        Console.printError("token-broker: \(error)")
-        Console.exit(64)
+    Console.exit(0)
+}
+
+func printVersion(isJSON: Bool) {
+    guard isJSON else { return Console.print("token-broker \(Command.versionText) (commit \(BuildCommit.text))") }
+    let json = JSONWriter.object { json in
+        json.member("version", Command.versionText)
+        json.member("commit", BuildCommit.text)
     }
-case .keyStatus, .reseal, .retireKey: runKeyCommand(command)
-case .healthCheck: runHealthCheck()
-case .pins(let origin): showPins(of: origin)
-case .migrate: runMigration()
-case .serve: runService()
-case .examineInstallation: examineInstallation()
-case .acceptRestored: acceptRestored()
-case .forgetJournal(let id): forgetJournal(id)
-case .examineStore(let target): examineStore(repair: target)
-case .audit(let audit): runAudit(audit)
+    Console.print(String(decoding: json, as: UTF8.self))
 }
 
 /// Reads the configuration, once nothing writes the secrets in it to a disk. If it has faults, prints all of them and exits.
-func loadConfiguration(for command: Command) -> Configuration {
+/// - Parameter personal: what `token-broker up` sets beside the environment.
+func loadConfiguration(for command: Command, _ personal: PersonalBroker? = nil) -> Configuration {
     harden()
     do throws(Configuration.Faults) {
-        return try Configuration(environment: ProcessEnvironment.variables, for: command)
+        return try Configuration(
+            environment: personal?.environment ?? ProcessEnvironment.variables, for: command)
     } catch {
         for line in error.lines { Console.printError("token-broker: \(line)") }
         Console.exit(78)
@@ -50,16 +92,18 @@ func loadConfiguration(for command: Command) -> Configuration {
 
 /// Serves until the first SIGTERM or SIGINT and the grace period after it. A second signal ends the process at once. At SIGHUP
 /// the master keys are read again.
-func runService() -> Never {
+func runService(_ personal: PersonalBroker?) -> Never {
     TerminationSignal.deferHangUp()
     reserveDescriptors()
     prepareCryptography()
-    let configuration = loadConfiguration(for: .serve)
+    let configuration = loadConfiguration(for: .serve, personal)
     TerminationSignal.blockWithHangUp()
     if configuration.locksMemory { lockMemory() }
     let service = Task {
         do throws(CommandFailure) {
-            return try await RunningService.start(configuration)
+            let service = try await RunningService.start(configuration)
+            if let personal { Console.printError(personal.announcement(configuration)) }
+            return service
         } catch {
             Console.printError("token-broker: \(error.text)")
             Console.exit(1)

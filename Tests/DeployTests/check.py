@@ -51,8 +51,10 @@ class Program:
     """What token-broker says of itself."""
 
     def __init__(self, path):
-        self.help = subprocess.run([path, "--help"], capture_output=True, text=True, check=True, timeout=60).stdout
-        commands, environment = self.help.split("environment", 1)
+        def printed(*words):
+            return subprocess.run([path, *words], capture_output=True, text=True, check=True, timeout=60).stdout
+
+        commands, environment = printed("--help"), printed("help", "variables")
         self.commands = set(re.findall(r"^  ([a-z]+)", commands, re.MULTILINE))
         listed = re.findall(r"^  (TOKEN_BROKER_\w+)( \*)?", environment, re.MULTILINE)
         self.variables = {name for name, _ in listed}
@@ -64,7 +66,7 @@ class Program:
             if not name.startswith("TOKEN_BROKER_"):
                 continue
             plain = name.removesuffix("_FILE") if name not in self.variables else name
-            expect(plain in self.variables, f"{where}: {name} is not in token-broker --help")
+            expect(plain in self.variables, f"{where}: {name} is not in token-broker help variables")
             if plain != name:
                 expect(plain in self.secrets, f"{where}: {plain} cannot be given as a file")
             expect(name not in self.secrets, f"{where}: {name} is a secret, which is to come from a file")
@@ -315,13 +317,13 @@ def check_alerts():
 def check_texts(program):
     readme = read("README.md")
     table = set(re.findall(r"^\| `(TOKEN_BROKER_\w+)`", readme, re.MULTILINE))
-    expect(table == program.variables, f"README.md and --help differ: {sorted(table ^ program.variables)}")
+    expect(table == program.variables, f"README.md and token-broker help variables differ: {sorted(table ^ program.variables)}")
     operations = read("Deploy/OPERATIONS.md")
     others = [(name, read(f"Deploy/{name}")) for name in ["ARCHITECTURE.md", "CALLS.md", "LIBRARY.md", "PERFORMANCE.md"]]
     for name, text in [("README.md", readme), ("OPERATIONS.md", operations)] + others:
         for variable in set(re.findall(r"\bTOKEN_BROKER_[A-Z_]+[A-Z]\b", text)):
             known = {variable, variable.removesuffix("_FILE")} & program.variables
-            expect(known, f"{name}: {variable} is not in token-broker --help")
+            expect(known, f"{name}: {variable} is not in token-broker help variables")
     events = set()
     for path in (ROOT / "Sources").rglob("*.swift"):
         text = path.read_text()

@@ -4,7 +4,7 @@
     Tests/DeployTests/documents.py [--update] [--root FOLDER]
 
 * Each file and each name of the code in back quotes in Deploy/ARCHITECTURE.md exists.
-* README.md's table of variables is the one that the program's help gives (Sources/token-broker/Commands.swift).
+* README.md's table of variables is the one that `token-broker help variables` gives (Sources/token-broker/Commands.swift).
   --update writes it so.
 * Deploy/PERFORMANCE.md's table of bounds is that of Tests/Benchmarks/thresholds.json. --update writes it so.
 * Each link from one document to a place in the repository leads to a file, and to a heading where it names one; and each
@@ -21,7 +21,7 @@ import re
 import sys
 
 DOCUMENTS = [
-    "README.md", "CHANGELOG.md", "Deploy/APP2APP.md", "Deploy/ARCHITECTURE.md", "Deploy/CALLS.md", "Deploy/LIBRARY.md", "Deploy/OPERATIONS.md",
+    "README.md", "CHANGELOG.md", "Deploy/APP2APP.md", "Deploy/ARCHITECTURE.md", "Deploy/CALLS.md", "Deploy/COMMANDS.md", "Deploy/LIBRARY.md", "Deploy/OPERATIONS.md",
     "Deploy/PERFORMANCE.md", "Deploy/PERFORMANCE-TABLES.md", "Tests/README.md", "Tests/Simulation/README.md",
 ]
 FILE = re.compile(r"[\w.+/-]*\w\.(?:swift|py|c|h|md|yml|yaml|json)")
@@ -107,12 +107,11 @@ def table_of_variables(root):
     source = (root / "Sources/token-broker/Commands.swift").read_text()
     # What stands between the quotes of helpText, without the indentation of the source.
     text = re.search(r'helpText = """\n(.*?)\n +"""', source, re.DOTALL)[1]
-    environment = re.sub(r"^ {8}", "", text, flags=re.MULTILINE).split("\nenvironment", 1)[1]
     rows = []
-    for line in environment.split("\n"):
+    for line in re.sub(r"^ {8}", "", text, flags=re.MULTILINE).split("\n"):
         if start := re.match(r"  (TOKEN_BROKER_\w+|HTTPS_PROXY|NO_PROXY)( \*)?(?:\s{2,}(.*))?$", line):
             rows.append([start[1], start[2] or "", [start[3]] if start[3] else []])
-        elif rows and line.strip():
+        elif rows and line.startswith("   "):
             rows[-1][2].append(line.strip())
     lines = ["| variable | meaning |", "|---|---|"]
     for name, star, words in rows:

@@ -118,9 +118,9 @@ struct `The doctor of stores` {
     }
 
     @Test(arguments: [
-        (["doctor", "x"], 64, "unknown command"), (["doctor", "store", "--repair"], 64, "unknown command"),
-        (["doctor", "store", "--repair", ""], 64, "unknown command"),
-        (["doctor", "store", "x"], 64, "unknown command"),
+        (["doctor", "x"], 64, "unknown command"), (["doctor", "store", "--repair"], 64, "needs a value"),
+        (["doctor", "store", "--repair", ""], 64, "--repair needs"),
+        (["doctor", "store", "x"], 64, "one word too many"),
         (["doctor", "store"], 1, "No such file or directory"),
     ])
     func `what cannot be done is said`(arguments: [String], status: Int32, text: String) async throws {

@@ -257,10 +257,9 @@ struct `Changing the master key` {
         (["keys", "retire", "k1"], 1, "it is the first of the master keys"),
         (["keys", "retire", "k9"], 1, "the master keys have no key with this id"),
         (["keys", "reseal", "--rate", "1"], 0, "done: "), (["keys", "reseal", "--rate", "100000"], 0, "done: "),
-        (["keys", "reseal", "--rate", "0"], 64, "unknown command"),
-        (["keys", "reseal", "--rate", "100001"], 64, "unknown command"),
-        (["keys", "reseal", "--rate"], 64, "unknown command"), (["keys", "retire"], 64, "unknown command"),
-        (["keys"], 64, "unknown command"),
+        (["keys", "reseal", "--rate", "0"], 64, "--rate must be a number"),
+        (["keys", "reseal", "--rate", "100001"], 64, "--rate must be a number"),
+        (["keys", "reseal", "--rate"], 64, "--rate needs a value"), (["keys", "retire"], 64, "ID is missing"),
     ])
     func `tells what it refuses`(arguments: [String], status: Int32, text: String) async throws {
         let directory = StoreFixtureDirectory()

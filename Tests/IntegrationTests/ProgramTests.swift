@@ -115,7 +115,7 @@ struct `The program` {
         ("TOKEN_BROKER_DATABSE_URL", "; did you mean TOKEN_BROKER_DATABASE_URL?"),
         ("TOKEN_BROKER_MASTERKEYS_FILE", "; did you mean TOKEN_BROKER_MASTER_KEYS_FILE?"),
         ("TOKEN_BROKER_LOGLEVEL", "; did you mean TOKEN_BROKER_LOG_LEVEL?"),
-        ("TOKEN_BROKER_FAVOURITE_COLOUR", "; see token-broker --help"),
+        ("TOKEN_BROKER_FAVOURITE_COLOUR", "; see token-broker help variables"),
         ("TOKEN_BROKER_LISTEN_FILE", "; did you mean TOKEN_BROKER_LISTEN?"),
     ])
     func `a variable that is none of the program's fails a check and is a warning at a start`(
@@ -430,13 +430,26 @@ struct `The program` {
 
     @Test(
         arguments: [
-            (["--help"], 0, "TOKEN_BROKER_MASTER_KEYS"), (["--version"], 0, "token-broker "),
+            (["--help"], 0, "keys reseal"), (["help", "variables"], 0, "TOKEN_BROKER_MASTER_KEYS"),
+            (["--version"], 0, "token-broker "), (["version", "--json"], 0, #"{"version":""#),
             (["config", "check"], 0, "The configuration is valid."), (["keys", "generate"], 0, "k1:"),
             (["keys", "generate", "2026-11"], 0, "2026-11:"), (["keys", "generate", "a b"], 64, ""),
-            (["unknown"], 64, "see token-broker --help"), (["healthcheck"], 1, ""),
-            (["pins"], 64, "see token-broker --help"), (["pins", "https://localhost"], 64, "see token-broker --help"),
-            (["pins", "localhost/x"], 64, "see token-broker --help"), (["pins", "a@localhost"], 64, ""),
-            (["pins", "localhost:22"], 64, ""),
+            (["unknown"], 64, "Try: token-broker --help"), (["healthcheck"], 1, ""),
+            (["pins"], 64, "Try: token-broker pins --help"),
+            (["pins", "https://localhost"], 64, "Try: token-broker pins --help"),
+            (["pins", "localhost/x"], 64, "Try: token-broker pins --help"), (["pins", "a@localhost"], 64, ""),
+            (["pins", "localhost:22"], 64, ""), (["keys", "genrate"], 64, "did you mean generate?"),
+            (["keys", "reseal", "--rate", "0"], 64, "--rate must be a number from 1 to 100000, not 0"),
+            (["keys", "reseal", "--rate", "100001"], 64, "--rate must be"),
+            (["keys", "reseal", "--rate"], 64, "--rate needs a value: N"), (["keys", "retire"], 64, "ID is missing"),
+            (["journal", "forget", ""], 64, "ID is empty"), (["doctor", "store", "--repair="], 64, "--repair needs"),
+            (["audit", "remove"], 64, "--before is missing"),
+            (["audit", "remove", "--before", "yesterday"], 64, "--before must be a time"),
+            (["audit", "export", "--from=soon"], 64, "--from must be a time"),
+            (["audit", "export", "--tenant", "a b"], 64, "no tenant can be called a b"),
+            (["audit", "export", "--before", "x"], 64, "unknown option --before"),
+            (["up", "--port", "65536"], 64, "--port must be a number from 1 to 65535"),
+            (["up"], 78, "set HOME, XDG_DATA_HOME or TOKEN_BROKER_DATA_DIR"),
         ] as [([String], Int32, String)])
     func `commands say what they do`(arguments: [String], status: Int32, text: String) async throws {
         let port = try PostgresServer.freePort()

@@ -8,6 +8,9 @@
 const unsigned char *cresources_openapi(void);
 size_t cresources_openapi_size(void);
 
+/// The commit that Deploy/build has built the program from; "unknown" in other builds.
+const char *cresources_commit(void);
+
 /// The bytes of the profile of one provider, and its name.
 struct cresources_profile {
   const char *name;

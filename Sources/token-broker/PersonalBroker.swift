@@ -1,0 +1,61 @@
+internal import CommandLineClient
+internal import Reactor
+
+/// What `token-broker up` sets for a broker of one person on this machine.
+struct PersonalBroker {
+    /// The variables of the process, and those that it sets where they are not.
+    let environment: [String: String]
+    private let directory: String
+    /// Where commands look for the key without being told.
+    private let usualDirectory: String?
+
+    /// Makes the directory for the data, for this user only, and those above it.
+    /// - Throws: `usage` for a port that is none, and `configuration` where there is no place for the data.
+    init(_ invocation: Invocation) throws(CommandError) {
+        var environment = invocation.environment.filter { !$0.value.isEmpty }
+        for name in ["TOKEN_BROKER_DATABASE_URL", "TOKEN_BROKER_DATABASE_URL_FILE"] where environment[name] != nil {
+            throw CommandError(
+                .configuration, "\(name) is set, and this command keeps its data in a directory",
+                next: "token-broker serve")
+        }
+        if let port = try invocation.integer("port", in: 1...65_535) {
+            environment["TOKEN_BROKER_LISTEN"] = "127.0.0.1:\(port)"
+        }
+        environment["TOKEN_BROKER_LOG_LEVEL"] = environment["TOKEN_BROKER_LOG_LEVEL"] ?? "warning"
+        usualDirectory = UserDirectories.dataOfUser(environment)
+        guard let directory = environment["TOKEN_BROKER_DATA_DIR"] ?? usualDirectory else {
+            throw CommandError(
+                .configuration, "set HOME, XDG_DATA_HOME or TOKEN_BROKER_DATA_DIR, so that data can be kept")
+        }
+        environment["TOKEN_BROKER_DATA_DIR"] = directory
+        do throws(SystemError) {
+            try SmallFile.makeDirectories(above: directory + "/admin.key")
+        } catch {
+            throw CommandError(.configuration, "\(directory) cannot be made: \(error)")
+        }
+        self.directory = directory
+        self.environment = environment
+    }
+
+    /// Where it is, where its keys are, and what to run next. Without a line break at the end.
+    func announcement(_ configuration: Configuration) -> String {
+        let address = "\(configuration.certificate == nil ? "http" : "https")://\(configuration.listen)"
+        let adminKey = configuration.adminKeys == nil ? "\(directory)/admin.key" : "as TOKEN_BROKER_ADMIN_KEY says"
+        let masterKeys =
+            configuration.leavesMasterKeysToStore
+            ? "\(directory)/master.keys, without which the data cannot be read"
+            : configuration.masterKeysFile ?? "as the variables say"
+        var next: [String] = []
+        if address != "http://127.0.0.1:8080" { next.append("export TOKEN_BROKER_URL=\(address)") }
+        if directory != usualDirectory { next.append("export TOKEN_BROKER_DATA_DIR=\(directory)") }
+        next.append("token-broker tenants create --help")
+        return """
+            The broker runs at \(address) until Control-C.
+              data         \(directory)
+              admin key    \(adminKey)
+              master keys  \(masterKeys)
+            Next, in another terminal:
+              \(next.joined(separator: "\n  "))
+            """
+    }
+}

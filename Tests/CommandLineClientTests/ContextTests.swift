@@ -1,0 +1,128 @@
+internal import BrokerTesting
+internal import CommandLineClient
+internal import FoundationEssentials
+internal import Testing
+
+@Suite struct `Kept contexts` {
+    private let directory = StoreFixtureDirectory()
+    private var path: String { directory.path + "/a/contexts.json" }
+    private var environment: [String: String] { ["TOKEN_BROKER_CONTEXTS": path] }
+
+    private func mode(_ path: String) throws -> Int? {
+        try FileManager.default.attributesOfItem(atPath: path)[.posixPermissions] as? Int
+    }
+
+    /// Writes the file as another program might have.
+    private func write(_ text: String, mode: Int = 0o600) throws {
+        try FileManager.default.createDirectory(
+            atPath: directory.path + "/a", withIntermediateDirectories: true)
+        try Data(text.utf8).write(to: URL(filePath: path))
+        try FileManager.default.setAttributes([.posixPermissions: mode], ofItemAtPath: path)
+    }
+
+    @Test func `are kept in a file that only their owner may read, in a directory of theirs`() async throws {
+        let terminal = RecordedTerminal(answers: ["key-one"])
+        let added = await CommandLines.run(
+            ["context", "add", "work", "--url", "https://broker.example/", "--tenant", "music"], environment,
+            terminal: terminal)
+        #expect(added.status == .done, "\(terminal.errors)")
+        #expect(try mode(path) == 0o600)
+        #expect(try mode(directory.path + "/a") == 0o700)
+        #expect(try mode(directory.path) == 0o700)
+        let kept = try Contexts.read(environment)
+        #expect(kept.current == "work")
+        #expect(
+            kept.entries == [
+                "work": Contexts.Entry(url: "https://broker.example/", apiKey: "key-one", tenant: "music")
+            ])
+        // A file that was readable is so no more once it is replaced.
+        try kept.write(environment)
+        #expect(try mode(path) == 0o600)
+        let names = try FileManager.default.contentsOfDirectory(atPath: directory.path + "/a")
+        #expect(names == ["contexts.json"])
+    }
+
+    @Test func `are listed without their keys, used and removed`() async throws {
+        for (name, key) in [("one", "secret-1"), ("two", "secret-2")] {
+            let added = await CommandLines.run(
+                ["context", "add", name, "--url", "http://\(name).example"], environment,
+                terminal: RecordedTerminal(answers: [key]))
+            #expect(added.status == .done)
+        }
+        let listed = await CommandLines.run(["context", "list"], environment)
+        #expect(listed.terminal.output.contains("*  two   http://two.example"), "\(listed.terminal.output)")
+        let json = await CommandLines.run(["context", "list", "--json"], environment)
+        #expect(
+            json.terminal.output
+                == #"{"current":"two","contexts":[{"name":"one","url":"http://one.example","has_key":true},"#
+                + #"{"name":"two","url":"http://two.example","has_key":true}]}"# + "\n")
+        #expect(!(listed.terminal.output + json.terminal.output).contains("secret"))
+        #expect(await CommandLines.run(["context", "use", "one"], environment).status == .done)
+        #expect(try Contexts.read(environment).current == "one")
+        let other = await CommandLines.run(["context", "use", "tow"], environment)
+        #expect(other.status == .notFound)
+        #expect(other.terminal.errors.contains("did you mean two?"))
+        #expect(await CommandLines.run(["context", "remove", "one"], environment).status == .done)
+        let left = try Contexts.read(environment)
+        #expect(left.current == nil && left.entries.keys.sorted() == ["two"])
+    }
+
+    @Test(arguments: [0o644, 0o640, 0o604, 0o620, 0o602])
+    func `that others can use are refused`(mode: Int) async throws {
+        try write(#"{"contexts":{}}"#, mode: mode)
+        let listed = await CommandLines.run(["context", "list"], environment)
+        #expect(listed.status == .configuration)
+        #expect(listed.terminal.errors.contains("other users can use \(path)"))
+        #expect(listed.terminal.errors.contains("Try: chmod 600 \(path)"))
+    }
+
+    @Test(arguments: [
+        "", "{", "[]", "{}", #"{"contexts":[]}"#, #"{"contexts":{"a":{}}}"#, #"{"contexts":{"a":{"url":1}}}"#,
+    ])
+    func `that are damaged are refused, and stay as they are`(text: String) async throws {
+        try write(text)
+        let added = await CommandLines.run(
+            ["context", "add", "a", "--url", "http://a.example"], environment,
+            terminal: RecordedTerminal(answers: ["k"]))
+        #expect(added.status == .configuration)
+        #expect(added.terminal.errors.contains("\(path) is damaged"))
+        #expect(String(decoding: try Data(contentsOf: URL(filePath: path)), as: UTF8.self) == text)
+    }
+
+    @Test(
+        arguments: [
+            (["TOKEN_BROKER_CONTEXTS": "/a/b", "XDG_CONFIG_HOME": "/c", "HOME": "/d"], "/a/b"),
+            (["XDG_CONFIG_HOME": "/c", "HOME": "/d"], "/c/token-broker/contexts.json"),
+            (
+                ["TOKEN_BROKER_CONTEXTS": "", "XDG_CONFIG_HOME": "", "HOME": "/d"],
+                "/d/.config/token-broker/contexts.json"
+            ),
+            ([:], nil),
+        ] as [([String: String], String?)])
+    func `are where the variables say`(environment: [String: String], path: String?) {
+        #expect(Contexts.path(environment) == path)
+    }
+
+    @Test func `are none without a home, and cannot be kept then`() async throws {
+        #expect(try Contexts.read([:]) == Contexts())
+        #expect(try Contexts.read(environment) == Contexts())
+        let added = await CommandLines.run(
+            ["context", "add", "a", "--url", "http://a.example"], terminal: RecordedTerminal(answers: ["k"]))
+        #expect(added.status == .configuration)
+        #expect(added.terminal.errors.contains("set HOME, XDG_CONFIG_HOME or TOKEN_BROKER_CONTEXTS"))
+    }
+
+    @Test func `need an address and a key`() async {
+        for (words, answers, complaint) in [
+            (["context", "add", "a"], ["k"], "--url is missing"),
+            (["context", "add", "a", "--url", "http://a.example"], [], "no key was given"),
+            (["context", "add", "a", "--url", "http://a.example"], [""], "no key was given"),
+            (["context", "add", "a", "--url", "ftp://a.example"], ["k"], "no http or https address"),
+        ] as [([String], [String], String)] {
+            let added = await CommandLines.run(words, environment, terminal: RecordedTerminal(answers: answers))
+            #expect(added.status == .usage || added.status == .configuration)
+            #expect(added.terminal.errors.contains(complaint), "\(added.terminal.errors)")
+            #expect(!FileManager.default.fileExists(atPath: path))
+        }
+    }
+}
