@@ -26,7 +26,7 @@ extension AdministrationCommands {
         ],
         body: { invocation throws(CommandError) in
             guard let path = invocation["file"] else { throw invocation.wrong("which file? Name it with -f FILE") }
-            let file = try ApplyFile(try InputFile.textOrInput(path, limit: 4 << 20, invocation), path: path)
+            let file = try ApplyFile(try GivenFile.textOrInput(path, limit: 4 << 20, invocation), path: path)
             let api = try invocation.broker()
             let steps = try await ApplyPlan(file, api).steps()
             if steps.isEmpty { return invocation.terminal.note("Nothing differs from \(path).") }
@@ -64,7 +64,7 @@ extension AdministrationCommands {
                     index == 0
                     ? "Nothing was applied." : "Applied before it, and kept: \(index) of \(steps.count) steps."
                 throw CommandError(
-                    error.status, "\(step.title): \(error.text)\n\(before)",
+                    index == 0 ? error.status : .partly, "\(step.title): \(error.text)\n\(before)",
                     next: error.next ?? "token-broker apply -f \(invocation["file"] ?? "FILE")")
             }
             let value = try answer.json()

@@ -62,7 +62,7 @@ extension AdministrationCommands {
             if let secret = try secretOfFile(invocation) { try changes.add("client_secret", .string(WireText(secret))) }
             var registration: [WireText: JSONValue] = [:]
             if let path = invocation["file"] {
-                registration = try InputFile.object(path, limit: 1 << 20, invocation).object ?? [:]
+                registration = try GivenFile.object(path, limit: 1 << 20, invocation).object ?? [:]
             }
             // Of an answer that was changed and is sent back.
             registration["client_id"] = nil

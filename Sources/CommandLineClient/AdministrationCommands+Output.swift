@@ -91,7 +91,7 @@ extension AdministrationCommands {
         let secret =
             path == "-"
             ? invocation.terminal.line("")
-            : try InputFile.text(path, limit: 64 << 10).split(separator: "\n").first.map(String.init)
+            : try GivenFile.text(path, limit: 64 << 10).split(separator: "\n").first.map(String.init)
         guard let secret, !secret.isEmpty else { throw CommandError(.refused, "\(path) holds no secret") }
         return secret
     }

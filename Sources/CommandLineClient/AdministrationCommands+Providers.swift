@@ -46,7 +46,7 @@ extension AdministrationCommands {
             .init("token-broker providers put acme.json --name acme-test", "under another name"),
         ],
         body: { invocation throws(CommandError) in
-            var profile = try InputFile.object(invocation.arguments[0], limit: 1 << 20, invocation).object ?? [:]
+            var profile = try GivenFile.object(invocation.arguments[0], limit: 1 << 20, invocation).object ?? [:]
             guard let name = invocation["name"] ?? profile["name"]?.string?.text else {
                 throw invocation.wrong("the profile has no name: say --name NAME")
             }

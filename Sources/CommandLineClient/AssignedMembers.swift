@@ -90,6 +90,6 @@ struct AssignedMembers {
 
     /// The text of a file, without the line break at its end.
     private static func file(_ path: String) throws(CommandError) -> String {
-        try InputFile.text(path, limit: longestFile)
+        try GivenFile.text(path, limit: longestFile)
     }
 }

@@ -28,7 +28,11 @@ package enum CommandProgram {
                 terminal.write(Array(HelpText.group(Array(named)).utf8))
                 return .end(.done)
             }
-            return fail(CommandCatalog.complaint(about: Array(named.isEmpty ? words[...] : named)), terminal)
+            let meant = Array(named.isEmpty ? words[...] : named)
+            let group = CommandCatalog.below(Array(meant.prefix(1)))
+            // Where all commands with this first word are the service's, so is this one.
+            let ofService = group.allSatisfy { $0.body == nil } ? group.first : nil
+            return fail(CommandCatalog.complaint(about: meant), of: ofService, terminal)
         }
         if left.contains(where: { $0 == "--help" || $0 == "-h" }),
             !command.takesCommand || left.first == "--help" || left.first == "-h"
@@ -39,13 +43,13 @@ package enum CommandProgram {
         if let word = left.first, !word.hasPrefix("-"), command.arguments.isEmpty, !command.takesCommand,
             CommandCatalog.below(command.words).count > 1
         {
-            return fail(CommandCatalog.complaint(about: command.words + [word]), terminal)
+            return fail(CommandCatalog.complaint(about: command.words + [word]), of: command, terminal)
         }
         do throws(CommandError) {
             let invocation = try Invocation(command, words: left, terminal: terminal, environment: environment)
             return ServiceCommand(rawValue: command.name).map { .service($0, invocation) } ?? .run(invocation)
         } catch {
-            return fail(error, terminal)
+            return fail(error, of: command, terminal)
         }
     }
 
@@ -60,7 +64,12 @@ package enum CommandProgram {
         }
     }
 
-    private static func fail(_ error: CommandError, _ terminal: any Terminal) -> Step { .end(report(error, terminal)) }
+    private static func fail(
+        _ error: CommandError, of command: CommandSpecification?, _ terminal: any Terminal
+    ) -> Step {
+        let status = report(error, terminal)
+        return .end(command.map { $0.body == nil } == true ? status.ofService : status)
+    }
 
     /// Says what is wrong, and which command helps.
     /// - Returns: the status to end with.

@@ -21,6 +21,10 @@ package enum ExitStatus: Int32, Sendable, CaseIterable {
     case tryLater = 9
     /// The contexts or the variables are wrong.
     case configuration = 10
+    /// The words of a command of the service are wrong.
+    case serviceUsage = 64
+    /// The variables of the service are wrong.
+    case serviceConfiguration = 78
     /// A signal has ended it.
     case interrupted = 130
 
@@ -38,7 +42,18 @@ package enum ExitStatus: Int32, Sendable, CaseIterable {
         case .tryLater: "not now; try again later"
         case .forbidden: "no key, a wrong key, or one that may not do this"
         case .configuration: "the contexts or the variables are wrong"
+        case .serviceUsage: "a command of the service: the command line is wrong"
+        case .serviceConfiguration: "a command of the service: its variables are wrong"
         case .interrupted: "ended by a signal"
+        }
+    }
+
+    /// What a command of the service ends with in its place.
+    package var ofService: ExitStatus {
+        switch self {
+        case .usage: .serviceUsage
+        case .configuration: .serviceConfiguration
+        default: self
         }
     }
 }

@@ -80,7 +80,7 @@ private struct Restoring {
             } catch {
                 outcomes.show()
                 throw CommandError(
-                    error.status,
+                    outcomes.restored == 0 ? error.status : .partly,
                     "\(outcomes.restored) of \(sets.count) sessions are put back, and the rest is not: \(error.text)",
                     next: error.next ?? again)
             }
@@ -284,6 +284,6 @@ private struct Outcomes {
         if refused > 0 { text += ", and \(refused) refused by the provider again" }
         if untried > 0 { text += ", of which \(untried) could not be tried at the provider" }
         let isNothing = failed.count == count && failed.allSatisfy { $0.code == "not_found" }
-        return CommandError(isNothing ? .notFound : .failed, text, next: next)
+        return CommandError(isNothing ? .notFound : restored > 0 ? .partly : .failed, text, next: next)
     }
 }

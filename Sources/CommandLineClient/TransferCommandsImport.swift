@@ -137,7 +137,7 @@ enum ImportCommand {
         if tally.all == 0 { throw CommandError(.refused, "there is nothing to import in \(invocation.arguments[1])") }
         if tally.refused > 0 {
             throw CommandError(
-                .refused,
+                tally.refused == tally.all ? .refused : .partly,
                 "\(tally.refused) of \(tally.all) \(plan.isDry ? "would not be" : "were not") taken over; the reasons are "
                     + (plan.printsJSON ? "in the outcomes" : "above"))
         }

@@ -21,7 +21,7 @@ case .service(let name, let invocation):
         let command = try Command(name, invocation)
         run(command, name == .up ? try PersonalBroker(invocation) : nil)
     } catch {
-        Console.exit(CommandProgram.report(error, terminal).rawValue)
+        Console.exit(CommandProgram.report(error, terminal).ofService.rawValue)
     }
 }
 

@@ -50,7 +50,7 @@ internal import Testing
             (["up", "--port", "many"], [:], 64, "--port must be a number from 1 to 65535, not many"),
             (["up"], ["TOKEN_BROKER_LISTEN": "here"], 78, "TOKEN_BROKER_LISTEN must be a numeric address"),
             (["config", "check"], ["TOKEN_BROKER_URL": "x", "TOKEN_BROKER_API_KEY_FILE": "y"], 0, "is valid"),
-            (["servee"], [:], 64, "did you mean serve?"), (["serve", "--help"], [:], 0, "usage: token-broker serve"),
+            (["servee"], [:], 2, "did you mean serve?"), (["serve", "--help"], [:], 0, "usage: token-broker serve"),
         ] as [([String], [String: String], Int32, String)])
     func `says what is wrong`(
         words: [String], environment: [String: String], status: Int32, text: String

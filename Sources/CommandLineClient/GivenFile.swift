@@ -2,7 +2,7 @@ internal import JSON
 internal import Reactor
 
 /// Files that a command line names.
-enum InputFile {
+enum GivenFile {
     /// The text of a file, without the line break at its end.
     /// - Throws: `refused` for one that cannot be read, is longer than `limit` bytes or is no UTF-8.
     static func text(_ path: String, limit: Int) throws(CommandError) -> String {
