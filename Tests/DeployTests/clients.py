@@ -375,7 +375,7 @@ def build(language, directory):
             shutil.copy(source, directory)
         (directory / "package.json").write_text('{"type": "module"}')
         run("tsc", "--strict", "--target", "es2022", "--module", "es2022", "--moduleResolution", "node", "--lib",
-            "es2022,dom,dom.iterable", "--types", "", directory / "driver.ts")
+            "es2022,dom,dom.iterable", directory / "driver.ts")
         return ["node", directory / "driver.js"]
     run("swiftc", "-swift-version", "6", "-parse-as-library", "-warnings-as-errors", "-o", directory / "driver",
         CLIENTS / "TokenBroker.swift", DRIVERS / "driver.swift")
