@@ -2,9 +2,7 @@ package tokenbroker;
 
 import java.io.*;
 import java.net.*;
-import java.net.http.*;
 import java.nio.charset.StandardCharsets;
-import java.time.Duration;
 import java.util.*;
 import java.util.concurrent.*;
 import java.util.function.Consumer;
@@ -22,12 +20,12 @@ public final class TokenBroker {
         public final String code, errorCode, requestID, reconnectURI; // errorCode: what the provider said
         public final long retryAfter; // seconds; -1: none
 
-        BrokerException(int status, String retryAfter, String requestID, Map<String, Object> problem, String detail) {
+        BrokerException(int status, String retryAfter, String requestID, Map<?, ?> problem, String detail) {
             super(problem.get("detail") instanceof String text ? text : detail);
             this.status = status;
             code = problem.get("code") instanceof String text ? text : status == 0 ? "network_error" : "";
             errorCode = (String) problem.get("error_code");
-            this.retryAfter = retryAfter.matches("\\d{1,9}") ? Long.parseLong(retryAfter) : -1;
+            this.retryAfter = retryAfter != null && retryAfter.matches("\\d{1,9}") ? Long.parseLong(retryAfter) : -1;
             this.requestID = requestID;
             reconnectURI = problem.get("session") instanceof Map<?, ?> session ? (String) session.get("reconnect_uri") : null;
         }
@@ -64,17 +62,14 @@ public final class TokenBroker {
     private final String base, apiKey;
     private final double timeout, maxAge;
     private final Map<Key, Credentials> memory = new ConcurrentHashMap<>();
-    // No redirect is followed: the key is for the broker only.
-    private final HttpClient http = HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1)
-        .followRedirects(HttpClient.Redirect.NEVER).connectTimeout(Duration.ofSeconds(10)).build();
 
-    public TokenBroker(String base, String apiKey) { this(base, apiKey, Duration.ofSeconds(30), Duration.ofSeconds(30)); }
+    public TokenBroker(String base, String apiKey) { this(base, apiKey, 30, 30); }
 
-    public TokenBroker(String base, String apiKey, Duration timeout, Duration maxAge) {
+    public TokenBroker(String base, String apiKey, double timeout, double maxAge) {
         this.base = base.replaceAll("/+$", "");
         this.apiKey = apiKey;
-        this.timeout = timeout.toMillis() / 1e3;
-        this.maxAge = maxAge.toMillis() / 1e3;
+        this.timeout = timeout;
+        this.maxAge = maxAge;
     }
 
     /** The user's credentials under a storage key of the API key's own tenant, valid for 60 seconds. */
@@ -109,25 +104,26 @@ public final class TokenBroker {
             if (compared != null) fields.put("If-None-Match", compared.etag);
             BrokerException failure;
             try {
-                var answer = get(path, tenant, fields, HttpResponse.BodyHandlers.ofString(), left + 2);
-                var isSame = answer.statusCode() == 304 && compared != null && compared.secondsLeft() > 0;
-                if (isSame || answer.statusCode() == 200) {
+                var answer = get(path, tenant, fields, left + 2);
+                var status = answer.getResponseCode();
+                var isSame = status == 304 && compared != null && compared.secondsLeft() > 0;
+                if (isSame || status == 200) {
                     var found = isSame ? new Credentials(compared.etag, compared.body, compared.asked, asked)
-                        : new Credentials(answer.headers().firstValue("ETag").orElse(""), JSON.object(answer.body()), asked, asked);
+                        : new Credentials(answer.getHeaderField("ETag"), JSON.object(text(answer.getInputStream())), asked, asked);
                     if (isSame && refused != null) return found; // The broker has no newer one.
                     if (memory.size() >= CAPACITY) memory.keySet().stream().findAny().ifPresent(memory::remove);
                     memory.put(key, found);
                     return found;
                 }
-                failure = failure(answer, answer.body());
-            } catch (IOException | IllegalArgumentException fault) {
-                failure = new BrokerException(0, "", null, Map.of(), "The broker does not answer: " + fault);
+                failure = failure(answer);
+            } catch (IOException fault) {
+                failure = new BrokerException(0, null, null, Map.of(), "The broker does not answer: " + fault);
             }
             if (!failure.isPassing()) memory.remove(key);
             else if (spare != null && spare.secondsLeft() > 0) return spare;
             var wait = failure.retryAfter >= 0 ? failure.retryAfter : failure.status == 0 ? pause : Math.max(1, pause);
             if (!failure.isPassing() || began.age() + wait > budget) throw failure;
-            sleep(wait);
+            pause(wait);
         }
     }
 
@@ -135,15 +131,159 @@ public final class TokenBroker {
      *  a fault. Tokens that an event replaces are forgotten. */
     public void events(String tenant, String lastEventID, Consumer<Event> hear) throws BrokerException, InterruptedException {
         var retry = 1.0;
-        var watch = Executors.newSingleThreadScheduledExecutor(work -> { var t = new Thread(work); t.setDaemon(true); return t; });
-        try {
-            for (double pause = 1;; pause = Math.min(2 * pause, 30)) {
-                var fields = Map.of("Last-Event-ID", lastEventID);
-                try (var body = get("/events", tenant, fields, HttpResponse.BodyHandlers.ofInputStream(), 45)) {
+        for (double pause = 1;; pause = Math.min(2 * pause, 30)) {
+            try {
+                var answer = get("/events", tenant, Map.of("Last-Event-ID", lastEventID), 45); // A comment comes after 15 s.
+                if (answer.getResponseCode() != 200) {
+                    var failure = failure(answer);
+                    if (failure.status < 500 && failure.status != 429) throw failure;
+                    pause(Math.max(failure.retryAfter, pause));
+                    continue;
                 }
+                try (var lines = new BufferedReader(new InputStreamReader(answer.getInputStream(), StandardCharsets.UTF_8))) {
+                    var fields = new HashMap<String, String>();
+                    for (String line; (line = lines.readLine()) != null;) {
+                        var parts = line.split(": ", 2);
+                        if (!line.isEmpty()) {
+                            fields.put(parts[0], parts.length > 1 ? parts[1] : "");
+                            continue;
+                        }
+                        retry = Double.parseDouble(fields.getOrDefault("retry", retry * 1000 + "")) / 1000;
+                        var id = fields.getOrDefault("id", lastEventID);
+                        if (fields.containsKey("data")) {
+                            var event = new Event(id, fields.get("event"), JSON.object(fields.get("data")));
+                            forget(event.name, event.data);
+                            hear.accept(event);
+                        }
+                        lastEventID = id;
+                        pause = retry;
+                        fields.clear();
+                    }
+                }
+            } catch (BrokerException failure) {
+                throw failure;
+            } catch (IOException fault) {
+                // It connects again.
             }
-        } finally {
-            watch.shutdownNow();
+            pause(pause);
+        }
+    }
+
+    private void forget(String event, Map<String, Object> data) {
+        var isUpdate = event.equals("credentials.updated");
+        if (event.equals("stream.reset")) memory.clear();
+        if (!isUpdate && !event.equals("credentials.deauthorized")) return;
+        for (var tenant : List.of("", data.get("tenant")))
+            for (var level : List.of("client", "user"))
+                memory.computeIfPresent(new Key((String) tenant, (String) data.get("storage_key"), level), (key, known) ->
+                    isUpdate && known.etag.equals(String.format("\"%.0f\"", data.get("version"))) ? known : null);
+    }
+
+    private HttpURLConnection get(String path, String tenant, Map<String, String> fields, double timeout) throws IOException {
+        var request = (HttpURLConnection) new URL(base + path).openConnection();
+        request.setInstanceFollowRedirects(false); // The key is for the broker only.
+        request.setConnectTimeout((int) (timeout * 1000));
+        request.setReadTimeout((int) (timeout * 1000));
+        request.setRequestProperty("Authorization", "Bearer " + apiKey);
+        if (!tenant.isEmpty()) request.setRequestProperty("X-Tenant", tenant);
+        fields.forEach(request::setRequestProperty);
+        return request;
+    }
+
+    private static String text(InputStream body) throws IOException {
+        return body == null ? "" : new String(body.readNBytes(1 << 20), StandardCharsets.UTF_8);
+    }
+
+    private static BrokerException failure(HttpURLConnection answer) throws IOException {
+        var status = answer.getResponseCode();
+        Map<String, Object> problem = Map.of();
+        try {
+            problem = JSON.object(text(answer.getErrorStream()));
+        } catch (IOException fault) {
+            // A proxy's answer is no JSON.
+        }
+        return new BrokerException(status, answer.getHeaderField("Retry-After"), answer.getHeaderField("X-Request-ID"), problem,
+            "The broker answered " + status + ".");
+    }
+
+    private static void pause(double seconds) throws InterruptedException {
+        Thread.sleep((long) (seconds * 1000 * (1 + Math.random() / 10)));
+    }
+
+    /** Reads JSON, for which Java has no library of its own: numbers as Double, objects as Map. */
+    private static final class JSON {
+        private final String text;
+        private int at;
+
+        private JSON(String text) { this.text = text; }
+
+        static Map<String, Object> object(String text) throws IOException {
+            try {
+                if (new JSON(text).value(0) instanceof Map<?, ?> found) {
+                    var members = new HashMap<String, Object>();
+                    found.forEach((name, value) -> members.put((String) name, value));
+                    return members;
+                }
+            } catch (RuntimeException fault) {
+                throw new IOException("The answer is no JSON.", fault);
+            }
+            throw new IOException("The answer is no JSON object.");
+        }
+
+        private char next() {
+            while (Character.isWhitespace(text.charAt(at))) at++;
+            return text.charAt(at);
+        }
+
+        private boolean skip(char wanted) {
+            if (next() == wanted) at++;
+            else return false;
+            return true;
+        }
+
+        private Object value(int depth) {
+            if (depth > 50) throw new IllegalArgumentException("too deep");
+            if (skip('{')) {
+                var members = new HashMap<String, Object>();
+                while (!skip('}')) {
+                    skip(',');
+                    var name = (String) value(depth + 1);
+                    skip(':');
+                    members.put(name, value(depth + 1));
+                }
+                return members;
+            }
+            if (skip('[')) {
+                var items = new ArrayList<Object>();
+                while (!skip(']')) {
+                    skip(',');
+                    items.add(value(depth + 1));
+                }
+                return items;
+            }
+            if (skip('"')) return string();
+            var start = at;
+            while ("+-.".indexOf(text.charAt(at)) >= 0 || Character.isLetterOrDigit(text.charAt(at))) at++;
+            var word = text.substring(start, at);
+            return switch (word) {
+                case "null" -> null;
+                case "true", "false" -> word.equals("true");
+                default -> Double.valueOf(word);
+            };
+        }
+
+        private String string() {
+            var found = new StringBuilder();
+            for (char c; (c = text.charAt(at++)) != '"';) {
+                if (c == '\\') {
+                    c = text.charAt(at++);
+                    var index = "bfnrt".indexOf(c);
+                    if (index >= 0) c = "\b\f\n\r\t".charAt(index);
+                    else if (c == 'u') c = (char) Integer.parseInt(text.substring(at, at += 4), 16);
+                }
+                found.append(c);
+            }
+            return found.toString();
         }
     }
 }
