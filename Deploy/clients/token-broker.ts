@@ -2,32 +2,28 @@
 
 const logIn = "level_not_available missing_token_container invalid_token_request unknown_account unauthenticated".split(" ");
 const pause = (seconds: number) => new Promise(resume => setTimeout(resume, seconds * 1000 * (1 + Math.random() / 10)));
-type Clocks = { steady: number, wall: number };
-const clocks = (): Clocks => ({ steady: performance.now(), wall: Date.now() });
+const clocks = () => ({ steady: performance.now(), wall: Date.now() });
+type Clocks = ReturnType<typeof clocks>;
 /** In seconds. The one clock may stand still while the machine sleeps, and the other may be set back. */
 const age = (then: Clocks) => Math.max(performance.now() - then.steady, Date.now() - then.wall) / 1000;
 
-/** Why there is no token. `status` is 0 where no answer came; `code` and `detail` are the broker's. */
+/** Why there is no token. `status` is 0 where no answer came; `code` and `message` are the broker's. */
 export class BrokerError extends Error {
   readonly code: string;
-  readonly detail: string;
   readonly errorCode?: string; // what the provider said
   readonly retryAfter?: number; // seconds
   readonly requestID?: string;
   readonly mustLogIn: boolean; // only a login of the user helps
   readonly reconnectURI?: string; // where the user can log in again
-
-  constructor(readonly status: number, fields?: Headers, body = "", detail?: string) {
+  constructor(readonly status: number, fields?: Headers, body = "{}", detail?: string) {
     let problem: Record<string, any> = {};
     try { problem = JSON.parse(body) ?? {}; } catch { /* A proxy's answer is no JSON. */ }
-    const code = typeof problem.code == "string" ? problem.code : status == 0 ? "network_error" : "";
-    super(`${status} ${code}: ${detail ?? problem.detail ?? "no detail"}`);
-    this.code = code;
-    this.detail = detail ?? problem.detail ?? `The broker answered ${status}.`;
+    super(detail ?? problem.detail ?? `The broker answered ${status}.`);
+    this.code = problem.code ?? (status == 0 ? "network_error" : "");
     this.errorCode = problem.error_code;
     this.retryAfter = /^\d+$/.test(fields?.get("Retry-After") ?? "") ? Number(fields!.get("Retry-After")) : undefined;
     this.requestID = fields?.get("X-Request-ID") ?? undefined;
-    this.mustLogIn = logIn.includes(code);
+    this.mustLogIn = logIn.includes(this.code);
     this.reconnectURI = problem.session?.reconnect_uri;
   }
 
@@ -55,7 +51,6 @@ export type BrokerEvent = { id: string, name: string, data: Record<string, any> 
  *  broker is asked whether it is still current. `capacity`: the most tokens in memory. */
 export class TokenBroker {
   private readonly memory = new Map<string, Credentials>();
-
   constructor(readonly base: string, private readonly key: string, readonly settings: Settings = {}) {}
 
   /** Credentials that are valid for `minTTL` (60) seconds. */
@@ -74,15 +69,16 @@ export class TokenBroker {
     for (let wait = 0.2; ; wait = Math.min(2 * wait, 5)) {
       const asked = clocks(), left = Math.max(1, budget - age(began)), stop = new AbortController();
       const timer = setTimeout(() => stop.abort(), (left + 2) * 1000);
+      const fields = { Prefer: `wait=${Math.floor(left)}`, ...(compared && { "If-None-Match": compared.etag }) };
       let failure: BrokerError;
       try {
-        const fields = { Prefer: `wait=${Math.floor(left)}`, ...(compared && { "If-None-Match": compared.etag }) };
         const answer = await this.get(`/credentials?${query}`, tenant, fields, stop.signal);
         const body = await answer.text();
-        if (answer.status == 200 || (answer.status == 304 && compared && compared.secondsLeft > 0)) {
-          const found = answer.status == 200 ? new Credentials(answer.headers.get("ETag")!, JSON.parse(body), asked)
-            : new Credentials(compared!.etag, compared!.body, compared!.asked, asked);
-          if (answer.status == 304 && refused) return found; // The broker has no newer one.
+        const isSame = answer.status == 304 && compared && compared.secondsLeft > 0;
+        if (isSame && refused) return refused; // The broker has no newer one.
+        if (isSame || answer.status == 200) {
+          const found = isSame ? new Credentials(compared.etag, compared.body, compared.asked, asked)
+            : new Credentials(answer.headers.get("ETag")!, JSON.parse(body), asked);
           if (this.memory.size >= capacity) this.memory.delete(this.memory.keys().next().value!);
           this.memory.set(name, found);
           return found;
@@ -90,9 +86,7 @@ export class TokenBroker {
         failure = new BrokerError(answer.status, answer.headers, body);
       } catch (fault) {
         failure = new BrokerError(0, undefined, "", `The broker does not answer: ${fault}`);
-      } finally {
-        clearTimeout(timer);
-      }
+      } finally { clearTimeout(timer); }
       if (!failure.isPassing) this.memory.delete(name);
       else if (spare && spare.secondsLeft > 0) return spare;
       const next = failure.retryAfter ?? (failure.status ? Math.max(1, wait) : wait);
@@ -123,33 +117,27 @@ export class TokenBroker {
           if (text.length > 1 << 20) throw new RangeError("an event is too long");
           for (const block of blocks) {
             const fields = new Map(block.split("\n").map(line => line.split(/: (.*)/) as [string, string]));
-            if (fields.has("retry")) retry = Number(fields.get("retry")) / 1000;
-            const id = fields.get("id") ?? lastEventID;
-            if (fields.has("data")) {
-              const event = { id, name: fields.get("event") ?? "message", data: JSON.parse(fields.get("data")!) };
-              this.forget(event);
-              yield event;
-            }
+            const id = fields.get("id") ?? lastEventID, data = fields.get("data");
+            retry = fields.has("retry") ? Number(fields.get("retry")) / 1000 : retry;
+            if (data) yield this.heard({ id, name: fields.get("event") ?? "message", data: JSON.parse(data) });
             [lastEventID, wait] = [id, retry];
           }
         }
       } catch (fault) {
         if (fault instanceof BrokerError) throw fault;
-      } finally {
-        clearTimeout(silence);
-        stop.abort();
-      }
+      } finally { clearTimeout(silence); stop.abort(); }
       await pause(wait);
     }
   }
 
-  private forget({ name, data }: BrokerEvent) {
+  private heard(event: BrokerEvent) {
+    const { name, data } = event, isUpdate = name == "credentials.updated";
     if (name == "stream.reset") this.memory.clear();
-    if (name != "credentials.updated" && name != "credentials.deauthorized") return;
     for (const [tenant, level] of [["", "client"], ["", "user"], [data.tenant, "client"], [data.tenant, "user"]]) {
-      const key = [tenant, data.storage_key, level].join(" ");
-      if (name != "credentials.updated" || this.memory.get(key)?.etag != `"${data.version}"`) this.memory.delete(key);
+      const key = [tenant, data.storage_key, level].join(" "), isNew = this.memory.get(key)?.etag != `"${data.version}"`;
+      if ((isUpdate && isNew) || name == "credentials.deauthorized") this.memory.delete(key);
     }
+    return event;
   }
 
   private get(path: string, tenant: string, fields: Record<string, string>, signal: AbortSignal) {

@@ -5,8 +5,10 @@
 
 PROGRAMS is the directory of token-broker and token-broker-provider. Each language has a driver in Tests/DeployTests/clients
 that reads commands from standard input and calls the client. Between the client and the broker is a relay, which records
-the requests and disturbs them. A language whose compiler is missing is a fault. Ends with 1 if anything does not fit.
+the requests and disturbs them. The languages are tested at the same time, because the tests wait most of the time. A language
+whose compiler is missing is a fault. Ends with 1 if anything does not fit.
 """
+import concurrent.futures
 import http.client
 import http.server
 import json
@@ -402,18 +404,23 @@ def check(language, programs, directory):
 
 
 def main():
+    if len(sys.argv) < 2 or not set(sys.argv[2:]) <= set(LANGUAGES):
+        sys.exit(__doc__)
     programs, languages = pathlib.Path(sys.argv[1]).resolve(), sys.argv[2:] or LANGUAGES
-    faults = 0
-    with tempfile.TemporaryDirectory() as folder:
-        for language in languages:
-            began = time.monotonic()
-            try:
-                check(language, programs, pathlib.Path(folder) / language)
-                print(f"{language}: well ({time.monotonic() - began:.0f} s)", flush=True)
-            except (AssertionError, OSError, subprocess.SubprocessError, queue.Empty) as fault:
-                faults += 1
-                print(f"{language}: {type(fault).__name__}: {fault}", file=sys.stderr, flush=True)
-    sys.exit(1 if faults else 0)
+
+    def is_well(language):
+        began = time.monotonic()
+        try:
+            check(language, programs, pathlib.Path(folder) / language)
+            print(f"{language}: well ({time.monotonic() - began:.0f} s)", flush=True)
+            return True
+        except (AssertionError, OSError, subprocess.SubprocessError, queue.Empty, http.client.HTTPException) as fault:
+            print(f"{language}: {type(fault).__name__}: {fault}", file=sys.stderr, flush=True)
+            return False
+
+    with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(3) as threads:
+        results = list(threads.map(is_well, languages))
+    sys.exit(0 if all(results) else 1)
 
 
 if __name__ == "__main__":
