@@ -36,8 +36,9 @@ func say(_ line: String) {
                 default: fatalError("unknown command: \(line)")
                 }
             } catch let error as BrokerError {
+                let code = error.code.isEmpty ? "-" : error.code
                 let after = error.retryAfter.map { "\(Int($0))" } ?? "-"
-                say("error \(error.status) \(error.code.isEmpty ? "-" : error.code) \(after) \(error.mustLogIn ? "yes" : "no")")
+                say("error \(error.status) \(code) \(after) \(error.mustLogIn ? "yes" : "no")")
             }
         }
     }
