@@ -21,7 +21,8 @@ import re
 import sys
 
 DOCUMENTS = [
-    "README.md", "CHANGELOG.md", "Deploy/APP2APP.md", "Deploy/ARCHITECTURE.md", "Deploy/CALLS.md", "Deploy/COMMANDS.md", "Deploy/LIBRARY.md", "Deploy/OPERATIONS.md",
+    "README.md", "CHANGELOG.md", "Deploy/APP2APP.md", "Deploy/ARCHITECTURE.md", "Deploy/CALLS.md",
+    "Deploy/COMMANDS.md", "Deploy/LIBRARY.md", "Deploy/OPERATIONS.md", "Deploy/clients/README.md",
     "Deploy/PERFORMANCE.md", "Deploy/PERFORMANCE-TABLES.md", "Tests/README.md", "Tests/Simulation/README.md",
 ]
 FILE = re.compile(r"[\w.+/-]*\w\.(?:swift|py|c|h|md|yml|yaml|json)")

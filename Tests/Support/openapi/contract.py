@@ -150,7 +150,9 @@ def examples(description, value, path):
 
 
 def is_schema(value):
-    return isinstance(value.get("type"), (str, list)) or "$ref" in value and "/schemas/" in str(value["$ref"])
+    """A schema that stands beside a reference holds it in allOf."""
+    is_reference = "$ref" in value and "/schemas/" in str(value["$ref"])
+    return isinstance(value.get("type"), (str, list)) or is_reference or isinstance(value.get("allOf"), list)
 
 
 def without_examples(description):
