@@ -34,8 +34,11 @@ public struct AuthConfiguration: Sendable, Equatable {
     /// SubjectPublicKeyInfo each, 1 to 32. Nil, the default, means the known keys of the kind of provider, which only
     /// `tidal` has.
     public var pinnedCertificates: [String]?
-    /// The kind of provider: `tidal` (the default), `oidc`, `spotify`, `authgear` or `duckduckgo`.
+    /// The kind of provider: the name of a profile in `Deploy/providers`, such as `spotify` or `oidc`. Default `tidal`.
     public var provider: String
+    /// What the addresses of the kind of provider have a place for, such as `domain` for `auth0`. Default: none, which means the
+    /// usual values where there are any.
+    public var providerParameters: [String: String]
     /// The issuer of an OpenID or OAuth 2.0 provider, whose metadata names its endpoints. Must be nil for `tidal`.
     public var issuer: URL?
     /// The lifetime of a token whose response has no lifetime and which is not a JWT. Nil, the default, means the
@@ -124,8 +127,9 @@ public struct AuthConfiguration: Sendable, Equatable {
         rotation: Rotation? = nil, accessTokenAfterRefresh: AccessTokenAfterRefresh? = nil,
         sessionEndingAnswers: [SessionEndingAnswer] = [], tokenExpiryBufferInterval: Duration = .seconds(45),
         app2appOptions: App2AppOptions? = nil, requestHeaders: [String: String] = [:],
-        retry: Retry = Retry(), clientProof: ClientProof? = nil
+        retry: Retry = Retry(), clientProof: ClientProof? = nil, providerParameters: [String: String] = [:]
     ) {
+        self.providerParameters = providerParameters
         self.clientProof = clientProof
         self.retry = retry
         self.requestHeaders = requestHeaders
@@ -202,9 +206,10 @@ extension AuthConfiguration {
         ] where !addresses.isEmpty {
             members[WireText(name)] = .array(addresses.map { .string(WireText($0.absoluteString)) })
         }
-        if !requestHeaders.isEmpty {
-            members["request_headers"] = .object(
-                Dictionary(uniqueKeysWithValues: requestHeaders.map { (WireText($0), .string(WireText($1))) }))
+        for (name, texts) in [("request_headers", requestHeaders), ("parameters", providerParameters)]
+        where !texts.isEmpty {
+            members[WireText(name)] = .object(
+                Dictionary(uniqueKeysWithValues: texts.map { (WireText($0), .string(WireText($1))) }))
         }
         let retry = try retry.members
         if !retry.isEmpty { members["retry"] = .object(retry) }

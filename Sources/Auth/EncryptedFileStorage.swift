@@ -88,7 +88,8 @@ public actor EncryptedFileStorage: CredentialsStorage {
         guard bytes.count > AES256GCM.nonceCount else { throw .notOpened(path: path) }
         do throws(CryptographyError) {
             return try AES256GCM.open(
-                Array(bytes.dropFirst(AES256GCM.nonceCount)), key: key, nonce: Array(bytes.prefix(AES256GCM.nonceCount)),
+                Array(bytes.dropFirst(AES256GCM.nonceCount)), key: key,
+                nonce: Array(bytes.prefix(AES256GCM.nonceCount)),
                 associatedData: Array(name.utf8)
             ).revealedBytes
         } catch {

@@ -96,7 +96,7 @@ internal import Testing
             try await auth.logout()
             #expect(await updates.next()?.cause == .logout)
             #expect(await ends.next()?.end.cause == .logout)
-            // After a logout no one's session is missing.
+            // After a logout no session is missing.
             #expect(await refusal { try await auth.getCredentials(level: .user) }?.sessionEnd == nil)
         }
     }
@@ -111,7 +111,8 @@ internal import Testing
         configuration.clientAuthentication = AuthConfiguration.ClientAuthentication.none
         let auth = AuthClient(configuration, in: environment)
         let expires = clock.date.addingTimeInterval(3600)
-        try await auth.setCredentials(Credentials(clientID: "the-app", expires: expires, token: "t-1"), refreshToken: nil)
+        try await auth.setCredentials(
+            Credentials(clientID: "the-app", expires: expires, token: "t-1"), refreshToken: nil)
         #expect(try await auth.getCredentials(level: .user).token == "t-1")
         clock.advance(by: .seconds(3601))
         let error = await refusal { try await auth.getCredentials(level: .user) }

@@ -242,7 +242,11 @@ package final class ValueRecordStore: RecordStore {
     }
 
     package func reseal(_ changes: [Reseal]) async throws(StoreError) -> Int {
-        try await writing { store throws(StoreError) in try await store.reseal(changes) } isChange: { $0 > 0 }
+        try await writing { store throws(StoreError) in
+            try await store.reseal(changes)
+        } isChange: {
+            $0 > 0
+        }
     }
 
     package func lapsed(_ kind: RecordKind, limit: Int) async throws(StoreError) -> [LapsedLease] {
@@ -252,7 +256,9 @@ package final class ValueRecordStore: RecordStore {
     package func removeExpired(before now: Timestamp, limit: Int) async throws(StoreError) -> Int {
         try await writing { store throws(StoreError) in
             try await store.removeExpired(before: now, limit: limit)
-        } isChange: { $0 > 0 }
+        } isChange: {
+            $0 > 0
+        }
     }
 
     package func due(_ kind: RecordKind, before now: Timestamp, limit: Int) async throws(StoreError) -> [StoredRecord] {
@@ -286,7 +292,9 @@ package final class ValueRecordStore: RecordStore {
     package func trimLog(before time: Timestamp, keeping count: Int, limit: Int) async throws(StoreError) -> Int {
         try await writing { store throws(StoreError) in
             try await store.trimLog(before: time, keeping: count, limit: limit)
-        } isChange: { $0 > 0 }
+        } isChange: {
+            $0 > 0
+        }
     }
 
     package func auditChains(
