@@ -56,7 +56,7 @@ public final class AuthEnvironment: Sendable {
     private let trustedCAFile: String?
     let providerTargets: TargetPolicy
     private let log: Log
-    private let time: any Time
+    let time: any Time
     /// What requests to providers go through instead of the HTTPS client; nil for that.
     private let transport: (any ProviderTransport)?
     private let interceptor: RequestInterceptor?
