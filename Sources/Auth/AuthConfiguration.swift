@@ -73,9 +73,13 @@ public struct AuthConfiguration: Sendable, Equatable {
     /// the default, means that of the kind of provider, which is 0 unless another one is known. If the refresh fails, the
     /// present token is returned while it is valid.
     public var refreshLeadTime: Duration?
-    /// How long before its expiry a user's token is refreshed without a request: 60 to 86,400 s, whole seconds. It is not
-    /// refreshed in the first half of its lifetime. Nil, the default, means never; `AuthClient.expirations` then tells of
-    /// tokens that are about to expire.
+    /// How long before its expiry a user's token is refreshed without a request: 60 to 86,400 s, whole seconds. Nil, the default,
+    /// means never; `AuthClient.expirations` then tells of tokens that are about to expire.
+    ///
+    /// The refresh is up to a fifth earlier, at random, always before the notice of `AuthClient.expirations`, which then comes only
+    /// if it fails, and never in the first two fifths of the token's lifetime. A refresh that fails is repeated until it succeeds
+    /// or the session ends, also after the token's expiry, at intervals that grow to a quarter of an hour. A token with a lifetime
+    /// of less than a minute is refreshed after its expiry. All this happens while an environment of the store is open.
     public var proactiveRefresh: Duration?
     /// For how long after its first use the provider accepts a refresh token again: 0 to 86,400 s, whole seconds. During
     /// this time a refresh whose answer was lost is repeated with the same refresh token. Nil, the default, means that of

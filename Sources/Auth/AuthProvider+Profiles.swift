@@ -39,7 +39,7 @@ extension AuthProvider {
     }
 
     /// authgear; see `Deploy/providers/authgear.md`.
-    public static func authgear(issuer: URL, clientID: String, clientSecret: String? = nil) -> Self {
+    public static func authgear(issuer: URL?, clientID: String, clientSecret: String? = nil) -> Self {
         Self("authgear", clientID, clientSecret, issuer: issuer)
     }
 

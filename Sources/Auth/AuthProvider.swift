@@ -42,7 +42,8 @@ public struct AuthProvider: Sendable, Equatable {
     }
 
     /// Any provider that publishes OpenID's or RFC 8414's metadata below its issuer.
-    public static func issuer(_ issuer: URL, clientID: String, clientSecret: String? = nil) -> Self {
+    /// - Parameter issuer: nil, as of a text that is no address, is an illegal argument of the calls that use it.
+    public static func issuer(_ issuer: URL?, clientID: String, clientSecret: String? = nil) -> Self {
         Self(
             "oidc", clientID, clientSecret, issuer: issuer,
             clientAuthentication: clientSecret == nil ? AuthConfiguration.ClientAuthentication.none : nil)

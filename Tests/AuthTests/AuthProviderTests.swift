@@ -102,6 +102,17 @@ internal import Testing
         await environment.close(within: .zero)
     }
 
+    @Test func `an issuer that is no address is an illegal argument`() async throws {
+        let environment = Self.environment()
+        for provider in [AuthProvider.issuer(URL(string: ""), clientID: "c"), .authgear(issuer: nil, clientID: "c")] {
+            let auth = AuthClient(
+                AuthConfiguration(credentialsStorageKey: provider.name, provider: provider), in: environment)
+            let error = await #expect(throws: AuthError.self) { try await auth.isUserLoggedIn() }
+            #expect(error?.code == .illegalArgument)
+        }
+        await environment.close(within: .zero)
+    }
+
     @Test func `a provider does not print its secrets`() {
         let provider = AuthProvider.google(clientID: "c", clientSecret: "a-secret")
         var text = "\(provider) " + String(reflecting: provider)
