@@ -28,6 +28,17 @@ struct ValueDocument {
         self.keys = keys
     }
 
+    /// Takes over the times of leases that the value has still.
+    mutating func keepLeases(of store: MemoryRecordStore) {
+        let known = store.contents.withLock { $0.leases.entries }
+        for record in records {
+            guard let lease = record.lease, let times = known[record.id], times.lease.holder == lease.holder else {
+                continue
+            }
+            leases[record.id] = times
+        }
+    }
+
     // MARK: Writing
 
     /// No two values are the same: each has 16 random octets, so that a writer knows its own value again.

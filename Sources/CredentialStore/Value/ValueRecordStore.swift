@@ -32,6 +32,8 @@ package final class ValueRecordStore: RecordStore {
     private struct State {
         /// What the storage had last. With one user of the storage, it has that still.
         var held: Held?
+        /// Whether another process may have replaced the value since. `held` still has the times of this process's leases.
+        var isStale = false
         /// The calls of the storage that have not returned.
         var calls = 0
         var isClosed = false
@@ -87,16 +89,18 @@ package final class ValueRecordStore: RecordStore {
 
     /// What the storage has now. With one user of the storage, it is read once.
     private func load() async throws(StoreError) -> Held {
-        let known = state.withLock { $0.held }
-        if let known, !isShared { return known }
+        let (known, isStale) = state.withLock { ($0.held, $0.isStale) }
+        if let known, !isShared, !isStale { return known }
         let bytes = try await ask { storage in try await storage.value() }
-        if let known, known.bytes == bytes { return known }
-        let held = try decode(bytes)
-        state.withLock { $0.held = held }
+        var held = known
+        if held == nil || held?.bytes != bytes { held = try decode(bytes, after: known) }
+        guard let held else { throw .unavailable }
+        state.withLock { ($0.held, $0.isStale) = (held, false) }
         return held
     }
 
-    private func decode(_ bytes: [UInt8]?) throws(StoreError) -> Held {
+    /// - Parameter known: what this process knew before; the value has no times of leases where there is one user.
+    private func decode(_ bytes: [UInt8]?, after known: Held? = nil) throws(StoreError) -> Held {
         var document = ValueDocument()
         do throws(FramedFile.Failure) {
             if let bytes { document = try ValueDocument(decoding: bytes) }
@@ -106,6 +110,7 @@ package final class ValueRecordStore: RecordStore {
             case .newerFormat: throw .damaged("a later build has written the value in the program's storage")
             }
         }
+        if let known, !isShared { document.keepLeases(of: known.store) }
         guard let store = MemoryRecordStore(document, now: leaseClock, timeOfDay: timeOfDay) else {
             throw .damaged("the value in the program's storage contradicts itself")
         }
@@ -131,14 +136,14 @@ package final class ValueRecordStore: RecordStore {
         let isStored = try? await ask { storage in try await storage.set(bytes, replacing: current) }
         if isStored != true {
             // The call may have arrived, although it has failed or was repeated.
-            state.withLock { $0.held = nil }
+            state.withLock { $0.isStale = true }
             let found = try await ask { storage in try await storage.value() }
             guard found == bytes else {
                 if isStored == nil { throw .unavailable }
                 return false
             }
         }
-        state.withLock { $0.held = Held(store: next, bytes: bytes, keys: keys) }
+        state.withLock { ($0.held, $0.isStale) = (Held(store: next, bytes: bytes, keys: keys), false) }
         return true
     }
 
@@ -184,8 +189,8 @@ package final class ValueRecordStore: RecordStore {
     private func reading<R: Sendable>(
         _ body: (MemoryRecordStore) async throws(StoreError) -> R
     ) async throws(StoreError) -> R {
-        let (known, isClosed) = state.withLock { ($0.held, $0.isClosed) }
-        if let known, !isShared, !isClosed { return try await body(known.store) }
+        let known = state.withLock { $0.isStale || $0.isClosed ? nil : $0.held }
+        if let known, !isShared { return try await body(known.store) }
         let held = try await inTurn { () async throws(StoreError) -> Held in try await load() }
         return try await body(held.store)
     }
@@ -203,7 +208,7 @@ package final class ValueRecordStore: RecordStore {
                     result = try await body(next)
                 } catch {
                     // The caller reads again, and must see what another process may have stored.
-                    state.withLock { $0.held = nil }
+                    state.withLock { $0.isStale = true }
                     throw error
                 }
                 if !isChange(result) { return result }
