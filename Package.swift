@@ -93,7 +93,7 @@ let package = Package(
             "Auth",
             [
                 "BrokerCore", "CredentialStore", "OAuth", "Cryptography", "ExternalText", "HTTPCodec", "HTTPSClient",
-                "JOSE", "JSON", "Postgres", "Reactor", "Waiting",
+                "HTTPServer", "JOSE", "JSON", "Postgres", "Reactor", "Waiting",
             ]),
         .executableTarget(name: "auth-example", dependencies: ["Auth"], swiftSettings: strict),
         // Two apps of one device, of which the first lets the second in.

@@ -244,7 +244,13 @@ extension AuthClient: CredentialsProvider {
     public func getCredentials(
         apiErrorSubStatus: String?, refused: Credentials?
     ) async throws(AuthError) -> Credentials {
-        var query = CredentialsQuery()
+        try await getCredentials(level: .basic, apiErrorSubStatus: apiErrorSubStatus, refused: refused)
+    }
+
+    public func getCredentials(
+        level: CredentialsLevel, apiErrorSubStatus: String?, refused: Credentials?
+    ) async throws(AuthError) -> Credentials {
+        var query = CredentialsQuery(lowestLevel: level.core)
         query.refusedByAPI = apiErrorSubStatus.map { APISubStatus.forcesRefresh(WireText($0)) } ?? false
         if query.refusedByAPI { query.renewedPast = refused?.version }
         return try await run { [query] opened, tenant throws(BrokerError) in
@@ -267,15 +273,16 @@ extension AuthClient: CredentialsProvider {
     public var bus: AsyncStream<CredentialsUpdatedMessage> {
         stream { piece, listener in
             var messages: [CredentialsUpdatedMessage] = []
-            for kind in piece.kinds {
-                switch kind {
+            for event in piece.events {
+                let cause = event.data["cause"]?.string.map { CredentialsUpdatedMessage.Cause(rawValue: $0.text) }
+                switch event.kind {
                 case .credentialsUpdated:
                     // A change that later changes have replaced is skipped: the later event reports the state.
                     guard let stored = await self.stored(for: listener), let held = stored.record.held else { continue }
-                    messages.append(.init(credentials: Credentials(held, version: stored.heldVersion)))
+                    messages.append(.init(credentials: Credentials(held, version: stored.heldVersion), cause: cause))
                 case .credentialsDeauthorized:
                     let client = listener.tenant.configuration.client
-                    messages.append(.init(credentials: Credentials(basic: client)))
+                    messages.append(.init(credentials: Credentials(basic: client), cause: cause))
                 default: continue
                 }
             }

@@ -34,8 +34,11 @@ public struct AuthConfiguration: Sendable, Equatable {
     /// SubjectPublicKeyInfo each, 1 to 32. Nil, the default, means the known keys of the kind of provider, which only
     /// `tidal` has.
     public var pinnedCertificates: [String]?
-    /// The kind of provider: `tidal` (the default), `oidc`, `spotify`, `authgear` or `duckduckgo`.
+    /// The kind of provider: the name of a profile in `Deploy/providers`, such as `spotify` or `oidc`. Default `tidal`.
     public var provider: String
+    /// What the addresses of the kind of provider have a place for, such as `domain` for `auth0`. Default: none, which means the
+    /// usual values where there are any.
+    public var providerParameters: [String: String]
     /// The issuer of an OpenID or OAuth 2.0 provider, whose metadata names its endpoints. Must be nil for `tidal`.
     public var issuer: URL?
     /// The lifetime of a token whose response has no lifetime and which is not a JWT. Nil, the default, means the
@@ -70,9 +73,13 @@ public struct AuthConfiguration: Sendable, Equatable {
     /// the default, means that of the kind of provider, which is 0 unless another one is known. If the refresh fails, the
     /// present token is returned while it is valid.
     public var refreshLeadTime: Duration?
-    /// How long before its expiry a user's token is refreshed without a request: 60 to 86,400 s, whole seconds. It is not
-    /// refreshed in the first half of its lifetime. Nil, the default, means never; `AuthClient.expirations` then tells of
-    /// tokens that are about to expire.
+    /// How long before its expiry a user's token is refreshed without a request: 60 to 86,400 s, whole seconds. Nil, the default,
+    /// means never; `AuthClient.expirations` then tells of tokens that are about to expire.
+    ///
+    /// The refresh is up to a fifth earlier, at random, always before the notice of `AuthClient.expirations`, which then comes only
+    /// if it fails, and never in the first two fifths of the token's lifetime. A refresh that fails is repeated until it succeeds
+    /// or the session ends, also after the token's expiry, at intervals that grow to a quarter of an hour. A token with a lifetime
+    /// of less than a minute is refreshed after its expiry. All this happens while an environment of the store is open.
     public var proactiveRefresh: Duration?
     /// For how long after its first use the provider accepts a refresh token again: 0 to 86,400 s, whole seconds. During
     /// this time a refresh whose answer was lost is repeated with the same refresh token. Nil, the default, means that of
@@ -124,8 +131,9 @@ public struct AuthConfiguration: Sendable, Equatable {
         rotation: Rotation? = nil, accessTokenAfterRefresh: AccessTokenAfterRefresh? = nil,
         sessionEndingAnswers: [SessionEndingAnswer] = [], tokenExpiryBufferInterval: Duration = .seconds(45),
         app2appOptions: App2AppOptions? = nil, requestHeaders: [String: String] = [:],
-        retry: Retry = Retry(), clientProof: ClientProof? = nil
+        retry: Retry = Retry(), clientProof: ClientProof? = nil, providerParameters: [String: String] = [:]
     ) {
+        self.providerParameters = providerParameters
         self.clientProof = clientProof
         self.retry = retry
         self.requestHeaders = requestHeaders
@@ -202,9 +210,10 @@ extension AuthConfiguration {
         ] where !addresses.isEmpty {
             members[WireText(name)] = .array(addresses.map { .string(WireText($0.absoluteString)) })
         }
-        if !requestHeaders.isEmpty {
-            members["request_headers"] = .object(
-                Dictionary(uniqueKeysWithValues: requestHeaders.map { (WireText($0), .string(WireText($1))) }))
+        for (name, texts) in [("request_headers", requestHeaders), ("parameters", providerParameters)]
+        where !texts.isEmpty {
+            members[WireText(name)] = .object(
+                Dictionary(uniqueKeysWithValues: texts.map { (WireText($0), .string(WireText($1))) }))
         }
         let retry = try retry.members
         if !retry.isEmpty { members["retry"] = .object(retry) }

@@ -26,6 +26,14 @@ public final class AuthEnvironment: Sendable {
         /// host that is not local is connected over TLS with `verify-full`. `masterKeys` is `id:base64 of 32 bytes`,
         /// several separated by commas: the first key encrypts, and all keys decrypt.
         case postgres(url: String, masterKeys: String)
+        /// In one value of a storage that the program brings, such as an entry of a keychain; see `CredentialsStorage`.
+        ///
+        /// `key` names the value. `masterKeys`, in the form of `postgres`, encrypt the credentials in it. With nil, the key that
+        /// encrypts them is made at the first use and stored in the value, as `directory` does beside its files: then the storage
+        /// itself must keep secrets, as a keychain does. With `isShared`, several processes of one machine may use the value at
+        /// once, such as an app and its extension; without it, one environment at a time.
+        case program(
+            any CredentialsStorage, key: String = "token-broker", masterKeys: String? = nil, isShared: Bool = false)
 
         /// Omits the keys and the connection string, which may contain a password.
         public var description: String {
@@ -33,6 +41,7 @@ public final class AuthEnvironment: Sendable {
             case .memory: "memory"
             case .directory(let directory): "directory \(directory)"
             case .postgres: "postgres"
+            case .program(_, let key, _, _): "program's value \(key)"
             }
         }
 
@@ -47,7 +56,7 @@ public final class AuthEnvironment: Sendable {
     private let trustedCAFile: String?
     let providerTargets: TargetPolicy
     private let log: Log
-    private let time: any Time
+    let time: any Time
     /// What requests to providers go through instead of the HTTPS client; nil for that.
     private let transport: (any ProviderTransport)?
     private let interceptor: RequestInterceptor?
@@ -202,6 +211,8 @@ public final class AuthEnvironment: Sendable {
         let location = try location()
         var settings = CredentialsBroker.Settings()
         settings.providerTargets = providerTargets
+        // The whole value is written with each change, so it has the last events only.
+        if case .value = location { settings.eventLimit = Self.eventsInValue }
         var options = BrokerResources.Options()
         options.trustedCAFile = trustedCAFile
         let resources: BrokerResources
@@ -228,10 +239,20 @@ public final class AuthEnvironment: Sendable {
         return Opened(broker: broker, resources: resources, loop: loop)
     }
 
+    /// How many events a program's value keeps, about; a listener that is further behind misses some.
+    private static let eventsInValue = 200
+
     private func location() throws(AuthError) -> BrokerStore.Location {
         switch storage {
         case .memory: return .memory
         case .directory(let directory): return .directory(directory)
+        case .program(let storage, let key, let masterKeys, let isShared):
+            do throws(KeyringError) {
+                let keyring = try masterKeys.map { text throws(KeyringError) in try Keyring(parsing: text) }
+                return .value(ProgramValue(storage: storage, key: key), keyring, isShared: isShared)
+            } catch {
+                throw AuthError(.illegalArgument, message: "\(error)")
+            }
         case .postgres(let url, let masterKeys):
             do {
                 let keyring = try Keyring(parsing: masterKeys)
@@ -245,10 +266,10 @@ public final class AuthEnvironment: Sendable {
 
 extension AuthError {
     fileprivate init(_ failure: OpeningFailure) {
-        if case .database(let error, _) = failure {
-            self.init(BrokerError(error))
-        } else {
-            self.init(.storageUnusable, message: failure.description)
+        switch failure {
+        case .database(let error, _): self.init(BrokerError(error))
+        case .value(.unavailable), .keys(.store(.unavailable)): self.init(BrokerError(.unavailable))
+        default: self.init(.storageUnusable, message: failure.description)
         }
     }
 }

@@ -29,8 +29,8 @@ public struct AuthError: Error, Sendable, Equatable {
         public static let illegalConfiguration = Code("illegalConfiguration")
         /// A parameter cannot be used, or the call refers to a login that does not exist. Only a different call helps.
         public static let illegalArgument = Code("illegalArgument")
-        /// No credentials of a user are stored, and the provider has no lower level; or a forced refresh has no refresh token.
-        /// Only a login helps.
+        /// No credentials of a user are stored, and the provider has no lower level or the call wants no lower one; or a forced
+        /// refresh has no refresh token. Only a login helps. `sessionEnd` says how a session has ended that was there before.
         public static let missingTokenContainer = Code("missingTokenContainer")
         /// The provider does not accept the refresh token any more; the user's session has ended. Only a login helps.
         public static let invalidTokenRequest = Code("invalidTokenRequest")
@@ -67,8 +67,15 @@ public struct AuthError: Error, Sendable, Equatable {
     /// The least time to wait before a retry; nil if only something else than waiting helps.
     public let retryAfter: Duration?
 
+    /// How the user's session has ended; nil if that is not the reason, and after a logout.
+    public let sessionEnd: SessionEnd?
+
     /// Creates an error, for your own implementation of `CredentialsProvider`.
-    public init(_ code: Code, message: String, providerErrorCode: String? = nil, retryAfter: Duration? = nil) {
+    public init(
+        _ code: Code, message: String, providerErrorCode: String? = nil, retryAfter: Duration? = nil,
+        sessionEnd: SessionEnd? = nil
+    ) {
+        self.sessionEnd = sessionEnd
         self.code = code
         self.message = message
         self.providerErrorCode = providerErrorCode
@@ -77,11 +84,13 @@ public struct AuthError: Error, Sendable, Equatable {
 
     init(_ error: BrokerError) {
         let code = Self.code(of: error)
+        let sessionEnd = error.session.map { SessionEnd($0) }
         self.init(
-            code, message: error.detail,
+            code, message: error.detail + (sessionEnd.map { " " + $0.sentence } ?? ""),
             providerErrorCode: [.storageUnavailable, .storageUnusable].contains(code) ? nil : error.errorCode,
             retryAfter: [.retryableError, .networkError, .storageUnavailable].contains(code)
-                ? .seconds(error.retryAfter ?? 1) : nil)
+                ? .seconds(error.retryAfter ?? 1) : nil,
+            sessionEnd: sessionEnd)
     }
 
     private static func code(of error: BrokerError) -> Code {
@@ -93,6 +102,7 @@ public struct AuthError: Error, Sendable, Equatable {
         case .networkError: .networkError
         case .illegalConfiguration: .illegalConfiguration
         case .providerUntrusted: .providerUntrusted
+        case .levelNotAvailable where error.isSessionKept: .illegalConfiguration
         case .missingTokenContainer, .levelNotAvailable: .missingTokenContainer
         case .invalidTokenRequest: .invalidTokenRequest
         case .unknownAccount: .unknownAccount

@@ -14,7 +14,23 @@ public enum CredentialsLevel: String, Sendable, Comparable, CaseIterable {
     case user
 
     public static func < (left: CredentialsLevel, right: CredentialsLevel) -> Bool {
-        allCases.firstIndex(of: left)! < allCases.firstIndex(of: right)!
+        left.rank < right.rank
+    }
+
+    var core: OAuth.CredentialsLevel {
+        switch self {
+        case .basic: .basic
+        case .client: .client
+        case .user: .user
+        }
+    }
+
+    private var rank: Int {
+        switch self {
+        case .basic: 0
+        case .client: 1
+        case .user: 2
+        }
     }
 }
 
@@ -115,17 +131,6 @@ extension Credentials: CustomStringConvertible, CustomReflectable {
     }
 }
 
-/// A change of the credentials: a login, a refresh, an upgrade, `setCredentials`, or the removal of the credentials.
-public struct CredentialsUpdatedMessage: Sendable, Equatable {
-    /// The credentials after the change; basic ones if the credentials were removed.
-    public let credentials: Credentials
-
-    /// Creates a message, for your own implementation of `CredentialsProvider`.
-    public init(credentials: Credentials) {
-        self.credentials = credentials
-    }
-}
-
 /// A notice that a token is about to expire.
 public struct CredentialsExpiringMessage: Sendable, Equatable {
     /// The stored credentials when the message was sent.
@@ -183,6 +188,14 @@ public protocol CredentialsProvider: Sendable {
     ///   logs the user out.
     func getCredentials(apiErrorSubStatus: String?, refused: Credentials?) async throws(AuthError) -> Credentials
 
+    /// The same, but no credentials of a lower level than `level`.
+    /// - Throws: in addition, `missingTokenContainer` if the best credentials are of a lower level. If that is because the user's
+    ///   session has ended, `AuthError.sessionEnd` says how. `illegalConfiguration` if the user's credentials are kept for another
+    ///   configuration.
+    func getCredentials(
+        level: CredentialsLevel, apiErrorSubStatus: String?, refused: Credentials?
+    ) async throws(AuthError) -> Credentials
+
     /// Whether a user is logged in: a refresh token is stored, or a user's token that has not expired. Does not ask the
     /// provider.
     /// - Throws: `storageUnavailable` if the store does not answer and no valid user's token is in memory;
@@ -200,6 +213,22 @@ extension CredentialsProvider {
     /// The credentials without a complaint: `getCredentials(apiErrorSubStatus:refused:)` with nil.
     public func getCredentials() async throws(AuthError) -> Credentials {
         try await getCredentials(apiErrorSubStatus: nil, refused: nil)
+    }
+
+    /// For a provider that does not know why there are no credentials of that level.
+    public func getCredentials(
+        level: CredentialsLevel, apiErrorSubStatus: String?, refused: Credentials?
+    ) async throws(AuthError) -> Credentials {
+        let credentials = try await getCredentials(apiErrorSubStatus: apiErrorSubStatus, refused: refused)
+        guard credentials.level >= level else {
+            throw AuthError(.missingTokenContainer, message: "There are no credentials of the level \(level.rawValue).")
+        }
+        return credentials
+    }
+
+    /// The credentials of that level or a higher one, without a complaint.
+    public func getCredentials(level: CredentialsLevel) async throws(AuthError) -> Credentials {
+        try await getCredentials(level: level, apiErrorSubStatus: nil, refused: nil)
     }
 
     /// The credentials after a complaint about the stored ones: `getCredentials(apiErrorSubStatus:refused:)` with nil

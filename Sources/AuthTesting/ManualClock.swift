@@ -117,17 +117,19 @@ extension ManualClock: Time {
 }
 
 extension AuthEnvironment {
-    /// An environment whose credentials are in memory, whose provider is a script, and which uses no network. Provider
-    /// addresses are taken as they are, `http://` and private ones too.
+    /// An environment whose provider is a script, and which uses no network. Provider addresses are taken as they are, `http://`
+    /// and private ones too.
     /// - Parameters:
     ///   - transport: gets every request to providers.
+    ///   - storage: default: in memory.
     ///   - clock: default: the system's clocks.
     ///   - requestInterceptor: sees each request before the script does. Default: none.
     public static func scripted(
-        _ transport: ScriptedTransport, clock: ManualClock? = nil, requestInterceptor: RequestInterceptor? = nil
+        _ transport: ScriptedTransport, storage: Storage = .memory, clock: ManualClock? = nil,
+        requestInterceptor: RequestInterceptor? = nil
     ) -> AuthEnvironment {
         AuthEnvironment(
-            storage: .memory, allowsInsecureProviders: true, time: clock ?? SystemTime(), transport: transport,
+            storage: storage, allowsInsecureProviders: true, time: clock ?? SystemTime(), transport: transport,
             requestInterceptor: requestInterceptor)
     }
 }

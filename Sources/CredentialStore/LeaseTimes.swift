@@ -4,7 +4,7 @@ internal import Reactor
 /// The times of the leases that this process has granted, by its own clock. A store with one writer needs no others:
 /// the lease that an earlier process granted has expired, because its holder died with that process.
 struct LeaseTimes {
-    private struct Entry {
+    struct Entry {
         /// Kept here because a store may keep only some members of the lease.
         var lease: Lease
         var end: MonotonicInstant
@@ -14,10 +14,12 @@ struct LeaseTimes {
         var recovery: MonotonicInstant?
     }
 
-    private var entries: [RecordID: Entry] = [:]
+    private(set) var entries: [RecordID: Entry] = [:]
     private let now: @Sendable () -> MonotonicInstant
 
-    init(now: @escaping @Sendable () -> MonotonicInstant = { .now }) {
+    /// - Parameter entries: the times of leases that were granted before, by the same clock.
+    init(entries: [RecordID: Entry] = [:], now: @escaping @Sendable () -> MonotonicInstant = { .now }) {
+        self.entries = entries
         self.now = now
     }
 

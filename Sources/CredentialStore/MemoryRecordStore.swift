@@ -8,7 +8,7 @@ internal import Synchronization
 /// Its calls never wait and throw conflicts only.
 package final class MemoryRecordStore: RecordStore {
     // Called from any task.
-    private let contents: Mutex<Contents>
+    let contents: Mutex<Contents>
     private let timeOfDay: (@Sendable () -> Timestamp)?
 
     /// - Parameters:
@@ -21,7 +21,7 @@ package final class MemoryRecordStore: RecordStore {
         contents = Mutex(Contents(now: now, timeOfDay: timeOfDay))
     }
 
-    private init(_ contents: Contents, timeOfDay: (@Sendable () -> Timestamp)?) {
+    init(_ contents: Contents, timeOfDay: (@Sendable () -> Timestamp)?) {
         self.contents = Mutex(contents)
         self.timeOfDay = timeOfDay
     }
@@ -173,7 +173,7 @@ package final class MemoryRecordStore: RecordStore {
 
     package func close() async {}
 
-    private struct Contents: CommitBasis {
+    struct Contents: CommitBasis {
         private(set) var records: [RecordID: StoredRecord] = [:]
         private(set) var holders: [LookupKey: RecordID] = [:]
         /// Ordered by sequence.
@@ -189,6 +189,20 @@ package final class MemoryRecordStore: RecordStore {
         init(now: @escaping @Sendable () -> MonotonicInstant, timeOfDay: (@Sendable () -> Timestamp)?) {
             leases = LeaseTimes(now: now)
             self.timeOfDay = timeOfDay
+        }
+
+        /// Contents that were written down; nil where they contradict themselves.
+        init?(_ document: ValueDocument, leases: LeaseTimes, timeOfDay: (@Sendable () -> Timestamp)?) {
+            self.leases = leases
+            self.timeOfDay = timeOfDay
+            for record in document.records {
+                guard records.updateValue(record, forKey: record.id) == nil else { return nil }
+                guard let lookup = record.lookup else { continue }
+                let key = LookupKey(kind: record.id.kind, digest: lookup)
+                guard holders.updateValue(record.id, forKey: key) == nil else { return nil }
+            }
+            (log, bounds) = (document.log, document.bounds)
+            audit = Dictionary(grouping: document.audit) { WireText($0.chain) }
         }
 
         var time: Timestamp? { timeOfDay?() }

@@ -422,7 +422,7 @@ extension CommandFailure {
         case .journalFiles, .journalKeys: self.text = "TOKEN_BROKER_JOURNAL_DIR: \(text)"
         case .client: self.text = "TOKEN_BROKER_TRUSTED_CA_FILE: \(text)"
         case .files(.store(.alreadyOpen)): self.text = text + "; stop that process first"
-        case .files, .keys, .time: self.text = text
+        case .files, .keys, .value, .time: self.text = text
         }
     }
 

@@ -388,7 +388,8 @@ extension `Auth as a library` {
             try await fixture.logIn(auth)
             var messages = auth.bus.makeAsyncIterator()
             try await auth.logout()
-            #expect(await messages.next() == CredentialsUpdatedMessage(credentials: try await auth.getCredentials()))
+            let left = try await auth.getCredentials()
+            #expect(await messages.next() == CredentialsUpdatedMessage(credentials: left, cause: .logout))
         }
     }
 

@@ -35,8 +35,10 @@ RULES = [
 
 # The file, what its line has, why that may stand there.
 ALLOWED = [
-    ("Auth/AuthConfiguration.swift", r"scopes: Set<String>|(customParameters|requestHeaders): \[String: String\]",
+    ("Auth/AuthConfiguration.swift", r"scopes: Set<String>|(customParameters|requestHeaders|providerParameters): \[String: String\]",
      "the library's public interface; its values come from the program and become WireText before they are compared"),
+    ("Auth/AuthProvider.swift", r"scopes: Set<String>|parameters: \[String: String\]",
+     "the library's public interface; its values become those of AuthConfiguration"),
     ("Auth/InterceptingTransport.swift", r"\[String: String\]",
      "header fields from the program and for it; names are compared as WireTexts"),
     ("Auth/ProviderRequest.swift", r"\[String: String\]",

@@ -14,7 +14,15 @@ package struct BrokerStore: Sendable {
         case directory(String, masterKeys: SecretBytes? = nil, keysFile: String? = nil)
         /// In PostgreSQL, for any number of processes with the same keys.
         case database(Database, Keyring)
+        /// In one value of a storage that is not the broker's, for few users.
+        /// - Parameters:
+        ///   - masterKeys: nil for keys that are made at the first use, and stored in the value as well.
+        ///   - isShared: whether several processes use the value at once, with clocks that agree.
+        case value(any ValueStorage, Keyring?, isShared: Bool)
     }
+
+    /// How long a call of a storage that is not the broker's may take.
+    private static let valueLimit: Duration = .seconds(10)
 
     /// A PostgreSQL database, and how it is used.
     package struct Database: Sendable {
@@ -70,6 +78,31 @@ package struct BrokerStore: Sendable {
         case .database(let database, let keyring):
             let store = try await connect(database, on: loop, log: log, time: time, reports)
             return BrokerStore(store, keyring, database: store, reports)
+        case .value(let storage, let keyring, let isShared):
+            let clock: @Sendable () -> Timestamp = { time.now }
+            let store = ValueRecordStore(storage, timeOfDay: isShared ? clock : nil) {
+                try? await time.sleep(for: valueLimit)
+            }
+            return BrokerStore(store, try await keys(keyring, of: store), reports)
+        }
+    }
+
+    /// - Parameter given: nil for the value's own keys.
+    private static func keys(
+        _ given: Keyring?, of store: ValueRecordStore
+    ) async throws(OpeningFailure) -> Keyring {
+        if let given { return given }
+        let own: String?
+        do throws(StoreError) {
+            own = try await store.ownKeys()
+        } catch {
+            throw .value(error)
+        }
+        guard let own else { throw .value(.damaged("its keys are missing: it was sealed with keys that were given")) }
+        do throws(KeyringError) {
+            return try Keyring(parsing: own)
+        } catch {
+            throw .value(.damaged("its keys cannot be read"))
         }
     }
 

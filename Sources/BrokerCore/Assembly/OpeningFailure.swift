@@ -22,6 +22,8 @@ package enum OpeningFailure: Error, Sendable, CustomStringConvertible {
     case journalKeys(VaultError)
     /// The HTTPS client cannot be made. An operator must correct the configuration.
     case client(HTTPSClientConfigurationError)
+    /// The value that holds the records cannot be used. Retrying helps where the error is `.unavailable`.
+    case value(StoreError)
     /// The store's time cannot be read. Retrying helps where the error is `.unavailable`.
     case time(StoreError)
 
@@ -36,6 +38,8 @@ package enum OpeningFailure: Error, Sendable, CustomStringConvertible {
         case .journalFiles(let error): "\(error)"
         case .journalKeys(let error): "\(error)"
         case .client(let error): "\(error)"
+        case .value(.damaged(let reason)): "the program's storage cannot be used: \(reason)"
+        case .value: "the program's storage does not answer"
         case .time(let error): "the store's time cannot be read: \(error)"
         }
     }
