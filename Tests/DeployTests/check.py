@@ -315,12 +315,12 @@ def check_alerts():
 
 
 def check_texts(program):
-    readme = read("README.md")
-    table = set(re.findall(r"^\| `(TOKEN_BROKER_\w+)`", readme, re.MULTILINE))
-    expect(table == program.variables, f"README.md and token-broker help variables differ: {sorted(table ^ program.variables)}")
+    variables = read("Deploy/VARIABLES.md")
+    table = set(re.findall(r"^\| `(TOKEN_BROKER_\w+)`", variables, re.MULTILINE))
+    expect(table == program.variables, f"VARIABLES.md and token-broker help variables differ: {sorted(table ^ program.variables)}")
     operations = read("Deploy/OPERATIONS.md")
     others = [(name, read(f"Deploy/{name}")) for name in ["ARCHITECTURE.md", "CALLS.md", "LIBRARY.md", "PERFORMANCE.md"]]
-    for name, text in [("README.md", readme), ("OPERATIONS.md", operations)] + others:
+    for name, text in [("README.md", read("README.md")), ("OPERATIONS.md", operations)] + others:
         for variable in set(re.findall(r"\bTOKEN_BROKER_[A-Z_]+[A-Z]\b", text)):
             known = {variable, variable.removesuffix("_FILE")} & program.variables
             expect(known, f"{name}: {variable} is not in token-broker help variables")

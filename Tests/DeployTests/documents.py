@@ -4,7 +4,7 @@
     Tests/DeployTests/documents.py [--update] [--root FOLDER]
 
 * Each file and each name of the code in back quotes in Deploy/ARCHITECTURE.md exists.
-* README.md's table of variables is the one that `token-broker help variables` gives (Sources/token-broker/Commands.swift).
+* Deploy/VARIABLES.md's table is the one that `token-broker help variables` gives (Sources/token-broker/Commands.swift).
   --update writes it so.
 * Deploy/PERFORMANCE.md's table of bounds is that of Tests/Benchmarks/thresholds.json. --update writes it so.
 * Each link from one document to a place in the repository leads to a file, and to a heading where it names one; and each
@@ -22,7 +22,7 @@ import sys
 
 DOCUMENTS = [
     "README.md", "CHANGELOG.md", "Deploy/APP2APP.md", "Deploy/ARCHITECTURE.md", "Deploy/CALLS.md",
-    "Deploy/COMMANDS.md", "Deploy/LIBRARY.md", "Deploy/OPERATIONS.md", "Deploy/clients/README.md",
+    "Deploy/COMMANDS.md", "Deploy/LIBRARY.md", "Deploy/OPERATIONS.md", "Deploy/VARIABLES.md", "Deploy/clients/README.md",
     "Deploy/PERFORMANCE.md", "Deploy/PERFORMANCE-TABLES.md", "Tests/README.md", "Tests/Simulation/README.md",
 ]
 FILE = re.compile(r"[\w.+/-]*\w\.(?:swift|py|c|h|md|yml|yaml|json)")
@@ -175,7 +175,7 @@ def main():
     parser.add_argument("--root", type=pathlib.Path, default=pathlib.Path(__file__).resolve().parents[2])
     options = parser.parse_args()
     root = options.root
-    check_table(root, "README.md", table_of_variables(root), "the program's help", options.update)
+    check_table(root, "Deploy/VARIABLES.md", table_of_variables(root), "the program's help", options.update)
     check_table(root, "Deploy/PERFORMANCE.md", table_of_bounds(root), "thresholds.json", options.update)
     check_names(root)
     check_links(root)
