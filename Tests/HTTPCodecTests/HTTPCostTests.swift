@@ -1,5 +1,5 @@
-import GroundTesting
 import ExternalText
+import GroundTesting
 import HTTPCodec
 import Testing
 

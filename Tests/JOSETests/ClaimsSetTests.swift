@@ -1,5 +1,5 @@
-import GroundTesting
 import ExternalText
+import GroundTesting
 import JOSE
 import JSON
 import Testing

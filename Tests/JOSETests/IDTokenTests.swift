@@ -1,6 +1,6 @@
-import GroundTesting
 import Cryptography
 import ExternalText
+import GroundTesting
 import JOSE
 import JSON
 import Testing

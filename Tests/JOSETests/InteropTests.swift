@@ -1,7 +1,7 @@
-import GroundTesting
 import Cryptography
 import ExternalText
 import Glibc
+import GroundTesting
 import JOSE
 import JSON
 import Testing

@@ -1,6 +1,6 @@
-internal import GroundTesting
 internal import Cryptography
 internal import ExternalText
+internal import GroundTesting
 internal import JOSE
 internal import JSON
 internal import OAuth

@@ -1,5 +1,5 @@
-import GroundTesting
 import Cryptography
+import GroundTesting
 import HTTPCodec
 import OAuth
 import Testing

@@ -1,6 +1,6 @@
-import GroundTesting
 import ExternalText
 import Foundation
+import GroundTesting
 import JSON
 import OAuth
 import Testing

@@ -1,6 +1,6 @@
-import GroundTesting
 import Cryptography
 import ExternalText
+import GroundTesting
 import HTTPCodec
 import OAuth
 import Testing

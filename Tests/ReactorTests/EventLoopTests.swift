@@ -1,5 +1,5 @@
-import GroundTesting
 import Glibc
+import GroundTesting
 import Reactor
 import Synchronization
 import Testing

@@ -1,6 +1,6 @@
-internal import GroundTesting
 internal import FoundationEssentials
 internal import Glibc
+internal import GroundTesting
 internal import Reactor
 internal import Testing
 
