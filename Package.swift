@@ -183,7 +183,10 @@ let package = Package(
         tests("FuzzingTests", []),
         tests(
             "CommandLineClientTests",
-            ["CommandLineClient", "Cryptography", "DevelopmentProvider", "HTTPCodec", "HTTPSClient", "JSON", "Reactor"],
+            [
+                "CommandLineClient", "Cryptography", "DevelopmentProvider", "HTTPCodec", "HTTPSClient", "JSON",
+                "Reactor",
+            ],
             exclude: ["token-files"]),
         groundTests("ContainersTests", ["Containers"]),
         groundTests("WaitingTests", ["Waiting"]),

@@ -179,7 +179,8 @@ struct `Administration by the command line` {
         #expect(made.status == .done, "\(made.errors)")
         #expect(made.json["session_days"] == .integer(30))
         let path = try broker.file("player.json", made.output)
-        let again = await broker.run("clients create player --tenant spotify --file \(path) --set session_days:=40 --json")
+        let again = await broker.run(
+            "clients create player --tenant spotify --file \(path) --set session_days:=40 --json")
         #expect(again.status == .done, "\(again.errors)")
         #expect(again.json["session_days"] == .integer(40))
         #expect(again.json["redirect_uris"] == made.json["redirect_uris"])
