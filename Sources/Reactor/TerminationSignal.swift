@@ -29,6 +29,14 @@ package enum TerminationSignal {
         for number in changed.withLock(\.self) { signal(number, SIG_DFL) }
     }
 
+    /// Blocks SIGHUP, so that it does not end the process while this reads what it needs to start.
+    package static func deferHangUp() {
+        var set = sigset_t()
+        unsafe sigemptyset(&set)
+        unsafe sigaddset(&set, SIGHUP)
+        unsafe pthread_sigmask(SIG_BLOCK, &set, nil)
+    }
+
     /// Like `block`, and blocks SIGHUP, so that `waitForHangUp` receives it.
     package static func blockWithHangUp() {
         block(allSignals)
