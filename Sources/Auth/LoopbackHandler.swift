@@ -94,7 +94,7 @@ final class LoopbackHandler: RequestHandler {
             fields: [
                 "Content-Type": "text/html; charset=utf-8", "Cache-Control": "no-store",
                 "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
-                "Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff",
+                "Referrer-Policy": "no-referrer",
             ], body: Array(html.utf8), closesConnection: true)
     }
 }

@@ -93,7 +93,9 @@ extension ConnectionPool {
             keepSession(of: connection, for: key)
             // Bytes after the response could be mistaken for the response to the next request (RFC 9112 §9.2).
             if response.allowsReuse, isOpen, !hasMore { keepIdle(connection, for: key) }
-            return ClientResponse(status: response.status, fields: response.fields, body: response.body)
+            // What was passed on is not told again.
+            let body = request.receiver == nil ? response.body : []
+            return ClientResponse(status: response.status, fields: response.fields, body: body)
         }
     }
 

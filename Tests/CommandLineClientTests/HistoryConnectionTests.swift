@@ -156,7 +156,7 @@ internal import Testing
     ])
     func `says what is wrong with its words before it asks a broker`(words: [String], complaint: String) async throws {
         let terminal = RecordedTerminal()
-        let environment = ["TOKEN_BROKER_URL": "http://localhost:9", "TOKEN_BROKER_API_KEY": "key"]
+        let environment = ["TOKEN_BROKER_URL": "http://localhost:59999", "TOKEN_BROKER_API_KEY": "key"]
         let status =
             switch CommandProgram.step(["events"] + words, terminal: terminal, environment: environment) {
             case .end(let status): status

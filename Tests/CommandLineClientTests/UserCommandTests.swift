@@ -253,9 +253,9 @@ internal import Testing
             variables: ["KEPT": "kept"])
         #expect(await program.exitStatus() == 7)
         #expect(program.lines.first == "the-token/the-token//kept")
-        #expect(
-            program.lines.filter { $0.hasPrefix("Sig") && $0.hasSuffix("0000000000000000") }.count == 2,
-            "\(program.lines)")
+        // The two signals of the C library's own, 32 and 33, are none of the program's.
+        let signals = program.lines.filter { $0.hasPrefix("Sig") }.compactMap { UInt64($0.suffix(16), radix: 16) }
+        #expect(signals.map { $0 & ~(3 << 31) } == [0, 0], "\(program.lines)")
         let missing = try await fixture.start("run", "--tenant", "web", "--", "there-is-no-such-program")
         #expect(await missing.exitStatus() == ExitStatus.notFound.rawValue)
         let none = try await fixture.start("run", "--tenant", "web", "--storage-key", "u1", "--", "true")

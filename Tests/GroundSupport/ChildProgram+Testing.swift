@@ -1,14 +1,14 @@
 internal import Glibc
-internal import Reactor
+package import Reactor
 
 extension ChildProgram {
     /// The two ends of a local socket. Both are close-on-exec from the start: a copy of our end in another child would
     /// keep this one waiting for us when we have gone.
-    struct SocketPair: ~Copyable {
-        let ours: OwnedDescriptor
-        let theirs: OwnedDescriptor
+    package struct SocketPair: ~Copyable {
+        package let ours: OwnedDescriptor
+        package let theirs: OwnedDescriptor
 
-        init() throws(SystemError) {
+        package init() throws(SystemError) {
             var ends: [CInt] = [-1, -1]
             let type = CInt(SOCK_STREAM.rawValue | SOCK_CLOEXEC.rawValue)
             try retryingInterrupts("socketpair") { unsafe socketpair(AF_UNIX, type, 0, &ends) }
@@ -16,11 +16,11 @@ extension ChildProgram {
             theirs = OwnedDescriptor(adopting: ends[1])
         }
 
-        consuming func takeOurs() -> OwnedDescriptor { ours }
+        package consuming func takeOurs() -> OwnedDescriptor { ours }
     }
 
     /// Waits for the end: the exit status, or 128 and the number of the signal that ended the program.
-    static func exitStatus(of child: CInt) -> CInt {
+    package static func exitStatus(of child: CInt) -> CInt {
         var status: CInt = 0
         while unsafe waitpid(child, &status, 0) == -1, errno == EINTR {}
         return status & 0x7f == 0 ? (status >> 8) & 0xff : 128 + (status & 0x7f)
