@@ -25,7 +25,8 @@ package enum OpenAPIChecker {
         let script = checkout + "/Tests/Support/openapi/contract.py"
         return try await DialogueProcess.blocking {
             let process = try DialogueProcess([python, script, command, descriptionPath] + arguments)
-            guard let line = try process.readLine() else {
+            // It reads thousands of answers, beside other tests.
+            guard let line = try process.readLine(within: .seconds(300)) else {
                 throw Failure(description: "contract.py \(command) ended without an answer; see standard error")
             }
             return try JSONValue(parsing: Array(line.utf8))
