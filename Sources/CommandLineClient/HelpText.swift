@@ -35,7 +35,8 @@ package enum HelpText {
 
     /// Of one command.
     package static func command(_ command: CommandSpecification) -> String {
-        var text = "token-broker \(command.name): \(command.summary)\n\nusage: \(usage(command))\n"
+        let title = wrap("token-broker \(command.name): \(command.summary)", width).joined(separator: "\n")
+        var text = "\(title)\n\nusage: \(usage(command))\n"
         for paragraph in command.discussion.split(separator: "\n\n") {
             text += "\n" + wrap(String(paragraph), width).joined(separator: "\n") + "\n"
         }
@@ -79,7 +80,9 @@ package enum HelpText {
     /// - Throws: `usage` for other words.
     package static func about(_ words: [String]) throws(CommandError) -> String {
         if words.isEmpty { return overview() }
-        if let (command, left) = CommandCatalog.find(words), left.isEmpty { return self.command(command) }
+        // A group alone is its list where it is run, and itself where it is explained.
+        let isGroup = !CommandCatalog.all.contains { $0.words == words } && CommandCatalog.below(words).count > 1
+        if !isGroup, let (command, left) = CommandCatalog.find(words), left.isEmpty { return self.command(command) }
         if CommandCatalog.below(words).isEmpty { throw CommandCatalog.complaint(about: words) }
         return group(words)
     }

@@ -47,7 +47,9 @@ internal import Testing
                 command.examples.allSatisfy { $0.command.contains("token-broker \(command.name)") }, "\(command.name)")
             // An example is typed as it is, in one line.
             let examples = command.examples.map { "  " + $0.command }
-            let long = terminal.output.split(separator: "\n").filter { $0.count > 100 && !examples.contains(String($0)) }
+            let long = terminal.output.split(separator: "\n").filter {
+                $0.count > 100 && !examples.contains(String($0))
+            }
             #expect(long.isEmpty, "\(long)")
         }
     }

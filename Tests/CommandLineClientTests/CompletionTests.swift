@@ -36,8 +36,11 @@ internal import Testing
 
     /// Runs a shell with a script and arguments; the lines that it prints on both outputs.
     private func lines(_ arguments: [String]) async throws -> [String] {
+        // Shells write to the home of their user.
+        let home = StoreFixtureDirectory()
+        defer { withExtendedLifetime(home) {} }
         let process = try await TestProcess.start(
-            ["/bin/sh", "-c", #"exec "$@" 2>&1"#, "sh"] + arguments, environment: ["HOME": "/nonexistent"])
+            ["/bin/sh", "-c", #"exec "$@" 2>&1"#, "sh"] + arguments, environment: ["HOME": home.path])
         #expect(await process.exitStatus() == 0, "\(arguments) \(process.lines)")
         return process.lines
     }
