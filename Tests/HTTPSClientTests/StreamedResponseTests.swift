@@ -85,7 +85,7 @@ extension HTTPSClient {
     @Test(arguments: [true, false])
     func `may be longer than the longest that is kept, and comes piece after piece`(isTLS: Bool) async throws {
         // The script of a server is an argument of its, which Linux limits to 128 KiB.
-        let body = String(repeating: "0123456789abcdef", count: 5_000)
+        let body = String(repeating: "0123456789abcdef", count: 3_000)
         for text in [answer(body), "HTTP/1.1 200 OK\r\n\r\n" + body] {
             let server = try await TLSTestServer(tls: isTLS ? .init() : nil, [.read, .send(text), .close])
             try await withClient([set(\.maximumBodyBytes, 1000)]) { client in

@@ -12,6 +12,8 @@ import tempfile
 import threading
 
 TOOL, PROGRAM, EXPECTED = sys.argv[1:]
+# A kubeconfig's commands are looked for beside it, and tools run elsewhere.
+PROGRAM = os.path.abspath(PROGRAM)
 TEMPORARY = tempfile.TemporaryDirectory()
 
 
