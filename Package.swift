@@ -17,17 +17,19 @@ func library(_ name: String, _ dependencies: [Target.Dependency]) -> Target {
     .target(name: name, dependencies: dependencies, swiftSettings: strict)
 }
 
-func tests(_ name: String, _ dependencies: [Target.Dependency], exclude: [String] = []) -> Target {
+/// - Parameter tools: the target with what its tests use.
+func tests(
+    _ name: String, _ dependencies: [Target.Dependency], with tools: Target.Dependency = "BrokerTesting",
+    exclude: [String] = []
+) -> Target {
     .testTarget(
-        name: name, dependencies: dependencies + ["BrokerTesting", "ExternalText"], path: "Tests/\(name)",
-        exclude: exclude, swiftSettings: strict)
+        name: name, dependencies: dependencies + [tools, "ExternalText"], path: "Tests/\(name)", exclude: exclude,
+        swiftSettings: strict)
 }
 
 /// Tests of what knows no broker: built and run alone by `Deploy/test --ground`.
 func groundTests(_ name: String, _ dependencies: [Target.Dependency], exclude: [String] = []) -> Target {
-    .testTarget(
-        name: name, dependencies: dependencies + ["GroundTesting", "ExternalText"], path: "Tests/\(name)",
-        exclude: exclude, swiftSettings: strict)
+    tests(name, dependencies, with: "GroundTesting", exclude: exclude)
 }
 
 let package = Package(
@@ -125,7 +127,7 @@ let package = Package(
         // The commands that speak to a broker over HTTP, and what all commands have in common.
         library(
             "CommandLineClient",
-            ["Cryptography", "ExternalText", "HTTPCodec", "HTTPSClient", "JSON", "Reactor", "Waiting"]),
+            ["Cryptography", "ExternalText", "HTTPCodec", "HTTPSClient", "JSON", "OAuth", "Reactor", "Waiting"]),
         .executableTarget(
             name: "token-broker",
             dependencies: [

@@ -1,6 +1,6 @@
 internal import ExternalText
-internal import HTTPCodec
 package import JSON
+internal import OAuth
 
 /// Keys of AWS, and the answer of a `credential_process` that has them.
 package struct AWSCredentials: Sendable, Equatable {
@@ -39,7 +39,7 @@ package struct AWSCredentials: Sendable, Equatable {
         accessKeyID = identifier
         secretAccessKey = secret
         sessionToken = members["sessionToken"]?.string?.text
-        expiration = members["expiration"]?.integer.flatMap { $0 > 0 ? Self.time($0 / 1000) : nil }
+        expiration = members["expiration"]?.integer.flatMap { $0 > 0 ? Timestamp(seconds: $0 / 1000).description : nil }
     }
 
     /// Version 1 of the process's answer.
@@ -51,17 +51,5 @@ package struct AWSCredentials: Sendable, Equatable {
             writer.memberIfPresent("SessionToken", sessionToken)
             writer.memberIfPresent("Expiration", expiration)
         }
-    }
-
-    /// RFC 3339 of seconds since 1970.
-    static func time(_ seconds: Int64) -> String {
-        let (days, rest) = GregorianDate.floorDivide(seconds, by: 86_400)
-        let date = GregorianDate(daysSince1970: days)
-        func digits(_ number: Int64, _ count: Int = 2) -> String {
-            let text = String(number)
-            return String(repeating: "0", count: max(0, count - text.count)) + text
-        }
-        return "\(digits(date.year, 4))-\(digits(date.month))-\(digits(date.day))T"
-            + "\(digits(rest / 3600)):\(digits(rest / 60 % 60)):\(digits(rest % 60))Z"
     }
 }

@@ -33,8 +33,8 @@ extension AdministrationCommands {
             let isDryRun = invocation.has("dry-run")
             showPlan(steps, isDryRun: isDryRun, invocation)
             if isDryRun { return }
-            try confirm(
-                steps.count == 1 ? "Apply this change?" : "Apply these \(steps.count) changes?", invocation)
+            try invocation.confirm(
+                steps.count == 1 ? "Apply this change?" : "Apply these \(steps.count) changes?")
             try await carryOut(steps, api, invocation)
         })
 

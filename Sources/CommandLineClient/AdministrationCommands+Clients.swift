@@ -4,7 +4,7 @@ internal import JSON
 
 /// `token-broker clients` and `token-broker sessions`: the apps that get tokens from the broker as from an OAuth server.
 extension AdministrationCommands {
-    static let clients = [listClients, showClient, putClient, deleteClient]
+    static let clients = [listClients, showClient, createClient, deleteClient]
     static let sessions = [listSessions, revokeSession]
 
     private static let client = CommandSpecification.Argument("ID", "one of token-broker clients list")
@@ -38,7 +38,7 @@ extension AdministrationCommands {
             try show(answer, first: ["client_id", "name", "redirect_uris", "storage_key"], invocation)
         })
 
-    private static let putClient = CommandSpecification(
+    private static let createClient = CommandSpecification(
         "clients create", "register an app, or replace its registration",
         discussion:
             "A registration is replaced as a whole: what is named neither here nor in the file is unset, but for the client secret, "
@@ -77,13 +77,13 @@ extension AdministrationCommands {
 
     private static let deleteClient = CommandSpecification(
         "clients delete", "remove an app; its sessions end, its users stay logged in at the provider",
-        arguments: [client], options: [yes],
+        arguments: [client], options: [.yes],
         examples: [.init("token-broker clients delete player-android --tenant spotify", "asks first")],
         body: { invocation throws(CommandError) in
             let api = try invocation.broker()
             let path = try clientPath(invocation, api)
             _ = try await api.send(.init(.get, path))
-            try confirm("Remove the app \(invocation.arguments[0]) and end its sessions?", invocation)
+            try invocation.confirm("Remove the app \(invocation.arguments[0]) and end its sessions?")
             _ = try await api.send(.init(.delete, path))
             invocation.terminal.note("The app \(invocation.arguments[0]) is removed.")
         })
@@ -137,7 +137,7 @@ extension AdministrationCommands {
             .init(
                 "biometric-key", nil,
                 "the ID is that of a biometric key: it is removed, and the sessions begun with it end"),
-            yes,
+            .yes,
         ],
         examples: [
             .init(
@@ -149,7 +149,7 @@ extension AdministrationCommands {
             let id = invocation.arguments[0]
             let isKey = invocation.has("biometric-key")
             let path = path(try invocation.requiredTenant(api)) + (isKey ? "/biometric-keys/" : "/sessions/")
-            try confirm(isKey ? "Remove the biometric key \(id)?" : "End the session \(id)?", invocation)
+            try invocation.confirm(isKey ? "Remove the biometric key \(id)?" : "End the session \(id)?")
             _ = try await api.send(.init(.delete, path + BrokerAPI.segment(id)))
             invocation.terminal.note(isKey ? "The biometric key is removed." : "The session is ended.")
         })

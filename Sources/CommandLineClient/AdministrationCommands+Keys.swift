@@ -4,7 +4,7 @@ internal import JSON
 
 /// `token-broker keys`: the API keys of a tenant's callers.
 extension AdministrationCommands {
-    static let keys = [listKeys, showKey, createKey, rotateKey, revokeKey]
+    static let keys = [listKeys, showKey, createKey, rotateKey, deleteKey]
 
     private static let permissions = ["credentials:read", "credentials:write", "login", "events"]
     private static let expiry = CommandSpecification.Option(
@@ -71,7 +71,7 @@ extension AdministrationCommands {
             ]
             members["storage_keys"] = list(invocation.values("storage-key"))
             members["identity"] = invocation["identity"].map { .string(WireText($0)) }
-            members["expires_in"] = try seconds(invocation, "expires-in").map { .integer($0) }
+            members["expires_in"] = try invocation.span("expires-in").map { .integer($0) }
             let others = invocation.values("also-tenant")
             members["tenants"] = others.isEmpty ? nil : list(Array(Set([tenant] + others)).sorted())
             let answer = try await api.send(.init(.post, path(tenant) + "/api-keys", json: body(members)))
@@ -102,8 +102,8 @@ extension AdministrationCommands {
             let path = try keyPath(invocation, api, invocation.arguments[0])
             let wanted = try invocation.integer("replaces", in: 1...Int(Int32.max)).map { Int64($0) }
             var members: [WireText: JSONValue] = [:]
-            members["overlap"] = try seconds(invocation, "overlap").map { .integer($0) }
-            members["expires_in"] = try seconds(invocation, "expires-in").map { .integer($0) }
+            members["overlap"] = try invocation.span("overlap").map { .integer($0) }
+            members["expires_in"] = try invocation.span("expires-in").map { .integer($0) }
             let replaced =
                 if let wanted { wanted } else {
                     try await api.send(.init(.get, path)).json()["generation"]?.integer ?? 1
@@ -131,9 +131,9 @@ extension AdministrationCommands {
             next: "token-broker keys rotate \(invocation.arguments[0]) --replaces \(replaced)" + options.joined())
     }
 
-    private static let revokeKey = CommandSpecification(
+    private static let deleteKey = CommandSpecification(
         "keys delete", "delete an API key; programs that use it are refused from then on",
-        arguments: [id], options: [yes],
+        arguments: [id], options: [.yes],
         examples: [.init("token-broker keys delete 0f3b8a6d1c2e4f5a6b7c8d9e --tenant spotify", "asks first")],
         body: { invocation throws(CommandError) in
             let api = try invocation.broker()
@@ -141,7 +141,7 @@ extension AdministrationCommands {
             let key = try await api.send(.init(.get, path)).json()
             let name = TextTable.shown(text(of: key["name"]))
             let places = key["tenants"].map { " It is valid in \(TextTable.shown(text(of: $0)))." } ?? ""
-            try confirm("Delete the API key \(name) (\(invocation.arguments[0]))?\(places)", invocation)
+            try invocation.confirm("Delete the API key \(name) (\(invocation.arguments[0]))?\(places)")
             _ = try await api.send(.init(.delete, path))
             invocation.terminal.note("The API key \(name) is deleted.")
         })
@@ -156,7 +156,7 @@ extension AdministrationCommands {
 
     /// The secret alone on standard output, what else is known of the key beside it.
     private static func showNew(_ answer: BrokerAPI.Answer, _ invocation: Invocation) throws(CommandError) {
-        if invocation.printsJSON { return invocation.terminal.write(answer.body + [0x0a]) }
+        if invocation.printsJSON { return invocation.printLine(answer.body) }
         let key = try answer.json()
         if let secret = key["api_key"]?.string?.text { invocation.terminal.print(TextTable.shown(secret)) }
         for name in keyMembers + ["identity", "tenants", "earlier_secret_expires"] {
@@ -165,17 +165,5 @@ extension AdministrationCommands {
             invocation.terminal.note("\(name.text): \(TextTable.shown(text))")
         }
         if key["api_key"] != nil { invocation.terminal.note("Keep the key: it is not shown again.") }
-    }
-
-    /// A time as people write it, in seconds: 3600, 12h, 90d. Nil where the option is not there.
-    static func seconds(_ invocation: Invocation, _ option: String) throws(CommandError) -> Int64? {
-        guard let text = invocation[option] else { return nil }
-        let units: [Character: Int64] = ["s": 1, "m": 60, "h": 3600, "d": 86_400]
-        let unit = text.last.flatMap { units[$0] }
-        let digits = unit == nil ? text[...] : text.dropLast()
-        guard digits.allSatisfy({ "0"..."9" ~= $0 }), let number = Int64(digits), number <= 1_000_000_000 else {
-            throw invocation.wrong("--\(option) must be a time such as 90d, 12h, 30m or 3600, not \(text)")
-        }
-        return number * (unit ?? 1)
     }
 }

@@ -3,22 +3,9 @@ internal import JSON
 
 /// What the commands of administration have in common.
 extension AdministrationCommands {
-    static let yes = CommandSpecification.Option("yes", nil, "do not ask")
     static let limit = CommandSpecification.Option("limit", "N", "show the first N only; all by default")
     static let secretFile = CommandSpecification.Option(
         "secret-file", "PATH", "a file whose first line is the client secret")
-
-    /// Asks whether something is to be done that cannot be taken back.
-    /// - Throws: `usage` where there is no one to ask, and `failed` where the answer is no.
-    static func confirm(_ question: String, _ invocation: Invocation) throws(CommandError) {
-        if invocation.has("yes") { return }
-        guard invocation.terminal.canAsk else {
-            throw invocation.wrong("there is no one to ask here: say --yes to do it. \(question)")
-        }
-        let answer = invocation.terminal.line(question + " [y/N] ") ?? ""
-        if ["y", "yes"].contains(answer.lowercased()) { return }
-        throw CommandError(.failed, "nothing is changed")
-    }
 
     /// The number of elements that are wanted; nil for all.
     static func limit(_ invocation: Invocation) throws(CommandError) -> Int? {
@@ -28,7 +15,7 @@ extension AdministrationCommands {
     /// A document of the broker: as it is for programs, as lines of members for people.
     /// - Parameter first: the members that stand first.
     static func show(_ answer: BrokerAPI.Answer, first: [WireText], _ invocation: Invocation) throws(CommandError) {
-        if invocation.printsJSON { return invocation.terminal.write(answer.body + [0x0a]) }
+        if invocation.printsJSON { return invocation.printLine(answer.body) }
         invocation.show(table(of: try answer.json(), first: first))
     }
 
@@ -54,26 +41,16 @@ extension AdministrationCommands {
             if texts.count == values.count { return texts.isEmpty ? "-" : texts.joined(separator: ", ") }
         default: break
         }
-        return value.map(json) ?? "-"
-    }
-
-    static func json(_ value: JSONValue) -> String {
-        var writer = JSONWriter()
-        writer.value(value)
-        return String(decoding: writer.bytes, as: UTF8.self)
+        return value.map { String(decoding: $0.encoded, as: UTF8.self) } ?? "-"
     }
 
     /// A line of JSON for each element.
     static func printLines(_ elements: [JSONValue], _ invocation: Invocation) {
-        for element in elements { invocation.terminal.print(json(element)) }
+        for element in elements { invocation.printLine(element) }
     }
 
     /// An object as the body of a request.
-    static func body(_ members: [WireText: JSONValue]) -> [UInt8] {
-        var writer = JSONWriter()
-        writer.value(.object(members))
-        return writer.bytes
-    }
+    static func body(_ members: [WireText: JSONValue]) -> [UInt8] { JSONValue.object(members).encoded }
 
     /// What the broker says of a configuration that it has taken, for people.
     static func noteWarnings(_ value: JSONValue, _ invocation: Invocation) {

@@ -52,7 +52,7 @@ extension AdministrationCommands {
             }
             profile["name"] = nil
             let answer = try await invocation.broker().send(.init(.put, providerPath(name), json: body(profile)))
-            if invocation.printsJSON { invocation.terminal.write(answer.body + [0x0a]) }
+            if invocation.printsJSON { invocation.printLine(answer.body) }
             invocation.terminal.note("The provider \(name) is \(answer.status.code == 201 ? "added" : "replaced").")
         })
 
@@ -60,12 +60,12 @@ extension AdministrationCommands {
         "providers delete", "delete a provider's profile that was put",
         discussion:
             "Where the broker carries one of that name, tenants use that from then on. One that tenants need is not deleted.",
-        arguments: [.init("NAME", "the provider")], options: [yes],
+        arguments: [.init("NAME", "the provider")], options: [.yes],
         examples: [.init("token-broker providers delete acme", "asks first")],
         body: { invocation throws(CommandError) in
             let (api, name) = (try invocation.broker(), invocation.arguments[0])
             _ = try await api.send(.init(.get, providerPath(name)))
-            try confirm("Delete the profile of the provider \(name)?", invocation)
+            try invocation.confirm("Delete the profile of the provider \(name)?")
             _ = try await api.send(.init(.delete, providerPath(name)))
             invocation.terminal.note("The profile of the provider \(name) is deleted.")
         })

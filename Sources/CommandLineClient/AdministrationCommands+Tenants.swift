@@ -127,7 +127,7 @@ extension AdministrationCommands {
             let answer = try await api.send(.init(.post, path(try name(invocation, api)) + "/check"))
             let checks = try answer.json()["checks"]?.array ?? []
             if invocation.printsJSON {
-                invocation.terminal.write(answer.body + [0x0a])
+                invocation.printLine(answer.body)
             } else {
                 var table = TextTable("CHECK", "OK", "DETAIL")
                 for check in checks {
@@ -146,7 +146,7 @@ extension AdministrationCommands {
     private static let deleteTenant = CommandSpecification(
         "tenants delete", "delete a tenant with its API keys, logins and credentials",
         discussion: "All users of the tenant are logged out of the broker, and cannot be restored.",
-        arguments: [.init("NAME", "the tenant")], options: [yes],
+        arguments: [.init("NAME", "the tenant")], options: [.yes],
         examples: [
             .init("token-broker tenants delete spotify", "asks first"),
             .init("token-broker tenants delete spotify --yes", "does not ask"),
@@ -155,8 +155,8 @@ extension AdministrationCommands {
             let (api, name) = (try invocation.broker(), invocation.arguments[0])
             // Asked about nothing is who has misspelt the name.
             _ = try await api.send(.init(.get, path(name)))
-            try confirm(
-                "Delete the tenant \(name) with its API keys, and log out all of its users?", invocation)
+            try invocation.confirm(
+                "Delete the tenant \(name) with its API keys, and log out all of its users?")
             _ = try await api.send(.init(.delete, path(name)))
             invocation.terminal.note("The tenant \(name) is deleted.")
         })

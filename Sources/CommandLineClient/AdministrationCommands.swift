@@ -5,16 +5,13 @@ enum AdministrationCommands {
     /// With what to run next where a name or an identifier stands for nothing, or a value is refused.
     private static func namingNext(_ command: CommandSpecification) -> CommandSpecification {
         guard let body = command.body else { return command }
-        return CommandSpecification(
-            command.name, command.summary, discussion: command.discussion, arguments: command.arguments,
-            options: command.options, examples: command.examples,
-            body: { invocation throws(CommandError) in
-                do throws(CommandError) {
-                    try await body(invocation)
-                } catch {
-                    throw error.naming(next(after: error, invocation))
-                }
-            })
+        return command.with { invocation throws(CommandError) in
+            do throws(CommandError) {
+                try await body(invocation)
+            } catch {
+                throw error.naming(next(after: error, invocation))
+            }
+        }
     }
 
     private static func next(after error: CommandError, _ invocation: Invocation) -> String? {

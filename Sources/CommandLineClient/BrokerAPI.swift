@@ -265,11 +265,16 @@ struct Refusal {
             guard let detail = fault["detail"]?.string?.text else { continue }
             // Of one fault alone the whole tells already.
             if faults.count == 1, text.hasSuffix(detail) || text.hasSuffix(detail + ".") { continue }
-            // As the member is written, without the pointer's slash: `client_id`, `wave/users`.
-            let member = fault["pointer"]?.string.map { ($0.starts(with: "/") ? $0.dropping(1) : $0).text } ?? ""
-            text += "\n  " + (member.isEmpty ? "" : member + ": ") + detail
+            text += "\n" + Self.line(of: fault, detail)
         }
         return TextTable.shownLines(text)
+    }
+
+    /// A fault below the refusal that it is part of: its member as that is written, without the pointer's slash (`client_id`,
+    /// `wave/users`), and what is wrong with it.
+    static func line(of fault: JSONValue, _ detail: String) -> String {
+        let member = fault["pointer"]?.string.map { ($0.starts(with: "/") ? $0.dropping(1) : $0).text } ?? ""
+        return "  " + (member.isEmpty ? "" : member + ": ") + detail
     }
 
     private var wait: String { answer.fields["Retry-After"].map { " Try again in \($0.text) s." } ?? "" }

@@ -71,7 +71,7 @@ package struct CommandSpecification: Sendable {
     /// Whether it takes the options that name a broker and the form of the output.
     package let speaksToBroker: Bool
     /// Nil for a command that works on the service's own files and database: it is another part of the program.
-    package let body: Body?
+    package private(set) var body: Body?
 
     package init(
         _ words: String, _ summary: String, discussion: String = "", arguments: [Argument] = [], options: [Option] = [],
@@ -90,6 +90,13 @@ package struct CommandSpecification: Sendable {
     }
 
     package var name: String { words.joined(separator: " ") }
+
+    /// The same command with another body.
+    func with(_ body: @escaping Body) -> CommandSpecification {
+        var changed = self
+        changed.body = body
+        return changed
+    }
 
     /// Those that every command of a client has.
     package static let commonOptions = [

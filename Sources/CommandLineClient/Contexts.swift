@@ -32,11 +32,9 @@ package struct Contexts: Sendable, Equatable {
     /// `TOKEN_BROKER_CONTEXTS`, else `token-broker/contexts.json` in `XDG_CONFIG_HOME`, else in `~/.config`. Nil where none of
     /// the three is set.
     package static func path(_ environment: [String: String]) -> String? {
-        func set(_ name: String) -> String? { environment[name].flatMap { $0.isEmpty ? nil : $0 } }
-        if let path = set("TOKEN_BROKER_CONTEXTS") { return path }
-        return (set("XDG_CONFIG_HOME") ?? set("HOME").map { $0 + "/.config" }).map {
-            $0 + "/token-broker/contexts.json"
-        }
+        if let path = environment.text("TOKEN_BROKER_CONTEXTS") { return path }
+        let configuration = environment.text("XDG_CONFIG_HOME") ?? environment.text("HOME").map { $0 + "/.config" }
+        return configuration.map { $0 + "/token-broker/contexts.json" }
     }
 
     /// What is in the file; none where there is no file.

@@ -1,6 +1,7 @@
 internal import ExternalText
 internal import HTTPCodec
 internal import JSON
+internal import OAuth
 
 extension HistoryCommands {
     static let restore = CommandSpecification(
@@ -22,7 +23,7 @@ extension HistoryCommands {
             .init("cause", "CAUSE", "only those that ended for this cause", choices: ["revoked", "expired"]),
             .init("dry-run", nil, "only show what would be put back"),
             .init("verify", nil, "refresh each at the provider when it is back"),
-            .init("yes", nil, "do not ask"),
+            .yes,
         ],
         examples: [
             .init(
@@ -42,8 +43,8 @@ private struct Restoring {
     private let api: BrokerAPI
     private let tenant: String
     private let named: [String]
-    private let since: CommandTime?
-    private let until: CommandTime?
+    private let since: Timestamp?
+    private let until: Timestamp?
 
     init(_ invocation: Invocation) throws(CommandError) {
         self.invocation = invocation
@@ -71,7 +72,7 @@ private struct Restoring {
         let isRehearsal = invocation.has("dry-run")
         show(sets, isRehearsal: isRehearsal)
         if isRehearsal { return }
-        try ask(sets.count)
+        try invocation.confirm("Put back \(Self.sessions(sets.count)) of \(tenant)?", again: again)
         var outcomes = Outcomes(invocation, sets)
         let keys = sets.map(\.storageKey)
         for start in stride(from: 0, to: keys.count, by: Self.batch) {
@@ -105,7 +106,7 @@ private struct Restoring {
         }
         let cause = invocation["cause"]
         return kept.filter { set in
-            guard let ended = set.ended.flatMap({ CommandTime($0, now: .now) }) else { return false }
+            guard let ended = set.ended.flatMap({ Timestamp(rfc3339: $0) }) else { return false }
             return since.map { $0 <= ended } ?? true && until.map { ended <= $0 } ?? true
                 && (cause == nil || set.cause == cause)
         }
@@ -120,7 +121,7 @@ private struct Restoring {
     /// Shows whose sessions they are: as the result of a rehearsal, else to the person who is asked.
     private func show(_ sets: [ListedSet], isRehearsal: Bool) {
         if invocation.printsJSON, isRehearsal {
-            for set in sets { invocation.terminal.write(set.line) }
+            for set in sets { invocation.printLine(set.json) }
             return
         }
         if invocation.printsJSON, invocation.has("yes") { return }
@@ -133,26 +134,14 @@ private struct Restoring {
         invocation.terminal.complain(table.text())
     }
 
-    private func ask(_ count: Int) throws(CommandError) {
-        if invocation.has("yes") { return }
-        guard invocation.terminal.canAsk else {
-            throw CommandError(
-                .usage, "restore asks first, and there is no terminal to ask at; --yes answers", next: again + " --yes")
-        }
-        let answer = invocation.terminal.line("Put back \(Self.sessions(count)) of \(tenant)? [y/N] ") ?? ""
-        guard ["y", "yes"].contains(answer.lowercased()) else {
-            throw CommandError(.failed, "nothing is changed", next: again)
-        }
-    }
-
     private static func sessions(_ count: Int) -> String { count == 1 ? "1 session" : "\(count) sessions" }
 
     /// This command as it is typed again.
     private var again: String {
         var words = ["token-broker restore --tenant \(tenant)"]
         words += named.map { "--storage-key \($0)" }
-        if let since { words.append("--since \(since.text)") }
-        if let until { words.append("--until \(until.text)") }
+        if let since { words.append("--since \(since)") }
+        if let until { words.append("--until \(until)") }
         if let cause = invocation["cause"] { words.append("--cause \(cause)") }
         if invocation.has("verify") { words.append("--verify") }
         return words.joined(separator: " ")
@@ -199,14 +188,6 @@ private struct Restoring {
         } catch {
             return .init(key, .notVerified, detail: error.text)
         }
-    }
-}
-
-extension ListedSet {
-    fileprivate var line: [UInt8] {
-        var writer = JSONWriter()
-        writer.value(json)
-        return writer.bytes + [0x0a]
     }
 }
 

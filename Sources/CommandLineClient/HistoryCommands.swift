@@ -46,16 +46,8 @@ extension BrokerAPI {
     /// The credentials of the tenant, of all pages.
     /// - Parameter state: only those in this state; nil for all.
     func listedSets(state: String? = nil) async throws(CommandError) -> [ListedSet] {
-        var sets: [ListedSet] = []
-        var cursor: String?
-        repeat {
-            var query = [(name: "limit", value: "1000")]
-            if let state { query.append((name: "state", value: state)) }
-            if let cursor { query.append((name: "cursor", value: cursor)) }
-            let page = try await send(Request(.get, "/credentials/list", query: query)).json()
-            sets += (page["credentials"]?.array ?? []).compactMap { ListedSet($0) }
-            cursor = page["next_cursor"]?.string?.text
-        } while cursor != nil
-        return sets
+        let filter = state.map { [(name: "state", value: $0)] } ?? []
+        return try await ListPages("/credentials/list", "credentials", filter: filter).elements(self)
+            .compactMap { ListedSet($0) }
     }
 }

@@ -1,5 +1,6 @@
 internal import ExternalText
 internal import JSON
+internal import OAuth
 
 /// An event as the broker has sent it.
 struct HistoryEvent: Sendable {
@@ -23,7 +24,7 @@ struct HistoryEvent: Sendable {
     var storageKey: String? { text("storage_key") }
     var userID: String? { text("user_id") }
     var writtenTime: String { text("time") ?? "-" }
-    var time: CommandTime? { text("time").flatMap { CommandTime($0, now: .now) } }
+    var time: Timestamp? { text("time").flatMap { Timestamp(rfc3339: $0) } }
 
     /// Why it happened.
     var cause: String {
@@ -73,8 +74,8 @@ struct HistoryEvent: Sendable {
 /// Which events are wanted.
 struct EventFilter: Sendable {
     private let types: Set<String>
-    private let since: CommandTime?
-    private let until: CommandTime?
+    private let since: Timestamp?
+    private let until: Timestamp?
     /// Nil for all.
     private let storageKeys: Set<String>?
     private let user: String?
@@ -87,7 +88,7 @@ struct EventFilter: Sendable {
     ///   - user: whose events are wanted; nil for those of all.
     ///   - keysOfUser: the storage keys that the user has now.
     init(
-        types: [String] = [], since: CommandTime? = nil, until: CommandTime? = nil, storageKeys: [String] = [],
+        types: [String] = [], since: Timestamp? = nil, until: Timestamp? = nil, storageKeys: [String] = [],
         user: String? = nil, keysOfUser: [String] = []
     ) {
         self.types = Set(types)

@@ -47,7 +47,7 @@ final class TenantCreation: Sendable {
 
     private func profile() async throws(CommandError) -> JSONValue {
         let answer = try await api.send(
-            .init(.get, "/providers/" + BrokerAPI.segment(provider), expected: [404]))
+            .init(.get, AdministrationCommands.providerPath(provider), expected: [404]))
         if answer.status.code != 404 { return try answer.json() }
         let list = try await api.send(.init(.get, "/providers")).json()
         let names = (list["providers"]?.array ?? []).compactMap { $0["name"]?.string?.text }
@@ -160,7 +160,7 @@ final class TenantCreation: Sendable {
         let tenant = try answer.json()
         let redirect = tenant["redirect_uri"]?.string?.text
         if invocation.printsJSON {
-            terminal.write(answer.body + [0x0a])
+            invocation.printLine(answer.body)
         } else {
             showFilledIn(tenant, members, profile)
         }

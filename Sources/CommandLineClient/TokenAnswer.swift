@@ -1,6 +1,6 @@
 internal import ExternalText
-internal import HTTPCodec
 package import JSON
+internal import OAuth
 
 /// An answer of `GET /credentials`, as the formats of tools need it.
 package struct TokenAnswer: Sendable {
@@ -39,21 +39,5 @@ package struct TokenAnswer: Sendable {
     }
 
     /// Seconds since 1970; nil for a token that does not expire.
-    package var expiry: Int64? { expires.flatMap(Self.seconds) }
-
-    /// The time of `2026-11-21T10:00:00Z`, with a fraction of a second or without; nil for another form.
-    static func seconds(_ time: String) -> Int64? {
-        let bytes = Array(time.utf8)
-        guard bytes.count >= 20, bytes.last == UInt8(ascii: "Z") else { return nil }
-        func number(_ range: Range<Int>) -> Int64? {
-            bytes[range].allSatisfy { (0x30...0x39).contains($0) }
-                ? Int64(String(decoding: bytes[range], as: UTF8.self)) : nil
-        }
-        guard let year = number(0..<4), let month = number(5..<7), let day = number(8..<10),
-            let hour = number(11..<13), let minute = number(14..<16), let second = number(17..<19),
-            (1...12).contains(month), (1...31).contains(day)
-        else { return nil }
-        let days = GregorianDate(year: year, month: month, day: day).daysSince1970
-        return ((days * 24 + hour) * 60 + minute) * 60 + second
-    }
+    package var expiry: Int64? { expires.flatMap { Timestamp(rfc3339: $0)?.seconds } }
 }

@@ -18,7 +18,7 @@ enum ExportCommand {
         options: [
             .init("jwk", "FILE", "the receiver's key as a JWK; - for standard input"),
             .init("file", "PATH", "write to this new file of mode 0600, completely or not at all"),
-            .init("yes", nil, "do not ask"),
+            .yes,
         ],
         examples: [
             .init("token-broker export --tenant music --jwk receiver.jwk --file music.sealed", "to a file"),

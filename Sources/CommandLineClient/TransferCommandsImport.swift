@@ -1,3 +1,4 @@
+internal import OAuth
 internal import Reactor
 
 /// `token-broker import`.
@@ -16,7 +17,8 @@ enum ImportCommand {
                 the same command goes on where it was; a file that has changed since then is refused. Lines that are stored
                 already are unchanged, so a complete import can be repeated as well.
 
-                What cannot be taken over is told with its reason, and does not prevent the others. The exit status is 65 then.
+                What cannot be taken over is told with its reason, and does not prevent the others. The exit status is 7
+                then, or 8 where nothing was taken over.
                 Some programs keep refresh tokens that were used already: --verify presents each one to the provider first.
 
                 A storage key is what the file calls the account, else default. A file of several providers or clients needs
@@ -63,7 +65,7 @@ enum ImportCommand {
         if invocation.has("verify"), invocation.has("dry-run") {
             throw invocation.wrong("--verify asks the provider, and --dry-run does not: use one of them")
         }
-        if let key = invocation["storage-key"], !TokenFileLines.isStorageKey(key) {
+        if let key = invocation["storage-key"], StorageKey(key) == nil {
             throw invocation.wrong("--storage-key has 1 to 200 letters, digits and . _ ~ : @ -")
         }
         let api = try invocation.broker()
@@ -115,7 +117,7 @@ enum ImportCommand {
         guard entries.count <= TokenFileFormat.mostEntries else {
             throw CommandError(.refused, "\(input.name) has more than \(TokenFileFormat.mostEntries) entries")
         }
-        var lines = TokenFileLines(now: FileTime(milliseconds: WallClock.milliseconds))
+        var lines = TokenFileLines(now: Timestamp(milliseconds: WallClock.milliseconds))
         lines.storageKey = invocation["storage-key"]
         lines.only = invocation.values("only")
         lines.leavesOutScopes = invocation.has("without-scopes")

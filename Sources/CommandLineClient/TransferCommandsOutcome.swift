@@ -34,8 +34,7 @@ struct ImportOutcome: Sendable {
         // The detail tells a single one.
         for fault in faults.count > 1 ? faults : [] {
             guard let detail = fault["detail"]?.string?.text else { continue }
-            let member = fault["pointer"]?.string.map { $0.dropping(1).text } ?? ""
-            lines.append(TextTable.shown("  " + (member.isEmpty ? "" : member + ": ") + detail))
+            lines.append(TextTable.shown(Refusal.line(of: fault, detail)))
         }
         return lines.joined(separator: "\n")
     }

@@ -99,22 +99,16 @@ extension UserCommands {
                 "Logged in\(name.map { " as " + TextTable.shown($0) } ?? "")\(user.place).\nNext: \(user.command("token"))"
             )
         case "expired":
-            if invocation.printsJSON { invocation.printLine(encoded(end)) }
+            if invocation.printsJSON { invocation.printLine(end) }
             throw CommandError(.notLoggedIn, "the time for the login is over", next: user.command(command))
         default:
-            if invocation.printsJSON { invocation.printLine(encoded(end)) }
+            if invocation.printsJSON { invocation.printLine(end) }
             let code = end["error_code"]?.string?.text ?? end["error"]?.string?.text ?? "unknown error"
             let detail = end["detail"]?.string.map { ": " + $0.text } ?? ""
             throw CommandError(
                 .notLoggedIn, TextTable.shownLines("the login has failed (\(code))\(detail)"),
                 next: user.command(command))
         }
-    }
-
-    private static func encoded(_ value: JSONValue) -> [UInt8] {
-        var writer = JSONWriter()
-        writer.value(value)
-        return writer.bytes
     }
 
     /// Who is logged in; nil where the provider has not said it, and for a key that may not read it.

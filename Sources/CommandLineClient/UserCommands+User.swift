@@ -57,7 +57,4 @@ extension Invocation {
             environment: environment)
         return CommandUser(try named.broker(), storageKey: self["storage-key"], context: self["context"])
     }
-
-    /// Bytes from the broker as a line on standard output.
-    func printLine(_ bytes: [UInt8]) { terminal.write(bytes.last == 0x0a ? bytes : bytes + [0x0a]) }
 }

@@ -75,16 +75,17 @@ enum UserCommands {
         body: { invocation throws(CommandError) in
             let user = try invocation.user()
             var table = TextTable("STORAGE KEY", "STATE", "USER", "TOKEN EXPIRES", "LOGIN ENDS", "LAST ERROR")
-            var left = try invocation.integer("limit", in: 1...10_000_000) ?? .max
-            var cursor: String?
-            repeat {
-                let page = try await user.send(listRequest(invocation, cursor, left)).json()
-                for entry in (page["credentials"]?.array ?? []).prefix(left) {
-                    left -= 1
+            let limit = try invocation.integer("limit", in: 1...10_000_000) ?? .max
+            var filter: [(name: String, value: String)] = []
+            if let state = invocation["state"] { filter.append((name: "state", value: state)) }
+            if let time = invocation["expires-before"] { filter.append((name: "expires_before", value: time)) }
+            let pages = ListPages("/credentials/list", "credentials", filter: filter, limit: limit)
+            var count = 0
+            try await pages.forEachPage(user.api) { page in
+                for entry in (page["credentials"]?.array ?? []).prefix(limit - count) {
+                    count += 1
                     if invocation.printsJSON {
-                        var writer = JSONWriter()
-                        writer.value(entry)
-                        invocation.printLine(writer.bytes)
+                        invocation.printLine(entry)
                     } else {
                         table.add(
                             entry["storage_key"]?.string?.text ?? "-", entry["state"]?.string?.text ?? "-",
@@ -92,20 +93,12 @@ enum UserCommands {
                             ends(entry["ends"]), entry["last_error"]?["code"]?.string?.text ?? "-")
                     }
                 }
-                cursor = page["next_cursor"]?.string?.text
-            } while cursor != nil && left > 0
+                return count
+            }
             if invocation.printsJSON { return }
             invocation.show(table)
             if table.isEmpty { invocation.terminal.note("There are no users\(user.tenantWords).") }
         })
-
-    private static func listRequest(_ invocation: Invocation, _ cursor: String?, _ left: Int) -> BrokerAPI.Request {
-        var query = [(name: "limit", value: String(min(left, 1000)))]
-        if let state = invocation["state"] { query.append(("state", state)) }
-        if let time = invocation["expires-before"] { query.append(("expires_before", time)) }
-        if let cursor { query.append(("cursor", cursor)) }
-        return .init(.get, "/credentials/list", query: query)
-    }
 
     private static let logout = CommandSpecification(
         "logout", "log a user out",
@@ -116,7 +109,7 @@ enum UserCommands {
         options: [
             storageKeyOption,
             .init("revoke", nil, "also revoke the token at the provider"),
-            .init("yes", nil, "do not ask"),
+            .yes,
         ],
         examples: [
             .init("token-broker logout github --revoke", "log out, and end the token at the provider"),
@@ -124,15 +117,7 @@ enum UserCommands {
         ],
         body: { invocation throws(CommandError) in
             let user = try invocation.user()
-            if !invocation.has("yes") {
-                guard invocation.terminal.canAsk else {
-                    throw invocation.wrong("there is no terminal to ask at: say --yes to log the user out")
-                }
-                let answer = invocation.terminal.line("Log out the user\(user.place)? [y/N] ")
-                guard ["y", "yes"].contains(answer?.lowercased()) else {
-                    throw CommandError(.failed, "nothing was done")
-                }
-            }
+            try invocation.confirm("Log out the user\(user.place)?")
             let revokes = invocation.has("revoke")
             let answer = try await user.send(
                 .init(

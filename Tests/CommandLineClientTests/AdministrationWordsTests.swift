@@ -69,11 +69,11 @@ import Testing
         }
         guard let seconds else {
             #expect(throws: CommandError.self) {
-                try AdministrationCommands.seconds(invocation, "expires-in")
+                try invocation.span("expires-in")
             }
             return
         }
-        #expect(try AdministrationCommands.seconds(invocation, "expires-in") == seconds)
+        #expect(try invocation.span("expires-in") == seconds)
     }
 
     @Test(arguments: [

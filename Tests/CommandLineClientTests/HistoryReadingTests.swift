@@ -1,4 +1,5 @@
 internal import BrokerTesting
+internal import OAuth
 internal import Reactor
 internal import Synchronization
 internal import Testing
@@ -63,7 +64,7 @@ internal import Testing
 }
 
 @Suite struct `A time on the command line` {
-    private static let now = CommandTime(seconds: 1_795_251_600)
+    private static let now = Timestamp(seconds: 1_795_251_600)
 
     @Test(arguments: [
         ("2026-11-21T09:00:00Z", "2026-11-21T09:00:00Z"), ("2026-11-21t09:00:00.999z", "2026-11-21T09:00:00Z"),
@@ -73,7 +74,7 @@ internal import Testing
         ("30m", "2026-11-21T08:30:00Z"), ("2h", "2026-11-21T07:00:00Z"), ("7d", "2026-11-14T09:00:00Z"),
     ])
     func `is a date or so long ago`(text: String, meaning: String) {
-        #expect(CommandTime(text, now: Self.now)?.text == meaning)
+        #expect(Timestamp(typed: text, now: Self.now)?.description == meaning)
     }
 
     @Test(arguments: [
@@ -82,7 +83,7 @@ internal import Testing
         "2026-11-21T09:00:00+0100", "2026-11-21T09:00:00Zx", "yesterday", "21.11.2026",
     ])
     func `is refused where it is none`(text: String) {
-        #expect(CommandTime(text, now: Self.now) == nil)
+        #expect(Timestamp(typed: text, now: Self.now) == nil)
     }
 }
 
@@ -116,10 +117,10 @@ internal import Testing
         (EventFilter(storageKeys: ["k2"]), false), (EventFilter(user: "4"), true), (EventFilter(user: "5"), false),
         // The storage key is another user's by now.
         (EventFilter(user: "5", keysOfUser: ["k1"]), false),
-        (EventFilter(since: CommandTime(seconds: 1_795_251_600)), true),
-        (EventFilter(since: CommandTime(seconds: 1_795_251_601)), false),
-        (EventFilter(until: CommandTime(seconds: 1_795_251_600)), true),
-        (EventFilter(until: CommandTime(seconds: 1_795_251_599)), false),
+        (EventFilter(since: Timestamp(seconds: 1_795_251_600)), true),
+        (EventFilter(since: Timestamp(seconds: 1_795_251_601)), false),
+        (EventFilter(until: Timestamp(seconds: 1_795_251_600)), true),
+        (EventFilter(until: Timestamp(seconds: 1_795_251_599)), false),
     ])
     func `is wanted or not`(filter: EventFilter, isWanted: Bool) throws {
         var filter = filter

@@ -1,5 +1,6 @@
 internal import ExternalText
 internal import JSON
+internal import OAuth
 internal import Reactor
 internal import Testing
 

@@ -1,13 +1,14 @@
 internal import BrokerTesting
 internal import ExternalText
 internal import JSON
+internal import OAuth
 internal import Reactor
 internal import Testing
 
 @testable import CommandLineClient
 
 @Suite struct `The lines of an import` {
-    private static let now = FileTime(milliseconds: 1_796_000_000_000)
+    private static let now = Timestamp(milliseconds: 1_796_000_000_000)
 
     private static func entry(_ name: String, _ change: (inout TokenFileEntry) -> Void = { _ in }) -> TokenFileEntry {
         var entry = TokenFileEntry(name, group: "g", storageKey: name)
@@ -30,8 +31,8 @@ internal import Testing
     @Test func `have the members of the route`() throws {
         let entry = Self.entry("ada") { entry in
             entry.clientID = "c1"
-            entry.expires = FileTime("2030-01-02T03:04:05.6Z")
-            entry.granted = FileTime("2026-11-01T00:00:00Z")
+            entry.expires = Timestamp(rfc3339: "2030-01-02T03:04:05.6Z")
+            entry.granted = Timestamp(rfc3339: "2026-11-01T00:00:00Z")
             entry.scopes = ["x", "y"]
             entry.tokenType = "bearer"
         }
@@ -50,9 +51,9 @@ internal import Testing
         let entry = Self.entry("x") { entry in
             entry.storageKey = nil
             entry.accessToken = nil
-            entry.expires = FileTime("2001-01-01T00:00:00Z")
+            entry.expires = Timestamp(rfc3339: "2001-01-01T00:00:00Z")
             // A clock that was ahead.
-            entry.granted = FileTime("2030-01-01T00:00:00Z")
+            entry.granted = Timestamp(rfc3339: "2030-01-01T00:00:00Z")
         }
         let items = try TokenFileLines(now: Self.now).items([entry])
         let text = #"{"storage_key": "default", "credentials": {"level": "user"}, "refresh_token": "r"}"#
@@ -65,7 +66,7 @@ internal import Testing
             Self.entry("proof") { $0.tokenType = "DPoP" },
             Self.entry("ended") { ($0.refreshToken, $0.expires) = (nil, Self.now) },
             Self.entry("lives") {
-                ($0.refreshToken, $0.expires) = (nil, FileTime(milliseconds: Self.now.milliseconds + 1))
+                ($0.refreshToken, $0.expires) = (nil, Timestamp(milliseconds: Self.now.milliseconds + 1))
             },
             Self.entry("long") { $0.accessToken = String(repeating: "a", count: 65_537) },
             Self.entry("words") { $0.refreshToken = "two words" },

@@ -1,6 +1,7 @@
 internal import CommandLineClient
 internal import ExternalText
 internal import JSON
+internal import OAuth
 internal import Testing
 
 @Suite struct `The formats of a token` {

@@ -1,5 +1,6 @@
 internal import ExternalText
 internal import JSON
+internal import OAuth
 
 extension TokenFileFormat {
     /// The token cache of MSAL in its JSON form, which MSAL for Python, .NET, Java, Go and Node have in common. Times in it are
@@ -80,7 +81,7 @@ private struct MSALCache {
     private func entry(_ owner: Owner) -> TokenFileEntry {
         var entry = TokenFileEntry(names[owner.account] ?? owner.account, group: owner.client)
         // The names of guests have characters that a storage key cannot have.
-        entry.storageKey = names[owner.account].flatMap { TokenFileLines.isStorageKey($0) ? $0 : nil } ?? owner.account
+        entry.storageKey = names[owner.account].flatMap { StorageKey($0)?.description } ?? owner.account
         entry.clientID = owner.client.isEmpty ? nil : owner.client
         if let refresh = Self.newest(refreshTokens[owner] ?? [], by: "last_modification_time") {
             entry.refreshToken = entry.text("secret", of: refresh)

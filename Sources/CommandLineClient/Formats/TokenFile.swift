@@ -1,5 +1,6 @@
 internal import ExternalText
 internal import JSON
+internal import OAuth
 
 /// A kind of file in which another program keeps tokens.
 struct TokenFileFormat: Sendable {
@@ -45,12 +46,12 @@ struct TokenFileEntry: Sendable, Equatable {
     var refreshToken: String?
     var tokenType: String?
     /// When the access token ends; nil where the file does not say.
-    var expires: FileTime?
+    var expires: Timestamp?
     var clientID: String?
     /// Empty where the file does not say.
     var scopes: [String] = []
     /// When the refresh token was granted.
-    var granted: FileTime?
+    var granted: Timestamp?
     /// What else to know of it.
     var notes: [String] = []
     /// Why it cannot be taken over; the first reason found.
@@ -91,20 +92,22 @@ extension TokenFileEntry {
         tokenType = text("token_type", of: value)
     }
 
-    /// A time: a number or a text of seconds, or a text as `FileTime` reads it. A time in the year 1 is none.
-    mutating func time(_ name: WireText, of value: JSONValue) -> FileTime? {
-        let time: FileTime?
+    /// A time: a number or a text of seconds, or a text as `Timestamp(ofFile:)` reads it. A time in the year 1 is none.
+    mutating func time(_ name: WireText, of value: JSONValue) -> Timestamp? {
+        let time: Timestamp?
         switch value[name] {
         case nil, .null?: return nil
-        case .integer(let number)?: time = FileTime(number: Double(number))
-        case .number(let number)?: time = FileTime(number: number)
+        case .integer(let number)?: time = Timestamp(ofFile: Double(number))
+        case .number(let number)?: time = Timestamp(ofFile: number)
         case .string(let text)?:
             if text.isEmpty { return nil }
-            time = FileTime(text.text) ?? (text.count <= 32 ? Double(text.text) : nil).flatMap(FileTime.init(number:))
+            time =
+                Timestamp(ofFile: text.text)
+                ?? (text.count <= 32 ? Double(text.text) : nil).flatMap { Timestamp(ofFile: $0) }
         default: time = nil
         }
         if time == nil { refuse("its \(name) is no time") }
-        return time.flatMap { $0.isNone ? nil : $0 }
+        return time.flatMap { $0.isNoneOfFile ? nil : $0 }
     }
 
     /// Scopes: a text with spaces, or with commas where it has no space, or a list of texts.

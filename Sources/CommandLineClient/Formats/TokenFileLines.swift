@@ -1,5 +1,6 @@
 internal import ExternalText
 internal import JSON
+internal import OAuth
 
 /// Makes lines of `POST /credentials/import` of what a file has.
 struct TokenFileLines {
@@ -10,7 +11,7 @@ struct TokenFileLines {
     /// Whether the scopes that the file names are left out, so that those of the tenant count.
     var leavesOutScopes = false
     /// The time by which tokens have ended.
-    let now: FileTime
+    let now: Timestamp
 
     /// The longest token, in bytes.
     private static let longestToken = 65_536
@@ -46,7 +47,7 @@ struct TokenFileLines {
                 entry.refuse("another entry of the file has the storage key \(key)")
             }
             if let refusal = entry.refusal {
-                let named = entry.storageKey.flatMap { Self.isStorageKey($0) ? $0 : nil }
+                let named = entry.storageKey.flatMap { StorageKey($0)?.description }
                 return ImportItem(
                     number: index + 1, name: entry.name, storageKey: named,
                     content: .refused(refusal))
@@ -72,7 +73,7 @@ struct TokenFileLines {
             entry.refuse("its token has ended at \(end), and it has no refresh token")
         }
         if let granted = entry.granted, granted > now { entry.granted = nil }
-        if !Self.isStorageKey(key) {
+        if StorageKey(key) == nil {
             entry.refuse(
                 "\(key) cannot be a storage key, which has 1 to 200 letters, digits and . _ ~ : @ -; name one with --storage-key"
             )
@@ -95,16 +96,5 @@ struct TokenFileLines {
             json.memberIfPresent("refresh_token", entry.refreshToken)
             json.memberIfPresent("granted_at", entry.granted?.description)
         }
-    }
-
-    /// Whether a text has the form of a storage key.
-    static func isStorageKey(_ text: String) -> Bool {
-        (1...200).contains(text.utf8.count)
-            && text.utf8.allSatisfy { byte in
-                switch byte {
-                case 0x30...0x39, 0x41...0x5a, 0x61...0x7a: true
-                default: "._~:@-".utf8.contains(byte)
-                }
-            }
     }
 }
