@@ -7,14 +7,7 @@ package enum Console {
     package static func printError(_ text: String) { write(2, text) }
 
     private static func write(_ descriptor: CInt, _ text: String) {
-        let bytes = Array((text + "\n").utf8)
-        var offset = 0
-        while offset < bytes.count {
-            let written = unsafe bytes.withUnsafeBytes { buffer in
-                unsafe Glibc.write(descriptor, buffer.baseAddress! + offset, buffer.count - offset)
-            }
-            if written > 0 { offset += written } else if errno != EINTR { return }
-        }
+        TerminalDevice.write(Array((text + "\n").utf8), to: descriptor)
     }
 
     /// Ends the process at once with _exit(2). exit(3) would destroy objects that other threads may be using.

@@ -1,7 +1,7 @@
 internal import Glibc
 
 /// A file that is written piece by piece, and is at its path once it is complete: until then it is beside it under another name,
-/// which goes with the last reference. Only this user may read it. The calls block.
+/// which goes with the last reference; a process that ends before leaves it behind. Only this user may read it. The calls block.
 package final class DraftFile: Sendable {
     private let descriptor: OwnedDescriptor
     private let path: String
@@ -20,24 +20,19 @@ package final class DraftFile: Sendable {
 
     deinit { SmallFile.remove(draft) }
 
-    package func append(_ bytes: [UInt8]) throws(SystemError) {
-        var written = 0
-        while written < bytes.count {
-            written += try retryingInterrupts("write") {
-                unsafe bytes.withUnsafeBytes { buffer in
-                    unsafe Glibc.write(
-                        descriptor.rawValue, buffer.baseAddress! + written, buffer.count - written)
-                }
-            }
-        }
-    }
+    package func append(_ bytes: [UInt8]) throws(SystemError) { try writeAll(bytes, to: descriptor.rawValue) }
 
     /// Puts the file at its path, durably.
-    /// - Throws: `EEXIST` when the path exists already.
-    package func complete() throws(SystemError) {
+    /// - Parameter replaces: whether it may take another file's place.
+    /// - Throws: `EEXIST` when the path exists already and is not replaced.
+    package func complete(replaces: Bool = false) throws(SystemError) {
         try retryingInterrupts("fsync") { fsync(descriptor.rawValue) }
-        // Unlike rename(2), link(2) never replaces a file.
-        try retryingInterrupts("link") { unsafe link(draft, path) }
+        if replaces {
+            try retryingInterrupts("rename") { unsafe rename(draft, path) }
+        } else {
+            // Unlike rename(2), link(2) never replaces a file.
+            try retryingInterrupts("link") { unsafe link(draft, path) }
+        }
         try SmallFile.synchronizeDirectory(of: path)
     }
 }

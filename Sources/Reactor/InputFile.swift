@@ -9,11 +9,7 @@ package final class InputFile: Sendable {
     /// Nil for what is no regular file: a pipe, a device, a directory.
     /// - Throws: where the path cannot be opened.
     package init?(_ path: String) throws(SystemError) {
-        // Without waiting for the other end of a pipe.
-        let descriptor = OwnedDescriptor(
-            adopting: try retryingInterrupts("open") {
-                unsafe Glibc.open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)
-            })
+        let descriptor = try SmallFile.openWithoutWaiting(path)
         var status = stat()
         let number = descriptor.rawValue
         try retryingInterrupts("fstat") { unsafe fstat(number, &status) }

@@ -43,24 +43,16 @@ package enum SmallFile {
     /// A process that ends during the call can leave behind a file whose name is the path and a random suffix.
     /// - Throws: `EEXIST` when the path exists already.
     package static func create(_ path: String, _ bytes: [UInt8]) throws(SystemError) {
-        let draft = try writeDraft(of: path, bytes)
-        // After the link was made, the draft's name is no longer needed. If making it failed, neither is the draft.
-        defer { remove(draft) }
-        // Unlike rename(2), link(2) never replaces a file.
-        try retryingInterrupts("link") { unsafe link(draft, path) }
-        try synchronizeDirectory(of: path)
+        let draft = try DraftFile(for: path)
+        try draft.append(bytes)
+        try draft.complete()
     }
 
     /// Like `create`, and replaces the file if the path exists already.
     package static func replace(_ path: String, _ bytes: [UInt8]) throws(SystemError) {
-        let draft = try writeDraft(of: path, bytes)
-        do throws(SystemError) {
-            try retryingInterrupts("rename") { unsafe rename(draft, path) }
-        } catch {
-            remove(draft)
-            throw error
-        }
-        try synchronizeDirectory(of: path)
+        let draft = try DraftFile(for: path)
+        try draft.append(bytes)
+        try draft.complete(replaces: true)
     }
 
     /// Makes the directories that a file at the path needs, each for this user only.
@@ -83,39 +75,6 @@ package enum SmallFile {
     /// Removes the file, if it exists.
     package static func remove(_ path: String) { _ = unsafe unlink(path) }
 
-    /// Writes a durable file beside `path` that only this user may read. Returns its path. It is removed if writing fails.
-    private static func writeDraft(of path: String, _ bytes: [UInt8]) throws(SystemError) -> String {
-        var suffix = UInt64.random(in: .min ... .max)
-        var draft = path + "."
-        for _ in 0..<16 {
-            draft.append(Character(Unicode.Scalar(UInt8(ascii: "a") + UInt8(suffix & 15))))
-            suffix >>= 4
-        }
-        let file = OwnedDescriptor(
-            adopting: try retryingInterrupts("open") {
-                unsafe Glibc.open(draft, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0o600)
-            })
-        do throws(SystemError) {
-            try write(bytes, to: file.rawValue)
-        } catch {
-            remove(draft)
-            throw error
-        }
-        return draft
-    }
-
-    private static func write(_ bytes: [UInt8], to number: CInt) throws(SystemError) {
-        var written = 0
-        while written < bytes.count {
-            written += try retryingInterrupts("write") {
-                unsafe bytes.withUnsafeBytes { buffer in
-                    unsafe Glibc.write(number, buffer.baseAddress! + written, buffer.count - written)
-                }
-            }
-        }
-        try retryingInterrupts("fsync") { fsync(number) }
-    }
-
     /// Makes the directory entry of `path` durable.
     package static func synchronizeDirectory(of path: String) throws(SystemError) {
         let slash = path.utf8.lastIndex(of: UInt8(ascii: "/"))
@@ -127,8 +86,9 @@ package enum SmallFile {
         try retryingInterrupts("fsync") { fsync(directory.rawValue) }
     }
 
-    private static func openWithoutWaiting(
-        _ path: String, below directories: [String]?
+    /// Opens a path without waiting for the other end of a pipe.
+    static func openWithoutWaiting(
+        _ path: String, below directories: [String]? = nil
     ) throws(SystemError) -> OwnedDescriptor {
         do throws(SystemError) {
             return OwnedDescriptor(

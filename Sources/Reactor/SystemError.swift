@@ -42,3 +42,15 @@ package func retryingInterrupts<T: FixedWidthInteger & SignedInteger>(
         if number != EINTR { throw SystemError(call, number: number) }
     }
 }
+
+/// Writes all of the bytes.
+func writeAll(_ bytes: [UInt8], to descriptor: CInt) throws(SystemError) {
+    var written = 0
+    while written < bytes.count {
+        written += try retryingInterrupts("write") {
+            unsafe bytes.withUnsafeBytes { buffer in
+                unsafe Glibc.write(descriptor, buffer.baseAddress! + written, buffer.count - written)
+            }
+        }
+    }
+}

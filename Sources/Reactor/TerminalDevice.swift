@@ -13,19 +13,8 @@ package enum TerminalDevice {
         return Int(size.ws_col)
     }
 
-    /// Writes everything to standard output (1) or standard error (2). A closed pipe ends the writing.
-    /// - Returns: whether everything was written.
-    @discardableResult
-    package static func write(_ bytes: [UInt8], to descriptor: CInt) -> Bool {
-        var offset = 0
-        while offset < bytes.count {
-            let written = unsafe bytes.withUnsafeBytes { buffer in
-                unsafe Glibc.write(descriptor, buffer.baseAddress! + offset, buffer.count - offset)
-            }
-            if written > 0 { offset += written } else if errno != EINTR { return false }
-        }
-        return true
-    }
+    /// Writes everything to standard output (1) or standard error (2), unless its reader has gone.
+    package static func write(_ bytes: [UInt8], to descriptor: CInt) { try? writeAll(bytes, to: descriptor) }
 
     /// Reads a line of standard input, without its end.
     /// - Parameter isShown: false for a secret: what is typed is not shown. A signal that ends the program while it is read has
