@@ -18,6 +18,8 @@ public struct CredentialsUpdatedMessage: Sendable, Equatable {
         public static let upgrade = Cause(rawValue: "upgrade")
         /// `AuthClient.setCredentials`, or `OAuthClient.adopt`.
         public static let set = Cause(rawValue: "set")
+        /// A session that the provider had ended was put back. The library itself does not do that.
+        public static let restored = Cause(rawValue: "restored")
         /// A token of the client's own was granted.
         public static let client = Cause(rawValue: "client")
         /// The store had lost the credentials, and they were stored again.

@@ -12,8 +12,8 @@ extension HistoryCommands {
             + "shows first whose they are and why they ended, and asks. A session that is held because the provider refuses many "
             + "users at once is freed when it is named. After a logout nothing is kept.\n\n"
             + "Each outcome is printed. What could not be put back does not keep the others, and the command can be run "
-            + "again. With --verify each session is refreshed at the provider when it is back; one that the provider "
-            + "refuses again goes aside again.",
+            + "again. With --verify the provider is asked to refresh each session first; one that it refuses again stays "
+            + "aside.",
         options: [
             .init("storage-key", "KEY", "the session of this storage key", repeats: true),
             .init(
@@ -22,7 +22,7 @@ extension HistoryCommands {
             .init("until", "TIME", "those that ended then or earlier"),
             .init("cause", "CAUSE", "only those that ended for this cause", choices: ["revoked", "expired"]),
             .init("dry-run", nil, "only show what would be put back"),
-            .init("verify", nil, "refresh each at the provider when it is back"),
+            .init("verify", nil, "have the provider refresh each first"),
             .yes,
         ],
         examples: [
@@ -36,8 +36,9 @@ extension HistoryCommands {
 
 /// One run of `token-broker restore`.
 private struct Restoring {
-    /// The most storage keys that the broker takes at once.
-    private static let batch = 1000
+    /// How many storage keys are named to the broker at once: as many as it takes, or so few that the answer comes soon where the
+    /// provider is asked about each.
+    private var batch: Int { invocation.has("verify") ? 20 : 1000 }
 
     private let invocation: Invocation
     private let api: BrokerAPI
@@ -75,10 +76,15 @@ private struct Restoring {
         try invocation.confirm("Put back \(Self.sessions(sets.count)) of \(tenant)?", again: again)
         var outcomes = Outcomes(invocation, sets)
         let keys = sets.map(\.storageKey)
-        for start in stride(from: 0, to: keys.count, by: Self.batch) {
+        let bar = ProgressBar(invocation.terminal, total: keys.count)
+        for start in stride(from: 0, to: keys.count, by: batch) {
+            bar.advance(to: start)
             do throws(CommandError) {
-                try await restore(Array(keys[start..<min(start + Self.batch, keys.count)]), &outcomes)
+                let answered = try await restore(Array(keys[start..<min(start + batch, keys.count)]))
+                bar.clear()
+                for outcome in answered { outcomes.add(outcome) }
             } catch {
+                bar.clear()
                 outcomes.show()
                 throw CommandError(
                     outcomes.restored == 0 ? error.status : .partly,
@@ -125,10 +131,11 @@ private struct Restoring {
             return
         }
         if invocation.printsJSON, invocation.has("yes") { return }
-        var table = TextTable("STORAGE KEY", "USER", "STATE", "ENDED", "CAUSE", "KEPT UNTIL")
+        var table = TextTable("STORAGE KEY", "USER", "STATE", "ENDED", "CAUSE", "PROVIDER'S ERROR", "KEPT UNTIL")
         for set in sets {
             table.add(
-                set.storageKey, set.userID ?? "-", set.state, set.ended ?? "-", set.cause ?? "-", set.keptUntil ?? "-")
+                set.storageKey, set.userID ?? "-", set.state, set.ended ?? "-", set.cause ?? "-", set.errorCode ?? "-",
+                set.keptUntil ?? "-")
         }
         if isRehearsal { return invocation.show(table) }
         invocation.terminal.complain(table.text())
@@ -147,46 +154,20 @@ private struct Restoring {
         return words.joined(separator: " ")
     }
 
-    private func restore(_ keys: [String], _ outcomes: inout Outcomes) async throws(CommandError) {
-        let body = JSONWriter.object { $0.member("storage_keys", keys) }
-        let answer = try await api.send(.init(.post, "/credentials/restore", json: body)).json()
-        var restored: [String] = []
-        for outcome in answer["outcomes"]?.array ?? [] {
-            guard let key = outcome["storage_key"]?.string?.text else { continue }
-            if outcome["outcome"]?.string == "restored" {
-                restored.append(key)
-            } else {
-                outcomes.add(
-                    .init(key, .failed, code: outcome["code"]?.string?.text, detail: outcome["detail"]?.string?.text))
-            }
+    private func restore(_ keys: [String]) async throws(CommandError) -> [Outcomes.Outcome] {
+        let verifies = invocation.has("verify")
+        let body = JSONWriter.object { json in
+            json.member("storage_keys", keys)
+            if verifies { json.member("verify", true) }
         }
-        let isVerifying = invocation.has("verify")
-        for key in restored { outcomes.add(isVerifying ? await verified(key) : .init(key, .restored)) }
-    }
-
-    /// Has the broker refresh a session that is back.
-    private func verified(_ key: String) async -> Outcomes.Outcome {
-        do throws(CommandError) {
-            let answer = try await api.send(
-                .init(
-                    .get, "/credentials",
-                    query: [(name: "storage_key", value: key), (name: "policy", value: "local_force_refresh")],
-                    expected: [404, 424]))
-            let json = try answer.json()
-            // The provider has refused it as ended: what is left is what the broker has for a user who is not logged in, or a
-            // token that lives to its end.
-            if let session = json["session"], session.object != nil {
-                return .init(key, .refused, code: session["cause"]?.string?.text)
-            }
-            if answer.status == .ok, json["level"]?.string == "user" { return .init(key, .verified) }
-            if answer.status.code == 404 {
-                return .init(key, .restored, detail: "There is no refresh token, so that it cannot be tried.")
-            }
+        let answer = try await api.send(.init(.post, "/credentials/restore", json: body)).json()
+        return (answer["outcomes"]?.array ?? []).compactMap { outcome in
+            guard let key = outcome["storage_key"]?.string?.text else { return nil }
+            if outcome["outcome"]?.string == "restored" { return .init(key, verifies ? .verified : .restored) }
+            let code = outcome["code"]?.string?.text
             return .init(
-                key, .notVerified, code: (json["error_code"] ?? json["code"])?.string?.text,
-                detail: json["detail"]?.string?.text)
-        } catch {
-            return .init(key, .notVerified, detail: error.text)
+                key, code == "invalid_token_request" ? .refused : .failed,
+                code: outcome["error_code"]?.string?.text ?? code, detail: outcome["detail"]?.string?.text)
         }
     }
 }
@@ -197,12 +178,10 @@ private struct Outcomes {
         case restored
         /// Not put back, for the broker's reason.
         case failed
-        /// Put back, and the provider has accepted it.
+        /// Accepted by the provider, and put back.
         case verified
-        /// The provider has refused it, and it is kept aside again.
+        /// Not put back: the provider refuses it.
         case refused
-        /// Put back, and the provider has neither accepted nor refused it.
-        case notVerified = "not_verified"
     }
 
     struct Outcome {
@@ -259,11 +238,9 @@ private struct Outcomes {
     func error(of count: Int, next: String) -> CommandError? {
         let failed = all.filter { $0.kind == .failed }
         let refused = all.count { $0.kind == .refused }
-        let untried = all.count { $0.kind == .notVerified }
-        if failed.isEmpty, refused == 0, untried == 0 { return nil }
+        if failed.isEmpty, refused == 0 { return nil }
         var text = "\(restored) of \(count) sessions are put back"
         if refused > 0 { text += ", and \(refused) refused by the provider again" }
-        if untried > 0 { text += ", of which \(untried) could not be tried at the provider" }
         let isNothing = failed.count == count && failed.allSatisfy { $0.code == "not_found" }
         return CommandError(isNothing ? .notFound : restored > 0 ? .partly : .failed, text, next: next)
     }

@@ -14,6 +14,8 @@ struct ListedSet: Sendable {
     let state: String
     let ended: String?
     let cause: String?
+    /// The provider's, of the answer that has ended the session.
+    let errorCode: String?
     let keptUntil: String?
     /// As the broker has written it.
     let json: JSONValue
@@ -21,7 +23,7 @@ struct ListedSet: Sendable {
     /// Of a storage key that no list shows.
     init(storageKey: String, state: String) {
         (self.storageKey, self.state) = (storageKey, state)
-        (userID, ended, cause, keptUntil) = (nil, nil, nil, nil)
+        (userID, ended, cause, errorCode, keptUntil) = (nil, nil, nil, nil, nil)
         json = .object([
             "storage_key": .string(WireText(storageKey)), "state": .string(WireText(state)),
         ])
@@ -38,6 +40,7 @@ struct ListedSet: Sendable {
         userID = text("user_id")
         ended = text("ended")
         cause = text("cause")
+        errorCode = json["last_error"]?["error_code"]?.string?.text
         keptUntil = text("kept_until")
     }
 }

@@ -56,6 +56,11 @@ enum UserCommands {
         return time + (value?["why"]?.string.map { " (\($0.text))" } ?? "")
     }
 
+    /// The provider's code for the last failure where it sent one, else the broker's.
+    private static func lastError(_ value: JSONValue?) -> String {
+        (value?["error_code"]?.string ?? value?["code"]?.string)?.text ?? "-"
+    }
+
     private static let list = CommandSpecification(
         "list", "list the users of a tenant",
         discussion: "With --json a line of JSON for each, as it is found.",
@@ -90,7 +95,7 @@ enum UserCommands {
                         table.add(
                             entry["storage_key"]?.string?.text ?? "-", entry["state"]?.string?.text ?? "-",
                             entry["user_id"]?.string?.text ?? "-", entry["expires"]?.string?.text ?? "-",
-                            ends(entry["ends"]), entry["last_error"]?["code"]?.string?.text ?? "-")
+                            ends(entry["ends"]), lastError(entry["last_error"]))
                     }
                 }
                 return count

@@ -16,8 +16,7 @@ extension CredentialRecord {
                 waiting.encode(to: &json)
             }
             json.memberIfPresent("ended", ended.map(Base64URL.encode))
-            json.memberIfPresent("session_ended", session?.time.milliseconds)
-            json.memberIfPresent("session_end", session?.cause.rawValue)
+            session?.encode(to: &json)
             if let renewed { json.member("renewed", renewed.milliseconds) }
             json.memberIfPresent("exchanged", exchanged.map(Base64URL.encode))
             json.memberIfPresent("held_since", heldSince)
@@ -108,11 +107,21 @@ extension WaitingVerification {
 }
 
 extension EndedSession {
+    /// Writes the members of a session that has ended, among those of a record.
+    fileprivate func encode(to json: inout JSONWriter) {
+        json.member("session_ended", time.milliseconds)
+        json.member("session_end", cause.rawValue)
+        json.memberIfPresent("session_error", code)
+        json.memberIfPresent("session_error_code", errorCode)
+    }
+
     /// Nil for a cause that only a newer build knows.
     fileprivate init?(in json: JSONValue) {
         guard let time = json["session_ended"]?.integer, let cause = json["session_end"]?.string.flatMap(Cause.init)
         else { return nil }
-        self.init(cause, at: Timestamp(milliseconds: time))
+        self.init(
+            cause, at: Timestamp(milliseconds: time), code: json["session_error"]?.string?.text,
+            errorCode: json["session_error_code"]?.string?.text)
     }
 }
 
@@ -121,8 +130,7 @@ extension QuarantinedCredentials {
     package var encoded: [UInt8] {
         JSONWriter.object { json in
             json.member("until", until.milliseconds)
-            json.memberIfPresent("session_ended", session?.time.milliseconds)
-            json.memberIfPresent("session_end", session?.cause.rawValue)
+            session?.encode(to: &json)
             json.name("credentials")
             credentials.encode(to: &json)
         }

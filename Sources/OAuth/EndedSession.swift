@@ -13,9 +13,16 @@ package struct EndedSession: Sendable, Equatable {
 
     package var time: Timestamp
     package var cause: Cause
+    /// The error code of the renewal that found it, as callers got it (`BrokerError.Code`); nil where no renewal did, and when an
+    /// earlier build wrote the record.
+    package var code: String?
+    /// The provider's error code in that answer; nil when it sent none.
+    package var errorCode: String?
 
-    package init(_ cause: Cause, at time: Timestamp) {
+    package init(_ cause: Cause, at time: Timestamp, code: String? = nil, errorCode: String? = nil) {
         self.time = time
         self.cause = cause
+        self.code = code
+        self.errorCode = errorCode
     }
 }

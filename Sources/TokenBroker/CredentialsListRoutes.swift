@@ -73,10 +73,15 @@ struct CredentialsListRoutes {
 
     // MARK: POST /credentials/restore
 
-    private enum Wanted: Sendable {
+    private enum Subjects: Sendable {
         case one(StorageKey)
         case named([StorageKey])
-        case ended(since: Timestamp, EndedSession.Cause?, after: StorageKey?)
+        case ended(ClosedRange<Timestamp>, EndedSession.Cause?, after: StorageKey?)
+    }
+
+    private struct Wanted: Sendable {
+        let subjects: Subjects
+        let mode: CredentialsRestorer.Mode
     }
 
     /// The most sets of credentials that one call restores.
@@ -85,34 +90,37 @@ struct CredentialsListRoutes {
     private func restore(_ call: Call) async throws(BrokerError) -> Response {
         try call.refuseQuery()
         let wanted = try await call.body(Self.wanted)
-        let tenant = try await broker.tenant(of: call).name
-        switch wanted {
+        let tenant = try await broker.tenant(of: call)
+        switch wanted.subjects {
         case .one(let storageKey):
-            let id = CredentialsID(tenant: tenant, storageKey: storageKey)
-            let snapshot = try await broker.core.writer.restore(id)
-            guard let held = snapshot.record.held else {
-                throw BrokerError(.internalError, "The quarantined record has no credentials.")
-            }
-            note(id, snapshot)
-            return CredentialsRoutes.summary(storageKey, held, snapshot)
-        case .named(let storageKeys): return await restore(storageKeys, of: tenant, next: nil)
-        case .ended(let since, let cause, let after):
+            let id = CredentialsID(tenant: tenant.name, storageKey: storageKey)
+            let restored = try await broker.core.restorer.restore(id, of: tenant, wanted.mode)
+            note(id, restored)
+            return CredentialsRoutes.summary(storageKey, restored.held, restored.snapshot)
+        case .named(let storageKeys): return await restore(storageKeys, of: tenant, wanted.mode, next: nil)
+        case .ended(let span, let cause, let after):
             let (storageKeys, next) = try await broker.core.list.quarantined(
-                tenant, after: after, limit: Self.restoredAtMost
+                tenant.name, after: after, limit: Self.restoredAtMost
             ) { kept in
                 guard let session = kept.session else { return false }
-                return session.time >= since && (cause == nil || session.cause == cause)
+                return span.contains(session.time) && (cause == nil || session.cause == cause)
             }
-            return await restore(storageKeys, of: tenant, next: next)
+            return await restore(storageKeys, of: tenant, wanted.mode, next: next)
         }
     }
 
     private static func wanted(_ body: inout ObjectReader) -> Wanted {
+        let (isDry, verifies) = (body.bool("dry_run") ?? false, body.bool("verify") ?? false)
+        if isDry, verifies { body.refuse("verify", "asks the provider, and dry_run does not: use one of them") }
+        return Wanted(subjects: subjects(&body), mode: isDry ? .dry : verifies ? .verifying : .plain)
+    }
+
+    private static func subjects(_ body: inout ObjectReader) -> Subjects {
         let storageKeys = body.strings("storage_keys", allowsEmpty: false, atMost: restoredAtMost) {
             StorageKey($0) == nil ? StorageKey.rule : nil
         }
         if let storageKeys {
-            for name: WireText in ["storage_key", "ended_since", "cause", "cursor"] {
+            for name: WireText in ["storage_key", "ended_since", "ended_until", "cause", "cursor"] {
                 body.refuse(name, "is not used together with storage_keys")
             }
             // A storage key that is named twice is restored once.
@@ -120,22 +128,28 @@ struct CredentialsListRoutes {
             return .named(storageKeys.compactMap { StorageKey($0) }.filter { seen.insert($0).inserted })
         }
         guard let since = body.timestamp("ended_since") else {
-            for name: WireText in ["cause", "cursor"] { body.refuse(name, "is used together with ended_since only") }
+            for name: WireText in ["ended_until", "cause", "cursor"] {
+                body.refuse(name, "is used together with ended_since only")
+            }
             return .one(body.storageKey())
         }
         body.refuse("storage_key", "is not used together with ended_since")
+        let until = body.timestamp("ended_until") ?? .latest
+        if until < since { body.note("ended_until", "is before ended_since") }
         let cause = body.choice("cause", EndedSession.Cause.self)
         if cause == .logout { body.note("cause", "must be revoked or expired, because a logout quarantines nothing") }
         let cursor = body.string("cursor")
         let after = cursor.flatMap(Page.place).flatMap { StorageKey($0) }
         if cursor != nil, after == nil { body.note("cursor", "is not the next_cursor of a restore") }
-        return .ended(since: since, cause, after: after)
+        return .ended(since...max(since, until), cause, after: after)
     }
 
-    private func restore(_ storageKeys: [StorageKey], of tenant: TenantName, next: StorageKey?) async -> Response {
-        let results = await broker.core.writer.restore(tenant, storageKeys)
-        for case (let storageKey, .success(let snapshot)) in zip(storageKeys, results) {
-            note(CredentialsID(tenant: tenant, storageKey: storageKey), snapshot)
+    private func restore(
+        _ storageKeys: [StorageKey], of tenant: Tenant, _ mode: CredentialsRestorer.Mode, next: StorageKey?
+    ) async -> Response {
+        let results = await broker.core.restorer.restore(storageKeys, of: tenant, mode)
+        for case (let storageKey, .success(let restored)) in zip(storageKeys, results) {
+            note(CredentialsID(tenant: tenant.name, storageKey: storageKey), restored)
         }
         return await Page.answer(results.count) { json in
             json.name("outcomes")
@@ -148,6 +162,7 @@ struct CredentialsListRoutes {
                         case .failure(let error):
                             json.member("outcome", "failed")
                             json.member("code", error.code.rawValue)
+                            json.memberIfPresent("error_code", error.errorCode)
                             json.member("detail", error.detail)
                         }
                     }
@@ -157,7 +172,8 @@ struct CredentialsListRoutes {
         }
     }
 
-    private func note(_ id: CredentialsID, _ snapshot: CredentialsSnapshot) {
+    private func note(_ id: CredentialsID, _ restored: CredentialsRestorer.Restored) {
+        guard let snapshot = restored.snapshot else { return }
         broker.log.info("credentials_restored", LogField.credentials(id) + [.version(snapshot.version)])
     }
 }

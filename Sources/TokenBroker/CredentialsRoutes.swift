@@ -222,10 +222,10 @@ struct CredentialsRoutes {
     }
 
     static func summary(
-        _ storageKey: StorageKey, _ held: HeldCredentials, _ snapshot: CredentialsSnapshot
+        _ storageKey: StorageKey, _ held: HeldCredentials, _ snapshot: CredentialsSnapshot?
     ) -> Response {
         var response = Response.json(.ok) { encodeSummary(storageKey, held, to: &$0) }
-        response.fields.append("ETag", CredentialsSnapshot.tag(snapshot.heldVersion))
+        if let snapshot { response.fields.append("ETag", CredentialsSnapshot.tag(snapshot.heldVersion)) }
         return response
     }
 

@@ -118,8 +118,9 @@ internal import Testing
             let seen = await night.run(["restore", "--since", "1h", "--dry-run"])
             #expect(seen.status == .done, "\(seen.errors)")
             #expect(
-                rows(seen.output).map { [$0[0], $0[2], $0[4]] } == [
-                    ["user-alice", "quarantined", "revoked"], ["user-bob", "quarantined", "revoked"],
+                rows(seen.output).map { [$0[0], $0[2], $0[4], $0[5]] } == [
+                    ["user-alice", "quarantined", "revoked", "invalid_grant"],
+                    ["user-bob", "quarantined", "revoked", "invalid_grant"],
                 ])
             try await night.expect("alice", isLoggedIn: false)
 
@@ -137,7 +138,7 @@ internal import Testing
             #expect(again.output.isEmpty)
             let after = await night.run(["events", "--since", "1h", "--type", "credentials.updated", "--json"])
             #expect(
-                after.output.split(separator: "\n").count { $0.contains(#""cause":"set""#) } == 2, "\(after.output)")
+                after.output.split(separator: "\n").count { $0.contains(#""cause":"restored""#) } == 2, "\(after.output)")
         }
     }
 

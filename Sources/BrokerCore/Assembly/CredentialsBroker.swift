@@ -83,6 +83,7 @@ package final class CredentialsBroker: Sendable {
     package let credentials: CredentialsProvider
     package let writer: CredentialsWriter
     package let importer: CredentialsImporter
+    package let restorer: CredentialsRestorer
     package let exporter: CredentialsExporter
     package let list: CredentialsList
     package let renewer: CredentialsRenewer
@@ -198,6 +199,7 @@ package final class CredentialsBroker: Sendable {
         credentials = CredentialsProvider(renewer: renewer, renewalPatience: settings.renewalPatience)
         writer = CredentialsWriter(records: records)
         importer = CredentialsImporter(renewer: renewer, writer: writer)
+        restorer = CredentialsRestorer(renewer: renewer, writer: writer, credentials: credentials)
         exporter = CredentialsExporter(records: records)
         revocations = RevocationJob(
             records: records, providers: providers, clientFaults: renewer.clientFaults)
@@ -337,6 +339,7 @@ package final class CredentialsBroker: Sendable {
         await appAdmission.finish()
         await biometrics.finish()
         await importer.finish()
+        await restorer.finish()
         await apps.limits.finish()
         await deferralReports.finish()
         await appLinks.finish()
@@ -358,6 +361,7 @@ package final class CredentialsBroker: Sendable {
             renewer.cancelAll() + discovery.cancelAll() + logins.cancelAll() + accounts.cancelAll()
             + deviceLogins.cancelAll()
             + appAdmission.cancelAll() + biometrics.cancelAll() + importer.cancelAll()
+            + restorer.cancelAll()
         providers.servers.cancelAll()
         providers.moves.cancelAll()
         providers.verifier.keys.cancelAll()

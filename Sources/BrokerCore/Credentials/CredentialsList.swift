@@ -14,7 +14,7 @@ package struct ListedCredentials: Sendable {
     package let isRefreshable: Bool
     /// When a renewal granted the stored credentials; nil where a login did.
     package let lastRefresh: Timestamp?
-    /// The failure of the last attempt to refresh the stored credentials; nil where it succeeded.
+    /// The failure of the last attempt to refresh the stored credentials, or why the session ended; nil where it succeeded.
     package let lastError: RenewalTrouble.Failure?
     /// How the user's session ended; nil during a session, after a logout, and where an earlier build ended it.
     package let session: EndedSession?
@@ -24,6 +24,13 @@ package struct ListedCredentials: Sendable {
     package var differences: [String] = []
     /// When the stored credentials end; nil where that is not known.
     package var end: ForeseenEnd?
+}
+
+extension EndedSession {
+    /// The failure that a list shows; nil where no renewal has found the end, and where an earlier build stored it.
+    fileprivate var failure: RenewalTrouble.Failure? {
+        code.map { RenewalTrouble.Failure(first: time, last: time, code: $0, errorCode: errorCode) }
+    }
 }
 
 /// Selects the storage keys of a list.
@@ -313,14 +320,16 @@ package struct CredentialsList: Sendable {
             let held = quarantined.credentials
             return ListedCredentials(
                 storageKey: storageKey, state: .quarantined, level: held.level, userID: held.userID,
-                expires: held.expiry, isRefreshable: held.refreshToken != nil, lastRefresh: nil, lastError: nil,
-                session: quarantined.session, quarantinedUntil: quarantined.until)
+                expires: held.expiry, isRefreshable: held.refreshToken != nil, lastRefresh: nil,
+                lastError: quarantined.session?.failure, session: quarantined.session,
+                quarantinedUntil: quarantined.until)
         }
         var failure = row.trouble?.version == row.version ? row.trouble?.failure : nil
         if let fault, fault.concerns(record, of: tenant) {
             state = .degraded
             failure = fault.failure(after: failure)
         }
+        if record.held?.level != .user || record.isOver { failure = failure ?? record.session?.failure }
         if let wave, let mark = row.mark, mark.holds(record.held, in: wave) { (state, failure) = (.held, mark.failure) }
         let held = record.held
         var listed = ListedCredentials(

@@ -81,7 +81,7 @@ extension CredentialsWriter {
             }, body)
     }
 
-    private static let tenantIsGone = BrokerError(.notFound, "The tenant was deleted meanwhile.")
+    static let tenantIsGone = BrokerError(.notFound, "The tenant was deleted meanwhile.")
 
     /// - Parameter isRepeated: whether an earlier try may have been carried out although its answer was lost.
     /// - Returns: the outcome, and what is stored then.

@@ -4,10 +4,8 @@ internal import ExternalText
 package import OAuth
 package import Reactor
 internal import Renewal
-internal import Synchronization
-internal import Waiting
 
-/// Stores, removes and restores credentials at the request of a user or an operator.
+/// Stores and removes credentials at the request of a user or an operator.
 package final class CredentialsWriter: Sendable {
     /// Makes the changes that are committed together with new credentials, and the events that follow theirs; called for each
     /// try, with what is to be stored. Nil when the credentials are not to be stored any more.
@@ -237,78 +235,4 @@ package final class CredentialsWriter: Sendable {
         }
         throw Self.late
     }
-
-    /// Stores quarantined credentials again, or frees credentials that are held.
-    /// - Throws: `not_found` where none are quarantined, `conflict` where a user is logged in.
-    package func restore(_ id: CredentialsID) async throws(BrokerError) -> CredentialsSnapshot {
-        let outcome: Result<CredentialsSnapshot, BrokerError>
-        do throws(StoreError) {
-            outcome = try await retryingConflicts { () async throws(StoreError) in
-                let current = try await self.records.reread(id)
-                if current.record.granted?.level == .user, !current.record.isOver {
-                    if try await self.records.free(id, current.record.held) { return .success(current) }
-                    return .failure(
-                        BrokerError(.conflict, "User credentials are stored under this storage key already."))
-                }
-                guard let quarantined = try await self.records.quarantined(id),
-                    quarantined.content.until > self.time.now
-                else {
-                    // Another call may have restored them since the credentials were read.
-                    if try await self.records.reread(id).version != current.version { throw .conflict }
-                    return .failure(BrokerError(.notFound, "No credentials are quarantined under this storage key."))
-                }
-                let now = self.time.now
-                // A login of its own: the sessions of apps have ended with the one before, and stay ended.
-                let held = quarantined.content.credentials.loggedIn(after: current.record.held, at: now)
-                return .success(
-                    try await self.records.write(
-                        CredentialRecord(held: held), id, over: current, alongside: [quarantined.removal]
-                    ) { version in [.updated(id, to: held, version: version, by: .set, nil, at: now)] })
-            }
-        } catch {
-            records.report(error, id)
-            throw BrokerError(error)
-        }
-        return try outcome.get()
-    }
-
-    /// Restores the quarantined credentials of each of these storage keys, several at a time. A failure does not stop the
-    /// others; but once the store does not answer, the rest is not tried.
-    /// - Returns: the result for each storage key, in their order.
-    package func restore(
-        _ tenant: TenantName, _ storageKeys: [StorageKey]
-    ) async -> [Result<CredentialsSnapshot, BrokerError>] {
-        let store = StoreState()
-        return await withTaskGroup(of: (Int, Result<CredentialsSnapshot, BrokerError>).self) { group in
-            var results = [Result<CredentialsSnapshot, BrokerError>?](repeating: nil, count: storageKeys.count)
-            var begun = 0
-            while true {
-                if begun < storageKeys.count {
-                    let (index, id) = (begun, CredentialsID(tenant: tenant, storageKey: storageKeys[begun]))
-                    group.addTask { (index, await self.restore(id, store)) }
-                    begun += 1
-                    if begun < Self.restoredAtOnce { continue }
-                }
-                guard let (index, result) = await group.next() else { return results.compactMap(\.self) }
-                results[index] = result
-            }
-        }
-    }
-
-    private func restore(_ id: CredentialsID, _ store: StoreState) async -> Result<CredentialsSnapshot, BrokerError> {
-        if store.isAway.load(ordering: .relaxed) { return .failure(BrokerError(StoreError.unavailable)) }
-        do throws(BrokerError) {
-            return .success(try await restore(id))
-        } catch {
-            if error.code == .storageUnavailable { store.isAway.store(true, ordering: .relaxed) }
-            return .failure(error)
-        }
-    }
-
-    /// Whether the store has failed to answer one of the restorations of a call.
-    private final class StoreState: Sendable {
-        let isAway = Atomic<Bool>(false)
-    }
-
-    private static let restoredAtOnce = 4
 }

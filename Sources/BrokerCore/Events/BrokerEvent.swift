@@ -57,8 +57,10 @@ package struct BrokerEvent: Sendable, Equatable {
         case device
         case refresh
         case upgrade
-        /// `PUT /credentials`, or a restoration by an administrator.
+        /// `PUT /credentials`, or an import.
         case set
+        /// A restoration by an operator.
+        case restored
         /// The client credentials grant.
         case client
         /// The store had lost the credentials, and a replica has stored them again.

@@ -188,6 +188,12 @@ extension CredentialsRecords {
         return version.map { .replace(record, version: $0) } ?? .insert(record)
     }
 
+    /// Whether the tenant's wave holds the credentials.
+    func isHeld(_ id: CredentialsID, _ held: HeldCredentials?) async throws(StoreError) -> Bool {
+        guard let wave = try await wave(id.tenant)?.wave else { return false }
+        return try await heldMark(id)?.mark?.holds(held, in: wave.number) == true
+    }
+
     /// Frees the credentials if they are held, so that they are renewed when they are next asked for.
     /// - Returns: whether they were held.
     func free(_ id: CredentialsID, _ held: HeldCredentials?) async throws(StoreError) -> Bool {

@@ -129,11 +129,12 @@ final class CredentialsPublisher: Sendable {
         log.error("subject_changed", LogField.credentials(id) + [preset.map { .provider($0) }].compactMap(\.self))
         if let preset { metrics.subjectChanged(provider: preset.name) }
         let now = time.now
-        publication.record = CredentialRecord(held: nil, ended: spent, session: EndedSession(.revoked, at: now))
+        let session = EndedSession(.revoked, at: now, for: .subjectChanged)
+        publication.record = CredentialRecord(held: nil, ended: spent, session: session)
         publication.spent = nil
         publication.base = stored.version
         let newest = granted.refreshToken.map { held.renewing(refreshToken: $0, usableFrom: nil) } ?? held
-        publication.quarantine = .keep(newest, for: quarantine)
+        publication.quarantine = .keep(newest, for: quarantine, after: session)
         publication.ends = (held.loggedInSince, .revoked)
         publication.events = { version in
             BrokerEvent.subjectChanged(id, from: held, version: version, nil, at: now)

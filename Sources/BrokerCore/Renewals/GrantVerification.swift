@@ -185,11 +185,13 @@ final class GrantVerification: Sendable {
         let now = records.time.now
         records.log.error("subject_changed", LogField.credentials(id) + [.provider(preset)])
         do throws(StoreError) {
+            let session = EndedSession(.revoked, at: now, for: .subjectChanged)
             let empty = CredentialRecord(
-                held: nil, ended: snapshot.record.granted?.refreshTokenDigest, session: EndedSession(.revoked, at: now))
+                held: nil, ended: snapshot.record.granted?.refreshTokenDigest, session: session)
             _ = try await records.write(
                 empty, id, over: snapshot,
-                alongside: try await records.changes(.keep(earlier, for: quarantine), id), endingSessionsBy: .revoked
+                alongside: try await records.changes(.keep(earlier, for: quarantine, after: session), id),
+                endingSessionsBy: .revoked
             ) { version in BrokerEvent.subjectChanged(id, from: earlier, version: version, nil, at: now) }
             // Of several replicas that verify one set, the one counts whose commit is carried out.
             metrics.subjectChanged(provider: preset.name)
@@ -237,7 +239,7 @@ extension WaitingVerification.Origin {
             case .client: .client
             case .upgrade: .upgrade
             case .login: .activation
-            case .refresh, .device, .set, .recovery: .refresh
+            case .refresh, .device, .set, .restored, .recovery: .refresh
             }
     }
 

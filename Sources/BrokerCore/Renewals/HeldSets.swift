@@ -11,6 +11,8 @@ struct HeldSets: Sendable {
         let snapshot: CredentialsSnapshot
         /// The version of the mark's record.
         let markVersion: Int64
+        /// The provider's error code when it was held; nil where it sent none.
+        let errorCode: String?
 
         var heldVersion: Int64 { snapshot.heldVersion }
     }
@@ -87,7 +89,8 @@ struct HeldSets: Sendable {
         guard let mark = content(of: stored), mark.wave == wave.number else { return nil }
         let snapshot = try await records.reread(id)
         if mark.holds(snapshot.record.held, in: wave.number) {
-            return HeldSet(id: id, snapshot: snapshot, markVersion: stored.version)
+            return HeldSet(
+                id: id, snapshot: snapshot, markVersion: stored.version, errorCode: mark.errorCode)
         }
         // A login or a logout has come, or another replica's renewal.
         try await remove(stored, id, snapshot)
@@ -160,7 +163,7 @@ struct HeldSets: Sendable {
             let (now, window) = (time.now, tenant.configuration.wave.window)
             guard let quarantined = try await records.quarantined(id), quarantined.content.until > now,
                 let session = quarantined.content.session, session.cause == .revoked,
-                session.time >= wave.since.advanced(by: .zero - window)
+                session.time >= wave.since.advanced(by: .zero - window), !renewer.holders.isAtWork(quarantined.lease)
             else { return }
             // A login of its own: the sessions of apps have ended with the one before.
             let held = quarantined.content.credentials.loggedIn(after: current.record.held, at: now)
@@ -185,9 +188,10 @@ struct HeldSets: Sendable {
     func end(_ set: HeldSet, of tenant: Tenant) async throws(StoreError) {
         guard let held = set.snapshot.record.held else { return }
         let (id, now) = (set.id, time.now)
-        let record = CredentialRecord(
-            held: nil, ended: held.refreshTokenDigest, session: EndedSession(.revoked, at: now))
-        let quarantine = try await records.changes(.keep(held, for: renewer.quarantine), id)
+        let session = EndedSession(
+            .revoked, at: now, code: BrokerError.Code.unexpectedError.rawValue, errorCode: set.errorCode)
+        let record = CredentialRecord(held: nil, ended: held.refreshTokenDigest, session: session)
+        let quarantine = try await records.changes(.keep(held, for: renewer.quarantine, after: session), id)
         do throws(StoreError) {
             _ = try await records.write(
                 record, id, over: set.snapshot,

@@ -38,6 +38,12 @@ final class LeaseHolders: Sendable {
         }
     }
 
+    /// Whether the holder of a lease may still be working.
+    func isAtWork(_ lease: Lease?) -> Bool {
+        guard let lease, !lease.isSettled else { return false }
+        return !lease.hasRunOut && !isGone(lease.holder)
+    }
+
     /// Makes a name active again that an earlier process left in the journal.
     func resume(_ name: String) {
         state.withLock { _ = $0.active.insert(WireText(name)) }

@@ -18,7 +18,7 @@ final class LeaseKeeper: Sendable {
 
     /// A lease that is to be extended.
     struct Held: Sendable {
-        let id: CredentialsID
+        let record: RecordID
         let version: Int64
         /// Extends the lease, and takes no lease from another holder. So it does no harm when it arrives late.
         let claim: LeaseClaim
@@ -96,7 +96,7 @@ final class LeaseKeeper: Sendable {
         defer { state.withLock { $0.entries[token]?.isUnderWay = false } }
         let sent = time.monotonic
         do throws(StoreError) {
-            try await records.commit([.claim(CredentialsRecords.recordID(held.id), version: held.version, held.claim)])
+            try await records.commit([.claim(held.record, version: held.version, held.claim)])
             held.extended.sent.store(sent.nanoseconds, ordering: .relaxed)
         } catch .conflict {
             // Another attempt has the lease, or the record was replaced. Whether the grant still counts is decided when it is

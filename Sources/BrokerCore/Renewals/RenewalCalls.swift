@@ -35,8 +35,8 @@ final class RenewalCalls {
     private var isMoved = false
     /// Whether the provider has asked for the wait that follows.
     private var isAskedToWait = false
-    /// A line of an import waits once, since no caller does.
-    private lazy var limits = RateLimitWaits(tenant.configuration.schedule, atLeast: request.isImport ? 1 : 0)
+    /// A presentation waits once, since no caller does.
+    private lazy var limits = RateLimitWaits(tenant.configuration.schedule, atLeast: request.isPresentation ? 1 : 0)
     /// How often the provider was asked, and for how long the renewal has waited between.
     private var (asked, waited): (Int, Duration) = (0, .zero)
     /// How long the rest of its waits may take.
@@ -308,7 +308,7 @@ final class RenewalCalls {
     }
 
     /// Whether only this attempt can save a refresh token that its calls may have spent.
-    private func isLeftAlone(_ trace: TokenEndpoint.Trace) -> Bool { request.isImport && trace != .none }
+    private func isLeftAlone(_ trace: TokenEndpoint.Trace) -> Bool { request.isPresentation && trace != .none }
 
     /// Whether the wait that the provider asks for is waited. The waits of one renewal are together no longer than the longest one,
     /// since callers wait for it. A token that may be spent is then presented again in the background (`LeaseRecovery`), where no
@@ -441,10 +441,10 @@ final class RenewalCalls {
     }
 
     /// Whether the broker is draining. Then another replica, or the next process, makes the calls that are left, and sooner
-    /// than this process could. A token of an import that may be spent is presented until the work is cut short.
+    /// than this process could. A token of a presentation that may be spent is presented until the work is cut short.
     private func isStopped(after duration: Duration, _ attempt: RenewalAttempt) async -> Bool {
         let (draining, time) = (renewer.draining, renewer.time)
-        let goesOn = request.isImport && attempt.isUncertain
+        let goesOn = request.isPresentation && attempt.isUncertain
         if goesOn {
             if duration > .zero { try? await time.sleep(for: duration) }
         } else if duration > .zero {

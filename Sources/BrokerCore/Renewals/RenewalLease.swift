@@ -96,7 +96,7 @@ final class RenewalLease {
         if attempt.version == 0 { return try await body() }
         let token = renewer.keeper.beginExtending(
             LeaseKeeper.Held(
-                id: id, version: attempt.version,
+                record: CredentialsRecords.recordID(id), version: attempt.version,
                 claim: leaseClaim(attempt, basis, isOpen: attempt.isOpen, notAfter: nil),
                 interval: attempt.rules.extensionInterval, extended: extended))
         defer { renewer.keeper.endExtending(token) }

@@ -10,8 +10,9 @@ struct RenewalRequest: Sendable {
     let urgency: ProviderBudget.Urgency
     /// Why the renewal begins.
     let trigger: BrokerEvent.Trigger
-    /// Whether an import presents a refresh token that is stored nowhere, so that no other process can make the calls that are left.
-    var isImport = false
+    /// Whether a refresh token is presented that no user's record has (`TokenPresentation`), so that no other process makes the calls
+    /// that are left.
+    var isPresentation = false
     /// Names the renewal in events and in the log.
     let refreshID = RefreshID()
 

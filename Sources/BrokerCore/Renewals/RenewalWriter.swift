@@ -286,7 +286,7 @@ struct RenewalWriter {
             }
         var record = CredentialRecord(
             held: rest(of: held, after: ending), ended: held.refreshTokenDigest,
-            session: EndedSession(.revoked, at: now), renewed: basis.snapshot.record.renewed)
+            session: EndedSession(.revoked, at: now, for: reason), renewed: basis.snapshot.record.renewed)
         // Callers know the token under that version.
         record.heldSince = record.held == nil ? nil : basis.snapshot.heldVersion
         if record.held == nil { record.renewed = nil }
@@ -307,7 +307,8 @@ struct RenewalWriter {
         if case .otherUser(let newest?) = ending, newest != held.refreshToken {
             quarantined = held.renewing(refreshToken: newest, usableFrom: nil)
         }
-        publication.quarantine = .keep(quarantined, for: renewer.quarantine)
+        publication.quarantine = .keep(
+            quarantined, for: renewer.quarantine, after: EndedSession(.revoked, at: now, for: reason))
         publication.ends = HeldCredentials.login(of: held, endedBy: nil).map { ($0, .revoked) }
         publication.counting = counting
         guard let result = await storeEnd(&publication, endsRenewal: true) else { return nil }
@@ -340,7 +341,7 @@ struct RenewalWriter {
         ) { version in [.deauthorized(id, from: held, version: version, by: .expired, nil, at: now)] }
         publication.ends = HeldCredentials.login(of: held, endedBy: nil).map { ($0, .expired) }
         if request.query.refusedByAPI && held.isLoggedIn(at: now) {
-            publication.quarantine = .keep(held, for: renewer.quarantine, because: .expired)
+            publication.quarantine = .keep(held, for: renewer.quarantine, after: EndedSession(.expired, at: now))
         }
         return await storeEnd(&publication, endsRenewal: false) ?? .success(.overtaken)
     }
@@ -377,6 +378,14 @@ struct RenewalWriter {
                 }
             }
         }
+    }
+}
+
+extension EndedSession {
+    /// The end of a session that a renewal has found.
+    /// - Parameter reason: what the callers of the renewal got.
+    init(_ cause: Cause, at time: Timestamp, for reason: BrokerError) {
+        self.init(cause, at: time, code: reason.code.rawValue, errorCode: reason.errorCode)
     }
 }
 

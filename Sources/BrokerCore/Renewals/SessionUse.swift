@@ -134,7 +134,7 @@ struct SessionUse {
             }
             let token = renewer.keeper.beginExtending(
                 LeaseKeeper.Held(
-                    id: id, version: snapshot.version,
+                    record: record, version: snapshot.version,
                     claim: LeaseClaim(holder: holder, replacing: holder, for: rules.leaseSpan),
                     interval: rules.extensionInterval, extended: LeaseKeeper.Extension()))
             defer { renewer.keeper.endExtending(token) }

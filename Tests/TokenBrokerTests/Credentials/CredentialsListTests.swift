@@ -131,7 +131,10 @@ internal import TokenBroker
     {
         let broker = try await Self.allStates()
         let kept = try #require(try await broker.quarantined(storageKey: "quarantined"))
-        #expect(kept.session == EndedSession(.revoked, at: broker.time.now))
+        #expect(
+            kept.session
+                == EndedSession(
+                    .revoked, at: broker.time.now, code: "unexpected_error", errorCode: "invalid_grant"))
         broker.time.advance(by: .seconds(7 * 86_400 - 1))
         #expect(Self.keys(await Self.list(broker, "state=quarantined")) == ["quarantined"])
         broker.time.advance(by: .seconds(1))

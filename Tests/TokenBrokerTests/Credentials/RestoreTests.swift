@@ -40,7 +40,7 @@ internal import TokenBroker
         broker.transport.enqueue(.json(200, BrokerHarness.token("a2")))
         #expect(await broker.get().token == "a2")
         #expect(broker.transport.seen.last?.form["refresh_token"] == "canary-r1")
-        #expect(try await broker.causes() == ["set", "revoked", "set", "refresh"])
+        #expect(try await broker.causes() == ["set", "revoked", "restored", "refresh"])
         #expect(try await broker.count(.quarantine) == 0)
         #expect(!(answer.text + broker.log.joined()).contains("canary-r1"))
     }

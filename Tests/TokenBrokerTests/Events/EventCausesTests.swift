@@ -88,7 +88,7 @@ internal import TokenBroker
         let restored = try await Self.told(broker) {
             #expect(await broker.call(.post, "/credentials/restore", tenant: "t1").status == 200)
         }
-        #expect(restored == ["credentials.updated set"])
+        #expect(restored == ["credentials.updated restored"])
         await broker.set("access-8", lifetime: .seconds(100), clientID: "c2")
         let expired = try await Self.told(broker) {
             broker.time.advance(by: .seconds(101))

@@ -228,8 +228,24 @@ struct ContractCredentials {
             #expect(gone.code == "not_found")
         }
         await recorder.call(broker, .post, "/credentials/restore", tenant: "t1", body: #"{"storage_key": "a b"}"#)
-        for body in [#"{"storage_keys": ["default", "other"]}"#, #"{"ended_since": "2026-11-21T09:00:00Z"}"#] {
+        for body in [
+            #"{"storage_keys": ["default", "other"]}"#, #"{"ended_since": "2026-11-21T09:00:00Z"}"#,
+            #"{"ended_since": "2026-11-21T09:00:00Z", "ended_until": "2026-11-21T10:00:00Z", "dry_run": true}"#,
+            #"{"dry_run": true, "verify": true}"#, #"{"ended_until": "2026-11-21T10:00:00Z"}"#,
+        ] {
             await recorder.call(broker, .post, "/credentials/restore", tenant: "t1", body: body)
+        }
+        await broker.set("t", refresh: "r", lifetime: .zero)
+        let refused = ScriptedTransport.Step.json(400, #"{"error": "invalid_grant"}"#)
+        broker.transport.enqueue(refused, refused, .json(200, BrokerHarness.token("t2")))
+        await recorder.call(broker, .get, "/credentials", tenant: "t1")
+        await recorder.call(broker, .get, "/credentials/list?state=quarantined", tenant: "t1")
+        for (body, status) in [
+            (#"{"dry_run": true}"#, 200), (#"{"verify": true}"#, 424),
+            (#"{"storage_keys": ["default"], "verify": true}"#, 200),
+        ] {
+            let answer = await recorder.call(broker, .post, "/credentials/restore", tenant: "t1", body: body)
+            #expect(answer.status == status)
         }
         await recorder.call(broker, .get, "/credentials/list?limit=1&state=active", tenant: "t1")
         await recorder.call(broker, .get, "/credentials/list?state=lost", tenant: "t1")

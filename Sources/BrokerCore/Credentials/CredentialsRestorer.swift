@@ -1,0 +1,389 @@
+internal import CredentialStore
+internal import Cryptography
+package import OAuth
+internal import Renewal
+internal import Synchronization
+internal import Waiting
+
+/// Restores sessions that a provider has ended, from their quarantined credentials, and frees those that are held.
+package final class CredentialsRestorer: Sendable {
+    package enum Mode: Sendable {
+        /// Changes nothing and asks no provider.
+        case dry
+        case plain
+        /// Presents each refresh token to the provider, and restores what that grants.
+        case verifying
+    }
+
+    /// What is restored.
+    package struct Restored: Sendable {
+        package let held: HeldCredentials
+        /// What is stored; nil after a dry run.
+        package let snapshot: CredentialsSnapshot?
+    }
+
+    private let renewer: CredentialsRenewer
+    private let writer: CredentialsWriter
+    private let credentials: CredentialsProvider
+    /// The presentations under way, each of one session.
+    private let flights: SingleFlight<RefreshID, Result<Restored, BrokerError>>
+
+    private var records: CredentialsRecords { renewer.records }
+    private var time: any Time { renewer.time }
+
+    init(renewer: CredentialsRenewer, writer: CredentialsWriter, credentials: CredentialsProvider) {
+        self.renewer = renewer
+        self.writer = writer
+        self.credentials = credentials
+        flights = SingleFlight(on: renewer.providers.endpoint.executor)
+    }
+
+    /// Suspends until no refresh token is being presented: what was granted is stored by then.
+    func finish() async { await flights.finish() }
+
+    /// Cancels the presentations in flight, so that they wait for nothing any more.
+    /// - Returns: how many were in flight.
+    func cancelAll() -> Int {
+        defer { flights.cancelAll() }
+        return flights.count
+    }
+
+    /// Restores each of these storage keys, several at a time. A failure does not stop the others; but once the store does not answer,
+    /// the rest is not tried.
+    /// - Returns: the result for each storage key, in their order.
+    package func restore(
+        _ storageKeys: [StorageKey], of tenant: Tenant, _ mode: Mode
+    ) async -> [Result<Restored, BrokerError>] {
+        let store = StoreState()
+        return await withTaskGroup(of: (Int, Result<Restored, BrokerError>).self) { group in
+            var results = [Result<Restored, BrokerError>?](repeating: nil, count: storageKeys.count)
+            var begun = 0
+            while true {
+                if begun < storageKeys.count {
+                    let (index, id) = (begun, CredentialsID(tenant: tenant.name, storageKey: storageKeys[begun]))
+                    group.addTask { (index, await self.restore(id, of: tenant, mode, store)) }
+                    begun += 1
+                    if begun < Self.restoredAtOnce { continue }
+                }
+                guard let (index, result) = await group.next() else { return results.compactMap(\.self) }
+                results[index] = result
+            }
+        }
+    }
+
+    private func restore(
+        _ id: CredentialsID, of tenant: Tenant, _ mode: Mode, _ store: StoreState
+    ) async -> Result<Restored, BrokerError> {
+        if store.isAway.load(ordering: .relaxed) { return .failure(BrokerError(StoreError.unavailable)) }
+        do throws(BrokerError) {
+            return .success(try await restore(id, of: tenant, mode))
+        } catch {
+            if error.code == .storageUnavailable { store.isAway.store(true, ordering: .relaxed) }
+            return .failure(error)
+        }
+    }
+
+    /// Whether the store has failed to answer one of the restorations of a call.
+    private final class StoreState: Sendable {
+        let isAway = Atomic<Bool>(false)
+    }
+
+    private static let restoredAtOnce = 4
+
+    /// Stores quarantined credentials again, or frees credentials that are held.
+    /// - Throws: `not_found` where none are quarantined; `conflict` where a user is logged in; `retryable_error` while another call
+    ///   presents their refresh token; `storage_unavailable`. When verifying also `not_found` where they have no refresh token,
+    ///   `invalid_token_request` where the provider refuses it, and the errors of a renewal: then they stay quarantined.
+    package func restore(_ id: CredentialsID, of tenant: Tenant, _ mode: Mode) async throws(BrokerError) -> Restored {
+        switch mode {
+        case .dry:
+            return try await onWhatIsStored(of: id) { standing in
+                switch standing {
+                case .held(let held, _): .success(Restored(held: held, snapshot: nil))
+                case .quarantined(let quarantined, _):
+                    .success(Restored(held: quarantined.content.credentials, snapshot: nil))
+                }
+            }
+        case .plain:
+            return try await onWhatIsStored(of: id) { standing throws(StoreError) in
+                switch standing {
+                case .held(let held, let current):
+                    guard try await self.records.free(id, held) else { throw .conflict }
+                    return .success(Restored(held: held, snapshot: current))
+                case .quarantined(let quarantined, let current):
+                    return .success(
+                        try await self.write(quarantined.content.credentials, nil, id, over: current, of: quarantined))
+                }
+            }
+        case .verifying:
+            if renewer.draining.isClosed { throw Self.draining }
+            let begun = try await onWhatIsStored(of: id) { standing throws(StoreError) in
+                try await self.begin(standing, id, of: tenant)
+            }
+            guard let presented = begun else { return try await renew(id, of: tenant) }
+            // A refresh token that was exchanged is stored even where the operator's client has gone.
+            let run = await flights.run(RefreshID(), within: nil) {
+                do throws(BrokerError) {
+                    return .success(try await self.present(presented, id, of: tenant))
+                } catch {
+                    return .failure(error)
+                }
+            }
+            guard let run else {
+                throw BrokerError(
+                    .retryableError, "The request ended before the provider had answered.", retryAfter: 1)
+            }
+            return try run.value.get()
+        }
+    }
+
+    // MARK: What is stored
+
+    /// What can be restored of a storage key, and the record of its credentials.
+    private enum Standing {
+        /// The session is stored, and a wave holds it.
+        case held(HeldCredentials, CredentialsSnapshot)
+        case quarantined(CredentialsRecords.Quarantine, over: CredentialsSnapshot)
+    }
+
+    /// Runs `body` on what can be restored, and again after a conflict.
+    private func onWhatIsStored<R>(
+        of id: CredentialsID, _ body: (Standing) async throws(StoreError) -> Result<R, BrokerError>
+    ) async throws(BrokerError) -> R {
+        let outcome: Result<R, BrokerError>
+        do throws(StoreError) {
+            outcome = try await retryingConflicts { () async throws(StoreError) in
+                let current = try await self.records.reread(id)
+                if let held = current.record.granted, held.level == .user, !current.record.isOver {
+                    guard try await self.records.isHeld(id, current.record.held) else {
+                        return .failure(Self.isLoggedIn)
+                    }
+                    return try await body(.held(held, current))
+                }
+                guard let quarantined = try await self.records.quarantined(id),
+                    quarantined.content.until > self.time.now
+                else {
+                    // Another call may have restored them since the credentials were read.
+                    if try await self.records.reread(id).version != current.version { throw .conflict }
+                    return .failure(Self.nothing)
+                }
+                if self.renewer.holders.isAtWork(quarantined.lease) { return .failure(Self.isUnderWay) }
+                return try await body(.quarantined(quarantined, over: current))
+            }
+        } catch {
+            records.report(error, id)
+            throw BrokerError(error)
+        }
+        return try outcome.get()
+    }
+
+    /// Stores quarantined credentials, in place of exactly what is there.
+    /// - Parameter renewed: when the provider has granted them instead of those; nil where it was not asked.
+    private func write(
+        _ credentials: HeldCredentials, _ renewed: Timestamp?, _ id: CredentialsID, over current: CredentialsSnapshot,
+        of quarantined: CredentialsRecords.Quarantine
+    ) async throws(StoreError) -> Restored {
+        let now = time.now
+        // A login of its own: the sessions of apps have ended with the one before, and stay ended.
+        let held = credentials.loggedIn(after: current.record.held, at: now)
+        let snapshot = try await records.write(
+            CredentialRecord(held: held, renewed: renewed), id, over: current, alongside: [quarantined.removal]
+        ) { version in [.updated(id, to: held, version: version, by: .restored, nil, at: now)] }
+        return Restored(held: held, snapshot: snapshot)
+    }
+
+    // MARK: Verified
+
+    /// Quarantined credentials, under a lease on their record: no other call presents their refresh token meanwhile.
+    private struct Presented {
+        let quarantined: CredentialsRecords.Quarantine
+        let current: CredentialsSnapshot
+        let holder: String
+        let rules: RenewalRules
+    }
+
+    /// Frees credentials that are held, or takes the lease on those that are quarantined.
+    /// - Returns: nil for credentials that were held.
+    private func begin(
+        _ standing: Standing, _ id: CredentialsID, of tenant: Tenant
+    ) async throws(StoreError) -> Result<Presented?, BrokerError> {
+        switch standing {
+        case .held(let held, _):
+            guard try await records.free(id, held) else { throw .conflict }
+            return .success(nil)
+        case .quarantined(let quarantined, let current):
+            if quarantined.content.credentials.refreshToken == nil { return .failure(Self.hasNoRefreshToken) }
+            let presented = Presented(
+                quarantined: quarantined, current: current, holder: renewer.holders.begin(RefreshID()),
+                rules: TokenPresentation.rules(of: tenant, by: renewer))
+            do throws(StoreError) {
+                let replaced = quarantined.lease?.holder
+                try await records.commit([
+                    claim(
+                        presented, id, replacing: replaced,
+                        replacesStanding: replaced.map(renewer.holders.isGone) ?? false)
+                ])
+                return .success(presented)
+            } catch {
+                renewer.holders.end(presented.holder)
+                throw error
+            }
+        }
+    }
+
+    private func claim(
+        _ presented: Presented, _ id: CredentialsID, replacing: String?, replacesStanding: Bool = false
+    ) -> VaultChange {
+        .claim(
+            CredentialsRecords.quarantineID(id), version: presented.quarantined.version,
+            LeaseClaim(
+                holder: presented.holder, replacing: replacing, replacesStanding: replacesStanding,
+                for: presented.rules.leaseSpan, marksUse: true, notAfter: records.claimDeadline))
+    }
+
+    /// Refreshes credentials that were held.
+    private func renew(_ id: CredentialsID, of tenant: Tenant) async throws(BrokerError) -> Restored {
+        let query = CredentialsQuery(policy: .localForceRefresh, lowestLevel: .user)
+        let answer = try await credentials.credentials(id, of: tenant, query, patience: nil)
+        guard let held = answer.snapshot.record.held else { throw Self.nothing }
+        return Restored(held: held, snapshot: answer.snapshot)
+    }
+
+    /// Presents the refresh token, stores what the provider grants, and ends the lease.
+    private func present(
+        _ presented: Presented, _ id: CredentialsID, of tenant: Tenant
+    ) async throws(BrokerError) -> Restored {
+        defer { renewer.holders.end(presented.holder) }
+        let earlier = presented.quarantined.content.credentials
+        let presentation = TokenPresentation(
+            of: earlier, id, of: tenant, by: renewer, again: "restore the session again")
+        let token = renewer.keeper.beginExtending(
+            LeaseKeeper.Held(
+                record: CredentialsRecords.quarantineID(id), version: presented.quarantined.version,
+                claim: LeaseClaim(
+                    holder: presented.holder, replacing: presented.holder, for: presented.rules.leaseSpan,
+                    marksUse: true),
+                interval: presented.rules.extensionInterval, extended: LeaseKeeper.Extension()))
+        defer { renewer.keeper.endExtending(token) }
+        let granted: TokenPresentation.Granted
+        do throws(BrokerError) {
+            granted = try await presentation.run()
+        } catch {
+            await release(presented, id, isSpent: presentation.mayBeSpent)
+            throw error
+        }
+        switch granted {
+        case .refreshToken(let kept): return try await settle(kept, presented, id, presentation)
+        case .tokens(let held, let idToken):
+            switch await presentation.verdict(on: held, idToken) {
+            case .verified(let verified, let told) where !earlier.isOfOtherUser(than: told):
+                return try await settle(verified, presented, id, presentation)
+            case .verified:
+                records.log.error(
+                    "subject_changed", LogField.credentials(id) + [.provider(tenant.configuration.preset)])
+                renewer.metrics.subjectChanged(provider: tenant.configuration.preset.name)
+                try await keep(held, presented, id)
+                throw BrokerError.subjectChanged
+            case .refused(let error):
+                records.log.error("tokens_refused", LogField.credentials(id) + LogField.reason(of: error))
+                try await keep(held, presented, id)
+                throw error
+            case .unavailable(let error):
+                try await keep(held, presented, id)
+                throw error.asMissingKeys
+            }
+        }
+    }
+
+    /// Stores what the provider has just granted, so that its refresh token is nowhere else. A store that does not take it is asked
+    /// again until it does; meanwhile the journal has it, if there is one.
+    private func settle(
+        _ held: HeldCredentials, _ presented: Presented, _ id: CredentialsID, _ presentation: TokenPresentation
+    ) async throws(BrokerError) -> Restored {
+        let (now, version) = (time.now, presented.quarantined.version)
+        var publication = Publication(
+            id: id,
+            record: CredentialRecord(
+                held: held.loggedIn(after: presented.current.record.held, at: now), renewed: now),
+            base: presented.current.version, origin: .restored
+        ) { _ in [] }
+        publication.spent = presented.quarantined.content.credentials.refreshTokenDigest
+        var isJournaled = false
+        let outcome = try await writer.untilStored(
+            id,
+            failed: { (error, tries) throws(BrokerError) in
+                if error == .conflict { throw CredentialsWriter.tenantIsGone }
+                if tries == 1 {
+                    isJournaled = await self.renewer.publisher.writeJournal(publication, grace: presentation.grace)
+                }
+            }
+        ) { () async throws(StoreError) in
+            try await retryingConflicts { () async throws(StoreError) -> Result<Restored, BrokerError> in
+                let current = try await self.records.reread(id, requiringTombstones: false)
+                if let stored = current.record.granted, stored.level == .user, !current.record.isOver {
+                    // An earlier try may have been carried out although its answer was lost.
+                    let isOwn = stored.refreshToken == held.refreshToken && stored.accessToken == held.accessToken
+                    return isOwn ? .success(Restored(held: stored, snapshot: current)) : .failure(Self.isLoggedIn)
+                }
+                guard let quarantined = try await self.records.quarantined(id), quarantined.version == version else {
+                    return .failure(Self.nothing)
+                }
+                return .success(try await self.write(held, now, id, over: current, of: quarantined))
+            }
+        }
+        let isStored = if case .success = outcome { true } else { false }
+        if isJournaled { await renewer.publisher.leaveJournal(publication, isStored: isStored) }
+        if case .failure(Self.isLoggedIn) = outcome { try await keep(held, presented, id) }
+        return try outcome.get()
+    }
+
+    /// Keeps the refresh token that the provider has given in exchange for that of quarantined credentials, in its place, which ends
+    /// the lease. Nothing is done where they were removed or replaced meanwhile.
+    private func keep(
+        _ held: HeldCredentials, _ presented: Presented, _ id: CredentialsID
+    ) async throws(BrokerError) {
+        var content = presented.quarantined.content
+        if let newest = held.refreshToken, newest != content.credentials.refreshToken {
+            content.credentials = content.credentials.renewing(
+                refreshToken: newest, usableFrom: held.refreshableFrom)
+        }
+        let change = records.change(quarantining: content, id, over: presented.quarantined.version)
+        try await writer.untilStored(id, failed: { _, _ in }) { () async throws(StoreError) in
+            do throws(StoreError) {
+                try await self.records.commit([change])
+            } catch .conflict {
+                // It was carried out at an earlier try, or there is nothing left to replace.
+            }
+        }
+    }
+
+    /// Ends the lease after nothing was granted.
+    /// - Parameter isSpent: whether the refresh token may have been exchanged all the same.
+    private func release(_ presented: Presented, _ id: CredentialsID, isSpent: Bool) async {
+        do throws(StoreError) {
+            try await records.commit([
+                .release(
+                    CredentialsRecords.quarantineID(id), version: presented.quarantined.version,
+                    holder: presented.holder, LeaseRelease(isSpent ? .unknown(recovery: nil) : .settled))
+            ])
+        } catch {
+            // The lease runs out by itself. A conflict means that a logout or a login has come.
+            if error != .conflict { records.report(error, id) }
+        }
+    }
+
+    private static let isLoggedIn = BrokerError(
+        .conflict, "User credentials are stored under this storage key already.")
+    private static let nothing = BrokerError(
+        .notFound, "No credentials are quarantined under this storage key.")
+    private static let isUnderWay = BrokerError(
+        .retryableError,
+        "Another call is presenting the refresh token of these credentials to the provider. Ask again.",
+        retryAfter: 1)
+    private static let hasNoRefreshToken = BrokerError(
+        .notFound,
+        "The quarantined credentials have no refresh token that the provider could be asked about. Restore them without verify."
+    )
+    private static let draining = BrokerError(
+        .retryableError, "The broker is shutting down. Restore the session again.", retryAfter: 1)
+}
