@@ -9,8 +9,8 @@
 * Deploy/PERFORMANCE.md's table of bounds is that of Tests/Benchmarks/thresholds.json. --update writes it so.
 * Each link from one document to a place in the repository leads to a file, and to a heading where it names one; and each
   source file that a document names exists.
-* Deploy/OPERATIONS.md links to each page of Deploy/operations/, none is longer than 300 lines, and the commands on them are
-  those of Deploy/COMMANDS.md, with its options.
+* Deploy/OPERATIONS.md links to each page of Deploy/operations/, and none is longer than 300 lines.
+* The commands and options that a document shows are those of Deploy/COMMANDS.md.
 
 Says everything that does not fit and ends with 1 if anything does not.
 """
@@ -191,26 +191,30 @@ def commands(root):
 
 
 def shown_commands(text):
-    """What stands behind `token-broker` in the code of a document, as words: up to a pipe, a semicolon or a comment."""
+    """What stands behind `token-broker` in the code of a document, as words: up to a pipe, a semicolon, a comment
+    or the command line of another program."""
     text = re.sub(r"\\\n +", "", text)
     lines = re.findall(r"^ {4,}\S.*$", text, re.MULTILINE)
     lines += "\n".join(re.findall(r"^```.*?^```", text, re.MULTILINE | re.DOTALL)).split("\n")
     lines += re.findall(r"`([^`]+)`", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))
     for line in lines:
         for rest in re.findall(r"(?<![\w./=-])token-broker\s+([a-z][^|;)]*)", line):
-            yield re.split(r"\s#|\s*&&|\s*[<>]", rest)[0].split()
+            yield re.split(r"\s#|\s*&&|\s*[<>]|\s--\s", rest)[0].split()
 
 
 def check_pages(root):
     contents = "Deploy/OPERATIONS.md"
     linked = set(re.findall(r"\]\((operations/[\w-]+\.md)\)", (root / contents).read_text()))
-    options, common = commands(root)
     for name in pages(root) + [contents]:
-        text = (root / name).read_text()
-        lines = text.count("\n")
+        lines = (root / name).read_text().count("\n")
         expect(lines <= LONGEST_PAGE, f"{name} has {lines} lines, and {LONGEST_PAGE} is the most for a page")
         expect(name == contents or name.removeprefix("Deploy/") in linked, f"{contents} does not link to {name}")
-        for words in shown_commands(text):
+
+
+def check_commands(root):
+    options, common = commands(root)
+    for name in DOCUMENTS + pages(root):
+        for words in shown_commands((root / name).read_text()):
             command = next((" ".join(words[:n]) for n in [2, 1] if " ".join(words[:n]) in options), None)
             expect(command, f"{name}: there is no command token-broker {' '.join(words[:2])}")
             for option in {word.split("=")[0] for word in words if command and word.startswith("--")}:
@@ -228,6 +232,7 @@ def main():
     check_names(root)
     check_links(root)
     check_pages(root)
+    check_commands(root)
     for fault in faults:
         print(fault)
     if faults:
