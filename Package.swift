@@ -253,7 +253,7 @@ let package = Package(
                 "BrokerTesting", "DevelopmentProvider", "ExternalText", "HTTPCodec", "HTTPSClient", "JSON", "Reactor",
                 "Cryptography",
             ],
-            path: "Tests/ChaosTests", exclude: ["run", "clock.c"], swiftSettings: strict),
+            path: "Tests/ChaosTests", exclude: ["run", "clock.c", "README.md"], swiftSettings: strict),
     ]
 )
 

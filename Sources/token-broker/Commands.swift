@@ -140,7 +140,7 @@ enum Command: Equatable {
           TOKEN_BROKER_MASTER_KEYS_COMMAND       a program and its arguments, separated by spaces: it prints the keys, at
                                                  each start and at SIGHUP, in place of MASTER_KEYS
           TOKEN_BROKER_MASTER_KEYS_VAULT *       a transit key of Vault or OpenBao that decrypts MASTER_KEYS, as {"decrypt_url":
-                                                 URL, "token_file": path}; others in OPERATIONS.md
+                                                 URL, "token_file": path}; others in operations/keys.md
           TOKEN_BROKER_ADMIN_KEY *               the operator's API key, 32 to 512 random characters; or several as
                                                  name:key or name/role:key, comma-separated, with a role of admin (the
                                                  default), operator and auditor; the embedded store generates one

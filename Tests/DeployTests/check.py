@@ -318,9 +318,10 @@ def check_texts(program):
     variables = read("Deploy/VARIABLES.md")
     table = set(re.findall(r"^\| `(TOKEN_BROKER_\w+)`", variables, re.MULTILINE))
     expect(table == program.variables, f"VARIABLES.md and token-broker help variables differ: {sorted(table ^ program.variables)}")
-    operations = read("Deploy/OPERATIONS.md")
+    pages = [("OPERATIONS.md", read("Deploy/OPERATIONS.md"))]
+    pages += [(f"operations/{path.name}", path.read_text()) for path in sorted((DEPLOY / "operations").glob("*.md"))]
     others = [(name, read(f"Deploy/{name}")) for name in ["ARCHITECTURE.md", "CALLS.md", "LIBRARY.md", "PERFORMANCE.md"]]
-    for name, text in [("README.md", read("README.md")), ("OPERATIONS.md", operations)] + others:
+    for name, text in [("README.md", read("README.md"))] + pages + others:
         for variable in set(re.findall(r"\bTOKEN_BROKER_[A-Z_]+[A-Z]\b", text)):
             known = {variable, variable.removesuffix("_FILE")} & program.variables
             expect(known, f"{name}: {variable} is not in token-broker help variables")
@@ -330,17 +331,18 @@ def check_texts(program):
         events |= set(re.findall(r'log\.(?:debug|info|warning|error)\(\s*"(\w+)"', text))
         for names in re.findall(r"var \w*[eE]vent: StaticString \{(.*?)\n    \}", text, re.DOTALL):
             events |= set(re.findall(r'"(\w+)"', names))
-    lines = set(re.findall(r"(?:\blines?|\blog (?:has|says))\s+`([a-z_]+)`", operations))
-    expect(len(lines) >= 4, "OPERATIONS.md: no lines of the log were found in it")
-    for line in lines:
-        expect(line in events, f"OPERATIONS.md: the log has no line {line}")
+    lines = [(name, line) for name, text in pages
+             for line in set(re.findall(r"(?:\blines?|\blog (?:has|says))\s+`([a-z_]+)`", text))]
+    expect(len(lines) >= 4, "operations/: no lines of the log were found in the pages")
+    for name, line in lines:
+        expect(line in events, f"{name}: the log has no line {line}")
     sources = read("Sources/BrokerCore/Telemetry/Metrics.swift") + read("Sources/TokenBroker/OperationRoutes.swift")
     named = set(re.findall(r'\("?(\w+)", "(?:counter|gauge|histogram)"', sources))
     named |= set(re.findall(r'^\s*"(\w+)", "(?:counter|gauge|histogram)"', sources, re.MULTILINE))
     tables = {"owner", *re.findall(r"TABLE (?:IF NOT EXISTS )?token_broker_(\w+)", read(
         "Sources/CredentialStore/Postgres/Migrations.swift") + read(
         "Sources/CredentialStore/Postgres/Statements.swift"))}
-    for name, text in [("OPERATIONS.md", operations), ("alerts.yml", read("Deploy/prometheus/alerts.yml"))]:
+    for name, text in pages + [("alerts.yml", read("Deploy/prometheus/alerts.yml"))]:
         for metric in set(re.findall(r"\btoken_broker_(\w+)", text)) - tables:
             plain = re.sub(r"_(bucket|sum|count)$", "", metric)
             expect({metric, plain} & named, f"{name}: there is no metric token_broker_{metric}")
@@ -357,7 +359,7 @@ def main():
         print(fault)
     if faults:
         sys.exit(1)
-    print("compose.yaml, kubernetes/, prometheus/, OPERATIONS.md and the Dockerfile fit the schemas and the program")
+    print("compose.yaml, kubernetes/, prometheus/, the pages for operators and the Dockerfile fit the schemas and the program")
 
 
 if __name__ == "__main__":

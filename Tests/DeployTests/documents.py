@@ -9,6 +9,8 @@
 * Deploy/PERFORMANCE.md's table of bounds is that of Tests/Benchmarks/thresholds.json. --update writes it so.
 * Each link from one document to a place in the repository leads to a file, and to a heading where it names one; and each
   source file that a document names exists.
+* Deploy/OPERATIONS.md links to each page of Deploy/operations/, and none is longer than 300 lines.
+* The commands and options that a document shows are those of Deploy/COMMANDS.md.
 
 Says everything that does not fit and ends with 1 if anything does not.
 """
@@ -20,11 +22,14 @@ import pathlib
 import re
 import sys
 
+# Beside the pages of Deploy/operations/.
 DOCUMENTS = [
-    "README.md", "CHANGELOG.md", "Deploy/APP2APP.md", "Deploy/ARCHITECTURE.md", "Deploy/CALLS.md",
-    "Deploy/COMMANDS.md", "Deploy/LIBRARY.md", "Deploy/OPERATIONS.md", "Deploy/VARIABLES.md", "Deploy/clients/README.md",
-    "Deploy/PERFORMANCE.md", "Deploy/PERFORMANCE-TABLES.md", "Tests/README.md", "Tests/Simulation/README.md",
+    "README.md", "CHANGELOG.md", "SECURITY.md", "Deploy/APP2APP.md", "Deploy/APPS.md", "Deploy/ARCHITECTURE.md",
+    "Deploy/CALLS.md", "Deploy/CLAIMS.md", "Deploy/COMMANDS.md", "Deploy/LIBRARY.md", "Deploy/OPERATIONS.md",
+    "Deploy/THREAT_MODEL.md", "Deploy/VARIABLES.md", "Deploy/clients/README.md", "Deploy/PERFORMANCE.md",
+    "Deploy/PERFORMANCE-TABLES.md", "Tests/README.md", "Tests/ChaosTests/README.md", "Tests/Simulation/README.md",
 ]
+LONGEST_PAGE = 300
 FILE = re.compile(r"[\w.+/-]*\w\.(?:swift|py|c|h|md|yml|yaml|json)")
 # `Type`, `Type.member`, `Type.member(_:)`
 NAME = re.compile(r"([A-Z]\w*[a-z]\w*)((?:\.\w+)*)(?:\([\w:]*\))?")
@@ -153,8 +158,13 @@ def anchors(text):
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+def pages(root):
+    """The pages for operators, as paths from the root."""
+    return [str(path.relative_to(root)) for path in sorted((root / "Deploy/operations").glob("*.md"))]
+
+
 def check_links(root):
-    for name in DOCUMENTS:
+    for name in DOCUMENTS + pages(root):
         path = root / name
         text = path.read_text()
         for source in re.findall(r"`((?:Sources|Tests)/[\w+/-]+\.\w+)`", text):
@@ -169,6 +179,48 @@ def check_links(root):
                 expect(anchor in anchors(target.read_text()), f"{name}: the link {link} leads to no heading")
 
 
+def commands(root):
+    """The options of each command of the program, by its words, and those that all commands have."""
+    text = (root / "Deploy/COMMANDS.md").read_text()
+    options = {
+        section.split("\n", 1)[0]: set(re.findall(r"^\| `(--[\w-]+)", section, re.MULTILINE))
+        for section in re.split(r"^### ", text, flags=re.MULTILINE)[1:]
+    }
+    common = set(re.findall(r"^\| `(--[\w-]+)", text.split("## Options of all commands")[1], re.MULTILINE))
+    return options, common
+
+
+def shown_commands(text):
+    """What stands behind `token-broker` in the code of a document, as words: up to a pipe, a semicolon, a comment
+    or the command line of another program."""
+    text = re.sub(r"\\\n +", "", text)
+    lines = re.findall(r"^ {4,}\S.*$", text, re.MULTILINE)
+    lines += "\n".join(re.findall(r"^```.*?^```", text, re.MULTILINE | re.DOTALL)).split("\n")
+    lines += re.findall(r"`([^`]+)`", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))
+    for line in lines:
+        for rest in re.findall(r"(?<![\w./=-])token-broker\s+([a-z][^|;)]*)", line):
+            yield re.split(r"\s#|\s*&&|\s*[<>]|\s--\s", rest)[0].split()
+
+
+def check_pages(root):
+    contents = "Deploy/OPERATIONS.md"
+    linked = set(re.findall(r"\]\((operations/[\w-]+\.md)\)", (root / contents).read_text()))
+    for name in pages(root) + [contents]:
+        lines = (root / name).read_text().count("\n")
+        expect(lines <= LONGEST_PAGE, f"{name} has {lines} lines, and {LONGEST_PAGE} is the most for a page")
+        expect(name == contents or name.removeprefix("Deploy/") in linked, f"{contents} does not link to {name}")
+
+
+def check_commands(root):
+    options, common = commands(root)
+    for name in DOCUMENTS + pages(root):
+        for words in shown_commands((root / name).read_text()):
+            command = next((" ".join(words[:n]) for n in [2, 1] if " ".join(words[:n]) in options), None)
+            expect(command, f"{name}: there is no command token-broker {' '.join(words[:2])}")
+            for option in {word.split("=")[0] for word in words if command and word.startswith("--")}:
+                expect(option in options[command] | common, f"{name}: token-broker {command} has no {option}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--update", action="store_true")
@@ -179,11 +231,13 @@ def main():
     check_table(root, "Deploy/PERFORMANCE.md", table_of_bounds(root), "thresholds.json", options.update)
     check_names(root)
     check_links(root)
+    check_pages(root)
+    check_commands(root)
     for fault in faults:
         print(fault)
     if faults:
         sys.exit(1)
-    print("ARCHITECTURE.md names what exists, tables are as their sources, links lead somewhere")
+    print("ARCHITECTURE.md names what exists, tables are as their sources, links lead somewhere, commands are the program's")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import Reactor
 import Synchronization
 import Testing
 
-/// The change of a master key, by the commands of Deploy/OPERATIONS.md.
+/// The change of a master key, by the commands of Deploy/operations/keys.md.
 @Suite(.timeLimit(.minutes(3)))
 struct `Changing the master key` {
     private static let old = BrokerHarness.masterKeys
