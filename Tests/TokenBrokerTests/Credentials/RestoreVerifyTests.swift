@@ -25,7 +25,7 @@ internal import TokenBroker
         await broker.makeTenant(
             "t1",
             "{" + BrokerHarness.oidc
-                + #""client_id": "c1", "rotation": "always", "wave": {"users": 1000, "share": 1, "window": 60, "trial": 10}}"#
+                + #""client_id": "c1", "rotation": "always", "wave": {"users": 0}}"#
         )
         for index in 0..<count {
             let key = "u\(index)"
