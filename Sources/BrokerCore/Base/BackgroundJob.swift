@@ -67,7 +67,7 @@ enum JobInterval {
     static let sessionEndings: Duration = .seconds(30)
     /// `WaveJob`: sessions that are held, and waves of which no notice has arrived.
     static let waves: Duration = .seconds(30)
-    /// `DeviceSearch`: device logins that nobody polls for any more.
+    /// `DeviceFlow`: device logins that no replica polls for any more.
     static let deviceLogins: Duration = .seconds(5)
     /// `LeaseRecovery`: renewals whose process has died.
     static let leases: Duration = .milliseconds(500)
