@@ -46,7 +46,7 @@ func failure(err error) string {
 func main() {
 	ctx := context.Background()
 	var client *tokenbroker.Client
-	var last, kept *tokenbroker.Credentials
+	var last, kept tokenbroker.Credentials
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
 		words := strings.Fields(lines.Text())
 		switch words[0] {
@@ -56,7 +56,8 @@ func main() {
 			client.Timeout = time.Duration(number(words[2])) * time.Second
 			fmt.Println("ok")
 		case "token":
-			found, err := client.Token(ctx, tokenbroker.Request{StorageKey: words[1], MinTTL: number(words[2])})
+			client.MinTTL = number(words[2])
+			found, err := client.Token(ctx, words[1], tokenbroker.Credentials{}, "")
 			if err != nil {
 				fmt.Println(failure(err))
 				continue
@@ -73,7 +74,7 @@ func main() {
 				group.Add(1)
 				go func(index int) {
 					defer group.Done()
-					found, err := client.Token(ctx, tokenbroker.Request{StorageKey: words[1], Refused: kept})
+					found, err := client.Token(ctx, words[1], kept, "11003")
 					if err != nil {
 						tags[index] = failure(err)
 						return
@@ -85,9 +86,8 @@ func main() {
 			fmt.Println("tokens", strings.Join(tags, " "))
 		case "listen":
 			go func(client *tokenbroker.Client) {
-				err := client.Events(ctx, "", "", func(id, name string, data map[string]any) error {
+				err := client.Events(ctx, "", func(id, name string, data map[string]any) {
 					fmt.Println("event", id, name, data["storage_key"])
-					return nil
 				})
 				panic(err)
 			}(client)
