@@ -5,7 +5,7 @@ import FoundationNetworking
 #endif
 
 private let logIn = "level_not_available missing_token_container invalid_token_request unknown_account unauthenticated"
-private typealias Part = (answer: HTTPURLResponse, octets: Data)
+private typealias Parts = AsyncThrowingStream<(HTTPURLResponse, Data), any Error>
 
 /// Why there is no token. `status` is 0 where no answer came; `code` and `detail` are the broker's.
 public struct BrokerError: Error, Sendable {
@@ -16,7 +16,7 @@ public struct BrokerError: Error, Sendable {
     public let status: Int, code: String, detail: String, errorCode: String?  // errorCode: what the provider said
     public let retryAfter: Double?, requestID: String?, reconnectURI: String?  // retryAfter: in seconds
 
-    init(_ answer: HTTPURLResponse?, _ body: Data, _ detail: String) {
+    init(_ answer: HTTPURLResponse?, _ body: Data = Data(), detail: String) {
         let problem = try? JSONDecoder().decode(Problem.self, from: body)
         (status, code) = (answer?.statusCode ?? 0, problem?.code ?? (answer == nil ? "network_error" : ""))
         (self.detail, errorCode) = (problem?.detail ?? detail, problem?.error_code)
@@ -28,7 +28,7 @@ public struct BrokerError: Error, Sendable {
     var isPassing: Bool { [0, 429, 503].contains(status) || status >= 500 && code.isEmpty }
 }
 
-/// A token and what belongs to it. `secondsLeft` is counted from the moment before it was asked for.
+/// A token and what belongs to it. `secondsLeft` is counted from the moment before the token was asked for.
 public struct Credentials: Decodable, Sendable {
     public let token: String, token_type: String, level: String, user_id: String?, expires_in: Double?
     public fileprivate(set) var etag = ""
@@ -41,15 +41,14 @@ public struct Credentials: Decodable, Sendable {
 private func age(of then: ContinuousClock.Instant) -> Double { (ContinuousClock.now - then) / .seconds(1) }
 
 /// An event. `data` is its JSON.
-public struct BrokerEvent: Sendable {
-    struct Members: Decodable { let storage_key: String?, version: Int64? }
-    public let id: String, name: String, data: String
-    var members: Members? { try? JSONDecoder().decode(Members.self, from: Data(data.utf8)) }
-    public var storageKey: String? { members?.storage_key }
+public struct BrokerEvent: Decodable, Sendable {
+    public let storage_key: String?, version: Int64?
+    public fileprivate(set) var id = "", name = "", data = ""
+    private enum CodingKeys: CodingKey { case storage_key, version }
 }
 
 /// A call takes `timeout` seconds at most. For `maxAge` seconds a token is given from memory before the broker is asked
-/// whether it is still current. `capacity`: the most tokens in memory. `tenant`: for API keys of several.
+/// whether it is still current. `capacity`: the most tokens in memory. `tenant`: for API keys of several tenants.
 public actor TokenBroker {
     private let base: String, apiKey: String, tenant: String?, timeout: Double, maxAge: Double, capacity: Int
     private var memory: [[String]: Credentials] = [:]
@@ -68,39 +67,46 @@ public actor TokenBroker {
         subStatus: String = "11003"
     ) async throws -> Credentials {
         let key = [storageKey, level], known = memory[key].flatMap { $0.etag == refused?.etag ? nil : $0 }
-        if let known, age(of: known.checked) < maxAge, known.secondsLeft > Double(minTTL) { return known }
-        let spare = refused == nil && known?.secondsLeft ?? 0 > 0 ? known : nil  // if no answer comes
-        let path = "/credentials?storage_key=\(storageKey.addingPercentEncoding(withAllowedCharacters: .alphanumerics) ?? "")"
-            + "&level=\(level)&min_ttl=\(minTTL)" + (refused == nil ? "" : "&api_error_sub_status=\(subStatus)")
+        memory[key] = known
+        if let known, age(of: known.checked) < maxAge, known.secondsLeft > Double(max(0, minTTL)) { return known }
+        let spare = refused == nil && known?.secondsLeft ?? 0 > 0 ? known : nil  // given while the broker does not answer
+        let name = storageKey.addingPercentEncoding(withAllowedCharacters: .alphanumerics) ?? storageKey
+        let path = "/credentials?storage_key=\(name)&level=\(level)&min_ttl=\(minTTL)"
+            + (refused == nil ? "" : "&api_error_sub_status=\(subStatus)")
         let began = ContinuousClock.now, budget = spare == nil ? timeout : min(5, timeout)
-        for pause in sequence(first: 0.2, next: { min(2 * $0, 5) }) {
+        var pause = 0.2
+        while true {
             let asked = ContinuousClock.now, left = max(1, budget - age(of: began))
-            var fields = ["Prefer": "wait=\(Int(left))"], failure = BrokerError(nil, Data(), "The broker does not answer.")
-            fields["If-None-Match"] = (refused ?? spare)?.etag
+            var failure: BrokerError, answer: HTTPURLResponse?, body = Data()
             do {
-                let (answer, body) = try await whole(path, fields, left + 2)
-                if answer.statusCode == 304, var same = refused ?? spare, same.secondsLeft > 0 {
+                let fields = ["Prefer": "wait=\(Int(left))", "If-None-Match": (refused ?? spare)?.etag]
+                for try await (head, octets) in open(path, fields, timeout: left + 2) {
+                    (answer, body) = (head, body + octets)
+                }
+                failure = BrokerError(answer, body, detail: "The broker answered \(answer?.statusCode ?? 0).")
+                if failure.status == 304, var same = refused ?? spare, same.secondsLeft > 0 {
                     same.checked = asked
                     if refused == nil { memory[key] = same }
                     return same
                 }
-                if answer.statusCode == 200 {
+                if failure.status == 200 {
                     var found = try JSONDecoder().decode(Credentials.self, from: body)
-                    (found.etag, found.asked, found.checked) = (answer.value(forHTTPHeaderField: "ETag") ?? "", asked, asked)
-                    memory = memory.count < capacity ? memory : [:]
+                    found.etag = answer?.value(forHTTPHeaderField: "ETag") ?? ""
+                    (found.asked, found.checked) = (asked, asked)
+                    if memory.count >= capacity { memory = [:] }
                     memory[key] = found
                     return found
                 }
-                failure = BrokerError(answer, body, "The broker answered \(answer.statusCode).")
             } catch {
-                failure = BrokerError(nil, Data(), "The broker does not answer: \(error)")
+                failure = BrokerError(nil, detail: "The broker does not answer: \(error)")
             }
-            if failure.isPassing, let spare, spare.secondsLeft > 0 { return spare }
+            try Task.checkCancellation()
+            if !failure.isPassing { memory[key] = nil } else if let spare, spare.secondsLeft > 0 { return spare }
             let wait = failure.retryAfter ?? pause
-            if !failure.isPassing || age(of: began) + wait > budget { memory[key] = nil; throw failure }
+            if !failure.isPassing || age(of: began) + wait > budget { throw failure }
             try await Task.sleep(for: .seconds(wait * .random(in: 1...1.1)))
+            pause = min(2 * pause, 5)
         }
-        fatalError
     }
 
     /// Events without end. It connects again after a fault, and goes on after `lastEventID`. Tokens that an event replaces
@@ -114,21 +120,86 @@ public actor TokenBroker {
         }
     }
 
-    private func listen(_ after: String, _ events: AsyncThrowingStream<BrokerEvent, any Error>.Continuation) async throws {
-        var last = after, pause = 1.0
+    private func listen(_ id: String, _ events: AsyncThrowingStream<BrokerEvent, any Error>.Continuation) async throws {
+        var last = id, pause = 1.0
         while true {
-            var status = 0, head: [String: String] = [:], rest = Data()
-            do {
-                for try await part in open("/events", ["Last-Event-ID": last], 45) {  // A comment comes after 15 seconds.
-                    rest += part.octets
-                    guard part.answer.statusCode == 200 else {
+            var answer: HTTPURLResponse?, rest = Data()
+            do {  // The broker sends a comment after 15 seconds without an event.
+                for try await (head, octets) in open("/events", ["Last-Event-ID": last], timeout: 45) {
+                    (answer, rest) = (head, rest + octets)
+                    while head.statusCode == 200, let end = rest.range(of: Data("\n\n".utf8)) {
+                        var fields = ["id": last]
+                        for line in String(decoding: rest[..<end.lowerBound], as: UTF8.self).split(separator: "\n") {
+                            let parts = line.split(separator: ": ", maxSplits: 1).map(String.init)
+                            fields[parts[0]] = parts.last
+                        }
+                        (last, rest) = (fields["id"] ?? last, Data(rest[end.upperBound...]))
+                        pause = fields["retry"].flatMap(Double.init).map { $0 / 1000 } ?? 1
+                        guard let data = fields["data"] else { continue }
+                        var event = try JSONDecoder().decode(BrokerEvent.self, from: Data(data.utf8))
+                        (event.id, event.name, event.data) = (last, fields["event"] ?? "", data)
+                        forget(event)
+                        events.yield(event)
                     }
-                    while status == 200, let end = rest.range(of: Data("\n\n".utf8)) {
-                        let block = String(decoding: rest[..<end.lowerBound], as: UTF8.self)
-                        rest = rest[end.upperBound...]
-                        
-                    }
+                    if rest.count > 1 << 20 { break }
                 }
-            } catch is BrokerError
+            } catch {}  // It connects again.
+            if let answer, answer.statusCode != 200 {
+                let failure = BrokerError(answer, rest, detail: "The broker answered \(answer.statusCode).")
+                if failure.status < 500, !failure.isPassing { throw failure }
+                pause = failure.retryAfter ?? pause
+            }
+            try await Task.sleep(for: .seconds(pause * .random(in: 1...1.1)))
+            pause = min(2 * pause, 30)
         }
     }
+
+    private func forget(_ event: BrokerEvent) {
+        if event.name == "stream.reset" { memory = [:] }
+        guard ["credentials.updated", "credentials.deauthorized"].contains(event.name) else { return }
+        memory = memory.filter { key, known in key[0] != event.storage_key || known.etag == "\"\(event.version ?? -1)\"" }
+    }
+
+    /// The parts of an answer, each with its head. It ends when nothing comes for so many seconds.
+    private nonisolated func open(_ path: String, _ fields: [String: String?], timeout: Double) -> Parts {
+        Parts { parts in
+            guard let address = URL(string: base + path) else { return parts.finish(throwing: URLError(.badURL)) }
+            var request = URLRequest(url: address, cachePolicy: .reloadIgnoringLocalCacheData, timeoutInterval: timeout)
+            for (name, value) in fields { request.setValue(value, forHTTPHeaderField: name) }
+            request.setValue("Bearer \(apiKey)", forHTTPHeaderField: "Authorization")
+            request.setValue(tenant, forHTTPHeaderField: "X-Tenant")
+            let settings = URLSessionConfiguration.ephemeral
+            settings.timeoutIntervalForRequest = timeout  // On Linux, that of a request has no effect.
+            let session = URLSession(configuration: settings, delegate: Exchange(parts), delegateQueue: nil)
+            let task = session.dataTask(with: request)
+            parts.onTermination = { _ in task.cancel() }
+            task.resume()
+            session.finishTasksAndInvalidate()
+        }
+    }
+}
+
+/// Hands the parts of an answer on.
+private final class Exchange: NSObject, URLSessionDataDelegate {
+    private let parts: Parts.Continuation
+
+    init(_ parts: Parts.Continuation) { self.parts = parts }
+
+    private func hear(_ head: URLResponse?, _ octets: Data) {
+        if let head = head as? HTTPURLResponse { parts.yield((head, octets)) }
+    }
+
+    func urlSession(_: URLSession, dataTask: URLSessionDataTask, didReceive data: Data) { hear(dataTask.response, data) }
+
+    func urlSession(_: URLSession, task: URLSessionTask, didCompleteWithError error: (any Error)?) {
+        hear(task.response, Data())  // An answer may have no body.
+        parts.finish(throwing: error)
+    }
+
+    func urlSession(
+        _: URLSession, task: URLSessionTask, willPerformHTTPRedirection response: HTTPURLResponse, newRequest: URLRequest,
+        completionHandler: @escaping @Sendable (URLRequest?) -> Void
+    ) {
+        completionHandler(nil)  // The API key is for the broker only.
+    }
+}
