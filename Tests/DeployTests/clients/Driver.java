@@ -61,7 +61,7 @@ final class Driver {
         var thread = new Thread(() -> {
             try {
                 client.events("", event -> System.out.println(
-                    "event " + event.id() + " " + event.name() + " " + event.data().getOrDefault("storage_key", "-")));
+                    "event " + event.id() + " " + event.name() + " " + TokenBroker.member(event.data(), "storage_key").orElse("-")));
             } catch (Exception error) {
                 System.out.println("the stream ended: " + error);
             }
