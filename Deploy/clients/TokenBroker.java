@@ -12,36 +12,33 @@ import java.util.regex.*;
 public final class TokenBroker {
     private static final Set<String> LOG_IN = Set.of("level_not_available", "missing_token_container",
         "invalid_token_request", "unknown_account", "unauthenticated");
+    private static final String TEXT = "\"((?:[^\"\\\\]++|\\\\.)*+)\"";
+    private static final Pattern JSON = Pattern.compile(TEXT + "(?:\\s*:\\s*(" + TEXT + "|[-+.\\w]+))?|[{}\\[\\]]");
+    private static final Pattern ESCAPE = Pattern.compile("\\\\(?:u(\\p{XDigit}{4})|[^u])");
     /** Why there is no token. The status is 0 where no answer came; the body, most often of JSON, is the broker's. */
     @SuppressWarnings("serial") public static final class BrokerException extends IOException {
-        public final int status;
-        public final long retryAfter; // seconds; -1: none
+        public final int status, retryAfter; // retryAfter: seconds; -1: none
         public final String code, body;
 
-        BrokerException(int status, long retryAfter, String body, String detail) {
+        BrokerException(int status, int retryAfter, String body, String detail) {
             super(detail);
             this.status = status;
             this.retryAfter = retryAfter;
             this.body = body;
             code = member(body, "code").orElse(status == 0 ? "network_error" : "");
         }
-
-        /** Only a login of the user helps. */
-        public boolean mustLogIn() { return LOG_IN.contains(code); }
+        public boolean mustLogIn() { return LOG_IN.contains(code); } // Only a login of the user helps.
         boolean isPassing() { return status == 0 || status == 429 || status == 503 || status >= 500 && code.isEmpty(); }
     }
-
     /** A token. The body is the broker's answer. It is valid for secondsLeft(), counted from before the request. */
     public record Credentials(String token, String etag, String body, double[] asked, double[] checked) {
         public double secondsLeft() { return Double.valueOf(member(body, "expires_in").orElse("1e9")) - age(asked); }
     }
     public record Event(String id, String name, String data) {}
     public String tenant = "", level = "user"; // "" for the API key's own tenant; user or client
-    public double timeout = 30, maxAge = 30; // the most seconds that a call takes, and that a token is not compared
-    public int minTTL = 60, capacity = 10_000; // the seconds for which a token is valid; the most tokens in memory
+    public int timeout = 30, maxAge = 30, minTTL = 60; // seconds: of a call; without a comparison; of a token's life
     private final String base, apiKey;
     private final Map<String, Credentials> memory = new ConcurrentHashMap<>();
-
     public TokenBroker(String base, String apiKey) {
         this.base = base.replaceAll("/+$", "");
         this.apiKey = apiKey;
@@ -51,7 +48,7 @@ public final class TokenBroker {
      *  cause one renewal. The subStatus is the API's, where it says one (TIDAL), else 11003. */
     public Credentials token(String storageKey, Credentials refused, String subStatus)
             throws BrokerException, InterruptedException {
-        if (memory.size() >= capacity) memory.clear();
+        if (memory.size() >= 10_000) memory.clear(); // It has a bound.
         var known = memory.computeIfPresent(storageKey, (key, held) ->
             held.secondsLeft() <= 0 || refused != null && held.etag.equals(refused.etag) ? null : held);
         if (known != null && age(known.checked) < maxAge && known.secondsLeft() > minTTL) return known;
@@ -119,29 +116,32 @@ public final class TokenBroker {
     }
 
     private HttpURLConnection get(String path, double patience, Map<String, String> fields) throws IOException {
-        var request = (HttpURLConnection) URI.create(base + path).toURL().openConnection();
-        request.setInstanceFollowRedirects(false); // The API key is for the broker only.
-        request.setConnectTimeout((int) (patience * 1000));
-        request.setReadTimeout((int) (patience * 1000));
-        request.setRequestProperty("Authorization", "Bearer " + apiKey);
-        if (!tenant.isEmpty()) request.setRequestProperty("X-Tenant", tenant);
-        fields.forEach((name, value) -> { if (!value.isEmpty()) request.setRequestProperty(name, value); });
-        var status = request.getResponseCode();
-        if (status == 200) return request;
-        var stream = request.getErrorStream();
-        var body = stream == null ? "" : new String(stream.readNBytes(1 << 20), UTF_8);
-        throw new BrokerException(status, request.getHeaderFieldLong("Retry-After", -1), body,
+        var call = (HttpURLConnection) URI.create(base + path).toURL().openConnection();
+        call.setInstanceFollowRedirects(false); // The API key is for the broker only.
+        call.setConnectTimeout((int) (patience * 1000));
+        call.setReadTimeout((int) (patience * 1000));
+        call.setRequestProperty("Authorization", "Bearer " + apiKey);
+        if (!tenant.isEmpty()) call.setRequestProperty("X-Tenant", tenant);
+        fields.forEach((name, value) -> { if (!value.isEmpty()) call.setRequestProperty(name, value); });
+        var status = call.getResponseCode();
+        if (status == 200) return call;
+        var body = call.getErrorStream() == null ? "" : new String(call.getErrorStream().readNBytes(1 << 20), UTF_8);
+        throw new BrokerException(status, call.getHeaderFieldInt("Retry-After", -1), body,
             member(body, "detail").orElse("The broker answered " + status + "."));
     }
 
-    /** The first member of that name in an object of JSON, of which Java has no reader. */
+    /** The member of that name of an object of JSON, of which Java has no reader, as a text; empty for null. */
     public static Optional<String> member(String json, String name) {
-        var text = "\"((?:[^\"\\\\]++|\\\\.)*+)\""; // or a number, or a word
-        var found = Pattern.compile("\"" + name + "\"\\s*:\\s*(?:" + text + "|([-+.\\w]+))").matcher(json);
-        if (!found.find() || "null".equals(found.group(2))) return Optional.empty();
-        return Optional.of(found.group(1) == null ? found.group(2) : Pattern.compile("\\\\(?:u(\\p{XDigit}{4})|[^u])")
-            .matcher(found.group(1)).replaceAll(c -> Matcher.quoteReplacement(c.group(1) == null
-                ? c.group().replace("\\/", "/").translateEscapes() : "" + (char) Integer.parseInt(c.group(1), 16))));
+        var depth = 0;
+        for (var parts = JSON.matcher(json); parts.find();) {
+            String part = parts.group(), value = parts.group(2);
+            depth += part.matches("[{\\[]") ? 1 : part.matches("[}\\]]") ? -1 : 0;
+            if (depth == 1 && name.equals(parts.group(1)) && value != null && !value.equals("null"))
+                return Optional.of(ESCAPE.matcher(value.replaceAll("^\"|\"$", "")).replaceAll(c ->
+                    Matcher.quoteReplacement(c.group(1) == null ? c.group().replace("\\/", "/").translateEscapes()
+                        : "" + (char) Integer.parseInt(c.group(1), 16))));
+        }
+        return Optional.empty();
     }
 
     private static double[] now() { return new double[] {System.nanoTime() / 1e9, System.currentTimeMillis() / 1e3}; }
