@@ -26,12 +26,9 @@ type Error struct {
 	header                  http.Header
 }
 
-func (e *Error) Error() string { return fmt.Sprintf("%d %s: %s", e.Status, e.Code, e.Detail) }
-
-// MustLogIn tells whether only a login of the user helps.
-func (e *Error) MustLogIn() bool { return strings.Contains(logIn, " "+e.Code+" ") }
-
-func (e *Error) isPassing() bool { // A 502 without a code is a proxy's.
+func (e *Error) Error() string   { return fmt.Sprintf("%d %s: %s", e.Status, e.Code, e.Detail) }
+func (e *Error) MustLogIn() bool { return strings.Contains(logIn, " "+e.Code+" ") } // Only a login of the user helps.
+func (e *Error) passes() bool { // A 502 without a code is a proxy's.
 	return e.Status == 0 || e.Status == 429 || e.Status == 503 || e.Status >= 500 && e.Code == ""
 }
 
@@ -48,32 +45,31 @@ func (c Credentials) Left() float64 { return c.ExpiresIn - age(c.asked) }
 
 // The one clock may stand still while the machine sleeps, and the other may be set back.
 func age(t time.Time) float64 {
-	return math.Max(time.Since(t).Seconds(), float64(time.Now().Unix()-t.Unix()))
+	return math.Max(time.Since(t).Seconds(), float64(time.Now().UnixMilli()-t.UnixMilli())/1e3)
 }
 
-// Client may be shared by goroutines. It is for one tenant and level, and gives a token from memory for MaxAge.
+// Client may be shared by goroutines. It is for one tenant and level.
 type Client struct {
-	BaseURL, APIKey, Tenant, Level string        // Tenant: for API keys of several. Level: user or client
-	Timeout, MaxAge                time.Duration // Timeout: the longest that a call takes
-	MinTTL, Capacity               int           // seconds for which a token must be valid; the most tokens in memory
-	lock                           sync.Mutex
+	BaseURL, APIKey, Tenant, Level string  // Tenant: for API keys of several. Level: user or client
+	Timeout, MaxAge, MinTTL        float64 // seconds: of a call; without a comparison; for which a token must be valid
 	memory                         map[string]Credentials
+	lock                           sync.Mutex
 }
 
 // New makes a client for users' tokens.
 func New(baseURL, apiKey string) *Client {
-	return &Client{strings.TrimRight(baseURL, "/"), apiKey, "", "user", 30 * time.Second, 30 * time.Second, 60, 10000,
-		sync.Mutex{}, map[string]Credentials{}}
+	base, memory := strings.TrimRight(baseURL, "/"), map[string]Credentials{}
+	return &Client{BaseURL: base, APIKey: apiKey, Level: "user", Timeout: 30, MaxAge: 30, MinTTL: 60, memory: memory}
 }
 
 // Token gives credentials. Refused are empty, or those that the provider's API answered with 401: all callers that name
 // the same ones cause one renewal. SubStatus is the API's, where it says one (TIDAL), else 11003.
 func (c *Client) Token(ctx context.Context, key string, refused Credentials, subStatus string) (Credentials, error) {
 	c.lock.Lock()
-	known, compared, timeout := c.memory[key], refused, c.Timeout.Seconds()
+	known, compared, timeout := c.memory[key], refused, c.Timeout
 	c.lock.Unlock()
 	query := url.Values{"storage_key": {key}, "level": {c.Level}, "min_ttl": {fmt.Sprint(c.MinTTL)}}
-	if known.ETag != refused.ETag && age(known.checked) < c.MaxAge.Seconds() && known.Left() > float64(c.MinTTL) {
+	if known.ETag != refused.ETag && age(known.checked) < c.MaxAge && known.Left() > c.MinTTL {
 		return known, nil
 	} else if refused.ETag != "" {
 		known = Credentials{}
@@ -94,9 +90,9 @@ func (c *Client) Token(ctx context.Context, key string, refused Credentials, sub
 			answer = &Error{Code: "network_error", Detail: "The broker's answer has broken off."}
 		}
 		wait := math.Max(pause, float64(answer.RetryAfter)) * (1 + rand.Float64()/10)
-		if answer.isPassing() && known.Left() > 0 {
+		if answer.passes() && known.Left() > 0 {
 			return known, nil
-		} else if answer.isPassing() && age(began)+wait <= timeout && ctx.Err() == nil {
+		} else if answer.passes() && age(began)+wait <= timeout && ctx.Err() == nil {
 			time.Sleep(time.Duration(wait * 1e9))
 			continue
 		}
@@ -104,7 +100,7 @@ func (c *Client) Token(ctx context.Context, key string, refused Credentials, sub
 		defer c.lock.Unlock()
 		if delete(c.memory, key); answer.Status != 200 {
 			return Credentials{}, answer
-		} else if len(c.memory) >= c.Capacity {
+		} else if len(c.memory) >= 10000 { // It has a bound.
 			c.memory = map[string]Credentials{}
 		}
 		if found.ETag != refused.ETag { // Else the broker has no newer one.
@@ -114,8 +110,7 @@ func (c *Client) Token(ctx context.Context, key string, refused Credentials, sub
 	}
 }
 
-// Events calls hear with each event after lastID, until the context ends or the broker refuses. It connects again after a
-// fault. Tokens that an event replaces are forgotten.
+// Events calls hear with each event after lastID, until the context ends or the broker refuses.
 func (c *Client) Events(ctx context.Context, lastID string, hear func(id, name string, data map[string]any)) error {
 	for pause, retry := 1.0, 1000.0; ; pause = math.Min(2*pause, 30) {
 		fields := map[string]string{"id": lastID}
@@ -125,13 +120,12 @@ func (c *Client) Events(ctx context.Context, lastID string, hear func(id, name s
 				return nil // The broker sends a comment after 15 seconds.
 			}
 			if data := map[string]any{}; json.Unmarshal([]byte(fields["data"]), &data) == nil {
+				isEnd := fields["event"] == "credentials.updated" || fields["event"] == "credentials.deauthorized"
 				c.lock.Lock()
-				for key, known := range c.memory {
-					isEnd := fields["event"] == "credentials.deauthorized" ||
-						fields["event"] == "credentials.updated" && known.ETag != fmt.Sprintf("\"%.0f\"", data["version"])
-					if fields["event"] == "stream.reset" || isEnd && key == data["storage_key"] {
-						delete(c.memory, key)
-					}
+				if key, _ := data["storage_key"].(string); fields["event"] == "stream.reset" {
+					c.memory = map[string]Credentials{}
+				} else if isEnd && c.memory[key].ETag != fmt.Sprintf("\"%.0f\"", data["version"]) {
+					delete(c.memory, key)
 				}
 				c.lock.Unlock()
 				hear(fields["id"], fields["event"], data)
@@ -140,7 +134,7 @@ func (c *Client) Events(ctx context.Context, lastID string, hear func(id, name s
 			lastID, fields, pause = fields["id"], map[string]string{"id": fields["id"]}, retry/1000
 			return ctx.Err()
 		})
-		if ctx.Err() != nil || !answer.isPassing() && answer.Status < 500 && answer.Status != 200 {
+		if ctx.Err() != nil || !answer.passes() && answer.Status < 500 && answer.Status != 200 {
 			return answer
 		}
 		time.Sleep(time.Duration(math.Max(pause, float64(answer.RetryAfter)) * (1 + rand.Float64()/10) * 1e9))
@@ -148,10 +142,10 @@ func (c *Client) Events(ctx context.Context, lastID string, hear func(id, name s
 }
 
 // get makes one request, and reads an answer of status 200 by its lines. It ends when none comes for so many seconds.
-func (c *Client) get(ctx context.Context, path string, header http.Header, patience float64, read func([]byte) error) *Error {
+func (c *Client) get(ctx context.Context, path string, header http.Header, limit float64, read func([]byte) error) *Error {
 	limited, cancel := context.WithCancel(ctx)
 	defer cancel()
-	silence := time.AfterFunc(time.Duration(patience*1e9), cancel)
+	silence := time.AfterFunc(time.Duration(limit*1e9), cancel)
 	request, err := http.NewRequestWithContext(limited, "GET", c.BaseURL+path, nil)
 	if err != nil {
 		return &Error{Status: 400, Code: "invalid_request", Detail: err.Error()}
@@ -163,16 +157,15 @@ func (c *Client) get(ctx context.Context, path string, header http.Header, patie
 		return &Error{Code: "network_error", Detail: "The broker does not answer: " + err.Error()}
 	}
 	defer answer.Body.Close()
-	result := &Error{Detail: "The broker answered " + answer.Status, header: answer.Header}
-	lines := bufio.NewScanner(answer.Body)
-	for lines.Buffer(nil, 1<<20); lines.Scan() && err == nil; silence.Reset(time.Duration(patience * 1e9)) {
+	lines, result := bufio.NewScanner(answer.Body), &Error{Detail: "The broker answered " + answer.Status}
+	for lines.Buffer(nil, 1<<20); err == nil && lines.Scan(); silence.Reset(time.Duration(limit * 1e9)) {
 		if answer.StatusCode == 200 {
 			err = read(lines.Bytes())
 		} else {
 			json.Unmarshal(lines.Bytes(), result) // A proxy's answer is no JSON.
 		}
 	}
-	result.Status, result.RequestID = answer.StatusCode, answer.Header.Get("X-Request-ID")
+	result.Status, result.header, result.RequestID = answer.StatusCode, answer.Header, answer.Header.Get("X-Request-ID")
 	fmt.Sscan(answer.Header.Get("Retry-After"), &result.RetryAfter)
 	return result
 }

@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 
 	"driver/tokenbroker"
 )
@@ -52,11 +51,11 @@ func main() {
 		switch words[0] {
 		case "client":
 			client = tokenbroker.New(os.Args[1], os.Args[2])
-			client.MaxAge = time.Duration(number(words[1])) * time.Second
-			client.Timeout = time.Duration(number(words[2])) * time.Second
+			client.MaxAge = float64(number(words[1]))
+			client.Timeout = float64(number(words[2]))
 			fmt.Println("ok")
 		case "token":
-			client.MinTTL = number(words[2])
+			client.MinTTL = float64(number(words[2]))
 			found, err := client.Token(ctx, words[1], tokenbroker.Credentials{}, "")
 			if err != nil {
 				fmt.Println(failure(err))
