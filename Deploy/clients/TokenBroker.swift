@@ -5,23 +5,20 @@ import FoundationNetworking
 #endif
 
 private let logIn = "level_not_available missing_token_container invalid_token_request unknown_account unauthenticated"
-private typealias Parts = AsyncThrowingStream<(HTTPURLResponse, Data), any Error>
+private typealias Parts = AsyncThrowingStream<(HTTPURLResponse?, Data), any Error>
 
 /// Why there is no token. `status` is 0 where no answer came; `code` and `detail` are the broker's.
 public struct BrokerError: Error, Sendable {
-    private struct Problem: Decodable {
-        struct Session: Decodable { let reconnect_uri: String? }
-        let code: String?, detail: String?, error_code: String?, session: Session?
-    }
-    public let status: Int, code: String, detail: String, errorCode: String?  // errorCode: what the provider said
-    public let retryAfter: Double?, requestID: String?, reconnectURI: String?  // retryAfter: in seconds
+    private struct Problem: Decodable { let code: String?, detail: String? }
+    public let status: Int, code: String, detail: String, retryAfter: Double?  // retryAfter: in seconds
+    public let requestID: String?, body: Data  // body: mostly JSON, such as `error_code`, what the provider said
 
-    init(_ answer: HTTPURLResponse?, _ body: Data = Data(), detail: String) {
+    init(_ answer: HTTPURLResponse?, _ body: Data = Data(), _ fault: any Error = URLError(.badServerResponse)) {
         let problem = try? JSONDecoder().decode(Problem.self, from: body)
         (status, code) = (answer?.statusCode ?? 0, problem?.code ?? (answer == nil ? "network_error" : ""))
-        (self.detail, errorCode) = (problem?.detail ?? detail, problem?.error_code)
+        detail = problem?.detail ?? "The broker answered \(status): \(fault)"
         retryAfter = answer?.value(forHTTPHeaderField: "Retry-After").flatMap { UInt32($0) }.map(Double.init)
-        (requestID, reconnectURI) = (answer?.value(forHTTPHeaderField: "X-Request-ID"), problem?.session?.reconnect_uri)
+        (requestID, self.body) = (answer?.value(forHTTPHeaderField: "X-Request-ID"), body)
     }
     /// Only a login of the user helps.
     public var mustLogIn: Bool { logIn.split(separator: " ").contains { $0 == code } }
@@ -48,16 +45,14 @@ public struct BrokerEvent: Decodable, Sendable {
 }
 
 /// A call takes `timeout` seconds at most. For `maxAge` seconds a token is given from memory before the broker is asked
-/// whether it is still current. `capacity`: the most tokens in memory. `tenant`: for API keys of several tenants.
+/// whether it is still current. `tenant`: for API keys of several tenants.
 public actor TokenBroker {
-    private let base: String, apiKey: String, tenant: String?, timeout: Double, maxAge: Double, capacity: Int
+    private let base: String, apiKey: String, tenant: String?, timeout: Double, maxAge: Double
     private var memory: [[String]: Credentials] = [:]
 
-    public init(
-        _ base: String, apiKey: String, tenant: String? = nil, timeout: Double = 30, maxAge: Double = 30, capacity: Int = 10_000
-    ) {
+    public init(_ base: String, apiKey: String, tenant: String? = nil, timeout: Double = 30, maxAge: Double = 30) {
         self.base = base.hasSuffix("/") ? String(base.dropLast()) : base
-        (self.apiKey, self.tenant, self.timeout, self.maxAge, self.capacity) = (apiKey, tenant, timeout, maxAge, capacity)
+        (self.apiKey, self.tenant, self.timeout, self.maxAge) = (apiKey, tenant, timeout, maxAge)
     }
 
     /// Credentials that are valid for `minTTL` seconds. `refused`: those that the provider's API answered with 401; all
@@ -83,7 +78,7 @@ public actor TokenBroker {
                 for try await (head, octets) in open(path, fields, timeout: left + 2) {
                     (answer, body) = (head, body + octets)
                 }
-                failure = BrokerError(answer, body, detail: "The broker answered \(answer?.statusCode ?? 0).")
+                failure = BrokerError(answer, body)
                 if failure.status == 304, var same = refused ?? spare, same.secondsLeft > 0 {
                     same.checked = asked
                     if refused == nil { memory[key] = same }
@@ -91,15 +86,13 @@ public actor TokenBroker {
                 }
                 if failure.status == 200 {
                     var found = try JSONDecoder().decode(Credentials.self, from: body)
-                    found.etag = answer?.value(forHTTPHeaderField: "ETag") ?? ""
-                    (found.asked, found.checked) = (asked, asked)
-                    if memory.count >= capacity { memory = [:] }
+                    (found.etag, found.asked) = (answer?.value(forHTTPHeaderField: "ETag") ?? "", asked)
+                    found.checked = asked
+                    if memory.count >= 10_000 { memory = [:] }  // It has a bound.
                     memory[key] = found
                     return found
                 }
-            } catch {
-                failure = BrokerError(nil, detail: "The broker does not answer: \(error)")
-            }
+            } catch { failure = BrokerError(nil, Data(), error) }
             try Task.checkCancellation()
             if !failure.isPassing { memory[key] = nil } else if let spare, spare.secondsLeft > 0 { return spare }
             let wait = failure.retryAfter ?? pause
@@ -113,9 +106,7 @@ public actor TokenBroker {
     /// are forgotten.
     public nonisolated func events(after lastEventID: String = "") -> AsyncThrowingStream<BrokerEvent, any Error> {
         AsyncThrowingStream { events in
-            let listener = Task {
-                do { try await listen(lastEventID, events) } catch { events.finish(throwing: error) }
-            }
+            let listener = Task { do { try await listen(lastEventID, events) } catch { events.finish(throwing: error) } }
             events.onTermination = { _ in listener.cancel() }
         }
     }
@@ -127,7 +118,7 @@ public actor TokenBroker {
             do {  // The broker sends a comment after 15 seconds without an event.
                 for try await (head, octets) in open("/events", ["Last-Event-ID": last], timeout: 45) {
                     (answer, rest) = (head, rest + octets)
-                    while head.statusCode == 200, let end = rest.range(of: Data("\n\n".utf8)) {
+                    while head?.statusCode == 200, let end = rest.range(of: Data("\n\n".utf8)) {
                         var fields = ["id": last]
                         for line in String(decoding: rest[..<end.lowerBound], as: UTF8.self).split(separator: "\n") {
                             let parts = line.split(separator: ": ", maxSplits: 1).map(String.init)
@@ -145,7 +136,7 @@ public actor TokenBroker {
                 }
             } catch {}  // It connects again.
             if let answer, answer.statusCode != 200 {
-                let failure = BrokerError(answer, rest, detail: "The broker answered \(answer.statusCode).")
+                let failure = BrokerError(answer, rest)
                 if failure.status < 500, !failure.isPassing { throw failure }
                 pause = failure.retryAfter ?? pause
             }
@@ -171,10 +162,8 @@ public actor TokenBroker {
             let settings = URLSessionConfiguration.ephemeral
             settings.timeoutIntervalForRequest = timeout  // On Linux, that of a request has no effect.
             let session = URLSession(configuration: settings, delegate: Exchange(parts), delegateQueue: nil)
-            let task = session.dataTask(with: request)
-            parts.onTermination = { _ in task.cancel() }
-            task.resume()
-            session.finishTasksAndInvalidate()
+            parts.onTermination = { _ in session.invalidateAndCancel() }
+            session.dataTask(with: request).resume()
         }
     }
 }
@@ -182,24 +171,17 @@ public actor TokenBroker {
 /// Hands the parts of an answer on.
 private final class Exchange: NSObject, URLSessionDataDelegate {
     private let parts: Parts.Continuation
-
     init(_ parts: Parts.Continuation) { self.parts = parts }
 
-    private func hear(_ head: URLResponse?, _ octets: Data) {
-        if let head = head as? HTTPURLResponse { parts.yield((head, octets)) }
+    func urlSession(_: URLSession, dataTask: URLSessionDataTask, didReceive data: Data) {
+        parts.yield((dataTask.response as? HTTPURLResponse, data))
     }
-
-    func urlSession(_: URLSession, dataTask: URLSessionDataTask, didReceive data: Data) { hear(dataTask.response, data) }
-
     func urlSession(_: URLSession, task: URLSessionTask, didCompleteWithError error: (any Error)?) {
-        hear(task.response, Data())  // An answer may have no body.
+        parts.yield((task.response as? HTTPURLResponse, Data()))  // An answer may have no body.
         parts.finish(throwing: error)
     }
-
     func urlSession(
-        _: URLSession, task: URLSessionTask, willPerformHTTPRedirection response: HTTPURLResponse, newRequest: URLRequest,
+        _: URLSession, task: URLSessionTask, willPerformHTTPRedirection: HTTPURLResponse, newRequest: URLRequest,
         completionHandler: @escaping @Sendable (URLRequest?) -> Void
-    ) {
-        completionHandler(nil)  // The API key is for the broker only.
-    }
+    ) { completionHandler(nil) }  // The API key is for the broker only.
 }

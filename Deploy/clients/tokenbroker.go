@@ -28,24 +28,23 @@ type Error struct {
 
 func (e *Error) Error() string   { return fmt.Sprintf("%d %s: %s", e.Status, e.Code, e.Detail) }
 func (e *Error) MustLogIn() bool { return strings.Contains(logIn, " "+e.Code+" ") } // Only a login of the user helps.
-func (e *Error) passes() bool { // A 502 without a code is a proxy's.
+func (e Error) passes() bool {
 	return e.Status == 0 || e.Status == 429 || e.Status == 503 || e.Status >= 500 && e.Code == ""
 }
 
-// Credentials are a token and what belongs to it. ExpiresIn is infinite where the token has no end.
+// Credentials are a token and what belongs to it. It is valid for Left seconds, counted from before the request.
 type Credentials struct {
 	Token, Level, ETag string
 	TokenType          string  `json:"token_type"`
-	ExpiresIn          float64 `json:"expires_in"`
+	ExpiresIn          float64 `json:"expires_in"` // infinite where the token has no end
 	asked, checked     time.Time
 }
 
-// Left is how many seconds the token is valid, counted from the moment before it was asked for.
 func (c Credentials) Left() float64 { return c.ExpiresIn - age(c.asked) }
 
-// The one clock may stand still while the machine sleeps, and the other may be set back.
+// The one clock may stand still while the machine sleeps, and the other, without the first, may be set back.
 func age(t time.Time) float64 {
-	return math.Max(time.Since(t).Seconds(), float64(time.Now().UnixMilli()-t.UnixMilli())/1e3)
+	return math.Max(time.Since(t).Seconds(), time.Since(t.Round(0)).Seconds())
 }
 
 // Client may be shared by goroutines. It is for one tenant and level.
@@ -58,8 +57,7 @@ type Client struct {
 
 // New makes a client for users' tokens.
 func New(baseURL, apiKey string) *Client {
-	base, memory := strings.TrimRight(baseURL, "/"), map[string]Credentials{}
-	return &Client{BaseURL: base, APIKey: apiKey, Level: "user", Timeout: 30, MaxAge: 30, MinTTL: 60, memory: memory}
+	return &Client{strings.TrimRight(baseURL, "/"), apiKey, "", "user", 30, 30, 60, map[string]Credentials{}, sync.Mutex{}}
 }
 
 // Token gives credentials. Refused are empty, or those that the provider's API answered with 401: all callers that name
