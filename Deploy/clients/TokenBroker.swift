@@ -64,7 +64,7 @@ public actor TokenBroker {
         let key = [storageKey, level], known = memory[key].flatMap { $0.etag == refused?.etag ? nil : $0 }
         memory[key] = known
         if let known, age(of: known.checked) < maxAge, known.secondsLeft > Double(max(0, minTTL)) { return known }
-        let spare = refused == nil && known?.secondsLeft ?? 0 > 0 ? known : nil  // given while the broker does not answer
+        let spare = refused == nil && known?.secondsLeft ?? 0 > 0 ? known : nil  // if no answer comes
         let name = storageKey.addingPercentEncoding(withAllowedCharacters: .alphanumerics) ?? storageKey
         let path = "/credentials?storage_key=\(name)&level=\(level)&min_ttl=\(minTTL)"
             + (refused == nil ? "" : "&api_error_sub_status=\(subStatus)")
@@ -77,6 +77,7 @@ public actor TokenBroker {
                 let fields = ["Prefer": "wait=\(Int(left))", "If-None-Match": (refused ?? spare)?.etag]
                 for try await (head, octets) in open(path, fields, timeout: left + 2) {
                     (answer, body) = (head, body + octets)
+                    if body.count > 1 << 20 { break }
                 }
                 failure = BrokerError(answer, body)
                 if failure.status == 304, var same = refused ?? spare, same.secondsLeft > 0 {
@@ -102,12 +103,11 @@ public actor TokenBroker {
         }
     }
 
-    /// Events without end. It connects again after a fault, and goes on after `lastEventID`. Tokens that an event replaces
-    /// are forgotten.
+    /// Events after `lastEventID` without end. It connects again after a fault. Tokens that an event replaces are forgotten.
     public nonisolated func events(after lastEventID: String = "") -> AsyncThrowingStream<BrokerEvent, any Error> {
         AsyncThrowingStream { events in
-            let listener = Task { do { try await listen(lastEventID, events) } catch { events.finish(throwing: error) } }
-            events.onTermination = { _ in listener.cancel() }
+            let task = Task { do { try await listen(lastEventID, events) } catch { events.finish(throwing: error) } }
+            events.onTermination = { _ in task.cancel() }
         }
     }
 
@@ -119,11 +119,9 @@ public actor TokenBroker {
                 for try await (head, octets) in open("/events", ["Last-Event-ID": last], timeout: 45) {
                     (answer, rest) = (head, rest + octets)
                     while head?.statusCode == 200, let end = rest.range(of: Data("\n\n".utf8)) {
-                        var fields = ["id": last]
-                        for line in String(decoding: rest[..<end.lowerBound], as: UTF8.self).split(separator: "\n") {
-                            let parts = line.split(separator: ": ", maxSplits: 1).map(String.init)
-                            fields[parts[0]] = parts.last
-                        }
+                        let lines = String(decoding: rest[..<end.lowerBound], as: UTF8.self).split(separator: "\n")
+                        let pairs = lines.map { $0.split(separator: ": ", maxSplits: 1, omittingEmptySubsequences: false) }
+                        let fields = Dictionary(pairs.map { (String($0[0]), String($0[$0.count - 1])) }) { $1 }
                         (last, rest) = (fields["id"] ?? last, Data(rest[end.upperBound...]))
                         pause = fields["retry"].flatMap(Double.init).map { $0 / 1000 } ?? 1
                         guard let data = fields["data"] else { continue }
@@ -148,7 +146,8 @@ public actor TokenBroker {
     private func forget(_ event: BrokerEvent) {
         if event.name == "stream.reset" { memory = [:] }
         guard ["credentials.updated", "credentials.deauthorized"].contains(event.name) else { return }
-        memory = memory.filter { key, known in key[0] != event.storage_key || known.etag == "\"\(event.version ?? -1)\"" }
+        let etag = "\"\(event.version ?? -1)\""
+        memory = memory.filter { key, known in key[0] != event.storage_key || known.etag == etag }
     }
 
     /// The parts of an answer, each with its head. It ends when nothing comes for so many seconds.

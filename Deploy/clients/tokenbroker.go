@@ -140,16 +140,17 @@ func (c *Client) Events(ctx context.Context, lastID string, hear func(id, name s
 }
 
 // get makes one request, and reads an answer of status 200 by its lines. It ends when none comes for so many seconds.
-func (c *Client) get(ctx context.Context, path string, header http.Header, limit float64, read func([]byte) error) *Error {
+func (c *Client) get(ctx context.Context, path string, head http.Header, limit float64, read func([]byte) error) *Error {
 	limited, cancel := context.WithCancel(ctx)
 	defer cancel()
 	silence := time.AfterFunc(time.Duration(limit*1e9), cancel)
+	defer silence.Stop()
 	request, err := http.NewRequestWithContext(limited, "GET", c.BaseURL+path, nil)
 	if err != nil {
 		return &Error{Status: 400, Code: "invalid_request", Detail: err.Error()}
 	}
-	request.Header = header
-	header["Authorization"], header["X-Tenant"] = []string{"Bearer " + c.APIKey}, strings.Fields(c.Tenant)
+	request.Header = head
+	head["Authorization"], head["X-Tenant"] = []string{"Bearer " + c.APIKey}, strings.Fields(c.Tenant)
 	answer, err := http.DefaultTransport.RoundTrip(request) // No redirect is followed: the API key is for the broker.
 	if err != nil {
 		return &Error{Code: "network_error", Detail: "The broker does not answer: " + err.Error()}
