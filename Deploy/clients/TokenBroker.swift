@@ -103,7 +103,7 @@ public actor TokenBroker {
         }
     }
 
-    /// Events after `lastEventID` without end. It connects again after a fault. Tokens that an event replaces are forgotten.
+    /// Events after `lastEventID` without end, also after a fault. Tokens that an event replaces are forgotten.
     public nonisolated func events(after lastEventID: String = "") -> AsyncThrowingStream<BrokerEvent, any Error> {
         AsyncThrowingStream { events in
             let task = Task { do { try await listen(lastEventID, events) } catch { events.finish(throwing: error) } }
@@ -119,9 +119,10 @@ public actor TokenBroker {
                 for try await (head, octets) in open("/events", ["Last-Event-ID": last], timeout: 45) {
                     (answer, rest) = (head, rest + octets)
                     while head?.statusCode == 200, let end = rest.range(of: Data("\n\n".utf8)) {
-                        let lines = String(decoding: rest[..<end.lowerBound], as: UTF8.self).split(separator: "\n")
-                        let pairs = lines.map { $0.split(separator: ": ", maxSplits: 1, omittingEmptySubsequences: false) }
-                        let fields = Dictionary(pairs.map { (String($0[0]), String($0[$0.count - 1])) }) { $1 }
+                        var fields: [String: String] = [:]
+                        for line in String(decoding: rest[..<end.lowerBound], as: UTF8.self).split(separator: "\n") {
+                            fields[String(line.prefix { $0 != ":" })] = String(line.drop { $0 != ":" }.dropFirst(2))
+                        }
                         (last, rest) = (fields["id"] ?? last, Data(rest[end.upperBound...]))
                         pause = fields["retry"].flatMap(Double.init).map { $0 / 1000 } ?? 1
                         guard let data = fields["data"] else { continue }

@@ -23,7 +23,6 @@ type Error struct {
 	Code, Detail, RequestID string
 	ErrorCode               string         `json:"error_code"` // what the provider said
 	Session                 map[string]any // reconnect_uri: where the user can log in again
-	header                  http.Header
 }
 
 func (e *Error) Error() string   { return fmt.Sprintf("%d %s: %s", e.Status, e.Code, e.Detail) }
@@ -42,8 +41,7 @@ type Credentials struct {
 
 func (c Credentials) Left() float64 { return c.ExpiresIn - age(c.asked) }
 
-// The one clock may stand still while the machine sleeps, and the other, without the first, may be set back.
-func age(t time.Time) float64 {
+func age(t time.Time) float64 { // The one clock may stand still while the machine sleeps, and the other be set back.
 	return math.Max(time.Since(t).Seconds(), time.Since(t.Round(0)).Seconds())
 }
 
@@ -81,7 +79,7 @@ func (c *Client) Token(ctx context.Context, key string, refused Credentials, sub
 		answer := c.get(ctx, "/credentials?"+query.Encode(), header, left+2, func(line []byte) error {
 			return json.Unmarshal(line, &found) // The body is one line.
 		})
-		found.ETag, found.checked, compared.checked = answer.header.Get("ETag"), found.asked, found.asked
+		found.ETag, found.checked, compared.checked = header.Get("ETag"), found.asked, found.asked
 		if answer.Status == 304 && compared.Left() > 0 {
 			found, answer.Status = compared, 200
 		} else if answer.Status == 200 && found.Token == "" {
@@ -139,11 +137,12 @@ func (c *Client) Events(ctx context.Context, lastID string, hear func(id, name s
 	}
 }
 
-// get makes one request, and reads an answer of status 200 by its lines. It ends when none comes for so many seconds.
-func (c *Client) get(ctx context.Context, path string, head http.Header, limit float64, read func([]byte) error) *Error {
+// get makes one request, and reads an answer of status 200 by lines. It ends when none comes for so many seconds. The ETag
+// of the answer comes to the header fields.
+func (c *Client) get(ctx context.Context, path string, head http.Header, wait float64, read func([]byte) error) *Error {
 	limited, cancel := context.WithCancel(ctx)
 	defer cancel()
-	silence := time.AfterFunc(time.Duration(limit*1e9), cancel)
+	silence := time.AfterFunc(time.Duration(wait*1e9), cancel)
 	defer silence.Stop()
 	request, err := http.NewRequestWithContext(limited, "GET", c.BaseURL+path, nil)
 	if err != nil {
@@ -157,14 +156,14 @@ func (c *Client) get(ctx context.Context, path string, head http.Header, limit f
 	}
 	defer answer.Body.Close()
 	lines, result := bufio.NewScanner(answer.Body), &Error{Detail: "The broker answered " + answer.Status}
-	for lines.Buffer(nil, 1<<20); err == nil && lines.Scan(); silence.Reset(time.Duration(limit * 1e9)) {
-		if answer.StatusCode == 200 {
-			err = read(lines.Bytes())
-		} else {
-			json.Unmarshal(lines.Bytes(), result) // A proxy's answer is no JSON.
-		}
+	if answer.StatusCode != 200 {
+		read = func(line []byte) error { return json.Unmarshal(line, result) } // A proxy's answer is no JSON.
 	}
-	result.Status, result.header, result.RequestID = answer.StatusCode, answer.Header, answer.Header.Get("X-Request-ID")
+	for lines.Buffer(nil, 1<<20); err == nil && lines.Scan(); silence.Reset(time.Duration(wait * 1e9)) {
+		err = read(lines.Bytes())
+	}
+	head["Etag"], result.Status = answer.Header["Etag"], answer.StatusCode
+	result.RequestID = answer.Header.Get("X-Request-ID")
 	fmt.Sscan(answer.Header.Get("Retry-After"), &result.RetryAfter)
 	return result
 }
