@@ -137,8 +137,8 @@ func (c *Client) Events(ctx context.Context, lastID string, hear func(id, name s
 	}
 }
 
-// get makes one request, and reads an answer of status 200 by lines. It ends when none comes for so many seconds. The ETag
-// of the answer comes to the header fields.
+// get makes one request, and reads an answer of status 200 by lines. It ends when none comes for so many seconds. The
+// answer's ETag comes to the header fields.
 func (c *Client) get(ctx context.Context, path string, head http.Header, wait float64, read func([]byte) error) *Error {
 	limited, cancel := context.WithCancel(ctx)
 	defer cancel()
