@@ -27,6 +27,8 @@ package enum ExitStatus: Int32, Sendable, CaseIterable {
     case serviceConfiguration = 78
     /// A signal has ended it.
     case interrupted = 130
+    /// What reads standard output has gone.
+    case unread = 141
 
     /// For the help and the manual.
     package var meaning: String {
@@ -45,6 +47,7 @@ package enum ExitStatus: Int32, Sendable, CaseIterable {
         case .serviceUsage: "a command of the service: the command line is wrong"
         case .serviceConfiguration: "a command of the service: its variables are wrong"
         case .interrupted: "ended by a signal"
+        case .unread: "what reads standard output has gone, as after | head"
         }
     }
 

@@ -8,11 +8,15 @@ package protocol Terminal: Sendable {
     var showsProgress: Bool { get }
     /// Columns of the terminal; 80 where that is unknown.
     var width: Int { get }
-    /// Writes to standard output as it is, without a line break.
+    /// Why standard output is not complete: the first write that failed; nil while none has. A command that has done its work ends
+    /// with it, and one that prints for long asks for it meanwhile.
+    var outputError: CommandError? { get }
+    /// Writes to standard output as it is, without a line break. Writes nothing behind a fault.
     func write(_ bytes: [UInt8])
     /// Writes to standard error, without a line break.
     func complain(_ text: String)
-    /// Asks for a line that is not shown while it is typed. Nil at the end of the input.
+    /// Asks for a line that is not shown while it is typed. Where standard input is no terminal, it is read without a question. Nil at
+    /// the end of the input.
     func secret(_ prompt: String) -> String?
     /// Asks for a line. Nil at the end of the input.
     func line(_ prompt: String) -> String?
@@ -22,6 +26,9 @@ package protocol Terminal: Sendable {
 
 extension Terminal {
     package var showsProgress: Bool { canAsk }
+
+    /// - Throws: `outputError`, if there is one.
+    package func checkOutput() throws(CommandError) { if let outputError { throw outputError } }
 
     /// A line on standard output.
     package func print(_ text: String) { write(Array((text + "\n").utf8)) }

@@ -80,13 +80,19 @@ private struct AuditTool {
         let summary: AuditExamination.Summary
         do throws(StoreError) {
             summary = try await AuditExamination(log, keyring: keyring) { fault in
-                Console.print(isJSON ? Self.line { $0.member("fault", fault) } : "fault  \(fault)")
+                Self.print(isJSON ? Self.line { $0.member("fault", fault) } : "fault  \(fault)")
             }.run()
         } catch {
             return try Self.report(error)
         }
         Console.print(isJSON ? Self.json(summary) : Self.text(summary))
         return summary.faults == 0
+    }
+
+    /// One line of many. Ends the command where standard output does not take it.
+    private static func print(_ line: String) {
+        Console.print(line)
+        if TerminalDevice.outputFault != nil { endCommand(1) }
     }
 
     private static func text(_ summary: AuditExamination.Summary) -> String {
@@ -114,7 +120,7 @@ private struct AuditTool {
         let (log, _) = try await open()
         do throws(StoreError) {
             let unreadable = try await export.run(log) { line in
-                Console.print(String(decoding: line.dropLast(), as: UTF8.self))
+                Self.print(String(decoding: line.dropLast(), as: UTF8.self))
             }
             if unreadable != (0, 0) {
                 Console.printError(
@@ -140,7 +146,7 @@ private struct AuditTool {
             Console.print("\(removed.count) chains were removed")
         } catch {
             await opened.close()
-            throw CommandFailure(text: "the audit log cannot be changed: \(error)")
+            throw CommandFailure(text: "the audit log cannot be changed: \(CommandFailure(error).text)")
         }
         await opened.close()
     }
@@ -149,7 +155,7 @@ private struct AuditTool {
     /// - Returns: false, where it is damaged.
     private static func report(_ error: StoreError) throws(CommandFailure) -> Bool {
         guard case .damaged(let text) = error else {
-            throw CommandFailure(text: "the store cannot be read: \(error)")
+            throw CommandFailure(error)
         }
         Console.printError("token-broker: \(text)")
         return false

@@ -7,7 +7,7 @@ internal import Reactor
 func examineStore(repair target: String?) -> Never {
     let configuration = loadConfiguration(for: .examineStore(repair: target))
     do throws(CommandFailure) {
-        Console.exit(try StoreDoctor(configuration).run(repair: target) ? 65 : 0)
+        endCommand(try StoreDoctor(configuration).run(repair: target) ? 65 : 0)
     } catch {
         Console.printError("token-broker: \(error.text)")
         Console.exit(1)

@@ -65,7 +65,7 @@ func run(_ command: Command, _ personal: PersonalBroker?) -> Never {
     case .examineStore(let target): examineStore(repair: target)
     case .audit(let audit): runAudit(audit)
     }
-    Console.exit(0)
+    endCommand(0)
 }
 
 func printVersion(isJSON: Bool) {
