@@ -25,6 +25,10 @@ package enum ExitStatus: Int32, Sendable, CaseIterable {
     case serviceUsage = 64
     /// The variables of the service are wrong.
     case serviceConfiguration = 78
+    /// The program that was to be run cannot be started, as shells have it.
+    case programNotStarted = 126
+    /// There is no program of the name.
+    case noSuchProgram = 127
     /// A signal has ended it.
     case interrupted = 130
     /// What reads standard output has gone.
@@ -46,6 +50,8 @@ package enum ExitStatus: Int32, Sendable, CaseIterable {
         case .configuration: "the contexts or the variables are wrong"
         case .serviceUsage: "a command of the service: the command line is wrong"
         case .serviceConfiguration: "a command of the service: its variables are wrong"
+        case .programNotStarted: "run: the program cannot be started"
+        case .noSuchProgram: "run: there is no such program"
         case .interrupted: "ended by a signal"
         case .unread: "what reads standard output has gone, as after | head"
         }
