@@ -45,6 +45,20 @@ internal import Testing
         await fixture.close()
     }
 
+    @Test(arguments: [
+        (["--host", "a"], "--host is for --format git and --format docker only"),
+        (["--username", "a", "--format", "bearer"], "--username is for --format git and --format docker only"),
+        (["--env", "A"], "--env is for --format env only"),
+        (["--account", "1", "--json"], "--account is for --format aws-process only"),
+        (["--role", "r", "--format", "env"], "--role is for --format aws-process only"),
+        (["--region", "r", "--format", "git", "get"], "--region is for --format aws-process only"),
+    ])
+    func `refuse options of another format`(words: [String], complaint: String) async {
+        let (status, terminal) = await CommandLines.run(["token", "web"] + words)
+        #expect(status == .usage)
+        #expect(terminal.errors == "token-broker: \(complaint)\nTry: token-broker token --help\n")
+    }
+
     @Test func `refuse words that do not fit together`() async throws {
         let fixture = try await UserFixture()
         for words in [
