@@ -44,11 +44,11 @@ extension Invocation {
     }
 }
 
-/// Runs a command about the audit log and exits, with status 65 when the log has a fault.
+/// Runs a command about the audit log and exits, with `damaged` when the log has a fault.
 func runAudit(_ command: AuditCommand) -> Never {
     let configuration = loadConfiguration(for: .audit(command))
     runCommand { () async throws(CommandFailure) in
-        try await AuditTool(configuration).run(command) ? 0 : 65
+        try await AuditTool(configuration).run(command) ? 0 : ExitStatus.damaged.rawValue
     }
 }
 

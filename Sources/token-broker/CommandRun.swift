@@ -32,7 +32,7 @@ func runCommand(_ body: @escaping @Sendable () async throws(CommandFailure) -> I
         }
     }
     TerminationSignal.wait()
-    Console.exit(130)
+    Console.exit(ExitStatus.interrupted.rawValue)
 }
 
 /// Exits with the status of a command that has done its work; where standard output did not take all that it has printed, says so
