@@ -77,11 +77,17 @@ private struct AuditTool {
         let (log, keys) = try await open()
         guard let keys else { throw CommandFailure(text: "the master keys are missing") }
         let keyring = try Self.keyring(keys)
+        let bar = ProgressBar(SystemTerminal())
         let summary: AuditExamination.Summary
         do throws(StoreError) {
-            summary = try await AuditExamination(log, keyring: keyring) { fault in
+            defer { bar.clear() }
+            let examination = AuditExamination(log, keyring: keyring) { fault in
+                bar.clear()
                 Self.print(isJSON ? Self.line { $0.member("fault", fault) } : "fault  \(fault)")
-            }.run()
+            } progress: { entries in
+                bar.advance(to: entries)
+            }
+            summary = try await examination.run()
         } catch {
             return try Self.report(error)
         }

@@ -49,10 +49,15 @@ private struct KeyCommands {
     private func reseal(_ perSecond: Int) async throws(CommandFailure) {
         try await unlock()
         let id = store.vault.keyring.primaryID
+        let terminal = SystemTerminal()
+        let bar = ProgressBar(terminal)
         var reported = time.monotonic
         let progress: Resealing.Progress
         do throws(StoreError) {
+            defer { bar.clear() }
             progress = try await Resealing(store.vault, time: time, perSecond: perSecond).run { progress in
+                bar.advance(to: progress.read)
+                if terminal.showsProgress { return }
                 if reported.duration(to: time.monotonic) < .seconds(2) { return }
                 reported = time.monotonic
                 Console.print("\(progress.read) read, \(progress.resealed) encrypted with \(id)")
