@@ -88,7 +88,7 @@ package struct SystemTerminal: Terminal {
     package var showsProgress: Bool { TerminalDevice.isTerminal(2) }
     package var width: Int { TerminalDevice.width ?? 80 }
     package func write(_ bytes: [UInt8]) { TerminalDevice.write(bytes, to: 1) }
-    package func complain(_ text: String) { TerminalDevice.write(Array(text.utf8), to: 2) }
+    package func writeError(_ text: String) { TerminalDevice.write(Array(text.utf8), to: 2) }
     package var outputError: CommandError? {
         guard let fault = TerminalDevice.outputFault else { return nil }
         // As other programs, which such a write ends by a signal, and without a word.
@@ -97,7 +97,7 @@ package struct SystemTerminal: Terminal {
     }
     package func secret(_ prompt: String) -> String? { TerminalDevice.secret(prompt) }
     package func line(_ prompt: String) -> String? {
-        complain(prompt)
+        writeError(prompt)
         return TerminalDevice.line()
     }
     package func input(limit: Int) -> [UInt8]? { TerminalDevice.input(limit: limit) }

@@ -32,14 +32,14 @@ package final class ProgressBar {
         let text = Self.text(
             done: done, total: total, sinceBegin: done - first, elapsed: begun.duration(to: now),
             width: terminal.width)
-        terminal.complain("\r" + text + "\u{1b}[K")
+        terminal.writeError("\r" + text + "\u{1b}[K")
     }
 
     /// Takes the line away, so that another one can be written.
     package func clear() {
         guard isOnScreen else { return }
         isOnScreen = false
-        terminal.complain("\r\u{1b}[K")
+        terminal.writeError("\r\u{1b}[K")
     }
 
     /// - Parameters:

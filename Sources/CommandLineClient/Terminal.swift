@@ -14,7 +14,7 @@ package protocol Terminal: Sendable {
     /// Writes to standard output as it is, without a line break. Writes nothing behind a fault.
     func write(_ bytes: [UInt8])
     /// Writes to standard error, without a line break.
-    func complain(_ text: String)
+    func writeError(_ text: String)
     /// Asks for a line that is not shown while it is typed. Where standard input is no terminal, it is read without a question. Nil at
     /// the end of the input.
     func secret(_ prompt: String) -> String?
@@ -34,5 +34,5 @@ extension Terminal {
     package func print(_ text: String) { write(Array((text + "\n").utf8)) }
 
     /// A line on standard error, for people: what is being done, or what else to know.
-    package func note(_ text: String) { complain(text + "\n") }
+    package func note(_ text: String) { writeError(text + "\n") }
 }

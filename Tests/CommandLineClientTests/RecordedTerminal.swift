@@ -49,7 +49,7 @@ final class RecordedTerminal: Terminal {
             if state.output.count + bytes.count > room { state.outputError = fault } else { state.output += bytes }
         }
     }
-    func complain(_ text: String) { state.withLock { $0.errors += text } }
+    func writeError(_ text: String) { state.withLock { $0.errors += text } }
     func secret(_ prompt: String) -> String? {
         state.withLock { $0.secrets += 1 }
         return line(canAsk ? prompt : "")
