@@ -165,7 +165,7 @@ extension AdministrationCommands {
         }.joined()
         throw CommandError(
             error.status,
-            "the API key \(id) was made, and its secret could not be printed: \(reason). Rotate the key, or delete it with "
+            "the secret of the API key \(id) was made, and could not be printed: \(reason). Rotate the key, or delete it with "
                 + "token-broker keys delete \(id)\(options)",
             next: "token-broker keys rotate \(id)\(options)")
     }

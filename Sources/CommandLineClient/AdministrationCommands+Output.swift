@@ -5,7 +5,8 @@ internal import JSON
 extension AdministrationCommands {
     static let limit = CommandSpecification.Option("limit", "N", "show the first N only; all by default")
     static let secretFile = CommandSpecification.Option(
-        "secret-file", "PATH", "a file whose first line is the client secret; - asks for it, or reads it from standard input")
+        "secret-file", "PATH",
+        "a file whose first line is the client secret; - asks for it, or reads it from standard input")
 
     /// The number of elements that are wanted; nil for all.
     static func limit(_ invocation: Invocation) throws(CommandError) -> Int? {

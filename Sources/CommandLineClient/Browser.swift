@@ -12,7 +12,8 @@ enum Browser {
         else { return false }
         do throws(SystemError) {
             _ = try ChildProgram.start(
-                ["xdg-open", url], environment: ChildEnvironment.variables(of: invocation.environment), output: .nothing, errors: .nothing, leadsGroup: true)
+                ["xdg-open", url], environment: ChildEnvironment.variables(of: invocation.environment),
+                output: .nothing, errors: .nothing, leadsGroup: true)
             return true
         } catch {
             return false

@@ -54,6 +54,10 @@ package enum CommandProgram {
             try invocation.terminal.checkOutput()
             return .done
         } catch {
+            // What else is wrong does not hide that output is lost.
+            if let lost = invocation.terminal.outputError?.text, !lost.isEmpty, !error.text.contains(lost) {
+                invocation.terminal.note("token-broker: \(lost)")
+            }
             return report(error, invocation.terminal)
         }
     }

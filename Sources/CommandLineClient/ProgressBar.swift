@@ -51,7 +51,9 @@ package final class ProgressBar {
         var text = " \(grouped(done))" + (total.map { " of \(grouped(max(done, $0)))" } ?? "")
         if rate > 0 {
             text += rate >= 10 ? "  \(grouped(Int(min(rate, 1e15))))/s" : "  \((rate * 10).rounded() / 10)/s"
-            if let total, total > done { text += "  \(clock(Int(min(Double(total - done) / rate, 1e9).rounded(.up)))) left" }
+            if let total, total > done {
+                text += "  \(clock(Int(min(Double(total - done) / rate, 1e9).rounded(.up)))) left"
+            }
         }
         let room = min(40, width - text.count - 3)
         guard let total, room >= 8 else { return String(text.dropFirst().prefix(max(0, width - 1))) }

@@ -127,7 +127,7 @@ struct `Administration by the command line` {
             #expect(made.status == .failed && made.output.isEmpty)
             let key = await broker.run("keys list --tenant spotify --json").json
             let id = try #require(key["id"]?.string?.text)
-            #expect(made.errors.contains("the API key \(id) was made, and its secret could not be printed: "))
+            #expect(made.errors.contains("the secret of the API key \(id) was made, and could not be printed: "))
             #expect(made.errors.contains("No space left"), "\(made.errors)")
             #expect(made.errors.contains("token-broker keys delete \(id) --tenant spotify\n"), "\(made.errors)")
             #expect(made.errors.hasSuffix("Try: token-broker keys rotate \(id) --tenant spotify\n"))

@@ -56,7 +56,8 @@ internal import Testing
     }
 
     @Test(arguments: [
-        ["run", "--help"], ["run", "-h"], ["run", "--tenant", "work", "--help"], ["run", "--env=A", "--help", "--json"],
+        ["run", "--help"], ["run", "-h"], ["run", "--tenant", "work", "--help"],
+        ["run", "--env=A", "--help", "--json"],
         ["run", "--tenant", "work", "--help", "--", "echo", "RAN"], ["run", "--tenant", "--help", "--", "true"],
         ["run", "--force-refresh", "-h", "true"],
     ])

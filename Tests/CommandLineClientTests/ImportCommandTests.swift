@@ -200,6 +200,15 @@ internal import Testing
         await broker.close()
     }
 
+    @Test func `outcomes that cannot be written are told as lost`() async throws {
+        let broker = try await broker()
+        let path = try file("users.ndjson", "{")
+        let lost = await run(broker, "import", "ndjson", path, "--json", terminal: RecordedTerminal(room: 0))
+        #expect(lost.status == .refused && lost.output.isEmpty)
+        #expect(lost.errors.contains("token-broker: standard output cannot be written: "), "\(lost.errors)")
+        await broker.close()
+    }
+
     @Test func `a broker that is not there, or not this tenant's, is told`() async throws {
         let broker = try await broker()
         let path = try file("users.ndjson", Self.line(1))

@@ -115,7 +115,8 @@ internal import Testing
         let contexts = directory.path + "/contexts.json"
         let process = try await TestProcess.start(
             [
-                DialogueProcess.python, "-c", Self.typing, directory.path + "/errors", BrokerProcess.program("token-broker"),
+                DialogueProcess.python, "-c", Self.typing, directory.path + "/errors",
+                BrokerProcess.program("token-broker"),
                 "context", "add", "a", "--url", "http://a.example",
             ], environment: ["TOKEN_BROKER_CONTEXTS": contexts])
         #expect(await process.exitStatus() == 0)
