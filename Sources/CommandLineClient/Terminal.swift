@@ -4,9 +4,9 @@ package protocol Terminal: Sendable {
     var isTerminal: Bool { get }
     /// Whether a person can be asked: standard input and standard error are a terminal.
     var canAsk: Bool { get }
-    /// Whether standard error is a terminal, on which a line may show how far a command is.
+    /// Whether standard error is a terminal, on which a line may show how far a command is, and a code may be scanned.
     var showsProgress: Bool { get }
-    /// Columns of the terminal; 80 where that is unknown.
+    /// Columns of the terminal at standard error; 80 where that is unknown.
     var width: Int { get }
     /// Why standard output is not complete: the first write that failed; nil while none has. A command that has done its work ends
     /// with it, and one that prints for long asks for it meanwhile.
