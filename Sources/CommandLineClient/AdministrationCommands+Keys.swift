@@ -154,11 +154,32 @@ extension AdministrationCommands {
         path(try invocation.requiredTenant(api)) + "/api-keys" + (id.map { "/" + BrokerAPI.segment($0) } ?? "")
     }
 
+    /// Says so where the secret of a new key was to be printed and could not be: no one has it then.
+    /// - Parameter tenant: the key's, where that is to be named.
+    static func checkPrinted(_ key: JSONValue, tenant: String?, _ invocation: Invocation) throws(CommandError) {
+        guard let error = invocation.terminal.outputError, key["api_key"] != nil else { return }
+        let id = TextTable.shown(text(of: key["id"]))
+        let reason = error.text.isEmpty ? "what reads standard output has gone" : error.text
+        let options = [("tenant", tenant), ("context", invocation["context"])].compactMap { name, value in
+            value.map { " --\(name) \($0)" }
+        }.joined()
+        throw CommandError(
+            error.status,
+            "the secret of the API key \(id) was made, and could not be printed: \(reason). Rotate the key, or delete it with "
+                + "token-broker keys delete \(id)\(options)",
+            next: "token-broker keys rotate \(id)\(options)")
+    }
+
     /// The secret alone on standard output, what else is known of the key beside it.
     private static func showNew(_ answer: BrokerAPI.Answer, _ invocation: Invocation) throws(CommandError) {
-        if invocation.printsJSON { return invocation.printLine(answer.body) }
         let key = try answer.json()
-        if let secret = key["api_key"]?.string?.text { invocation.terminal.print(TextTable.shown(secret)) }
+        if invocation.printsJSON {
+            invocation.printLine(answer.body)
+        } else if let secret = key["api_key"]?.string?.text {
+            invocation.terminal.print(TextTable.shown(secret))
+        }
+        try checkPrinted(key, tenant: invocation["tenant"], invocation)
+        if invocation.printsJSON { return }
         for name in keyMembers + ["identity", "tenants", "earlier_secret_expires"] {
             guard let value = key[name] else { continue }
             let text = name == "expires" && value == .null ? "never" : text(of: value)

@@ -5,7 +5,8 @@ internal import JSON
 extension AdministrationCommands {
     static let limit = CommandSpecification.Option("limit", "N", "show the first N only; all by default")
     static let secretFile = CommandSpecification.Option(
-        "secret-file", "PATH", "a file whose first line is the client secret")
+        "secret-file", "PATH",
+        "a file whose first line is the client secret; - asks for it, or reads it from standard input")
 
     /// The number of elements that are wanted; nil for all.
     static func limit(_ invocation: Invocation) throws(CommandError) -> Int? {
@@ -67,7 +68,7 @@ extension AdministrationCommands {
         guard let path = invocation["secret-file"] else { return nil }
         let secret =
             path == "-"
-            ? invocation.terminal.line("")
+            ? invocation.terminal.secret("Client secret: ")
             : try GivenFile.text(path, limit: 64 << 10).split(separator: "\n").first.map(String.init)
         guard let secret, !secret.isEmpty else { throw CommandError(.refused, "\(path) holds no secret") }
         return secret

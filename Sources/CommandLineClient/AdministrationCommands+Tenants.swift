@@ -183,7 +183,7 @@ extension AdministrationCommands {
     private static func changedSecret(_ invocation: Invocation) throws(CommandError) -> String? {
         if let secret = try secretOfFile(invocation) { return secret }
         guard invocation.has("secret") else { return nil }
-        guard let secret = invocation.secret("Client secret: "), !secret.isEmpty else {
+        guard let secret = invocation.terminal.secret("Client secret: "), !secret.isEmpty else {
             throw invocation.wrong("no secret was given")
         }
         return secret

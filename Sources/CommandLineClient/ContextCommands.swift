@@ -42,7 +42,7 @@ enum ContextCommands {
         body: { invocation throws(CommandError) in
             guard let url = invocation["url"] else { throw invocation.wrong("--url is missing: the broker's address") }
             let name = invocation.arguments[0]
-            guard let key = invocation.secret("Key for \(url): "), !key.isEmpty else {
+            guard let key = invocation.terminal.secret("Key for \(url): "), !key.isEmpty else {
                 throw invocation.wrong("no key was given")
             }
             // Refuses an address that is none before it is kept.
@@ -104,9 +104,4 @@ extension Contexts {
             }
         }
     }
-}
-
-extension Invocation {
-    /// A secret: from the person, who is asked, or a line of standard input where that is no terminal. Nil at its end.
-    func secret(_ prompt: String) -> String? { terminal.canAsk ? terminal.secret(prompt) : terminal.line("") }
 }

@@ -42,7 +42,7 @@ struct EventConnections {
         }
     }
 
-    /// Reads events for ever.
+    /// Reads events until no more are wanted.
     /// - Parameter position: nil for those that happen from now on.
     func follow(after position: String?, _ output: EventOutput) async throws(CommandError) {
         let reading = EventReading(after: position, until: nil, show: output.show)
@@ -61,6 +61,7 @@ struct EventConnections {
                 reason = error.text
             }
             try await check(reading)
+            if await reading.isDone { return }
             if failures <= 1 { terminal.note("\(reason); the events go on when it is back") }
             try await wait(for: reading.pause * (1 << min(failures, 4)))
         }

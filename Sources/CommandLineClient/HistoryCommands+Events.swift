@@ -86,7 +86,13 @@ final class EventOutput: Sendable {
         self.showsTenant = showsTenant
     }
 
-    func show(_ event: HistoryEvent) {
+    /// - Returns: false where standard output takes no more.
+    func show(_ event: HistoryEvent) -> Bool {
+        write(event)
+        return terminal.outputError == nil
+    }
+
+    private func write(_ event: HistoryEvent) {
         if event.isReset {
             terminal.note("Events may be missing here: the broker does not keep all that came before.")
             if printsJSON { terminal.write(event.json + [0x0a]) }

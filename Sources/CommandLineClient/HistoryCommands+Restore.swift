@@ -138,7 +138,7 @@ private struct Restoring {
                 set.keptUntil ?? "-")
         }
         if isRehearsal { return invocation.show(table) }
-        invocation.terminal.complain(table.text())
+        invocation.terminal.writeError(table.text())
     }
 
     private static func sessions(_ count: Int) -> String { count == 1 ? "1 session" : "\(count) sessions" }

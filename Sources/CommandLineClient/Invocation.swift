@@ -33,7 +33,7 @@ package struct Invocation: Sendable {
     /// How its help is asked for.
     package var help: String { "token-broker \(command.name) --help" }
 
-    /// A word that must be there where it may be left out in other cases.
+    /// What is wrong with the command line, with the command's help as what to run next.
     package func wrong(_ text: String) -> CommandError { CommandError(.usage, text, next: help) }
 }
 
@@ -73,35 +73,45 @@ extension Invocation {
             }
             options[name, default: []].append(try Self.value(of: option, attached, &left, help))
         }
-        let least = command.arguments.count { $0.isRequired }
-        if options["help"] == nil {
-            if arguments.count < least {
-                throw CommandError(
-                    .usage,
-                    "\(command.arguments[arguments.count].name) is missing: \(command.arguments[arguments.count].help)",
-                    next: help)
-            }
-            if arguments.count > command.arguments.count, command.arguments.last?.repeats != true {
-                throw CommandError(.usage, "\(arguments[command.arguments.count]) is one word too many", next: help)
-            }
-            for (argument, word) in zip(command.arguments, arguments)
-            where !argument.choices.isEmpty && !argument.choices.contains(word) {
-                throw CommandError(
-                    .usage, Nearest.complaint(about: word, argument.name, among: argument.choices), next: help)
-            }
+        if arguments.count < command.arguments.count(where: \.isRequired) {
+            throw CommandError(
+                .usage,
+                "\(command.arguments[arguments.count].name) is missing: \(command.arguments[arguments.count].help)",
+                next: help)
+        }
+        if arguments.count > command.arguments.count, command.arguments.last?.repeats != true {
+            throw CommandError(.usage, "\(arguments[command.arguments.count]) is one word too many", next: help)
+        }
+        for (argument, word) in zip(command.arguments, arguments)
+        where !argument.choices.isEmpty && !argument.choices.contains(word) {
+            throw CommandError(
+                .usage, Nearest.complaint(about: word, argument.name, among: argument.choices), next: help)
         }
         self.init(
             command: command, options: options, arguments: arguments, trailing: trailing, terminal: terminal,
             environment: environment)
     }
 
+    /// Whether `--help` or `-h` stands before `--`, and before the words of the program that the command runs.
+    static func asksForHelp(_ words: ArraySlice<String>, _ command: CommandSpecification) -> Bool {
+        var left = words
+        while let word = left.popFirst(), word != "--" {
+            if word == "--help" || word == "-h" { return true }
+            guard command.takesCommand else { continue }
+            if !word.hasPrefix("-") { return false }
+            let (name, attached) = split(word)
+            let takesValue = command.allOptions.contains { $0.name == name && $0.value != nil }
+            if takesValue, attached == nil, left.first?.hasPrefix("-") == false { left.removeFirst() }
+        }
+        return false
+    }
+
     private static func split(_ word: String) -> (name: String, attached: String?) {
         if word == "-h" { return ("help", nil) }
         if word == "-f" { return ("file", nil) }
-        let name = word.drop { $0 == "-" }
-        guard word.hasPrefix("--"), let sign = name.firstIndex(of: "=") else {
-            return (word.hasPrefix("--") ? String(name) : word, nil)
-        }
+        guard word.hasPrefix("--") else { return (word, nil) }
+        let name = word.dropFirst(2)
+        guard let sign = name.firstIndex(of: "=") else { return (String(name), nil) }
         return (String(name[..<sign]), String(name[name.index(after: sign)...]))
     }
 

@@ -119,7 +119,8 @@ private enum KeyCommands {
 
     private static let status = CommandSpecification(
         "keys status", "print how much is encrypted with each master key",
-        discussion: "Counts records and events.",
+        discussion:
+            "Counts records and events. Status 65 says that some are encrypted with a key that is not configured, or damaged.",
         examples: [.init("token-broker keys status", "whether an old key is still used")])
 
     private static let reseal = CommandSpecification(

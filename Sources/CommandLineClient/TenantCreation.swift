@@ -131,7 +131,8 @@ final class TenantCreation: Sendable {
         let isRequired = Self.required(profile).contains("client_secret")
         guard isRequired || terminal.canAsk && mayHaveSecret(members, profile) else { return }
         let secret =
-            invocation.secret(isRequired ? "Client secret: " : "Client secret (nothing, if it has none): ") ?? ""
+            invocation.terminal.secret(isRequired ? "Client secret: " : "Client secret (nothing, if it has none): ")
+            ?? ""
         if !secret.isEmpty { return try members.add("client_secret", .string(WireText(secret))) }
         if isRequired {
             throw invocation.wrong(

@@ -71,6 +71,11 @@ struct TokenCall: Sendable {
     /// What Git or Docker wants.
     private let action: String?
     private static let inputLimit = 64 << 10
+    /// Options that other formats have no use for.
+    private static let formatsOfOptions: [(option: String, formats: [TokenFormat])] = [
+        ("env", [.env]), ("username", [.git, .docker]), ("host", [.git, .docker]), ("account", [.awsProcess]),
+        ("role", [.awsProcess]), ("region", [.awsProcess]),
+    ]
 
     init(_ invocation: Invocation) throws(CommandError) {
         self.invocation = invocation
@@ -92,6 +97,10 @@ struct TokenCall: Sendable {
             action = nil
         }
         if words.count > 1 { throw invocation.wrong("\(words[1]) is one word too many") }
+        for (option, formats) in Self.formatsOfOptions where invocation.has(option) && !formats.contains(format) {
+            throw invocation.wrong(
+                "--\(option) is for " + formats.map { "--format \($0.rawValue)" }.joined(separator: " and ") + " only")
+        }
         for name in invocation.values("env") where !TokenFormats.isVariableName(name) {
             throw invocation.wrong("\(name) cannot be the name of a variable")
         }

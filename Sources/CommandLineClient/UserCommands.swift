@@ -86,7 +86,7 @@ enum UserCommands {
             if let time = invocation["expires-before"] { filter.append((name: "expires_before", value: time)) }
             let pages = ListPages("/credentials/list", "credentials", filter: filter, limit: limit)
             var count = 0
-            try await pages.forEachPage(user.api) { page in
+            try await pages.forEachPage(user.api) { page throws(CommandError) in
                 for entry in (page["credentials"]?.array ?? []).prefix(limit - count) {
                     count += 1
                     if invocation.printsJSON {
@@ -98,6 +98,7 @@ enum UserCommands {
                             ends(entry["ends"]), lastError(entry["last_error"]))
                     }
                 }
+                try invocation.terminal.checkOutput()
                 return count
             }
             if invocation.printsJSON { return }

@@ -119,6 +119,23 @@ struct `Administration by the command line` {
         #expect(gone.errors.contains("Try: token-broker tenants list"))
     }
 
+    @Test func `says which key it has made where that cannot be printed`() async throws {
+        let broker = try await AdministeredBroker()
+        _ = await broker.run("tenants create spotify --client-id app")
+        for words in ["", " --json"] {
+            let made = await broker.run("keys create player --tenant spotify --permission login" + words, room: 0)
+            #expect(made.status == .failed && made.output.isEmpty)
+            let key = await broker.run("keys list --tenant spotify --json").json
+            let id = try #require(key["id"]?.string?.text)
+            #expect(made.errors.contains("the secret of the API key \(id) was made, and could not be printed: "))
+            #expect(made.errors.contains("No space left"), "\(made.errors)")
+            #expect(made.errors.contains("token-broker keys delete \(id) --tenant spotify\n"), "\(made.errors)")
+            #expect(made.errors.hasSuffix("Try: token-broker keys rotate \(id) --tenant spotify\n"))
+            #expect(await broker.run("keys delete \(id) --tenant spotify --yes").status == .done)
+        }
+        #expect(await broker.run("tenants list", room: 0).status == .failed)
+    }
+
     @Test func `prints a new key alone, and rotates and revokes it`() async throws {
         let broker = try await AdministeredBroker()
         _ = await broker.run("tenants create spotify --client-id app")

@@ -146,6 +146,17 @@ internal import Testing
         #expect(terminal.errors.contains("the events go on when it is back"))
     }
 
+    @Test(arguments: [["--follow"], ["--after", "3-9999"]])
+    func `ends where standard output takes no more`(words: [String]) async throws {
+        let events = Self.event("4-0", "k4") + Self.event("4-1", "k5") + Self.event("5-0", "k6")
+        let server = try await Self.server([Self.stream("9-9999", events), Self.stream("3-9999", events)])
+        let terminal = RecordedTerminal(room: 0, fault: CommandError(.unread, ""))
+        let invocation = try invocation(["events", "--json"] + words, server, terminal)
+        #expect(await CommandProgram.run(invocation) == .unread)
+        #expect(terminal.errors.isEmpty, "\(terminal.errors)")
+        #expect(terminal.output.isEmpty)
+    }
+
     @Test(arguments: [
         (["--since", "1h", "--after", "1-0"], "--since and --after both say where to begin"),
         (["--follow", "--until", "1h"], "--follow does not end"),

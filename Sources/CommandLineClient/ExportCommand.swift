@@ -10,7 +10,7 @@ enum ExportCommand {
         discussion: """
             Each line of the result is a JWE that only the owner of the private key can open; its content is a line of
             token-broker import ndjson. This is the only command that hands out refresh tokens, and the broker's audit log has
-            it. A person is asked for the tenant's name once more.
+            it. It asks for the tenant's name once more; --yes is the answer where there is no one to ask.
 
             --jwk names a file with the receiver's key: EC on P-256, or OKP with X25519. Of a file with a private key only the
             public part is sent. What changes while the export runs may be in it or not, so stop the users of the tenant first.
@@ -46,9 +46,10 @@ enum ExportCommand {
         }
         let api = try invocation.broker()
         let tenant = try invocation.requiredTenant(api)
-        if !invocation.has("yes"), invocation.terminal.canAsk {
-            let typed = invocation.terminal.line(
-                "All refresh tokens of \(tenant) at \(api.url) leave the broker. Type the tenant's name to go on: ")
+        if !invocation.has("yes") {
+            let question = "All refresh tokens of \(tenant) at \(api.url) leave the broker."
+            try invocation.requirePerson(question)
+            let typed = invocation.terminal.line(question + " Type the tenant's name to go on: ")
             guard typed == tenant else { throw CommandError(.refused, "nothing was exported: that is not \(tenant)") }
         }
         let body = JSONWriter.object { json in json.member("jwk", key) }
@@ -113,7 +114,7 @@ private actor ExportTarget {
         count += piece.count { $0 == 0x0a }
         guard let draft else {
             terminal.write(piece)
-            return true
+            return terminal.outputError == nil
         }
         do throws(SystemError) {
             try draft.append(piece)
@@ -128,6 +129,7 @@ private actor ExportTarget {
     /// - Throws: `failed` where these are not all: what is not complete must not look complete.
     func finish(_ end: BrokerAPI.StreamEnd) throws(CommandError) -> Int {
         if let fault { throw Self.error(path, fault) }
+        try terminal.checkOutput()
         guard end == .ended else {
             throw CommandError(
                 .failed,
