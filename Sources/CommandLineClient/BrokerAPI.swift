@@ -50,11 +50,12 @@ package final class BrokerAPI: Sendable {
 
         /// With a JSON document as its body.
         package init(
-            _ method: Method, _ path: String, json body: [UInt8], fields: Fields = [:], expected: Set<Int> = []
+            _ method: Method, _ path: String, json body: [UInt8], fields: Fields = [:], expected: Set<Int> = [],
+            limit: Duration = .seconds(60)
         ) {
             var fields = fields
             fields.set("Content-Type", "application/json")
-            self.init(method, path, fields: fields, body: body, expected: expected)
+            self.init(method, path, fields: fields, body: body, expected: expected, limit: limit)
         }
     }
 
