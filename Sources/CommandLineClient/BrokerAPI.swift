@@ -235,7 +235,8 @@ struct Refusal {
         problem = try? JSONValue(parsing: answer.body)
     }
 
-    private var code: String { problem?["code"]?.string?.text ?? problem?["error"]?.string?.text ?? "" }
+    /// The broker's code; empty for an answer of another server.
+    var code: String { problem?["code"]?.string?.text ?? problem?["error"]?.string?.text ?? "" }
 
     /// What it means for the person who asked.
     func error(tenant: String?) -> CommandError {
@@ -278,5 +279,6 @@ struct Refusal {
         return "  " + (member.isEmpty ? "" : member + ": ") + detail
     }
 
-    private var wait: String { answer.fields["Retry-After"].map { " Try again in \($0.text) s." } ?? "" }
+    /// When to come again, as a sentence with a space before it; empty where that is not said.
+    var wait: String { answer.fields["Retry-After"].map { " Try again in \($0.text) s." } ?? "" }
 }

@@ -43,6 +43,23 @@ internal import Testing
         }
     }
 
+    @Test func `are freed or not, where the answer is lost`() async throws {
+        let list = #"{"credentials": [{"storage_key": "a", "state": "held"}, {"storage_key": "b", "state": "held"}]}"#
+        let head = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: \(list.utf8.count)\r\n\r\n"
+        let server = try await TLSTestServer(tls: nil, [.read, .send(head + list), .close], [.read, .close])
+        let run = await CommandLines.run(
+            ["restore", "--held", "--yes"],
+            [
+                "TOKEN_BROKER_URL": "http://localhost:\(server.port)", "TOKEN_BROKER_API_KEY": "k",
+                "TOKEN_BROKER_TENANT": "t1",
+            ])
+        #expect(run.status == .unreachable)
+        #expect(
+            run.terminal.errors.contains("0 of 2 sessions are put back, and the rest may be put back: "),
+            "\(run.terminal.errors)")
+        _ = try await server.report(afterConnections: 2)
+    }
+
     @Test(arguments: [
         ["--held", "--storage-key", "user-alice"], ["--held", "--since", "1h"], ["--held", "--until", "1h"],
         ["--held", "--cause", "revoked"],
