@@ -146,6 +146,19 @@ internal import Testing
         #expect(terminal.errors.contains("the events go on when it is back"))
     }
 
+    @Test func `tells once that a broker takes its connections, and ends each`() async throws {
+        let server = try await Self.server([Self.stream("3-9999", end: .close)])
+        let terminal = RecordedTerminal()
+        let invocation = try invocation(["events", "--follow", "--after", "3-9999"], server, terminal)
+        let task = Task { await CommandProgram.run(invocation) }
+        _ = try await server.report(afterRequests: 4)
+        task.cancel()
+        #expect(await task.value == .interrupted)
+        #expect(
+            terminal.errors == "the connection to the broker has ended; the events go on when it is back\n",
+            "\(terminal.errors)")
+    }
+
     @Test(arguments: [
         (["--since", "1h", "--after", "1-0"], "--since and --after both say where to begin"),
         (["--follow", "--until", "1h"], "--follow does not end"),
