@@ -24,6 +24,8 @@ internal import Testing
                 #expect(own.contains { $0[1] == "refresh.failed" && $0.last == "invalid_grant" }, "\(events.output)")
             }
             #expect(told.count == 4, "\(events.output)")
+            let ends = await night.run(["events", "--since", "1h", "--ended"])
+            #expect(Night.rows(ends.output) == told, "\(ends.output)")
 
             // Whose credentials are kept aside.
             let list = await night.run(["list", "--state", "quarantined"])
