@@ -167,7 +167,7 @@ private struct Restoring {
                 set.keptUntil ?? "-")
         }
         if isRehearsal { return invocation.show(table) }
-        invocation.terminal.complain(table.text())
+        invocation.terminal.complain(table.text(width: invocation.terminal.canAsk ? invocation.terminal.width : nil))
     }
 
     private static func sessions(_ count: Int) -> String { count == 1 ? "1 session" : "\(count) sessions" }

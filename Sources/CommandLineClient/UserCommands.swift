@@ -14,7 +14,9 @@ enum UserCommands {
     private static let status = CommandSpecification(
         "status", "show whether a user is logged in",
         discussion:
-            "Asks the broker what it has stored, not the provider. The exit status is 3 where no user is logged in.",
+            "Asks the broker what it has stored, not the provider. The exit status is 3 where no user is logged in.\n\n"
+            + "The states are those of token-broker list. A session that is quarantined has ended, and can be put back by "
+            + "token-broker restore; a key that may not restore it sees it as ended.",
         arguments: [tenantArgument], options: [storageKeyOption],
         examples: [
             .init("token-broker status github", "the user with the storage key default"),
@@ -29,23 +31,31 @@ enum UserCommands {
             let value = try answer.json()
             if invocation.printsJSON {
                 invocation.printLine(answer.body)
-            } else {
-                invocation.show(statusTable(value))
+                if value["logged_in"]?.bool == true { return }
             }
+            let session = try await ShownSession.read(value, of: user)
+            if !invocation.printsJSON { invocation.show(statusTable(value, session)) }
             if value["logged_in"]?.bool == true { return }
-            throw user.notLoggedIn("no user is logged in\(user.place)")
+            let text = "no user is logged in\(user.place)" + session.endWords
+            if session.isKept {
+                throw CommandError(
+                    .notLoggedIn, "\(text). For a new login: \(user.command("login"))", next: user.restoration)
+            }
+            throw user.notLoggedIn(text)
         })
 
-    private static func statusTable(_ value: JSONValue) -> TextTable {
+    private static func statusTable(_ value: JSONValue, _ session: ShownSession) -> TextTable {
         var table = TextTable("NAME", "VALUE")
         table.add("logged in", value["logged_in"]?.bool == true ? "yes" : "no")
-        table.add("state", value["state"]?.string?.text ?? "-")
+        table.add("state", session.state)
         table.add("level", value["level"]?.string?.text ?? "-")
         table.add("token expires", value["expires"]?.string?.text ?? "-")
         table.add("can be renewed", value["refreshable"]?.bool == true ? "yes" : "no")
         table.add("login ends", ends(value["ends"]))
+        table.add("ended", session.end)
         if let differences = value["configuration_differences"]?.array {
-            table.add("differs from tenant", differences.compactMap { $0.string?.text }.joined(separator: ", "))
+            let names = differences.compactMap { $0.string?.text }.joined(separator: ", ")
+            table.add("tenant changed", "\(names), since these credentials were granted")
         }
         return table
     }
@@ -63,7 +73,12 @@ enum UserCommands {
 
     private static let list = CommandSpecification(
         "list", "list the users of a tenant",
-        discussion: "With --json a line of JSON for each, as it is found.",
+        discussion:
+            "With --json a line of JSON for each, as it is found.\n\n"
+            + "active: logged in. degraded: logged in, and the token cannot be renewed as things are. held: kept, because the "
+            + "provider refuses many users at once; token-broker restore --held frees them. quarantined: ended, and kept aside for "
+            + "token-broker restore. ended: ended, and not kept. logged out: by a logout, or never logged in. In --json those who "
+            + "are logged out have the state ended, without a time.",
         arguments: [tenantArgument],
         options: [
             .init(
@@ -79,7 +94,8 @@ enum UserCommands {
         ],
         body: { invocation throws(CommandError) in
             let user = try invocation.user()
-            var table = TextTable("STORAGE KEY", "STATE", "USER", "TOKEN EXPIRES", "LOGIN ENDS", "LAST ERROR")
+            var table = TextTable(
+                "STORAGE KEY", "STATE", "USER", "TOKEN EXPIRES", "LOGIN ENDS", "ENDED", "LAST ERROR")
             let limit = try invocation.integer("limit", in: 1...10_000_000) ?? .max
             var filter: [(name: String, value: String)] = []
             if let state = invocation["state"] { filter.append((name: "state", value: state)) }
@@ -92,17 +108,22 @@ enum UserCommands {
                     if invocation.printsJSON {
                         invocation.printLine(entry)
                     } else {
+                        let session = ShownSession(listed: entry)
                         table.add(
-                            entry["storage_key"]?.string?.text ?? "-", entry["state"]?.string?.text ?? "-",
+                            entry["storage_key"]?.string?.text ?? "-", session.state,
                             entry["user_id"]?.string?.text ?? "-", entry["expires"]?.string?.text ?? "-",
-                            ends(entry["ends"]), lastError(entry["last_error"]))
+                            ends(entry["ends"]), session.end, lastError(entry["last_error"]))
                     }
                 }
+                // Of millions of users, no more than a page is held.
+                if table.hasRows { invocation.showNext(of: &table) }
                 return count
             }
             if invocation.printsJSON { return }
-            invocation.show(table)
-            if table.isEmpty { invocation.terminal.note("There are no users\(user.tenantWords).") }
+            if table.isEmpty {
+                invocation.show(table)
+                invocation.terminal.note("There are no users\(user.tenantWords).")
+            }
         })
 
     private static let logout = CommandSpecification(

@@ -58,6 +58,30 @@ internal import Testing
         }
     }
 
+    @Test func `is told in the same words of one user and of all`() async throws {
+        try await Night.run { night in
+            try await night.refuse("alice")
+            #expect(await night.run(["logout", "t1", "--storage-key", "user-bob", "--yes"]).status == .done)
+            let list = await night.run(["list"])
+            let lines = list.output.split(separator: "\n").map(String.init)
+            for (user, state, words) in [
+                ("alice", "quarantined", ["(revoked)"]), ("bob", "logged out", []), ("carol", "active", []),
+            ] {
+                let line = try #require(lines.first { $0.hasPrefix("user-\(user) ") })
+                let status = await night.run(["status", "t1", "--storage-key", "user-\(user)"])
+                #expect(line.contains(" \(state) "), "\(list.output)")
+                #expect(status.output.contains("state           \(state)\n"), "\(status.output)")
+                for word in words { #expect(line.contains(word) && status.output.contains(word), "\(status.output)") }
+            }
+            // What can be put back is not to be logged in anew.
+            let kept = await night.run(["status", "t1", "--storage-key", "user-alice"])
+            #expect(kept.status == .notLoggedIn)
+            #expect(kept.errors.contains("(revoked), and is kept aside. For a new login: token-broker login t1"), "\(kept.errors)")
+            #expect(
+                kept.errors.hasSuffix("Try: token-broker restore --storage-key user-alice --tenant t1\n"), "\(kept.errors)")
+        }
+    }
+
     @Test func `changes nothing that is not confirmed`() async throws {
         try await Night.run { night in
             try await night.refuse("alice")
