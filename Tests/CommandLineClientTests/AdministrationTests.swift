@@ -174,6 +174,33 @@ struct `Administration by the command line` {
         #expect(gone.errors.contains("Try: token-broker keys list --tenant spotify"))
     }
 
+    @Test func `takes the name of a key that no other has`() async throws {
+        let broker = try await AdministeredBroker()
+        _ = await broker.run("tenants create spotify --client-id app")
+        let line = "keys create svc --tenant spotify --permission login"
+        let first = await broker.run(line + " --json")
+        #expect(first.status == .done && !first.errors.contains("Warning"), "\(first.errors)")
+        let id = try #require(first.json["id"]?.string?.text)
+        #expect(await broker.run("keys show svc --tenant spotify --json").json["id"]?.string?.text == id)
+        #expect(await broker.run("keys rotate svc --tenant spotify").output.hasPrefix("tb_"))
+        #expect(await broker.run("keys show svc --tenant spotify --json").json["generation"] == .integer(2))
+
+        let second = await broker.run(line + " --json")
+        #expect(second.status == .done)
+        #expect(second.errors.contains("Warning: there is another key called svc: \(id)"), "\(second.errors)")
+        let other = try #require(second.json["id"]?.string?.text)
+        for word in ["show", "rotate", "delete"] {
+            let refused = await broker.run(
+                "keys \(word) svc --tenant spotify" + (word == "delete" ? " --yes" : ""))
+            #expect(refused.status == .usage && refused.output.isEmpty)
+            #expect(refused.errors.contains("2 keys are called svc: "), "\(refused.errors)")
+            #expect(refused.errors.contains(id) && refused.errors.contains(other))
+        }
+        #expect(await broker.run("keys delete \(other) --tenant spotify --yes").status == .done)
+        #expect(await broker.run("keys delete svc --tenant spotify --yes").status == .done)
+        #expect(await broker.run("keys list --tenant spotify --json").output.isEmpty)
+    }
+
     @Test func `refuses a key without a permission, with an unknown one, and without a tenant`() async throws {
         let broker = try await AdministeredBroker()
         #expect(await broker.run("keys create x --tenant spotify").status == .usage)
