@@ -62,7 +62,10 @@ extension AdministrationCommands {
         ],
         body: { invocation throws(CommandError) in
             let permissions = invocation.values("permission")
-            if permissions.isEmpty { throw invocation.wrong("--permission is missing: what may the key do?") }
+            if permissions.isEmpty {
+                throw invocation.wrong(
+                    "--permission is missing: what may the key do?" + Nearest.choices(Self.permissions))
+            }
             let api = try invocation.broker()
             let tenant = try invocation.requiredTenant(api)
             var members: [WireText: JSONValue] = [

@@ -14,7 +14,7 @@ extension Invocation {
         guard terminal.canAsk else {
             throw CommandError(
                 .usage, "there is no one to ask here: say --yes to do it. \(question)",
-                next: again.map { $0 + " --yes" } ?? help)
+                next: again.map { $0 + " --yes" } ?? self.again(adding: ["--yes"]))
         }
         let answer = terminal.line(question + " [y/N] ") ?? ""
         if ["y", "yes"].contains(answer.lowercased()) { return }

@@ -52,8 +52,8 @@ final class TenantCreation: Sendable {
         let list = try await api.send(.init(.get, "/providers")).json()
         let names = (list["providers"]?.array ?? []).compactMap { $0["name"]?.string?.text }
         throw CommandError(
-            .notFound, Nearest.complaint(about: provider, "provider", among: names), next: "token-broker providers list"
-        )
+            .notFound, Nearest.complaint(about: provider, "provider", among: names, lists: false),
+            next: "token-broker providers list")
     }
 
     // MARK: What the provider requires

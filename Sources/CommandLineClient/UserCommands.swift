@@ -1,6 +1,7 @@
 internal import ExternalText
 internal import HTTPCodec
 internal import JSON
+internal import OAuth
 
 /// Logins, tokens, and what is known of users.
 enum UserCommands {
@@ -84,7 +85,9 @@ enum UserCommands {
             .init(
                 "state", "STATE", "only those in this state",
                 choices: ["active", "degraded", "held", "ended", "quarantined"]),
-            .init("expires-before", "TIME", "only those whose token expires before, such as 2026-11-21T10:00:00Z"),
+            .init(
+                "expires-before", "TIME",
+                "only those whose token expires before then: 2026-11-21T10:00:00Z, or within so long: 30m, 2h, 7d"),
             .init("limit", "NUMBER", "at most so many; default: all"),
         ],
         examples: [
@@ -99,7 +102,9 @@ enum UserCommands {
             let limit = try invocation.integer("limit", in: 1...10_000_000) ?? .max
             var filter: [(name: String, value: String)] = []
             if let state = invocation["state"] { filter.append((name: "state", value: state)) }
-            if let time = invocation["expires-before"] { filter.append((name: "expires_before", value: time)) }
+            if let time = try invocation.time("expires-before", isAhead: true) {
+                filter.append((name: "expires_before", value: time.description))
+            }
             let pages = ListPages("/credentials/list", "credentials", filter: filter, limit: limit)
             var count = 0
             try await pages.forEachPage(user.api) { page in
@@ -145,6 +150,7 @@ enum UserCommands {
             let user = try invocation.user()
             try invocation.confirm("Log out the user\(user.place)?")
             let revokes = invocation.has("revoke")
+            let isThere = await isKnown(user)
             let answer = try await user.send(
                 .init(
                     .delete, "/credentials",
@@ -157,8 +163,18 @@ enum UserCommands {
                         writer.memberOrNull("revocation", revocation)
                     })
             }
-            invocation.terminal.note("Logged out\(user.place)." + revocationWords(revocation, isAsked: revokes))
+            invocation.terminal.note(
+                isThere
+                    ? "Logged out\(user.place)." + revocationWords(revocation, isAsked: revokes)
+                    : "No user was logged in\(user.place).")
         })
+
+    /// Whether there is something to log out of. Taken for granted for a key that may not read that.
+    private static func isKnown(_ user: CommandUser) async -> Bool {
+        let request = BrokerAPI.Request(.get, "/credentials/status", query: [("storage_key", user.storageKey)])
+        guard let status = try? await user.api.send(request).json() else { return true }
+        return status["state"] != nil || status["level"]?.string != "basic"
+    }
 
     private static func revocationWords(_ result: String?, isAsked: Bool) -> String {
         switch result {
