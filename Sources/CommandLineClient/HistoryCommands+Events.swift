@@ -26,7 +26,9 @@ extension HistoryCommands {
         ],
         examples: [
             .init("token-broker events --tenant music --since 12h", "what has happened in the night"),
-            .init("token-broker events --tenant music --since 12h --ended", "who was logged out, and what the provider said"),
+            .init(
+                "token-broker events --tenant music --since 12h --ended",
+                "who was logged out, and what the provider said"),
             .init("token-broker events --follow --all-tenants --json", "all that happens, for a program"),
         ],
         body: { invocation throws(CommandError) in

@@ -67,7 +67,8 @@ private struct Restoring {
         }
         guard !areHeld || named.isEmpty && since == nil && until == nil && !invocation.has("cause") else {
             throw invocation.wrong(
-                "what is held has not ended, so that --storage-key, --since, --until and --cause say nothing beside --held")
+                "what is held has not ended, so that --storage-key, --since, --until and --cause say nothing beside --held"
+            )
         }
         guard named.isEmpty || since == nil && until == nil && !invocation.has("cause") else {
             throw invocation.wrong("--storage-key names the sessions, so that --since, --until and --cause say nothing")
@@ -92,7 +93,8 @@ private struct Restoring {
         if isRehearsal { return }
         try invocation.confirm(
             areHeld
-                ? "Free \(Self.sessions(sets.count)) of \(tenant)?" : "Put back \(Self.sessions(sets.count)) of \(tenant)?",
+                ? "Free \(Self.sessions(sets.count)) of \(tenant)?"
+                : "Put back \(Self.sessions(sets.count)) of \(tenant)?",
             again: again)
         var outcomes = Outcomes(invocation, sets)
         let keys = sets.map(\.storageKey)

@@ -97,7 +97,8 @@ struct EventFilter: Sendable {
     ///   - user: whose events are wanted; nil for those of all.
     ///   - keysOfUser: the storage keys that the user has now.
     init(
-        types: [String] = [], onlyEnds: Bool = false, since: Timestamp? = nil, until: Timestamp? = nil, storageKeys: [String] = [],
+        types: [String] = [], onlyEnds: Bool = false, since: Timestamp? = nil, until: Timestamp? = nil,
+        storageKeys: [String] = [],
         user: String? = nil, keysOfUser: [String] = []
     ) {
         self.types = Set(types)

@@ -20,10 +20,12 @@ extension Invocation {
 
     /// A word as a shell is to read it.
     private static func typed(_ word: String) -> String {
-        let isPlain = !word.isEmpty && word.utf8.allSatisfy { byte in
-            UInt8(ascii: "a")...UInt8(ascii: "z") ~= byte || UInt8(ascii: "A")...UInt8(ascii: "Z") ~= byte
-                || UInt8(ascii: "0")...UInt8(ascii: "9") ~= byte || "-_./:=,@%+".utf8.contains(byte)
-        }
+        let isPlain =
+            !word.isEmpty
+            && word.utf8.allSatisfy { byte in
+                UInt8(ascii: "a")...UInt8(ascii: "z") ~= byte || UInt8(ascii: "A")...UInt8(ascii: "Z") ~= byte
+                    || UInt8(ascii: "0")...UInt8(ascii: "9") ~= byte || "-_./:=,@%+".utf8.contains(byte)
+            }
         return isPlain ? word : CompletionWords.quoted(TextTable.shown(word))
     }
 }

@@ -80,7 +80,8 @@ extension Invocation {
             if arguments.count < least {
                 let missing = command.arguments[arguments.count]
                 throw CommandError(
-                    .usage, "\(missing.name) is missing: \(missing.help)" + Nearest.choices(missing.choices), next: help)
+                    .usage, "\(missing.name) is missing: \(missing.help)" + Nearest.choices(missing.choices), next: help
+                )
             }
             if arguments.count > command.arguments.count, command.arguments.last?.repeats != true {
                 throw CommandError(.usage, "\(arguments[command.arguments.count]) is one word too many", next: help)
@@ -114,7 +115,8 @@ extension Invocation {
             return ""
         }
         guard let value = attached ?? left.popFirst() else {
-            throw CommandError(.usage, "--\(option.name) needs a value: \(name)" + Nearest.choices(option.choices), next: help)
+            throw CommandError(
+                .usage, "--\(option.name) needs a value: \(name)" + Nearest.choices(option.choices), next: help)
         }
         guard option.choices.isEmpty || option.choices.contains(value) else {
             throw CommandError(

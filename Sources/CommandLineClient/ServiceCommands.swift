@@ -159,7 +159,8 @@ private enum AuditCommands {
         discussion: "Status 65 says that entries cannot be read.",
         options: [
             .init("tenant", "NAME", "those of this tenant only"),
-            .init("from", "TIME", "those at this time and later: 2026-11-21T09:00:00Z, or so long ago: 90s, 30m, 2h, 7d"),
+            .init(
+                "from", "TIME", "those at this time and later: 2026-11-21T09:00:00Z, or so long ago: 90s, 30m, 2h, 7d"),
             .init("to", "TIME", "those before this time"),
         ],
         examples: [

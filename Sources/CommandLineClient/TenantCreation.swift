@@ -134,7 +134,8 @@ final class TenantCreation: Sendable {
             // Standard input may be one that never ends.
             return terminal.note(
                 "The tenant has no client secret, since \(provider) does not require one, and standard input is not read for it. "
-                    + "To set one: token-broker tenants set \(name) --secret; --no-secret says that the client has none.")
+                    + "To set one: token-broker tenants set \(name) --secret; --no-secret says that the client has none."
+            )
         }
         let secret =
             invocation.secret(isRequired ? "Client secret: " : "Client secret (nothing, if it has none): ") ?? ""

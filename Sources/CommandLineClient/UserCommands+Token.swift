@@ -303,6 +303,7 @@ extension Invocation {
             return answer.ending.map { "\($0). The token is the last one of the session\(end)" }
         }
         if self["level"] == "client" { return nil }
-        return "\(answer.ending ?? "no user is logged in\(user.place)"). The token is the client's own; --level user refuses it"
+        return
+            "\(answer.ending ?? "no user is logged in\(user.place)"). The token is the client's own; --level user refuses it"
     }
 }

@@ -17,7 +17,9 @@ struct `Administration by the command line` {
         // What the profile has filled in is shown elsewhere.
         #expect(!made.output.contains("zendesk.com"), "\(made.output)")
         #expect(made.errors.contains("https://support.zendesk.com/"))
-        #expect(made.errors.contains("token-broker tenants show desk") && made.errors.hasSuffix("token-broker login desk\n"))
+        #expect(
+            made.errors.contains("token-broker tenants show desk") && made.errors.hasSuffix("token-broker login desk\n")
+        )
         #expect(!made.output.contains("s3cr3t"))
 
         let shown = await broker.run("tenants show desk --json").json

@@ -26,7 +26,8 @@ internal import Testing
             #expect(unasked.status == .usage)
             #expect(
                 unasked.errors.contains("Free 2 sessions of t1?")
-                    && unasked.errors.contains("Try: token-broker restore --tenant t1 --held --yes"), "\(unasked.errors)")
+                    && unasked.errors.contains("Try: token-broker restore --tenant t1 --held --yes"),
+                "\(unasked.errors)")
 
             let freed = await night.run(["restore", "--held", "--verify", "--yes"])
             #expect(freed.status == .done, "\(freed.errors)")

@@ -28,7 +28,8 @@ internal import Testing
         let (status, terminal) = await run("token", "web", before: server)
         #expect(status == .done && terminal.output == "old\n")
         #expect(
-            terminal.errors == "token-broker: the user's session ended at 2026-11-30T09:00:00Z (revoked). The token is the last "
+            terminal.errors
+                == "token-broker: the user's session ended at 2026-11-30T09:00:00Z (revoked). The token is the last "
                 + "one of the session, valid until 2099-01-01T00:00:00Z\n")
     }
 
@@ -46,7 +47,8 @@ internal import Testing
         let (status, terminal) = await run("token", "web", before: server)
         #expect(status == .done && terminal.output == "own\n")
         #expect(
-            terminal.errors == "token-broker: no user is logged in under the storage key default of the tenant web. The token is "
+            terminal.errors
+                == "token-broker: no user is logged in under the storage key default of the tenant web. The token is "
                 + "the client's own; --level user refuses it\n")
         let asked = try await TLSTestServer(tls: nil, Self.answer(200, Self.ofClient))
         let (_, quiet) = await run("token", "web", "--level", "client", before: asked)
