@@ -35,7 +35,7 @@ extension Invocation {
             let contexts = try Contexts.read(environment)
             guard let entry = contexts.entries[name] else {
                 throw CommandError(
-                    .configuration, Nearest.complaint(about: name, "context", among: Array(contexts.entries.keys)),
+                    .configuration, Nearest.complaint(about: name, "context", among: contexts.entries.keys.sorted()),
                     next: "token-broker context list")
             }
             return entry
