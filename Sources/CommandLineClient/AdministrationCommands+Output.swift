@@ -59,7 +59,9 @@ extension AdministrationCommands {
             invocation.terminal.note("Not set any more: \(TextTable.shown(text(of: .array(dropped)))).")
         }
         for warning in value["warnings"]?.array ?? [] {
-            invocation.terminal.note("Warning: \(TextTable.shown(text(of: warning["detail"])))")
+            // For people of the command line.
+            let detail = text(of: warning["detail"]).replacing("GET /providers/", with: "token-broker providers show ")
+            invocation.terminal.note("Warning: \(TextTable.shown(detail))")
         }
     }
 

@@ -50,11 +50,12 @@ package final class BrokerAPI: Sendable {
 
         /// With a JSON document as its body.
         package init(
-            _ method: Method, _ path: String, json body: [UInt8], fields: Fields = [:], expected: Set<Int> = []
+            _ method: Method, _ path: String, json body: [UInt8], fields: Fields = [:], expected: Set<Int> = [],
+            limit: Duration = .seconds(60)
         ) {
             var fields = fields
             fields.set("Content-Type", "application/json")
-            self.init(method, path, fields: fields, body: body, expected: expected)
+            self.init(method, path, fields: fields, body: body, expected: expected, limit: limit)
         }
     }
 
@@ -234,7 +235,8 @@ struct Refusal {
         problem = try? JSONValue(parsing: answer.body)
     }
 
-    private var code: String { problem?["code"]?.string?.text ?? problem?["error"]?.string?.text ?? "" }
+    /// The broker's code; empty for an answer of another server.
+    var code: String { problem?["code"]?.string?.text ?? problem?["error"]?.string?.text ?? "" }
 
     /// What it means for the person who asked.
     func error(tenant: String?) -> CommandError {
@@ -277,5 +279,6 @@ struct Refusal {
         return "  " + (member.isEmpty ? "" : member + ": ") + detail
     }
 
-    private var wait: String { answer.fields["Retry-After"].map { " Try again in \($0.text) s." } ?? "" }
+    /// When to come again, as a sentence with a space before it; empty where that is not said.
+    var wait: String { answer.fields["Retry-After"].map { " Try again in \($0.text) s." } ?? "" }
 }

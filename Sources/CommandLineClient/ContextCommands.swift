@@ -83,7 +83,7 @@ extension Contexts {
     fileprivate func require(_ name: String) throws(CommandError) {
         if entries[name] != nil { return }
         throw CommandError(
-            .notFound, Nearest.complaint(about: name, "context", among: Array(entries.keys)),
+            .notFound, Nearest.complaint(about: name, "context", among: entries.keys.sorted()),
             next: "token-broker context list")
     }
 

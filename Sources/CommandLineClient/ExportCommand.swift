@@ -59,7 +59,7 @@ enum ExportCommand {
         let end = try await api.stream(request, idleLimit: .seconds(300)) { await target.take($0) }
         let count = try await target.finish(end)
         guard let file else {
-            invocation.terminal.note("\(count) sealed.")
+            invocation.terminal.note("\(Self.users(count)) sealed.")
             return
         }
         if invocation.printsJSON {
@@ -70,9 +70,11 @@ enum ExportCommand {
                         json.member("lines", count)
                     }, as: UTF8.self))
         } else {
-            invocation.terminal.note("\(count) sealed in \(file).")
+            invocation.terminal.note("\(Self.users(count)) sealed in \(file).")
         }
     }
+
+    private static func users(_ count: Int) -> String { count == 1 ? "1 user is" : "\(count) users are" }
 
     /// The public part of a key.
     /// - Throws: `refused` for a file without one.

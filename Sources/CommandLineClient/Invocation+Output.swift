@@ -23,7 +23,7 @@ extension Invocation {
         if terminal.canAsk { return }
         throw CommandError(
             .usage, "there is no one to ask here: say --yes to do it. \(question)",
-            next: again.map { $0 + " --yes" } ?? help)
+            next: again.map { $0 + " --yes" } ?? self.again(adding: ["--yes"]))
     }
 
     /// Bytes from the broker as a line on standard output.

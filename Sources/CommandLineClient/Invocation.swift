@@ -65,7 +65,9 @@ extension Invocation {
             let (name, attached) = Self.split(word)
             guard let option = command.allOptions.first(where: { $0.name == name }) else {
                 throw CommandError(
-                    .usage, Nearest.complaint(about: word, "option", among: command.allOptions.map { "--" + $0.name }),
+                    .usage,
+                    Nearest.complaint(
+                        about: word, "option", among: command.allOptions.map { "--" + $0.name }, lists: false),
                     next: help)
             }
             if options[name] != nil, !option.repeats {
@@ -74,10 +76,9 @@ extension Invocation {
             options[name, default: []].append(try Self.value(of: option, attached, &left, help))
         }
         if arguments.count < command.arguments.count(where: \.isRequired) {
+            let missing = command.arguments[arguments.count]
             throw CommandError(
-                .usage,
-                "\(command.arguments[arguments.count].name) is missing: \(command.arguments[arguments.count].help)",
-                next: help)
+                .usage, "\(missing.name) is missing: \(missing.help)" + Nearest.choices(missing.choices), next: help)
         }
         if arguments.count > command.arguments.count, command.arguments.last?.repeats != true {
             throw CommandError(.usage, "\(arguments[command.arguments.count]) is one word too many", next: help)
@@ -123,7 +124,8 @@ extension Invocation {
             return ""
         }
         guard let value = attached ?? left.popFirst() else {
-            throw CommandError(.usage, "--\(option.name) needs a value: \(name)", next: help)
+            throw CommandError(
+                .usage, "--\(option.name) needs a value: \(name)" + Nearest.choices(option.choices), next: help)
         }
         guard option.choices.isEmpty || option.choices.contains(value) else {
             throw CommandError(
@@ -135,12 +137,25 @@ extension Invocation {
 
 /// The word that was meant where one was misspelt.
 enum Nearest {
+    /// The longest list of choices in a complaint, in characters.
+    private static let longestList = 1000
+
     /// `unknown option --tenent; did you mean --tenant?`
-    static func complaint(about word: String, _ kind: String, among words: [String]) -> String {
+    /// - Parameter lists: whether all words are named where none is near; false where there are too many, and another command lists
+    ///   them.
+    static func complaint(about word: String, _ kind: String, among words: [String], lists: Bool = true) -> String {
         guard let near = word.utf8.count > 64 ? nil : nearest(to: word, among: words) else {
-            return "unknown \(kind) \(word)"
+            return "unknown \(kind) \(word)" + (lists ? choices(words) : "")
         }
         return "unknown \(kind) \(word); did you mean \(near)?"
+    }
+
+    /// `; it can be a, b or c`. Empty for no words, and for too many.
+    static func choices(_ words: [String]) -> String {
+        guard let last = words.last else { return "" }
+        let others = words.dropLast().joined(separator: ", ")
+        let text = "; it can be " + (others.isEmpty ? "" : others + " or ") + last
+        return text.count > longestList ? "" : text
     }
 
     /// The one with the fewest changes, if these are at most a third of the word and at most three.

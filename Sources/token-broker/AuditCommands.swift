@@ -33,17 +33,6 @@ enum AuditCommand: Equatable {
     }
 }
 
-extension Invocation {
-    /// An option that must be a time.
-    fileprivate func time(_ option: String) throws(CommandError) -> Timestamp? {
-        guard let text = self[option] else { return nil }
-        guard let time = Timestamp(rfc3339: text) else {
-            throw wrong("--\(option) must be a time such as 2026-11-01T00:00:00Z, not \(text)")
-        }
-        return time
-    }
-}
-
 /// Runs a command about the audit log and exits, with `damaged` when the log has a fault.
 func runAudit(_ command: AuditCommand) -> Never {
     let configuration = loadConfiguration(for: .audit(command))

@@ -75,7 +75,8 @@ private struct Doctor {
             for finding in findings where finding.level == level { Console.print(level.word + finding.text) }
         }
         let counts = [Level.fault, .warning, .note].map { level in findings.count { $0.level == level } }
-        Console.print("\(counts[0]) faults, \(counts[1]) warnings, \(counts[2]) notes")
+        let words = zip(counts, ["fault", "warning", "note"]).map { "\($0) \($1)\($0 == 1 ? "" : "s")" }
+        Console.print(words.joined(separator: ", "))
         switch findings.map({ $0.level }).max() {
         case .fault?: return .damaged
         case .warning?: return .configuration

@@ -14,6 +14,14 @@ internal import Testing
         (["contxt", "list"], "unknown command contxt; did you mean context?"),
         (["context", "lst"], "unknown command lst; did you mean list?"),
         (["zzzzzz"], "unknown command zzzzzz"),
+        (["restore", "--cause", "held"], "unknown value of --cause held; it can be revoked or expired"),
+        (
+            ["keys", "create", "x", "--permission", "foo"],
+            "unknown value of --permission foo; it can be credentials:read, "
+        ),
+        (["completions"], "; it can be bash, zsh or fish"),
+        (["completions", "tcsh-1"], "; it can be bash, zsh or fish"),
+        (["token", "--format"], "--format needs a value: FORMAT; it can be bearer, "),
         (["context", "add", "--urll", "x"], "unknown option --urll; did you mean --url?"),
         (["context", "add", "---url", "x"], "unknown option ---url; did you mean --url?"),
         (["context", "add", "--url"], "--url needs a value: URL"),

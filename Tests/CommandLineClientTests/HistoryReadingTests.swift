@@ -138,6 +138,23 @@ internal import Testing
         #expect(included == [false, true, true])
     }
 
+    @Test func `tells of an end, or why it came`() throws {
+        var filter = EventFilter(onlyEnds: true)
+        let events = [
+            try event("refresh.failed", #"{"storage_key":"k1","refresh_id":"r1"}"#),
+            try event("credentials.deauthorized", #"{"storage_key":"k1","refresh_id":"r1"}"#),
+            try event("refresh.failed", #"{"storage_key":"k2","refresh_id":"r2"}"#),
+            try event("refresh.failed", #"{"storage_key":"k1","refresh_id":"r1"}"#),
+            try event("credentials.deauthorized", #"{"storage_key":"k3"}"#),
+            try event("refresh.failed", #"{"storage_key":"k3"}"#),
+            try event("credentials.held", #"{"storage_key":"k4","refresh_id":"r4"}"#),
+            try event("session.ended", "{}"), try event("session.started", "{}"),
+            try event("credentials.updated", #"{"storage_key":"k1"}"#),
+        ]
+        let included = events.map { filter.includes($0) }
+        #expect(included == [false, true, false, true, true, false, true, true, false, false])
+    }
+
     @Test func `is of a kind that the description of the broker names`() throws {
         let bytes = try SmallFile.read(OpenAPIChecker.descriptionPath, limit: 4 << 20)
         let rows = String(decoding: bytes, as: UTF8.self).split(separator: "\n").map { $0.drop { $0 == " " } }

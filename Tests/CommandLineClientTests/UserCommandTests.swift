@@ -241,7 +241,20 @@ internal import Testing
         }
         #expect(keys == ["u1", "u2"])
         #expect(await fixture.run("list", "web", "--state", "held", "--json").terminal.output == "")
-        #expect(await fixture.run("list", "web", "--expires-before", "soon").status == .refused)
+        #expect(await fixture.run("list", "web", "--expires-before", "soon").status == .usage)
+        // In so long: they expire in 2099.
+        #expect(await fixture.run("list", "web", "--expires-before", "2h", "--json").terminal.output == "")
+        let later = await fixture.run("list", "web", "--expires-before", "99999d", "--json")
+        #expect(later.terminal.output.split(separator: "\n").count == 3, "\(later.terminal.errors)")
+        let unasked = await fixture.run("logout", "web", "--storage-key", "u1")
+        #expect(unasked.status == .usage)
+        #expect(
+            unasked.terminal.errors.hasSuffix("Try: token-broker logout web --storage-key u1 --yes\n"),
+            "\(unasked.terminal.errors)")
+        let stranger = await fixture.run("logout", "web", "--storage-key", "stranger", "--yes")
+        #expect(stranger.status == .done)
+        #expect(
+            stranger.terminal.errors == "No user was logged in under the storage key stranger of the tenant web.\n")
 
         let hesitant = RecordedTerminal(isTerminal: true, canAsk: true, answers: ["n"])
         #expect(await fixture.run("logout", "web", "--storage-key", "u1", terminal: hesitant).status == .failed)
