@@ -74,7 +74,7 @@ extension AdministrationCommands {
             members["expires_in"] = try invocation.span("expires-in").map { .integer($0) }
             let others = invocation.values("also-tenant")
             members["tenants"] = others.isEmpty ? nil : list(Array(Set([tenant] + others)).sorted())
-            let answer = try await api.send(.init(.post, path(tenant) + "/api-keys", json: body(members)))
+            let answer = try await api.send(.init(.post, path(tenant) + "/api-keys", json: body(members), form: .created))
             try showNew(answer, invocation)
         })
 
@@ -111,7 +111,7 @@ extension AdministrationCommands {
             members["replaces"] = .integer(replaced)
             let answer: BrokerAPI.Answer
             do throws(CommandError) {
-                answer = try await api.send(.init(.post, path + "/rotate", json: body(members)))
+                answer = try await api.send(.init(.post, path + "/rotate", json: body(members), form: .created))
             } catch {
                 throw rotationError(error, replaced, invocation)
             }

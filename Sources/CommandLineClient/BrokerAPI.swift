@@ -13,12 +13,14 @@ package final class BrokerAPI: Sendable {
         package let body: [UInt8]
 
         /// The body as JSON.
-        /// - Throws: `failed` where it is none: what answers is no broker.
+        /// - Throws: `unreachable` where it is none: what answers is no broker.
         package func json() throws(CommandError) -> JSONValue {
             do throws(JSONValue.Fault) {
                 return try JSONValue(parsing: body)
             } catch {
-                throw CommandError(.failed, "the answer is no JSON: \(error); is this the address of a token broker?")
+                throw CommandError(
+                    .unreachable, "no token-broker answers there: what comes is no JSON (\(error))",
+                    next: "token-broker context list")
             }
         }
     }
@@ -30,15 +32,19 @@ package final class BrokerAPI: Sendable {
         package var query: [(name: String, value: String)]
         package var fields: Fields
         package var body: [UInt8]
-        /// Statuses that the caller handles itself beside 2xx.
+        /// Statuses of refusals that the caller handles itself.
         package var expected: Set<Int>
         /// How long the answer may take.
         package var limit: Duration
+        /// What a good answer looks like.
+        package var form: AnswerForm
 
+        /// - Parameter form: nil for that of the method: 204 of DELETE, 200 or 201 of PUT, 200 of others, with JSON.
         package init(
             _ method: Method, _ path: String, query: [(name: String, value: String)] = [], fields: Fields = [:],
-            body: [UInt8] = [], expected: Set<Int> = [], limit: Duration = .seconds(60)
+            body: [UInt8] = [], expected: Set<Int> = [], limit: Duration = .seconds(60), form: AnswerForm? = nil
         ) {
+            self.form = form ?? AnswerForm(method)
             self.method = method
             self.path = path
             self.query = query
@@ -50,11 +56,12 @@ package final class BrokerAPI: Sendable {
 
         /// With a JSON document as its body.
         package init(
-            _ method: Method, _ path: String, json body: [UInt8], fields: Fields = [:], expected: Set<Int> = []
+            _ method: Method, _ path: String, json body: [UInt8], fields: Fields = [:], expected: Set<Int> = [],
+            form: AnswerForm? = nil
         ) {
             var fields = fields
             fields.set("Content-Type", "application/json")
-            self.init(method, path, fields: fields, body: body, expected: expected)
+            self.init(method, path, fields: fields, body: body, expected: expected, form: form)
         }
     }
 
@@ -92,7 +99,7 @@ package final class BrokerAPI: Sendable {
 
     /// Sends a request once.
     /// - Throws: what the broker's answer means for the person who asked: `forbidden`, `notFound`, `refused`, `notLoggedIn`,
-    ///   `tryLater`, `failed`; `unreachable` where no answer has come.
+    ///   `tryLater`, `failed`; `unreachable` where no answer has come, or one that no broker gives.
     package func send(_ request: Request) async throws(CommandError) -> Answer {
         let sent = try clientRequest(request)
         let response: ClientResponse
@@ -102,8 +109,23 @@ package final class BrokerAPI: Sendable {
             throw unreachable(error)
         }
         let answer = Answer(status: response.status, fields: response.fields, body: response.body)
-        if (200..<300).contains(answer.status.code) || request.expected.contains(answer.status.code) { return answer }
-        throw Refusal(answer).error(tenant: tenant)
+        if request.form.fits(answer.status, answer.fields) { return answer }
+        if request.expected.contains(answer.status.code), AnswerForm.isProblem(answer.fields) { return answer }
+        throw refusal(answer, request)
+    }
+
+    /// Why an answer is not the one that was asked for.
+    private func refusal(_ answer: Answer, _ request: Request) -> CommandError {
+        let isGranted = answer.status.code < 400 || request.expected.contains(answer.status.code)
+        guard isGranted else { return Refusal(answer).error(tenant: tenant) }
+        let type = AnswerForm.type(answer.fields).map { " with " + TextTable.shown(String($0.prefix(64))) } ?? ""
+        return stranger("what answers says \(answer.status)\(type)")
+    }
+
+    /// Something else than a broker has answered.
+    func stranger(_ detail: String) -> CommandError {
+        CommandError(
+            .unreachable, "no token-broker answers at \(url): \(detail)", next: "token-broker context list")
     }
 
     /// Why an answer that was read as it came is over.
@@ -129,13 +151,13 @@ package final class BrokerAPI: Sendable {
         _ request: Request, idleLimit: Duration, to reader: @escaping @Sendable ([UInt8]) async -> Bool
     ) async throws(CommandError) -> StreamEnd {
         let sent = try clientRequest(request)
-        let body = StreamedBody(reader)
+        let body = StreamedBody(request.form, reader)
         let response: ClientResponse
         do throws(TransportError) {
             response = try await client.stream(
                 sent,
                 to: ResponseReceiver(
-                    idleLimit: idleLimit, onHead: { status, _ in await body.begin(status) },
+                    idleLimit: idleLimit, onHead: { status, fields in await body.begin(status, fields) },
                     onBody: { piece in await body.take(piece) }))
         } catch {
             if error == .cancelled { throw CommandError(.interrupted, "") }
@@ -145,7 +167,7 @@ package final class BrokerAPI: Sendable {
         }
         guard await body.isAccepted else {
             let answer = await Answer(status: response.status, fields: response.fields, body: body.refusal)
-            throw Refusal(answer).error(tenant: tenant)
+            throw refusal(answer, request)
         }
         return await body.isLeft ? .left : .ended
     }
@@ -199,19 +221,22 @@ package final class BrokerAPI: Sendable {
 private actor StreamedBody {
     private static let longestRefusal = 1 << 20
 
+    private let form: AnswerForm
     private let reader: @Sendable ([UInt8]) async -> Bool
     private(set) var isAccepted = false
     /// Whether the reader wanted no more.
     private(set) var isLeft = false
     private(set) var refusal: [UInt8] = []
 
-    init(_ reader: @escaping @Sendable ([UInt8]) async -> Bool) {
+    init(_ form: AnswerForm, _ reader: @escaping @Sendable ([UInt8]) async -> Bool) {
+        self.form = form
         self.reader = reader
     }
 
-    func begin(_ status: Status) -> Bool {
-        isAccepted = (200..<300).contains(status.code)
-        return true
+    func begin(_ status: Status, _ fields: Fields) -> Bool {
+        isAccepted = form.fits(status, fields)
+        // What no broker says may have no end.
+        return isAccepted || status.code >= 400
     }
 
     func take(_ piece: [UInt8]) async -> Bool {

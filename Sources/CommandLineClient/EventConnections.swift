@@ -76,7 +76,7 @@ struct EventConnections {
 
     private func check(_ reading: EventReading) async throws(CommandError) {
         guard let fault = await reading.fault else { return }
-        throw CommandError(.failed, "\(fault); is this the address of a token broker?")
+        throw api.stranger(fault)
     }
 
     private func connect(
@@ -88,7 +88,8 @@ struct EventConnections {
     }
 
     private static func request(after position: String?) -> BrokerAPI.Request {
-        BrokerAPI.Request(.get, "/events", fields: position.map { ["Last-Event-ID": $0] } ?? [:])
+        BrokerAPI.Request(
+            .get, "/events", fields: position.map { ["Last-Event-ID": $0] } ?? [:], form: .events)
     }
 
     /// The place of the last event that there is: a stream begins with it.
@@ -98,10 +99,9 @@ struct EventConnections {
             await opening.take(bytes)
         }
         guard let position = await opening.position else {
+            if end == .left { throw api.stranger("what comes does not say where the events end") }
             throw CommandError(
-                end == .left ? .failed : .unreachable,
-                "the broker does not say where its events end; is this the address of a token broker?",
-                next: "token-broker events --follow")
+                .unreachable, "the broker does not say where its events end", next: "token-broker events --follow")
         }
         return position
     }

@@ -52,11 +52,11 @@ enum ExportCommand {
             guard typed == tenant else { throw CommandError(.refused, "nothing was exported: that is not \(tenant)") }
         }
         let body = JSONWriter.object { json in json.member("jwk", key) }
-        var request = BrokerAPI.Request(.post, "/credentials/export", json: body)
+        var request = BrokerAPI.Request(.post, "/credentials/export", json: body, form: .lines)
         request.limit = .seconds(600)
         let target = try ExportTarget(file, invocation.terminal)
         let end = try await api.stream(request, idleLimit: .seconds(300)) { await target.take($0) }
-        let count = try await target.finish(end)
+        let count = try await target.finish(end, api)
         guard let file else {
             invocation.terminal.note("\(count) sealed.")
             return
@@ -90,8 +90,10 @@ private actor ExportTarget {
     private let path: String?
     private let draft: DraftFile?
     private let terminal: any Terminal
-    private var count = 0
+    private var lines = SealedLines()
     private var fault: SystemError?
+    /// Whether what has come is something else than sealed lines.
+    private var isStrange = false
 
     /// - Parameter path: of a new file; nil for standard output.
     init(_ path: String?, _ terminal: any Terminal) throws(CommandError) {
@@ -108,9 +110,12 @@ private actor ExportTarget {
         CommandError(.refused, "\(path ?? "the file") cannot be written: \(fault)")
     }
 
-    /// - Returns: false where no more can be written.
+    /// - Returns: false where no more can be written, or what comes is not sealed.
     func take(_ piece: [UInt8]) -> Bool {
-        count += piece.count { $0 == 0x0a }
+        guard lines.take(piece) else {
+            isStrange = true
+            return false
+        }
         guard let draft else {
             terminal.write(piece)
             return true
@@ -125,13 +130,18 @@ private actor ExportTarget {
     }
 
     /// - Returns: how many lines have come.
-    /// - Throws: `failed` where these are not all: what is not complete must not look complete.
-    func finish(_ end: BrokerAPI.StreamEnd) throws(CommandError) -> Int {
+    /// - Throws: `failed` where these are not all: what is not complete must not look complete; `unreachable` where they are no
+    ///   sealed lines.
+    func finish(_ end: BrokerAPI.StreamEnd, _ api: BrokerAPI) throws(CommandError) -> Int {
         if let fault { throw Self.error(path, fault) }
-        guard end == .ended else {
+        if isStrange {
+            throw api.stranger(
+                "line \(lines.count + 1) of what comes is not sealed" + (path == nil ? "" : "; no file was written"))
+        }
+        guard end == .ended, lines.isComplete else {
             throw CommandError(
                 .failed,
-                "the export was cut short after \(count) lines, which are not all"
+                "the export was cut short after \(lines.count) lines, which are not all"
                     + (path == nil ? "" : "; no file was written"))
         }
         do throws(SystemError) {
@@ -139,6 +149,6 @@ private actor ExportTarget {
         } catch {
             throw Self.error(path, error)
         }
-        return count
+        return lines.count
     }
 }

@@ -68,7 +68,8 @@ struct ImportOutcome: Sendable {
         for line in body.split(separator: 0x0a) {
             guard let value = try? JSONValue(parsing: Array(line)), let number = value["line"]?.integer else {
                 throw CommandError(
-                    .failed, "the answer is no outcome of an import: is this the address of a token broker?")
+                    .unreachable, "no token-broker answers there: what comes is no outcome of an import",
+                    next: "token-broker context list")
             }
             guard number == outcomes.count + 1, outcomes.count < lines.count else {
                 throw CommandError(

@@ -142,7 +142,7 @@ final class ImportRun {
         let answer = try await api.send(
             BrokerAPI.Request(
                 .post, "/credentials/import", query: plan.query, fields: ["Content-Type": "application/x-ndjson"],
-                body: body, limit: .seconds(600)))
+                body: body, limit: .seconds(600), form: .lines))
         return try ImportOutcome.read(answer.body, of: lines)
     }
 

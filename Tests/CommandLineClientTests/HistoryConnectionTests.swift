@@ -119,7 +119,7 @@ internal import Testing
     func `says that what answers is no broker`(body: String) async throws {
         let (status, terminal, _) = try await run("events", "--json", at: [Self.answer(200, body)])
         #expect(status != .done)
-        #expect(terminal.errors.contains("is this the address of a token broker?"), "\(terminal.errors)")
+        #expect(terminal.errors.contains("no token-broker answers at http"), "\(terminal.errors)")
     }
 
     @Test func `is refused as the broker says`() async throws {
