@@ -142,8 +142,9 @@ struct TokenCall: Sendable {
         switch action {
         case "get":
             if asked.isExposed {
+                let host = TextTable.shown(asked.host ?? "a host without a name")
                 invocation.terminal.note(
-                    "token-broker: \(asked.host ?? "") is asked over http, where others can read the token")
+                    "token-broker: \(host) is not asked over https, so that others could read the token")
                 return
             }
             let (answer, _) = try await fetch()
@@ -168,7 +169,14 @@ struct TokenCall: Sendable {
         if action != "get" { return }
         let server = String(decoding: input.prefix { $0 != 0x0a && $0 != 0x0d }, as: UTF8.self)
         do throws(CommandError) {
-            if !isFor(TokenFormats.host(ofServer: server)) {
+            let host = TokenFormats.host(ofServer: server)
+            if let mark = server.firstRange(of: "://"),
+                GitCredential.isExposed(scheme: String(server[..<mark.lowerBound]), host: host)
+            {
+                throw CommandError(
+                    .refused, "\(TextTable.shown(host)) is not asked over https, so that others could read the token")
+            }
+            if !isFor(host) {
                 // Docker knows these words, and goes on without a login.
                 invocation.terminal.print("credentials not found in native keychain")
                 throw CommandError(.notFound, "")
