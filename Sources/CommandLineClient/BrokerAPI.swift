@@ -72,14 +72,11 @@ package final class BrokerAPI: Sendable {
     let apiKey: String
     private let client: HTTPSClient
 
-    /// - Throws: `configuration` for an address that is none.
+    /// - Throws: `configuration` for an address that is none, and for a file without a certificate.
     package init(url: String, apiKey: String, tenant: String?, caFile: String? = nil) throws(CommandError) {
         var url = url
         while url.hasSuffix("/") { url.removeLast() }
-        guard URLTarget(url + "/") != nil else {
-            throw CommandError(
-                .configuration, "\(url) is no http or https address of a broker", next: "token-broker context list")
-        }
+        try GivenWords.checkAddress(url, .configuration)
         self.url = url
         self.tenant = tenant
         self.apiKey = apiKey
@@ -92,6 +89,8 @@ package final class BrokerAPI: Sendable {
             configuration.maximumBodyBytes = 64 << 20
             client = try HTTPSClient(
                 configuration: configuration, loop: try EventLoop(name: "client"), resolver: try NameResolver())
+        } catch let error as HTTPSClientConfigurationError {
+            throw CommandError(.configuration, "TOKEN_BROKER_CA_FILE: \(error)")
         } catch {
             throw CommandError(.failed, "the client cannot start: \(error)")
         }
@@ -274,7 +273,7 @@ struct Refusal {
         case 424 where code == "illegal_configuration":
             return CommandError(.failed, text, next: "token-broker tenants show\(name)")
         case 424: return CommandError(.notLoggedIn, text, next: "token-broker login\(name)")
-        case 429, 503: return CommandError(.tryLater, text + wait)
+        case 408, 429, 503: return CommandError(.tryLater, text + wait)
         case 400..<500: return CommandError(.refused, text)
         default: return CommandError(.failed, text)
         }

@@ -19,7 +19,7 @@ enum ContextCommands {
             var table = TextTable("", "NAME", "URL", "TENANT", "KEY")
             for (name, entry) in contexts.entries.sorted(by: { $0.key < $1.key }) {
                 table.add(
-                    name == contexts.current ? "*" : "", name, entry.url, entry.tenant ?? "-",
+                    name == contexts.current ? "*" : "", name, entry.shownURL, entry.tenant ?? "-",
                     entry.apiKey == nil ? "none" : "kept")
             }
             invocation.show(table)
@@ -42,11 +42,16 @@ enum ContextCommands {
         body: { invocation throws(CommandError) in
             guard let url = invocation["url"] else { throw invocation.wrong("--url is missing: the broker's address") }
             let name = invocation.arguments[0]
+            // Refuses what is wrong before a key is asked for.
+            try GivenWords.checkName(name, "the name of the context", .usage)
+            try GivenWords.checkAddress(url, .usage)
+            if let tenant = invocation["tenant"] {
+                try GivenWords.checkName(tenant, "the tenant's name", .usage)
+            }
             guard let key = invocation.secret("Key for \(url): "), !key.isEmpty else {
                 throw invocation.wrong("no key was given")
             }
-            // Refuses an address that is none before it is kept.
-            _ = try BrokerAPI(url: url, apiKey: key, tenant: nil)
+            try GivenWords.checkKey(key, "what was given", .usage)
             var contexts = try Contexts.read(invocation.environment)
             contexts.entries[name] = Contexts.Entry(url: url, apiKey: key, tenant: invocation["tenant"])
             contexts.current = name
@@ -79,11 +84,11 @@ enum ContextCommands {
 }
 
 extension Contexts {
-    /// - Throws: `notFound` for a name that is none of them.
+    /// - Throws: `configuration` for a name that is none of them, as with `--context`.
     fileprivate func require(_ name: String) throws(CommandError) {
         if entries[name] != nil { return }
         throw CommandError(
-            .notFound, Nearest.complaint(about: name, "context", among: Array(entries.keys)),
+            .configuration, Nearest.complaint(about: name, "context", among: Array(entries.keys)),
             next: "token-broker context list")
     }
 
@@ -96,7 +101,7 @@ extension Contexts {
                 for (name, entry) in entries.sorted(by: { $0.key < $1.key }) {
                     writer.object { writer in
                         writer.member("name", name)
-                        writer.member("url", entry.url)
+                        writer.member("url", entry.shownURL)
                         writer.memberIfPresent("tenant", entry.tenant)
                         writer.member("has_key", entry.apiKey != nil)
                     }
@@ -104,6 +109,11 @@ extension Contexts {
             }
         }
     }
+}
+
+extension Contexts.Entry {
+    /// An address with a password is not shown. It is refused where it is used.
+    fileprivate var shownURL: String { GivenWords.isConfidential(url) ? "(has a password)" : url }
 }
 
 extension Invocation {

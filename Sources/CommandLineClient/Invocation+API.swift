@@ -10,15 +10,20 @@ extension Invocation {
     /// - Throws: `configuration` and `forbidden`, and says what to set.
     package func broker() throws(CommandError) -> BrokerAPI {
         let entry = try chosenEntry()
+        try GivenWords.checkAddress(entry.url, .configuration)
         let known = if let key = entry.apiKey { key } else { try key(for: entry.url) }
         guard let key = known else {
             throw CommandError(
                 .forbidden, "there is no key for \(entry.url): set TOKEN_BROKER_API_KEY, or keep one in a context",
                 next: "token-broker context add NAME --url \(entry.url)")
         }
+        try GivenWords.checkKey(key, keyPlace(entry), .configuration)
+        let tenant = self["tenant"] ?? environment.text("TOKEN_BROKER_TENANT") ?? entry.tenant
+        if let tenant {
+            try GivenWords.checkName(tenant, "the tenant's name", has("tenant") ? .usage : .configuration)
+        }
         return try BrokerAPI(
-            url: entry.url, apiKey: key,
-            tenant: self["tenant"] ?? environment.text("TOKEN_BROKER_TENANT") ?? entry.tenant,
+            url: entry.url, apiKey: key, tenant: tenant,
             caFile: environment.text("TOKEN_BROKER_CA_FILE"))
     }
 
@@ -68,6 +73,15 @@ extension Invocation {
         guard url == Self.localURL(environment) || Self.isOfThisMachine(url) else { return nil }
         return UserDirectories.dataDirectories(environment).lazy.compactMap { Self.firstLine(of: $0 + "/admin.key") }
             .first
+    }
+
+    /// Where the key of a broker stands.
+    private func keyPlace(_ entry: Contexts.Entry) -> String {
+        if entry.apiKey != nil { return "the key of the context" }
+        for name in ["TOKEN_BROKER_API_KEY", "TOKEN_BROKER_API_KEY_FILE"] where environment.text(name) != nil {
+            return name
+        }
+        return "admin.key of the broker on this machine"
     }
 
     private static func isOfThisMachine(_ url: String) -> Bool {

@@ -48,11 +48,13 @@ func run(_ command: Command, _ personal: PersonalBroker?) -> Never {
         }
         Console.print("The configuration is valid.")
     case .generateKey(let id):
-        do {
+        do throws(CryptographyError) {
             Console.print(try Keyring.generate(id: id))
         } catch {
-            Console.printError("token-broker: \(error)")
-            Console.exit(64)
+            let isName = error == .invalidLength
+            Console.printError(
+                "token-broker: " + (isName ? "the name of a key has 1 to 32 letters, digits, - and _" : "\(error)"))
+            Console.exit(isName ? 64 : 71)
         }
     case .keyStatus, .reseal, .retireKey: runKeyCommand(command)
     case .healthCheck: runHealthCheck()
