@@ -65,11 +65,11 @@ extension AdministrationCommands {
     /// The secret of `--secret-file`; nil where that is not given.
     static func secretOfFile(_ invocation: Invocation) throws(CommandError) -> String? {
         guard let path = invocation["secret-file"] else { return nil }
-        let secret =
-            path == "-"
-            ? invocation.terminal.line("")
-            : try GivenFile.text(path, limit: 64 << 10).split(separator: "\n").first.map(String.init)
-        guard let secret, !secret.isEmpty else { throw CommandError(.refused, "\(path) holds no secret") }
+        let text = path == "-" ? invocation.terminal.line("") : try GivenFile.text(path, limit: 64 << 10)
+        // By scalars: a carriage return and a line feed are one character of a String.
+        let line = (text ?? "").unicodeScalars.drop { $0 == "\u{feff}" }.prefix { $0 != "\n" && $0 != "\r" }
+        let secret = String(line)
+        guard !secret.isEmpty else { throw CommandError(.refused, "\(path) holds no secret") }
         return secret
     }
 

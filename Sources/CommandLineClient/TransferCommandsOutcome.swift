@@ -27,7 +27,9 @@ struct ImportOutcome: Sendable {
         if let key = told?["storage_key"]?.string?.text ?? item.storageKey, key != item.name { text += " (\(key))" }
         if case .refused(let reason) = item.content { return TextTable.shown("\(text): \(reason)") }
         if told?["outcome"]?.string == "conflict" { text += ": conflict" }
-        text += ": " + (told?["detail"]?.string?.text ?? "the broker gives no reason")
+        // The broker speaks of its own parameter.
+        let detail = told?["detail"]?.string?.text ?? "the broker gives no reason"
+        text += ": " + detail.replacing("replace=true", with: "--replace")
         if let code = told?["error_code"]?.string?.text { text += " (\(code))" }
         var lines = [TextTable.shown(text)]
         let faults = told?["errors"]?.array ?? []

@@ -75,7 +75,8 @@ final class ImportRun {
             if done == 0 || plan.isDry { throw error }
             throw CommandError(
                 error.status,
-                error.text + "\n  \(done) were dealt with before. The same command goes on with the others.",
+                error.text + "\n  \(done) were dealt with before. The same command "
+                    + (isStateKept ? "goes on with the others." : "begins anew, and finds unchanged what is stored."),
                 next: error.next)
         }
     }

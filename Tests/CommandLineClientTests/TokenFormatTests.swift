@@ -171,7 +171,7 @@ internal import Testing
     func `aws-process refuses a token without keys`(token: String) throws {
         let answer = try Self.answer(token)
         let error = #expect(throws: CommandError.self) { try AWSCredentials(answer) }
-        #expect(error?.status == .refused)
+        #expect(error?.status == .failed)
     }
 
     @Test func `aws-process has the keys of a role`() throws {
