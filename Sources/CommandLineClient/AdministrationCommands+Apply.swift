@@ -101,6 +101,6 @@ extension AdministrationCommands {
             writer.member("applied", isApplied)
             writer.memberIfPresent("api_key", apiKey)
         }
-        invocation.terminal.write(line + [0x0a])
+        invocation.terminal.print(json: line)
     }
 }

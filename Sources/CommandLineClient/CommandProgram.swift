@@ -75,7 +75,7 @@ package enum CommandProgram {
     /// - Returns: the status to end with.
     package static func report(_ error: CommandError, _ terminal: any Terminal) -> ExitStatus {
         if !error.text.isEmpty { terminal.note("token-broker: \(error.text)") }
-        if let next = error.next { terminal.note("Try: \(next)") }
+        if let next = error.next { terminal.note("Try: \(TextTable.shown(next))") }
         return error.status
     }
 }

@@ -13,7 +13,7 @@ enum ContextCommands {
         body: { invocation throws(CommandError) in
             let contexts = try Contexts.read(invocation.environment)
             if invocation.printsJSON {
-                invocation.terminal.print(String(decoding: contexts.shown, as: UTF8.self))
+                invocation.terminal.print(json: contexts.shown)
                 return
             }
             var table = TextTable("", "NAME", "URL", "TENANT", "KEY")

@@ -41,13 +41,13 @@ package struct GitCredential: Sendable, Equatable {
     static func isExposed(scheme: String, host: String) -> Bool {
         switch scheme.lowercased() {
         case "https": false
-        case "http": !isOfThisMachine(host)
+        case "http": !isLoopback(host)
         default: true
         }
     }
 
     /// Whether a host is `localhost` or an address of this machine's own: `127.0.0.1:3000`, `[::1]`.
-    private static func isOfThisMachine(_ host: String) -> Bool {
+    private static func isLoopback(_ host: String) -> Bool {
         var name = host[...]
         var port = host[host.endIndex...]
         if host.hasPrefix("[") {

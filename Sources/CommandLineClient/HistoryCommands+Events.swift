@@ -89,7 +89,7 @@ final class EventOutput: Sendable {
     func show(_ event: HistoryEvent) {
         if event.isReset {
             terminal.note("Events may be missing here: the broker does not keep all that came before.")
-            if printsJSON { terminal.write(event.json + [0x0a]) }
+            if printsJSON { terminal.print(json: event.json) }
             return
         }
         let (isWanted, isFirst) = state.withLock { state in
@@ -98,7 +98,7 @@ final class EventOutput: Sendable {
             return (isWanted, !state.hasHeader)
         }
         guard isWanted else { return }
-        if printsJSON { return terminal.write(event.json + [0x0a]) }
+        if printsJSON { return terminal.print(json: event.json) }
         if isFirst {
             let header = line(["TIME", "TYPE", "TENANT", "STORAGE KEY", "USER", "CAUSE", "ERROR"])
             terminal.print(isBold ? "\u{1b}[1m\(header)\u{1b}[0m" : header)

@@ -16,13 +16,13 @@ extension Invocation {
                 .usage, "there is no one to ask here: say --yes to do it. \(question)",
                 next: again.map { $0 + " --yes" } ?? help)
         }
-        let answer = terminal.line(question + " [y/N] ") ?? ""
+        let answer = terminal.line(TextTable.shown(question) + " [y/N] ") ?? ""
         if ["y", "yes"].contains(answer.lowercased()) { return }
         throw CommandError(.failed, "nothing is changed", next: again)
     }
 
-    /// Bytes from the broker as a line on standard output.
-    func printLine(_ bytes: [UInt8]) { terminal.write(bytes.last == 0x0a ? bytes : bytes + [0x0a]) }
+    /// JSON from the broker as a line on standard output.
+    func printLine(_ bytes: [UInt8]) { terminal.print(json: bytes) }
 
     /// A line of JSON.
     func printLine(_ value: JSONValue) { printLine(value.encoded) }

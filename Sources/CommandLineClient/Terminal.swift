@@ -26,6 +26,12 @@ extension Terminal {
     /// A line on standard output.
     package func print(_ text: String) { write(Array((text + "\n").utf8)) }
 
-    /// A line on standard error, for people: what is being done, or what else to know.
-    package func note(_ text: String) { complain(text + "\n") }
+    /// JSON on standard output, in lines.
+    package func print(json bytes: [UInt8]) {
+        write(TextTable.shownJSON(bytes.last == 0x0a ? bytes : bytes + [0x0a]))
+    }
+
+    /// Lines on standard error, for people: what is being done, or what else to know. What is from outside cannot steer the
+    /// terminal.
+    package func note(_ text: String) { complain(TextTable.shownLines(text) + "\n") }
 }

@@ -33,6 +33,23 @@ package struct TextTable: Sendable {
         return String(String.UnicodeScalarView(text.unicodeScalars.map { isControl($0) ? "\u{fffd}" : $0 }))
     }
 
+    /// JSON as a terminal may be shown it, and as programs read it like before: what `shown` replaces is escaped.
+    package static func shownJSON(_ bytes: [UInt8]) -> [UInt8] {
+        if bytes.allSatisfy({ $0 >= 0x20 && $0 < 0x7f || $0 == 0x0a }) { return bytes }
+        var shown: [UInt8] = []
+        for scalar in String(decoding: bytes, as: UTF8.self).unicodeScalars {
+            guard isControl(scalar), !["\n", "\r", "\t"].contains(scalar) else {
+                shown += UTF8.encode(scalar)!
+                continue
+            }
+            for unit in UTF16.encode(scalar)! {
+                let digits = String(unit, radix: 16)
+                shown += Array("\\u\(String(repeating: "0", count: 4 - digits.count))\(digits)".utf8)
+            }
+        }
+        return shown
+    }
+
     /// Control characters, and those that turn the direction of writing.
     private static func isControl(_ scalar: Unicode.Scalar) -> Bool {
         switch scalar.properties.generalCategory {

@@ -48,7 +48,8 @@ enum ExportCommand {
         let tenant = try invocation.requiredTenant(api)
         if !invocation.has("yes"), invocation.terminal.canAsk {
             let typed = invocation.terminal.line(
-                "All refresh tokens of \(tenant) at \(api.url) leave the broker. Type the tenant's name to go on: ")
+                "All refresh tokens of \(TextTable.shown(tenant)) at \(api.url) leave the broker. Type the tenant's name to go on: "
+            )
             guard typed == tenant else { throw CommandError(.refused, "nothing was exported: that is not \(tenant)") }
         }
         let body = JSONWriter.object { json in json.member("jwk", key) }
@@ -62,12 +63,11 @@ enum ExportCommand {
             return
         }
         if invocation.printsJSON {
-            invocation.terminal.print(
-                String(
-                    decoding: JSONWriter.object { json in
-                        json.member("file", file)
-                        json.member("lines", count)
-                    }, as: UTF8.self))
+            invocation.printLine(
+                JSONWriter.object { json in
+                    json.member("file", file)
+                    json.member("lines", count)
+                })
         } else {
             invocation.terminal.note("\(count) sealed in \(file).")
         }

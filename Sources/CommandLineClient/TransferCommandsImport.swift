@@ -112,7 +112,7 @@ enum ImportCommand {
         if NDJSONLines.begins(bytes) {
             throw CommandError(
                 .refused, "\(name) has lines of ndjson, and is no file of \(kind.name): import it as ndjson",
-                next: "token-broker import ndjson \(input.name)")
+                next: "token-broker import ndjson \(CompletionWords.quoted(input.name))")
         }
         let entries: [TokenFileEntry]
         do throws(TokenFileFault) {

@@ -148,9 +148,9 @@ final class ImportRun {
     }
 
     private func tell(_ outcomes: [ImportOutcome]) {
-        if plan.printsJSON {
+        if plan.printsJSON, !outcomes.isEmpty {
             bar.clear()
-            terminal.write(outcomes.flatMap(\.encoded))
+            terminal.print(json: outcomes.flatMap(\.encoded))
         }
         for outcome in outcomes {
             let notes = outcome.kind == .refused ? [] : outcome.item.notes

@@ -188,7 +188,7 @@ struct TokenCall: Sendable {
             invocation.printLine(TokenFormats.docker(token, server: server, username: username))
         } catch {
             // Docker shows its user what the helper has written to standard output.
-            if !error.text.isEmpty { invocation.terminal.print(error.text) }
+            if !error.text.isEmpty { invocation.terminal.print(TextTable.shownLines(error.text)) }
             throw error
         }
     }
