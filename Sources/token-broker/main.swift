@@ -8,9 +8,10 @@ internal import OAuth
 internal import Reactor
 internal import TokenBroker
 
+StandardStreams.fillClosed()
 TerminationSignal.ignoreBrokenPipes()
 let terminal = SystemTerminal()
-let words = Array(CommandLine.arguments.dropFirst())
+let words = givenWords()
 switch CommandProgram.step(
     words.isEmpty ? ["serve"] : words, terminal: terminal, environment: ProcessEnvironment.variables)
 {
@@ -25,15 +26,25 @@ case .service(let name, let invocation):
     }
 }
 
-/// Runs a command that speaks to a broker, and exits. SIGTERM and SIGINT end it at once; at SIGHUP the process ends as other
-/// programs do, unless nohup(1) has started it.
+/// The words of the command line. Where one of them is no text, the program ends.
+func givenWords() -> [String] {
+    do throws(ProcessArguments.Fault) {
+        return try ProcessArguments.words()
+    } catch {
+        let text = "word \(error.position) of the command line is no text in UTF-8"
+        Console.exit(CommandProgram.report(CommandError(.usage, text), SystemTerminal()).rawValue)
+    }
+}
+
+/// Runs a command that speaks to a broker, and exits. SIGTERM, SIGINT, and what a terminal sends, end it at once, unless nohup(1) has
+/// started it; Control-Z stops it.
 func runClient(_ invocation: Invocation) -> Never {
     TerminationSignal.blockForCommand()
-    harden()
+    harden(isForGood: false)
     Task { Console.exit(await CommandProgram.run(invocation).rawValue) }
-    TerminationSignal.wait()
+    let status = TerminationSignal.waitForCommand()
     TerminalDevice.restore()
-    Console.exit(ExitStatus.interrupted.rawValue)
+    Console.exit(status ?? ExitStatus.interrupted.rawValue)
 }
 
 /// Runs a command of the service, and exits.
@@ -159,9 +170,10 @@ func runMigration() -> Never {
 }
 
 /// Protects the secrets that the process will hold.
-func harden() {
+/// - Parameter isForGood: false where another program may take the place of this one.
+func harden(isForGood: Bool = true) {
     do throws(SystemError) {
-        try ProcessHardening.forbidCoreDumps()
+        try ProcessHardening.forbidCoreDumps(isForGood: isForGood)
     } catch {
         Console.printError("token-broker: \(error)")
         Console.exit(71)
