@@ -82,11 +82,14 @@ package enum CommandProgram {
 
 /// The terminal that the process has.
 package struct SystemTerminal: Terminal {
+    /// Whether the terminal knows no control characters but those of a line.
+    private let isDumb = ProcessEnvironment.variables["TERM"] == "dumb"
+
     package init() {}
 
     package var isTerminal: Bool { TerminalDevice.isTerminal(1) }
     package var canAsk: Bool { TerminalDevice.isTerminal(0) && TerminalDevice.isTerminal(2) }
-    package var showsProgress: Bool { TerminalDevice.isTerminal(2) }
+    package var showsProgress: Bool { TerminalDevice.isTerminal(2) && !isDumb }
     package var width: Int { TerminalDevice.width ?? 80 }
     package func write(_ bytes: [UInt8]) { TerminalDevice.write(bytes, to: 1) }
     package func complain(_ text: String) { TerminalDevice.write(Array(text.utf8), to: 2) }

@@ -40,6 +40,7 @@ extension HistoryCommands {
             }
             let since = try invocation.time("since")
             let until = try invocation.time("until")
+            if let since, let until, until < since { throw invocation.wrong("--until is before --since") }
             let keys = try await keysOfUser(invocation, api)
             let filter = EventFilter(
                 types: invocation.values("type"), since: since, until: until,
@@ -116,7 +117,9 @@ final class EventOutput: Sendable {
         var text = ""
         for (index, cell) in cells.enumerated() where index != 2 || showsTenant {
             text += cell
-            if index < cells.count - 1 { text += String(repeating: " ", count: max(0, widths[index] - cell.count) + 2) }
+            if index < cells.count - 1 {
+                text += String(repeating: " ", count: max(0, widths[index] - TextTable.columns(cell)) + 2)
+            }
         }
         return text
     }

@@ -4,7 +4,7 @@ package protocol Terminal: Sendable {
     var isTerminal: Bool { get }
     /// Whether a person can be asked: standard input and standard error are a terminal.
     var canAsk: Bool { get }
-    /// Whether standard error is a terminal, on which a line may show how far a command is.
+    /// Whether standard error is a terminal, on which a line that is replaced may show how far a command is.
     var showsProgress: Bool { get }
     /// Columns of the terminal; 80 where that is unknown.
     var width: Int { get }

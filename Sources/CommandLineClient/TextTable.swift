@@ -13,18 +13,40 @@ package struct TextTable: Sendable {
 
     /// The lines, with a line break behind each. Empty rows give the header alone.
     package func text(isBold: Bool = false) -> String {
-        let widths = header.indices.map { column in ([header] + rows).map { $0[column].count }.max() ?? 0 }
+        let widths = header.indices.map { column in ([header] + rows).map { Self.columns($0[column]) }.max() ?? 0 }
         func line(_ cells: [String]) -> String {
             var text = ""
             for (column, cell) in cells.enumerated() {
                 text += cell
-                if column < cells.count - 1 { text += String(repeating: " ", count: widths[column] - cell.count + 2) }
+                if column < cells.count - 1 {
+                    text += String(repeating: " ", count: widths[column] - Self.columns(cell) + 2)
+                }
             }
             while text.last == " " { text.removeLast() }
             return text
         }
         let head = isBold ? "\u{1b}[1m\(line(header))\u{1b}[0m" : line(header)
         return ([head] + rows.map(line)).map { $0 + "\n" }.joined()
+    }
+
+    /// How many columns of a terminal a text takes: two for each letter of Chinese, Japanese and Korean and for each emoji, one for
+    /// each other letter with the marks on it. Terminals differ about newer emoji.
+    static func columns(_ text: String) -> Int {
+        if text.utf8.allSatisfy({ $0 < 0x80 }) { return text.utf8.count }
+        return text.reduce(0) { $0 + (isWide($1) ? 2 : 1) }
+    }
+
+    /// The blocks of Unicode whose letters are wide (East Asian Width W and F).
+    private static let wide: [ClosedRange<UInt32>] = [
+        0x1100...0x115f, 0x2e80...0x303e, 0x3041...0x33ff, 0x3400...0x4dbf, 0x4e00...0xa4cf, 0xa960...0xa97f,
+        0xac00...0xd7a3, 0xf900...0xfaff, 0xfe10...0xfe19, 0xfe30...0xfe6f, 0xff01...0xff60, 0xffe0...0xffe6,
+        0x16fe0...0x18dff, 0x1aff0...0x1b2ff, 0x1f200...0x1f265, 0x20000...0x3fffd,
+    ]
+
+    private static func isWide(_ letter: Character) -> Bool {
+        letter.unicodeScalars.contains { scalar in
+            scalar.properties.isEmojiPresentation || scalar == "\u{fe0f}" || wide.contains { $0.contains(scalar.value) }
+        }
     }
 
     /// A text from outside as a terminal may be shown it.

@@ -17,7 +17,8 @@ enum ExportCommand {
             """,
         options: [
             .init("jwk", "FILE", "the receiver's key as a JWK; - for standard input"),
-            .init("file", "PATH", "write to this new file of mode 0600, completely or not at all"),
+            .init(
+                "file", "PATH", "write to this new file of mode 0600, completely or not at all; - for standard output"),
             .yes,
         ],
         examples: [
@@ -36,7 +37,8 @@ enum ExportCommand {
         guard let path = invocation["jwk"] else {
             throw invocation.wrong("--jwk is missing: the receiver's public key")
         }
-        let file = invocation["file"]
+        if invocation["file"] == "" { throw invocation.wrong("--file names no file") }
+        let file = invocation["file"].flatMap { $0 == "-" ? nil : $0 }
         if invocation.printsJSON, file == nil {
             throw invocation.wrong("--json needs --file: without it the sealed lines are on standard output")
         }

@@ -119,6 +119,10 @@ func runService(_ personal: PersonalBroker?) -> Never {
             return service
         } catch {
             Console.printError("token-broker: \(error.text)")
+            if personal != nil, error.isAddressTaken {
+                let port = configuration.listen.port == 65_535 ? 8080 : configuration.listen.port + 1
+                Console.printError("Try: token-broker up --port \(port)")
+            }
             Console.exit(1)
         }
     }

@@ -149,6 +149,7 @@ internal import Testing
     @Test(arguments: [
         (["--since", "1h", "--after", "1-0"], "--since and --after both say where to begin"),
         (["--follow", "--until", "1h"], "--follow does not end"),
+        (["--since", "2h", "--until", "3h"], "--until is before --since"),
         (["--after", "last"], "--after must be the id of an event"),
         (["--since", "tomorrow"], "--since must be a time such as"),
         (["--user", "42"], "--user needs the tenant"),

@@ -37,6 +37,18 @@ internal import Testing
         await fixture.close()
     }
 
+    @Test func `names the next command where another program listens at the address of a broker for oneself`()
+        async throws
+    {
+        let directory = StoreFixtureDirectory()
+        let other = try await TLSTestServer(tls: nil, [.hold])
+        defer { withExtendedLifetime(other) {} }
+        let (status, output) = try await BrokerProcess.run(
+            ["up", "--port", "\(other.port)"], environment: ["XDG_DATA_HOME": directory.path])
+        #expect(status == 1)
+        #expect(output.hasSuffix("\nTry: token-broker up --port \(other.port + 1)"), "\(output)")
+    }
+
     /// Types nothing at the question for a key, sends a signal, and looks whether the terminal shows what is typed.
     private static let typist = #"""
         import os, pty, signal, sys, termios, time

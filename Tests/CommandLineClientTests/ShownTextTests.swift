@@ -32,6 +32,20 @@ internal import Testing
         #expect(terminal.output.isEmpty)
     }
 
+    @Test(arguments: [
+        ("", 0), ("abc", 3), ("über", 4), ("u\u{308}ber", 4), ("東京", 4), ("한국", 4), ("\u{1f600}", 2), ("ﾊﾝ", 2),
+        ("Ａ", 2),
+        ("\u{1f1e9}\u{1f1ea}", 2), ("é", 1),
+    ])
+    func `nor are its columns shifted`(text: String, columns: Int) {
+        #expect(TextTable.columns(text) == columns)
+        var table = TextTable("A", "B")
+        table.add(text + "x", "y")
+        let rows = table.text().split(separator: "\n")
+        #expect(rows[0] == "A" + String(repeating: " ", count: columns + 2) + "B")
+        #expect(rows[1] == text + "x  y")
+    }
+
     @Test func `by a question`() throws {
         let terminal = RecordedTerminal(canAsk: true, answers: ["y"])
         let step = CommandProgram.step(

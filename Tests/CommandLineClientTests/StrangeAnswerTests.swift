@@ -69,6 +69,15 @@ internal import Testing
         if line > 0 { #expect(terminal.errors.contains("line \(line) of what comes is not sealed")) }
     }
 
+    @Test func `is not asked for where an export names no file`() async {
+        let (status, terminal) = await CommandLines.run(
+            ["export", "--jwk", "/nonexistent", "--file", ""], ["TOKEN_BROKER_URL": "http://localhost:59999"])
+        #expect(status == .usage)
+        #expect(terminal.errors.hasPrefix("token-broker: --file names no file\n"))
+        let piped = await CommandLines.run(["export", "--jwk", "k", "--file", "-", "--json"])
+        #expect(piped.terminal.errors.hasPrefix("token-broker: --json needs --file"), "\(piped.terminal.errors)")
+    }
+
     @Test(
         arguments: [
             ("", true, 0, true), ("a..b.c.d\n", true, 1, true), ("a.k.b.c.d\na..b.c.d\n", true, 2, true),
