@@ -92,9 +92,9 @@ extension AdministrationCommands {
                 for member in step.difference.members {
                     writer.name(member.name.text)
                     writer.object { writer in
-                        if AssignedMembers.secrets.contains(member.name) { return writer.member("is_secret", true) }
-                        writer.member("from", member.old ?? .null)
-                        writer.member("to", member.new)
+                        if SecretMembers.whole.contains(member.name) { return writer.member("is_secret", true) }
+                        writer.member("from", SecretMembers.shown(member.name, member.old ?? .null))
+                        writer.member("to", SecretMembers.shown(member.name, member.new))
                     }
                 }
             }

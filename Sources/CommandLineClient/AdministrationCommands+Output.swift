@@ -25,7 +25,7 @@ extension AdministrationCommands {
         var table = TextTable("MEMBER", "VALUE")
         let left = members.keys.filter { !first.contains($0) && $0 != "warnings" && $0 != "dropped" }.sorted()
         for name in first + left {
-            if let value = members[name] { table.add(name.text, text(of: value)) }
+            if let value = members[name] { table.add(name.text, text(of: SecretMembers.shown(name, value))) }
         }
         return table
     }

@@ -188,7 +188,7 @@ final class TenantCreation: Sendable {
         table.add("tenant", AdministrationCommands.text(of: tenant["tenant"]), "")
         for (name, value) in (tenant.object ?? [:]).sorted(by: { $0.key < $1.key })
         where members.members[name] != nil {
-            table.add(name.text, AdministrationCommands.text(of: value), "you")
+            table.add(name.text, AdministrationCommands.text(of: SecretMembers.shown(name, value)), "you")
         }
         table.add("client_secret", tenant["client_secret_set"]?.bool == true ? "set" : "-", "you")
         table.add("redirect_uri", AdministrationCommands.text(of: tenant["redirect_uri"]), "the broker")
