@@ -13,6 +13,8 @@ enum GivenWords {
             complaint = "the broker's address has a user name or a password in it, which does not belong there"
         } else if url.contains("?") || url.contains("#") {
             complaint = "\(url) has a query or a fragment, which the address of a broker has not"
+        } else if let port = URLTarget.refusedPort(of: url + "/") {
+            complaint = "\(url): no HTTP answers at port \(port), which belongs to another protocol"
         } else if URLTarget(url + "/") == nil {
             complaint = "\(url) is no http or https address of a broker"
         } else {

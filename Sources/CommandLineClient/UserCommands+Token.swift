@@ -26,8 +26,8 @@ extension UserCommands {
             executable-sourced credentials of Google, whose failures are told on standard output with exit status 0, as its \
             libraries read them.
 
-            Git and Docker are given the token for any host that they ask about, unless --host names some. When Git says \
-            that a host has refused the token, the broker renews it.
+            Git and Docker are given the token for any host that they ask about, unless --host names some, but only over \
+            https or on this machine. When Git says that a host has refused the token, the broker renews it.
 
             aws-process needs a token that has AWS's keys, or one of IAM Identity Center with --account, --role and --region.
             """,

@@ -118,6 +118,7 @@ internal import Testing
             (["context", "add", "a", "--url", "http://a.example"], [], "no key was given"),
             (["context", "add", "a", "--url", "http://a.example"], [""], "no key was given"),
             (["context", "add", "a", "--url", "ftp://a.example"], ["k"], "no http or https address"),
+            (["context", "add", "a", "--url", "http://a.example:22"], ["k"], "no HTTP answers at port 22"),
             (["context", "add", "a", "--url", "http://a.example/raw?x=1"], ["k"], "has a query or a fragment"),
             (["context", "add", "a", "--url", "http://a.example/raw#x"], ["k"], "has a query or a fragment"),
             (["context", "add", "a", "--url", "http://u:hunter2@a.example"], ["k"], "a user name or a password"),
