@@ -45,8 +45,8 @@ let package = Package(
         .target(name: "CLinux"),
         // Overwrites freed memory in the program that it is linked into.
         .target(name: "CWipe"),
-        // openapi.yaml and the profiles of providers, carried inside the binary by #embed.
-        .target(name: "CResources", exclude: ["profiles"]),
+        // openapi.yaml, its page and the profiles of providers, carried inside the binary by #embed.
+        .target(name: "CResources", exclude: ["api.html", "profiles"]),
         .systemLibrary(name: "COpenSSL", pkgConfig: "openssl", providers: [.apt(["libssl-dev"])]),
         // libpq, loaded by the processes that use a database.
         .target(name: "CPostgres"),
@@ -159,7 +159,8 @@ let package = Package(
             path: "Tests/Support",
             exclude: [
                 "chromium", "glewlwyd", "openapi/contract.py", "openapi/fuzz", "openapi/fuzz.toml",
-                "openapi/fuzz_apps.py", "openapi/requirements.txt", "servers",
+                "openapi/fuzz_apps.py", "openapi/page", "openapi/page.css", "openapi/page_schemas.py",
+                "openapi/requirements.txt", "servers",
             ], swiftSettings: strict),
         // Whole replicas in a simulated world: a program of its own, since it takes over Swift's runtime.
         .target(name: "CSimulation", path: "Tests/Simulation/CSimulation"),

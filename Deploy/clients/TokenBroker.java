@@ -1,289 +1,150 @@
 package tokenbroker;
 
+import static java.nio.charset.StandardCharsets.UTF_8;
 import java.io.*;
 import java.net.*;
-import java.nio.charset.StandardCharsets;
 import java.util.*;
-import java.util.concurrent.*;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.function.Consumer;
+import java.util.regex.*;
 
-/** A client of token-broker for Java 17 or later, with the standard library only. See README.md beside it.
- *  Threads may share one. A call takes {@code timeout} at most. For {@code maxAge} a token is given from memory before the
- *  broker is asked whether it is still current. */
+/** A client of token-broker for Java 17 or later (see README.md) for one tenant and one level. Threads may share it. */
 public final class TokenBroker {
-    /** Why there is no token. {@code status} is 0 where no answer came; {@code code} and the message are the broker's. */
-    public static final class BrokerException extends IOException {
-        private static final long serialVersionUID = 1;
-        private static final Set<String> LOG_IN = Set.of("level_not_available", "missing_token_container",
-            "invalid_token_request", "unknown_account", "unauthenticated");
-        public final int status;
-        public final String code, errorCode, requestID, reconnectURI; // errorCode: what the provider said
-        public final long retryAfter; // seconds; -1: none
+    private static final Set<String> LOG_IN = Set.of("level_not_available", "missing_token_container",
+        "invalid_token_request", "unknown_account", "unauthenticated");
+    private static final String TEXT = "\"((?:[^\"\\\\]++|\\\\.)*+)\"";
+    private static final Pattern JSON = Pattern.compile(TEXT + "(?:\\s*:\\s*(" + TEXT + "|[-+.\\w]+))?|[{}\\[\\]]");
+    private static final Pattern ESCAPE = Pattern.compile("\\\\(?:u(\\p{XDigit}{4})|[^u])");
+    /** Why there is no token. The status is 0 where no answer came; the body, most often of JSON, is the broker's. */
+    @SuppressWarnings("serial") public static final class BrokerException extends IOException {
+        public final int status, retryAfter; // retryAfter: seconds; -1: none
+        public final String code, body;
 
-        BrokerException(int status, String retryAfter, String requestID, Map<?, ?> problem, String detail) {
-            super(problem.get("detail") instanceof String text ? text : detail);
+        BrokerException(int status, int retryAfter, String body, String detail) {
+            super(detail);
             this.status = status;
-            code = problem.get("code") instanceof String text ? text : status == 0 ? "network_error" : "";
-            errorCode = (String) problem.get("error_code");
-            this.retryAfter = retryAfter != null && retryAfter.matches("\\d{1,9}") ? Long.parseLong(retryAfter) : -1;
-            this.requestID = requestID;
-            reconnectURI = problem.get("session") instanceof Map<?, ?> session ? (String) session.get("reconnect_uri") : null;
+            this.retryAfter = retryAfter;
+            this.body = body;
+            code = member(body, "code").orElse(status == 0 ? "network_error" : "");
         }
-
-        /** Only a login of the user helps. */
-        public boolean mustLogIn() { return LOG_IN.contains(code); }
-
+        public boolean mustLogIn() { return LOG_IN.contains(code); } // Only a login of the user helps.
         boolean isPassing() { return status == 0 || status == 429 || status == 503 || status >= 500 && code.isEmpty(); }
     }
-
-    /** A token and what belongs to it. {@code body} is the whole answer of {@code GET /credentials}. */
-    public record Credentials(String etag, Map<String, Object> body, Clocks asked, Clocks checked) {
-        public String token() { return (String) body.get("token"); }
-
-        /** How long the token is valid, counted from the moment before it was asked for. */
-        public double secondsLeft() {
-            return body.get("expires_in") instanceof Double lifetime ? lifetime - asked.age() : Double.POSITIVE_INFINITY;
-        }
+    /** A token. The body is the broker's answer. It is valid for secondsLeft(), counted from before the request. */
+    public record Credentials(String token, String etag, String body, double[] asked, double[] checked) {
+        public double secondsLeft() { return Double.valueOf(member(body, "expires_in").orElse("1e9")) - age(asked); }
     }
-
-    /** The one clock may stand still while the machine sleeps, and the other may be set back. */
-    record Clocks(long steady, long wall) {
-        static Clocks now() { return new Clocks(System.nanoTime(), System.currentTimeMillis()); }
-
-        double age() { return Math.max((System.nanoTime() - steady) / 1e9, (System.currentTimeMillis() - wall) / 1e3); }
-    }
-
-    public record Event(String id, String name, Map<String, Object> data) {}
-
-    private record Key(String tenant, String storageKey, String level) {}
-
-    /** The most tokens in memory. */
-    private static final int CAPACITY = 10_000;
+    public record Event(String id, String name, String data) {}
+    public String tenant = "", level = "user"; // "" for the API key's own tenant; user or client
+    public int timeout = 30, maxAge = 30, minTTL = 60; // seconds: of a call; without a comparison; of a token's life
     private final String base, apiKey;
-    private final double timeout, maxAge;
-    private final Map<Key, Credentials> memory = new ConcurrentHashMap<>();
-
-    public TokenBroker(String base, String apiKey) { this(base, apiKey, 30, 30); }
-
-    public TokenBroker(String base, String apiKey, double timeout, double maxAge) {
+    private final Map<String, Credentials> memory = new ConcurrentHashMap<>();
+    public TokenBroker(String base, String apiKey) {
         this.base = base.replaceAll("/+$", "");
         this.apiKey = apiKey;
-        this.timeout = timeout;
-        this.maxAge = maxAge;
     }
 
-    /** The user's credentials under a storage key of the API key's own tenant, valid for 60 seconds. */
-    public Credentials token(String storageKey) throws BrokerException, InterruptedException {
-        return token("", storageKey, "user", 60, null, "");
-    }
-
-    /** Credentials after the provider's API has answered 401 to the refused ones. All callers that name the same ones cause
-     *  one renewal. */
-    public Credentials token(String storageKey, Credentials refused) throws BrokerException, InterruptedException {
-        return token("", storageKey, "user", 60, refused, "11003");
-    }
-
-    /** {@code refused} may be null; {@code subStatus} is the API's, where it says one (TIDAL), else 11003. */
-    public Credentials token(String tenant, String storageKey, String level, int minTTL, Credentials refused, String subStatus)
+    /** Refused are null, or credentials that the provider's API answered with 401: all callers that name the same ones
+     *  cause one renewal. The subStatus is the API's, where it says one (TIDAL), else 11003. */
+    public Credentials token(String storageKey, Credentials refused, String subStatus)
             throws BrokerException, InterruptedException {
-        var key = new Key(tenant, storageKey, level);
-        if (refused != null)
-            memory.computeIfPresent(key, (name, found) -> found.etag.equals(refused.etag) ? null : found);
-        var known = memory.get(key);
-        if (known != null && known.checked.age() < maxAge && known.secondsLeft() > Math.max(0, minTTL)) return known;
-        var path = "/credentials?storage_key=" + URLEncoder.encode(storageKey, StandardCharsets.UTF_8) + "&level=" + level
-            + "&min_ttl=" + minTTL + (refused == null ? "" : "&api_error_sub_status=" + subStatus);
-        var spare = refused == null && known != null && known.secondsLeft() > 0 ? known : null; // while the broker is away
+        if (memory.size() >= 10_000) memory.clear(); // It has a bound.
+        var known = memory.computeIfPresent(storageKey, (key, held) ->
+            held.secondsLeft() <= 0 || refused != null && held.etag.equals(refused.etag) ? null : held);
+        if (known != null && age(known.checked) < maxAge && known.secondsLeft() > minTTL) return known;
+        var spare = refused == null ? known : null; // It is given while the broker does not answer.
         var compared = refused == null ? spare : refused;
-        var began = Clocks.now();
+        var path = "/credentials?storage_key=" + URLEncoder.encode(storageKey, UTF_8) + "&level=" + level
+            + "&min_ttl=" + minTTL + (refused == null ? "" : "&api_error_sub_status=" + subStatus);
+        var began = now();
         var budget = spare == null ? timeout : Math.min(5, timeout);
         for (double pause = 0.2;; pause = Math.min(2 * pause, 5)) {
-            var asked = Clocks.now();
-            var left = Math.max(1, budget - began.age());
-            var fields = new HashMap<String, String>(Map.of("Prefer", "wait=" + (int) left));
-            if (compared != null) fields.put("If-None-Match", compared.etag);
-            BrokerException failure;
+            var sent = now();
+            var left = Math.max(1, budget - age(began));
+            var fields = Map.of("Prefer", "wait=" + (int) left, "If-None-Match", compared == null ? "" : compared.etag);
             try {
-                var answer = get(path, tenant, fields, left + 2);
-                var status = answer.getResponseCode();
-                var isSame = status == 304 && compared != null && compared.secondsLeft() > 0;
-                if (isSame || status == 200) {
-                    var found = isSame ? new Credentials(compared.etag, compared.body, compared.asked, asked)
-                        : new Credentials(answer.getHeaderField("ETag"), JSON.object(text(answer.getInputStream())), asked, asked);
-                    if (isSame && refused != null) return found; // The broker has no newer one.
-                    if (memory.size() >= CAPACITY) memory.keySet().stream().findAny().ifPresent(memory::remove);
-                    memory.put(key, found);
-                    return found;
-                }
-                failure = failure(answer);
+                var answer = get(path, left + 2, fields);
+                var body = new String(answer.getInputStream().readNBytes(1 << 20), UTF_8);
+                var token = member(body, "token").orElseThrow(() -> new IOException("The answer has no token."));
+                memory.put(storageKey, known = new Credentials(token, answer.getHeaderField("ETag"), body, sent, sent));
+                return known;
             } catch (IOException fault) {
-                failure = new BrokerException(0, null, null, Map.of(), "The broker does not answer: " + fault);
+                var failure = fault instanceof BrokerException told ? told : new BrokerException(0, -1, "", fault + "");
+                var isSame = failure.status == 304 && compared != null && compared.secondsLeft() > 0;
+                if (isSame && spare != null)
+                    memory.put(storageKey, new Credentials(spare.token, spare.etag, spare.body, spare.asked, sent));
+                if (isSame) return compared;
+                if (!failure.isPassing()) memory.remove(storageKey);
+                else if (spare != null && spare.secondsLeft() > 0) return spare;
+                var wait = failure.retryAfter < 0 ? pause : failure.retryAfter;
+                if (!failure.isPassing() || age(began) + wait > budget) throw failure;
+                Thread.sleep((long) (wait * (1000 + 100 * Math.random())));
             }
-            if (!failure.isPassing()) memory.remove(key);
-            else if (spare != null && spare.secondsLeft() > 0) return spare;
-            var wait = failure.retryAfter >= 0 ? failure.retryAfter : failure.status == 0 ? pause : Math.max(1, pause);
-            if (!failure.isPassing() || began.age() + wait > budget) throw failure;
-            pause(wait);
         }
     }
 
-    /** Calls {@code hear} with each event after {@code lastEventID} until the thread is interrupted, and connects again after
-     *  a fault. Tokens that an event replaces are forgotten. */
-    public void events(String tenant, String lastEventID, Consumer<Event> hear) throws BrokerException, InterruptedException {
-        var retry = 1.0;
+    /** Calls hear with each event after lastEventID until the thread is interrupted. Connects again after a fault. */
+    public void events(String lastEventID, Consumer<Event> hear) throws BrokerException, InterruptedException {
         for (double pause = 1;; pause = Math.min(2 * pause, 30)) {
-            try {
-                var answer = get("/events", tenant, Map.of("Last-Event-ID", lastEventID), 45); // A comment comes after 15 s.
-                if (answer.getResponseCode() != 200) {
-                    var failure = failure(answer);
-                    if (failure.status < 500 && failure.status != 429) throw failure;
-                    pause(Math.max(failure.retryAfter, pause));
-                    continue;
-                }
-                try (var lines = new BufferedReader(new InputStreamReader(answer.getInputStream(), StandardCharsets.UTF_8))) {
-                    var fields = new HashMap<String, String>();
-                    for (String line; (line = lines.readLine()) != null;) {
-                        var parts = line.split(": ", 2);
-                        if (!line.isEmpty()) {
-                            fields.put(parts[0], parts.length > 1 ? parts[1] : "");
-                            continue;
-                        }
-                        retry = Double.parseDouble(fields.getOrDefault("retry", retry * 1000 + "")) / 1000;
-                        var id = fields.getOrDefault("id", lastEventID);
-                        if (fields.containsKey("data")) {
-                            var event = new Event(id, fields.get("event"), JSON.object(fields.get("data")));
-                            forget(event.name, event.data);
-                            hear.accept(event);
-                        }
-                        lastEventID = id;
-                        pause = retry;
-                        fields.clear();
-                    }
+            try (var body = get("/events", 45, Map.of("Last-Event-ID", lastEventID)).getInputStream();
+                    var lines = new BufferedReader(new InputStreamReader(body, UTF_8))) {
+                var fields = new HashMap<String, String>();
+                for (String line; (line = lines.readLine()) != null;) { // A comment comes after 15 seconds.
+                    var parts = line.split(": ", 2);
+                    fields.put(parts[0], parts[parts.length - 1]);
+                    if (!line.isEmpty()) continue;
+                    lastEventID = fields.getOrDefault("id", lastEventID);
+                    pause = Double.parseDouble(fields.getOrDefault("retry", "1000")) / 1000;
+                    if (fields.containsKey("data"))
+                        hear.accept(heard(new Event(lastEventID, fields.get("event"), fields.get("data"))));
+                    fields.clear();
                 }
             } catch (BrokerException failure) {
-                throw failure;
-            } catch (IOException fault) {
-                // It connects again.
-            }
-            pause(pause);
+                if (failure.status < 500 && !failure.isPassing()) throw failure;
+                pause = Math.max(failure.retryAfter, pause);
+            } catch (IOException fault) { /* It connects again. */ }
+            Thread.sleep((long) (pause * (1000 + 100 * Math.random())));
         }
     }
 
-    private void forget(String event, Map<String, Object> data) {
-        var isUpdate = event.equals("credentials.updated");
-        if (event.equals("stream.reset")) memory.clear();
-        if (!isUpdate && !event.equals("credentials.deauthorized")) return;
-        for (var tenant : List.of("", data.get("tenant")))
-            for (var level : List.of("client", "user"))
-                memory.computeIfPresent(new Key((String) tenant, (String) data.get("storage_key"), level), (key, known) ->
-                    isUpdate && known.etag.equals(String.format("\"%.0f\"", data.get("version"))) ? known : null);
+    private Event heard(Event event) {
+        if (event.name.equals("stream.reset")) memory.clear();
+        if (event.name.equals("credentials.updated") || event.name.equals("credentials.deauthorized"))
+            memory.computeIfPresent(member(event.data, "storage_key").orElse(""), (key, held) ->
+                held.etag.equals('"' + member(event.data, "version").orElse("") + '"') ? held : null);
+        return event;
     }
 
-    private HttpURLConnection get(String path, String tenant, Map<String, String> fields, double timeout) throws IOException {
-        var request = (HttpURLConnection) new URL(base + path).openConnection();
-        request.setInstanceFollowRedirects(false); // The key is for the broker only.
-        request.setConnectTimeout((int) (timeout * 1000));
-        request.setReadTimeout((int) (timeout * 1000));
-        request.setRequestProperty("Authorization", "Bearer " + apiKey);
-        if (!tenant.isEmpty()) request.setRequestProperty("X-Tenant", tenant);
-        fields.forEach(request::setRequestProperty);
-        return request;
+    private HttpURLConnection get(String path, double patience, Map<String, String> fields) throws IOException {
+        var call = (HttpURLConnection) URI.create(base + path).toURL().openConnection();
+        call.setInstanceFollowRedirects(false); // The API key is for the broker only.
+        call.setConnectTimeout((int) (patience * 1000));
+        call.setReadTimeout((int) (patience * 1000));
+        call.setRequestProperty("Authorization", "Bearer " + apiKey);
+        if (!tenant.isEmpty()) call.setRequestProperty("X-Tenant", tenant);
+        fields.forEach((name, value) -> { if (!value.isEmpty()) call.setRequestProperty(name, value); });
+        var status = call.getResponseCode();
+        if (status == 200) return call;
+        var body = call.getErrorStream() == null ? "" : new String(call.getErrorStream().readNBytes(1 << 20), UTF_8);
+        throw new BrokerException(status, call.getHeaderFieldInt("Retry-After", -1), body,
+            member(body, "detail").orElse("The broker answered " + status + "."));
     }
 
-    private static String text(InputStream body) throws IOException {
-        return body == null ? "" : new String(body.readNBytes(1 << 20), StandardCharsets.UTF_8);
+    /** The member of that name of an object of JSON, of which Java has no reader, as a text; empty for null. */
+    public static Optional<String> member(String json, String name) {
+        var depth = 0;
+        for (var parts = JSON.matcher(json); parts.find();) {
+            String part = parts.group(), value = parts.group(2);
+            depth += part.matches("[{\\[]") ? 1 : part.matches("[}\\]]") ? -1 : 0;
+            if (depth == 1 && name.equals(parts.group(1)) && value != null && !value.equals("null"))
+                return Optional.of(ESCAPE.matcher(value.replaceAll("^\"|\"$", "")).replaceAll(c ->
+                    Matcher.quoteReplacement(c.group(1) == null ? c.group().replace("\\/", "/").translateEscapes()
+                        : "" + (char) Integer.parseInt(c.group(1), 16))));
+        }
+        return Optional.empty();
     }
 
-    private static BrokerException failure(HttpURLConnection answer) throws IOException {
-        var status = answer.getResponseCode();
-        Map<String, Object> problem = Map.of();
-        try {
-            problem = JSON.object(text(answer.getErrorStream()));
-        } catch (IOException fault) {
-            // A proxy's answer is no JSON.
-        }
-        return new BrokerException(status, answer.getHeaderField("Retry-After"), answer.getHeaderField("X-Request-ID"), problem,
-            "The broker answered " + status + ".");
-    }
-
-    private static void pause(double seconds) throws InterruptedException {
-        Thread.sleep((long) (seconds * 1000 * (1 + Math.random() / 10)));
-    }
-
-    /** Reads JSON, for which Java has no library of its own: numbers as Double, objects as Map. */
-    private static final class JSON {
-        private final String text;
-        private int at;
-
-        private JSON(String text) { this.text = text; }
-
-        static Map<String, Object> object(String text) throws IOException {
-            try {
-                if (new JSON(text).value(0) instanceof Map<?, ?> found) {
-                    var members = new HashMap<String, Object>();
-                    found.forEach((name, value) -> members.put((String) name, value));
-                    return members;
-                }
-            } catch (RuntimeException fault) {
-                throw new IOException("The answer is no JSON.", fault);
-            }
-            throw new IOException("The answer is no JSON object.");
-        }
-
-        private char next() {
-            while (Character.isWhitespace(text.charAt(at))) at++;
-            return text.charAt(at);
-        }
-
-        private boolean skip(char wanted) {
-            if (next() == wanted) at++;
-            else return false;
-            return true;
-        }
-
-        private Object value(int depth) {
-            if (depth > 50) throw new IllegalArgumentException("too deep");
-            if (skip('{')) {
-                var members = new HashMap<String, Object>();
-                while (!skip('}')) {
-                    skip(',');
-                    var name = (String) value(depth + 1);
-                    skip(':');
-                    members.put(name, value(depth + 1));
-                }
-                return members;
-            }
-            if (skip('[')) {
-                var items = new ArrayList<Object>();
-                while (!skip(']')) {
-                    skip(',');
-                    items.add(value(depth + 1));
-                }
-                return items;
-            }
-            if (skip('"')) return string();
-            var start = at;
-            while ("+-.".indexOf(text.charAt(at)) >= 0 || Character.isLetterOrDigit(text.charAt(at))) at++;
-            var word = text.substring(start, at);
-            return switch (word) {
-                case "null" -> null;
-                case "true", "false" -> word.equals("true");
-                default -> Double.valueOf(word);
-            };
-        }
-
-        private String string() {
-            var found = new StringBuilder();
-            for (char c; (c = text.charAt(at++)) != '"';) {
-                if (c == '\\') {
-                    c = text.charAt(at++);
-                    var index = "bfnrt".indexOf(c);
-                    if (index >= 0) c = "\b\f\n\r\t".charAt(index);
-                    else if (c == 'u') c = (char) Integer.parseInt(text.substring(at, at += 4), 16);
-                }
-                found.append(c);
-            }
-            return found.toString();
-        }
-    }
+    private static double[] now() { return new double[] {System.nanoTime() / 1e9, System.currentTimeMillis() / 1e3}; }
+    /** In seconds. The one clock may stand still while the machine sleeps, and the other may be set back. */
+    private static double age(double[] then) { return Math.max(now()[0] - then[0], now()[1] - then[1]); }
 }

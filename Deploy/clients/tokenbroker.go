@@ -6,254 +6,164 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"math"
 	"math/rand"
 	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
 )
 
+const logIn = " level_not_available missing_token_container invalid_token_request unknown_account unauthenticated "
+
 // Error says why there is no token. Status is 0 where no answer came; Code and Detail are the broker's.
 type Error struct {
 	Status, RetryAfter      int // RetryAfter: seconds, 0 where the broker names none
 	Code, Detail, RequestID string
-	ErrorCode               string `json:"error_code"` // what the provider said
-	Session                 struct {
-		ReconnectURI string `json:"reconnect_uri"` // where the user can log in again
-	}
+	ErrorCode               string         `json:"error_code"` // what the provider said
+	Session                 map[string]any // reconnect_uri: where the user can log in again
 }
 
-func (e *Error) Error() string { return fmt.Sprintf("%d %s: %s", e.Status, e.Code, e.Detail) }
-
-// MustLogIn tells whether only a login of the user helps.
-func (e *Error) MustLogIn() bool {
-	const codes = " level_not_available missing_token_container invalid_token_request unknown_account unauthenticated "
-	return strings.Contains(codes, " "+e.Code+" ")
-}
-
-// Credentials are a token and what belongs to it.
-type Credentials struct {
-	Token, Level, ETag string
-	TokenType          string   `json:"token_type"`
-	ExpiresIn          *float64 `json:"expires_in"`
-	asked, checked     time.Time
-}
-
-// Left is how many seconds the token is valid, counted from the moment before it was asked for.
-func (c *Credentials) Left() float64 {
-	if c.ExpiresIn == nil {
-		return 1e18
-	}
-	return *c.ExpiresIn - age(c.asked)
-}
-
-func age(then time.Time) float64 { // The one clock may stand still while the machine sleeps, and the other may be set back.
-	monotonic, wall := time.Since(then), time.Now().Round(0).Sub(then.Round(0))
-	if wall > monotonic {
-		return wall.Seconds()
-	}
-	return monotonic.Seconds()
-}
-
-// Request names credentials. Refused are those that the provider's API answered with 401: all callers that name the same
-// ones cause one renewal. SubStatus is the API's, where it says one (TIDAL), or "": then that of an expired token.
-type Request struct {
-	Tenant, StorageKey, Level, SubStatus string // "": the API key's own tenant, "default", "user"
-	MinTTL                               int    // seconds for which the token must be valid; 0: 60
-	Refused                              *Credentials
-}
-
-// Client may be shared by goroutines. Timeout is the longest that a call takes. For MaxAge a token is given from memory
-// before the broker is asked whether it is still current. Capacity is the most tokens in memory.
-type Client struct {
-	BaseURL, APIKey string
-	Timeout, MaxAge time.Duration
-	Capacity        int
-	lock            sync.Mutex
-	cache           map[[3]string]*Credentials
-}
-
-// New makes a client that waits up to 30 s for a token and gives it from memory for 30 s.
-func New(baseURL, apiKey string) *Client {
-	return &Client{strings.TrimRight(baseURL, "/"), apiKey, 30 * time.Second, 30 * time.Second, 10000,
-		sync.Mutex{}, map[[3]string]*Credentials{}}
-}
-
-// Token gives credentials as the request says.
-func (c *Client) Token(ctx context.Context, r Request) (*Credentials, error) {
-	key := [3]string{r.Tenant, or(r.StorageKey, "default"), or(r.Level, "user")}
-	if r.MinTTL == 0 {
-		r.MinTTL = 60
-	}
-	query := url.Values{"storage_key": {key[1]}, "level": {key[2]}, "min_ttl": {strconv.Itoa(r.MinTTL)}}
-	c.lock.Lock()
-	known := c.cache[key]
-	if known != nil && r.Refused != nil && known.ETag == r.Refused.ETag {
-		delete(c.cache, key)
-		known = nil
-	}
-	c.lock.Unlock()
-	if known != nil && age(known.checked) < c.MaxAge.Seconds() && known.Left() > float64(r.MinTTL) {
-		return known, nil
-	}
-	timeout, header := c.Timeout, http.Header{}
-	if r.Refused != nil {
-		known = r.Refused
-		query.Set("api_error_sub_status", or(r.SubStatus, "11003"))
-	} else if known != nil && timeout > 5*time.Second {
-		timeout = 5 * time.Second // The token in memory is given while the broker does not answer.
-	}
-	if known != nil && (r.Refused != nil || known.Left() > 0) {
-		header.Set("If-None-Match", known.ETag)
-	}
-	for end, pause := time.Now().Add(timeout), 0.2; ; pause = math.Min(2*pause, 5) {
-		asked, left := time.Now(), math.Max(1, time.Until(end).Seconds())
-		header.Set("Prefer", fmt.Sprintf("wait=%d", int(left)))
-		limited, cancel := context.WithTimeout(ctx, seconds(left+2))
-		found, err := &Credentials{asked: asked, checked: asked}, error(nil)
-		answer, failure := c.get(limited, "/credentials?"+query.Encode(), r.Tenant, header)
-		if failure == nil {
-			err = json.NewDecoder(io.LimitReader(answer.Body, 1<<20)).Decode(found)
-			answer.Body.Close()
-			if found.ETag = answer.Header.Get("ETag"); err != nil {
-				failure = &Error{Code: "network_error", Detail: err.Error()}
-			}
-		}
-		cancel()
-		c.lock.Lock()
-		switch {
-		case failure == nil:
-			for other := range c.cache { // Go gives any one first.
-				if len(c.cache) < c.Capacity {
-					break
-				}
-				delete(c.cache, other)
-			}
-			c.cache[key] = found
-		case failure.Status == 304 && known.Left() > 0:
-			copied := *known
-			copied.checked = asked
-			if found, failure = &copied, nil; r.Refused == nil {
-				c.cache[key] = found
-			}
-		case !failure.isPassing():
-			delete(c.cache, key)
-		case r.Refused == nil && known != nil && known.Left() > 0:
-			found, failure = known, nil
-		}
-		c.lock.Unlock()
-		if failure == nil {
-			return found, nil
-		}
-		wait := failure.pause(pause)
-		if ctx.Err() != nil || !failure.isPassing() || time.Now().Add(wait).After(end) {
-			return nil, failure
-		}
-		time.Sleep(wait)
-	}
-}
-
-// Events calls hear with each event, without end until the context ends, hear fails, or the broker refuses. It connects
-// again after a fault, and goes on after lastID. Tokens that an event replaces are forgotten.
-func (c *Client) Events(ctx context.Context, tenant, lastID string, hear func(id, name string, data map[string]any) error) error {
-	for pause, retry := 1.0, 1.0; ; pause = math.Min(2*pause, 30) {
-		limited, cancel := context.WithCancel(ctx)
-		answer, failure := c.get(limited, "/events", tenant, http.Header{"Last-Event-ID": {lastID}})
-		if failure == nil {
-			silence := time.AfterFunc(45*time.Second, cancel) // The broker sends a comment after 15 seconds.
-			lines, fields := bufio.NewScanner(answer.Body), map[string]string{}
-			for lines.Buffer(nil, 1<<20); lines.Scan(); silence.Reset(45 * time.Second) {
-				if name, value, _ := strings.Cut(lines.Text(), ": "); lines.Text() != "" {
-					fields[name] = value
-					continue
-				}
-				if milliseconds, err := strconv.ParseFloat(fields["retry"], 64); err == nil {
-					retry = milliseconds / 1000
-				}
-				if data := map[string]any{}; json.Unmarshal([]byte(fields["data"]), &data) == nil {
-					c.forget(fields["event"], data)
-					if err := hear(fields["id"], fields["event"], data); err != nil {
-						cancel()
-						return err
-					}
-				}
-				lastID, fields, pause = or(fields["id"], lastID), map[string]string{}, retry
-			}
-			answer.Body.Close()
-			failure = &Error{}
-		}
-		cancel()
-		if ctx.Err() != nil || failure.Status < 500 && !failure.isPassing() {
-			return failure
-		}
-		select {
-		case <-time.After(failure.pause(pause)):
-		case <-ctx.Done():
-		}
-	}
-}
-
-func (c *Client) forget(event string, data map[string]any) {
-	c.lock.Lock()
-	defer c.lock.Unlock()
-	for key, known := range c.cache {
-		concerns := key[1] == data["storage_key"] && (key[0] == "" || key[0] == data["tenant"])
-		isNew := event == "credentials.updated" && known.ETag != fmt.Sprintf("\"%.0f\"", data["version"])
-		if event == "stream.reset" || concerns && (isNew || event == "credentials.deauthorized") {
-			delete(c.cache, key)
-		}
-	}
-}
-
-// get makes one request. The error has the status of an answer other than 200, and 0 without one.
-func (c *Client) get(ctx context.Context, path, tenant string, header http.Header) (*http.Response, *Error) {
-	request, err := http.NewRequestWithContext(ctx, "GET", c.BaseURL+path, nil)
-	if err != nil {
-		return nil, &Error{Status: 400, Code: "invalid_request", Detail: err.Error()}
-	}
-	request.Header = header.Clone()
-	request.Header.Set("Authorization", "Bearer "+c.APIKey)
-	if tenant != "" {
-		request.Header.Set("X-Tenant", tenant)
-	}
-	answer, err := client.Do(request)
-	if err != nil {
-		return nil, &Error{Code: "network_error", Detail: "The broker does not answer: " + err.Error()}
-	}
-	if answer.StatusCode == 200 {
-		return answer, nil
-	}
-	defer answer.Body.Close()
-	failure := &Error{Detail: "The broker answered " + answer.Status}
-	json.NewDecoder(io.LimitReader(answer.Body, 1<<20)).Decode(failure) // A proxy's answer is no JSON.
-	failure.Status, failure.RequestID = answer.StatusCode, answer.Header.Get("X-Request-ID")
-	failure.RetryAfter, _ = strconv.Atoi(answer.Header.Get("Retry-After"))
-	return nil, failure
-}
-
-// The API key is for the broker only.
-var client = http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-
-func (e *Error) isPassing() bool { // A 502 without a code is a proxy's.
+func (e *Error) Error() string   { return fmt.Sprintf("%d %s: %s", e.Status, e.Code, e.Detail) }
+func (e *Error) MustLogIn() bool { return strings.Contains(logIn, " "+e.Code+" ") } // Only a login of the user helps.
+func (e Error) passes() bool {
 	return e.Status == 0 || e.Status == 429 || e.Status == 503 || e.Status >= 500 && e.Code == ""
 }
 
-func (e *Error) pause(otherwise float64) time.Duration {
-	if e.RetryAfter > 0 {
-		otherwise = float64(e.RetryAfter)
-	}
-	return seconds(otherwise * (1 + rand.Float64()/10))
+// Credentials are a token and what belongs to it. It is valid for Left seconds, counted from before the request.
+type Credentials struct {
+	Token, Level, ETag string
+	TokenType          string  `json:"token_type"`
+	ExpiresIn          float64 `json:"expires_in"` // infinite where the token has no end
+	asked, checked     time.Time
 }
 
-func seconds(count float64) time.Duration { return time.Duration(count * float64(time.Second)) }
+func (c Credentials) Left() float64 { return c.ExpiresIn - age(c.asked) }
 
-func or(text, otherwise string) string {
-	if text == "" {
-		return otherwise
+func age(t time.Time) float64 { // The one clock may stand still while the machine sleeps, and the other be set back.
+	return math.Max(time.Since(t).Seconds(), time.Since(t.Round(0)).Seconds())
+}
+
+// Client may be shared by goroutines. It is for one tenant and level.
+type Client struct {
+	BaseURL, APIKey, Tenant, Level string  // Tenant: for API keys of several. Level: user or client
+	Timeout, MaxAge, MinTTL        float64 // seconds: of a call; without a comparison; for which a token must be valid
+	memory                         map[string]Credentials
+	lock                           sync.Mutex
+}
+
+// New makes a client for users' tokens.
+func New(baseURL, apiKey string) *Client {
+	return &Client{strings.TrimRight(baseURL, "/"), apiKey, "", "user", 30, 30, 60, map[string]Credentials{}, sync.Mutex{}}
+}
+
+// Token gives credentials. Refused are empty, or those that the provider's API answered with 401: all callers that name
+// the same ones cause one renewal. SubStatus is the API's, where it says one (TIDAL), else 11003.
+func (c *Client) Token(ctx context.Context, key string, refused Credentials, subStatus string) (Credentials, error) {
+	c.lock.Lock()
+	known, compared, timeout := c.memory[key], refused, c.Timeout
+	c.lock.Unlock()
+	query := url.Values{"storage_key": {key}, "level": {c.Level}, "min_ttl": {fmt.Sprint(c.MinTTL)}}
+	if known.ETag != refused.ETag && age(known.checked) < c.MaxAge && known.Left() > c.MinTTL {
+		return known, nil
+	} else if refused.ETag != "" {
+		known = Credentials{}
+		query.Set("api_error_sub_status", subStatus)
+	} else if known.Left() > 0 { // It is given while the broker does not answer.
+		compared, timeout = known, math.Min(5, timeout)
 	}
-	return text
+	for began, pause := time.Now(), 0.2; ; pause = math.Min(2*pause, 5) {
+		found, left := Credentials{ExpiresIn: math.Inf(1), asked: time.Now()}, math.Max(1, timeout-age(began))
+		header := http.Header{"Prefer": {fmt.Sprint("wait=", int(left))}, "If-None-Match": strings.Fields(compared.ETag)}
+		answer := c.get(ctx, "/credentials?"+query.Encode(), header, left+2, func(line []byte) error {
+			return json.Unmarshal(line, &found) // The body is one line.
+		})
+		found.ETag, found.checked, compared.checked = header.Get("ETag"), found.asked, found.asked
+		if answer.Status == 304 && compared.Left() > 0 {
+			found, answer.Status = compared, 200
+		} else if answer.Status == 200 && found.Token == "" {
+			answer = &Error{Code: "network_error", Detail: "The broker's answer has broken off."}
+		}
+		wait := math.Max(pause, float64(answer.RetryAfter)) * (1 + rand.Float64()/10)
+		if answer.passes() && known.Left() > 0 {
+			return known, nil
+		} else if answer.passes() && age(began)+wait <= timeout && ctx.Err() == nil {
+			time.Sleep(time.Duration(wait * 1e9))
+			continue
+		}
+		c.lock.Lock()
+		defer c.lock.Unlock()
+		if delete(c.memory, key); answer.Status != 200 {
+			return Credentials{}, answer
+		} else if len(c.memory) >= 10000 { // It has a bound.
+			c.memory = map[string]Credentials{}
+		}
+		if found.ETag != refused.ETag { // Else the broker has no newer one.
+			c.memory[key] = found
+		}
+		return found, nil
+	}
+}
+
+// Events calls hear with each event after lastID, until the context ends or the broker refuses.
+func (c *Client) Events(ctx context.Context, lastID string, hear func(id, name string, data map[string]any)) error {
+	for pause, retry := 1.0, 1000.0; ; pause = math.Min(2*pause, 30) {
+		fields := map[string]string{"id": lastID}
+		answer := c.get(ctx, "/events", http.Header{"Last-Event-Id": {lastID}}, 45, func(line []byte) error {
+			name, value, _ := strings.Cut(string(line), ": ")
+			if fields[name] = value; len(line) > 0 {
+				return nil // The broker sends a comment after 15 seconds.
+			}
+			if data := map[string]any{}; json.Unmarshal([]byte(fields["data"]), &data) == nil {
+				isEnd := fields["event"] == "credentials.updated" || fields["event"] == "credentials.deauthorized"
+				c.lock.Lock()
+				if key, _ := data["storage_key"].(string); fields["event"] == "stream.reset" {
+					c.memory = map[string]Credentials{}
+				} else if isEnd && c.memory[key].ETag != fmt.Sprintf("\"%.0f\"", data["version"]) {
+					delete(c.memory, key)
+				}
+				c.lock.Unlock()
+				hear(fields["id"], fields["event"], data)
+			}
+			fmt.Sscan(fields["retry"], &retry) // milliseconds; it stays where there is none
+			lastID, fields, pause = fields["id"], map[string]string{"id": fields["id"]}, retry/1000
+			return ctx.Err()
+		})
+		if ctx.Err() != nil || !answer.passes() && answer.Status < 500 && answer.Status != 200 {
+			return answer
+		}
+		time.Sleep(time.Duration(math.Max(pause, float64(answer.RetryAfter)) * (1 + rand.Float64()/10) * 1e9))
+	}
+}
+
+// get makes one request, and reads an answer of status 200 by lines. It ends when none comes for so many seconds. The
+// answer's ETag comes to the header fields.
+func (c *Client) get(ctx context.Context, path string, head http.Header, wait float64, read func([]byte) error) *Error {
+	limited, cancel := context.WithCancel(ctx)
+	defer cancel()
+	silence := time.AfterFunc(time.Duration(wait*1e9), cancel)
+	defer silence.Stop()
+	request, err := http.NewRequestWithContext(limited, "GET", c.BaseURL+path, nil)
+	if err != nil {
+		return &Error{Status: 400, Code: "invalid_request", Detail: err.Error()}
+	}
+	request.Header = head
+	head["Authorization"], head["X-Tenant"] = []string{"Bearer " + c.APIKey}, strings.Fields(c.Tenant)
+	answer, err := http.DefaultTransport.RoundTrip(request) // No redirect is followed: the API key is for the broker.
+	if err != nil {
+		return &Error{Code: "network_error", Detail: "The broker does not answer: " + err.Error()}
+	}
+	defer answer.Body.Close()
+	lines, result := bufio.NewScanner(answer.Body), &Error{Detail: "The broker answered " + answer.Status}
+	if answer.StatusCode != 200 {
+		read = func(line []byte) error { return json.Unmarshal(line, result) } // A proxy's answer is no JSON.
+	}
+	for lines.Buffer(nil, 1<<20); err == nil && lines.Scan(); silence.Reset(time.Duration(wait * 1e9)) {
+		err = read(lines.Bytes())
+	}
+	head["Etag"], result.Status = answer.Header["Etag"], answer.StatusCode
+	result.RequestID = answer.Header.Get("X-Request-ID")
+	fmt.Sscan(answer.Header.Get("Retry-After"), &result.RetryAfter)
+	return result
 }

@@ -10,6 +10,15 @@ const unsigned char *cresources_openapi(void) { return openapi; }
 
 size_t cresources_openapi_size(void) { return sizeof openapi; }
 
+// Tests/Support/openapi/page writes this file from openapi.yaml.
+static const unsigned char api_page[] = {
+#embed "api.html"
+};
+
+const unsigned char *cresources_api_page(void) { return api_page; }
+
+size_t cresources_api_page_size(void) { return sizeof api_page; }
+
 // Deploy/build writes this file, which defines TOKEN_BROKER_COMMIT, into a folder that other builds do not look into.
 #if __has_include(<token-broker-commit.h>)
 #include <token-broker-commit.h>

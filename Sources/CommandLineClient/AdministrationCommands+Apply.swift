@@ -33,6 +33,7 @@ extension AdministrationCommands {
             let isDryRun = invocation.has("dry-run")
             showPlan(steps, isDryRun: isDryRun, invocation)
             if isDryRun { return }
+            try invocation.terminal.checkOutput()
             try invocation.confirm(
                 steps.count == 1 ? "Apply this change?" : "Apply these \(steps.count) changes?")
             try await carryOut(steps, api, invocation)
@@ -74,6 +75,7 @@ extension AdministrationCommands {
             } else if let key {
                 invocation.terminal.print(TextTable.shown("\(step.title): \(key)"))
             }
+            try checkPrinted(value, tenant: step.tenant, invocation)
             if step.kind == .tenant { noteWarnings(value, invocation) }
         }
         invocation.terminal.note(steps.count == 1 ? "1 change is applied." : "\(steps.count) changes are applied.")

@@ -9,7 +9,8 @@ extension AdministrationCommands {
     private static let permissions = ["credentials:read", "credentials:write", "login", "events"]
     private static let expiry = CommandSpecification.Option(
         "expires-in", "TIME", "how long it is valid, such as 90d, 12h or 3600 (seconds)")
-    private static let id = CommandSpecification.Argument("ID", "one of token-broker keys list")
+    private static let id = CommandSpecification.Argument(
+        "ID", "one of token-broker keys list, or the name of a key that no other key has")
 
     private static let listKeys = CommandSpecification(
         "keys list", "list a tenant's API keys, without the keys themselves",
@@ -35,8 +36,7 @@ extension AdministrationCommands {
         examples: [.init("token-broker keys show 0f3b8a6d1c2e4f5a6b7c8d9e --tenant spotify", "what it may do")],
         body: { invocation throws(CommandError) in
             let api = try invocation.broker()
-            let answer = try await api.send(.init(.get, try keyPath(invocation, api, invocation.arguments[0])))
-            try show(answer, first: keyMembers, invocation)
+            try show(try await key(invocation, api), first: keyMembers, invocation)
         })
 
     private static let createKey = CommandSpecification(
@@ -62,7 +62,10 @@ extension AdministrationCommands {
         ],
         body: { invocation throws(CommandError) in
             let permissions = invocation.values("permission")
-            if permissions.isEmpty { throw invocation.wrong("--permission is missing: what may the key do?") }
+            if permissions.isEmpty {
+                throw invocation.wrong(
+                    "--permission is missing: what may the key do?" + Nearest.choices(Self.permissions))
+            }
             let api = try invocation.broker()
             let tenant = try invocation.requiredTenant(api)
             var members: [WireText: JSONValue] = [
@@ -72,10 +75,18 @@ extension AdministrationCommands {
             members["storage_keys"] = list(invocation.values("storage-key"))
             members["identity"] = invocation["identity"].map { .string(WireText($0)) }
             members["expires_in"] = try invocation.span("expires-in").map { .integer($0) }
-            let others = invocation.values("also-tenant")
-            members["tenants"] = others.isEmpty ? nil : list(Array(Set([tenant] + others)).sorted())
-            let answer = try await api.send(.init(.post, path(tenant) + "/api-keys", json: body(members), form: .created))
+            let tenants = invocation.values("also-tenant")
+            members["tenants"] = tenants.isEmpty ? nil : list(Array(Set([tenant] + tenants)).sorted())
+            let name = invocation.arguments[0]
+            let others = try await ids(ofName: name, invocation, api)
+            let answer = try await api.send(
+                .init(.post, path(tenant) + "/api-keys", json: body(members), form: .created))
             try showNew(answer, invocation)
+            if !others.isEmpty {
+                invocation.terminal.note(
+                    "Warning: there is another key called \(name): \(others.joined(separator: ", ")). Where the new one is to take "
+                        + "its place, delete it, or rotate a key in the place of making one.")
+            }
         })
 
     private static let rotateKey = CommandSpecification(
@@ -90,24 +101,25 @@ extension AdministrationCommands {
             .init("replaces", "N", "the generation of the key that is in use; by default the newest"),
         ],
         examples: [
-            .init(
-                "token-broker keys rotate 0f3b8a6d1c2e4f5a6b7c8d9e --tenant spotify >player.key",
-                "the new key, in a file"),
+            .init("token-broker keys rotate player --tenant spotify >player.key", "the new key, in a file"),
             .init(
                 "token-broker keys rotate 0f3b8a6d1c2e4f5a6b7c8d9e --tenant spotify --overlap 0",
                 "the one before is not valid any more"),
         ],
         body: { invocation throws(CommandError) in
             let api = try invocation.broker()
-            let path = try keyPath(invocation, api, invocation.arguments[0])
             let wanted = try invocation.integer("replaces", in: 1...Int(Int32.max)).map { Int64($0) }
             var members: [WireText: JSONValue] = [:]
             members["overlap"] = try invocation.span("overlap").map { .integer($0) }
             members["expires_in"] = try invocation.span("expires-in").map { .integer($0) }
-            let replaced =
-                if let wanted { wanted } else {
-                    try await api.send(.init(.get, path)).json()["generation"]?.integer ?? 1
-                }
+            let known: JSONValue
+            do throws(CommandError) {
+                known = try await key(invocation, api).json()
+            } catch {
+                throw wanted.map { rotationError(error, $0, invocation) } ?? error
+            }
+            let path = try keyPath(invocation, api, text(of: known["id"]))
+            let replaced = wanted ?? known["generation"]?.integer ?? 1
             members["replaces"] = .integer(replaced)
             let answer: BrokerAPI.Answer
             do throws(CommandError) {
@@ -137,12 +149,12 @@ extension AdministrationCommands {
         examples: [.init("token-broker keys delete 0f3b8a6d1c2e4f5a6b7c8d9e --tenant spotify", "asks first")],
         body: { invocation throws(CommandError) in
             let api = try invocation.broker()
-            let path = try keyPath(invocation, api, invocation.arguments[0])
-            let key = try await api.send(.init(.get, path)).json()
+            let key = try await key(invocation, api).json()
+            let id = text(of: key["id"])
             let name = TextTable.shown(text(of: key["name"]))
             let places = key["tenants"].map { " It is valid in \(TextTable.shown(text(of: $0)))." } ?? ""
-            try invocation.confirm("Delete the API key \(name) (\(invocation.arguments[0]))?\(places)")
-            _ = try await api.send(.init(.delete, path))
+            try invocation.confirm("Delete the API key \(name) (\(id))?\(places)")
+            _ = try await api.send(.init(.delete, try keyPath(invocation, api, id)))
             invocation.terminal.note("The API key \(name) is deleted.")
         })
 
@@ -154,11 +166,56 @@ extension AdministrationCommands {
         path(try invocation.requiredTenant(api)) + "/api-keys" + (id.map { "/" + BrokerAPI.segment($0) } ?? "")
     }
 
+    /// Says so where the secret of a new key was to be printed and could not be: no one has it then.
+    /// - Parameter tenant: the key's, where that is to be named.
+    static func checkPrinted(_ key: JSONValue, tenant: String?, _ invocation: Invocation) throws(CommandError) {
+        guard let error = invocation.terminal.outputError, key["api_key"] != nil else { return }
+        let id = TextTable.shown(text(of: key["id"]))
+        let reason = error.text.isEmpty ? "what reads standard output has gone" : error.text
+        let options = [("tenant", tenant), ("context", invocation["context"])].compactMap { name, value in
+            value.map { " --\(name) \($0)" }
+        }.joined()
+        throw CommandError(
+            error.status,
+            "the secret of the API key \(id) was made, and could not be printed: \(reason). Rotate the key, or delete it with "
+                + "token-broker keys delete \(id)\(options)",
+            next: "token-broker keys rotate \(id)\(options)")
+    }
+
+    /// The key that the command names, by its identifier, or by its name where no other key has that.
+    /// - Throws: `notFound`; `usage` for the name of several keys, and lists them.
+    private static func key(_ invocation: Invocation, _ api: BrokerAPI) async throws(CommandError) -> BrokerAPI.Answer {
+        let word = invocation.arguments[0]
+        let answer = try await api.send(
+            .init(.get, try keyPath(invocation, api, word), expected: [400, 404]))
+        if answer.status.code == 200 { return answer }
+        let ids = try await ids(ofName: word, invocation, api)
+        if ids.count > 1 {
+            throw CommandError(
+                .usage, "\(ids.count) keys are called \(word): \(ids.joined(separator: ", ")). Name one of these",
+                next: "token-broker keys list --tenant \(try invocation.requiredTenant(api))")
+        }
+        return try await api.send(.init(.get, try keyPath(invocation, api, ids.first ?? word)))
+    }
+
+    /// The identifiers of the keys that have a name.
+    private static func ids(
+        ofName name: String, _ invocation: Invocation, _ api: BrokerAPI
+    ) async throws(CommandError) -> [String] {
+        try await ListPages(try keyPath(invocation, api), "api_keys").elements(api)
+            .filter { $0["name"]?.string?.text == name }.compactMap { $0["id"]?.string?.text }
+    }
+
     /// The secret alone on standard output, what else is known of the key beside it.
     private static func showNew(_ answer: BrokerAPI.Answer, _ invocation: Invocation) throws(CommandError) {
-        if invocation.printsJSON { return invocation.printLine(answer.body) }
         let key = try answer.json()
-        if let secret = key["api_key"]?.string?.text { invocation.terminal.print(TextTable.shown(secret)) }
+        if invocation.printsJSON {
+            invocation.printLine(answer.body)
+        } else if let secret = key["api_key"]?.string?.text {
+            invocation.terminal.print(TextTable.shown(secret))
+        }
+        try checkPrinted(key, tenant: invocation["tenant"], invocation)
+        if invocation.printsJSON { return }
         for name in keyMembers + ["identity", "tenants", "earlier_secret_expires"] {
             guard let value = key[name] else { continue }
             let text = name == "expires" && value == .null ? "never" : text(of: value)

@@ -5,7 +5,8 @@ internal import JSON
 extension AdministrationCommands {
     static let limit = CommandSpecification.Option("limit", "N", "show the first N only; all by default")
     static let secretFile = CommandSpecification.Option(
-        "secret-file", "PATH", "a file whose first line is the client secret")
+        "secret-file", "PATH",
+        "a file whose first line is the client secret; - asks for it, or reads it from standard input")
 
     /// The number of elements that are wanted; nil for all.
     static func limit(_ invocation: Invocation) throws(CommandError) -> Int? {
@@ -58,14 +59,17 @@ extension AdministrationCommands {
             invocation.terminal.note("Not set any more: \(TextTable.shown(text(of: .array(dropped)))).")
         }
         for warning in value["warnings"]?.array ?? [] {
-            invocation.terminal.note("Warning: \(TextTable.shown(text(of: warning["detail"])))")
+            // For people of the command line.
+            let detail = text(of: warning["detail"]).replacing("GET /providers/", with: "token-broker providers show ")
+            invocation.terminal.note("Warning: \(TextTable.shown(detail))")
         }
     }
 
     /// The secret of `--secret-file`; nil where that is not given.
     static func secretOfFile(_ invocation: Invocation) throws(CommandError) -> String? {
         guard let path = invocation["secret-file"] else { return nil }
-        let text = path == "-" ? invocation.terminal.line("") : try GivenFile.text(path, limit: 64 << 10)
+        let text =
+            path == "-" ? invocation.terminal.secret("Client secret: ") : try GivenFile.text(path, limit: 64 << 10)
         // By scalars: a carriage return and a line feed are one character of a String.
         let line = (text ?? "").unicodeScalars.drop { $0 == "\u{feff}" }.prefix { $0 != "\n" && $0 != "\r" }
         let secret = String(line)

@@ -137,11 +137,25 @@ extension AdministrationCommands {
             }
             let failed = checks.count { $0["ok"]?.bool != true }
             if failed > 0 {
+                let name = try name(invocation, api)
                 throw CommandError(
                     .failed, "\(failed) of \(checks.count) checks failed",
-                    next: "token-broker tenants show \(try name(invocation, api))")
+                    next: try await lacksSecret(name, checks, api)
+                        ? "token-broker tenants set \(name) --secret" : "token-broker tenants show \(name)")
             }
         })
+
+    /// Whether the provider did not accept the client, and the tenant has nothing by which the client shows who it is.
+    private static func lacksSecret(
+        _ name: String, _ checks: [JSONValue], _ api: BrokerAPI
+    ) async throws(CommandError) -> Bool {
+        let isRefused = checks.contains { $0["name"]?.string == "client_authentication" && $0["ok"]?.bool != true }
+        guard isRefused else { return false }
+        let tenant = try await api.send(.init(.get, path(name))).json().object ?? [:]
+        let isSet = { (value: JSONValue) in value.bool == true || value.integer ?? 0 > 0 }
+        return !tenant.contains { $0.key.text.hasSuffix("_set") && isSet($0.value) }
+            && tenant["client_secret_file"] == nil && tenant["client_assertion_file"] == nil
+    }
 
     private static let deleteTenant = CommandSpecification(
         "tenants delete", "delete a tenant with its API keys, logins and credentials",
@@ -183,7 +197,7 @@ extension AdministrationCommands {
     private static func changedSecret(_ invocation: Invocation) throws(CommandError) -> String? {
         if let secret = try secretOfFile(invocation) { return secret }
         guard invocation.has("secret") else { return nil }
-        guard let secret = invocation.secret("Client secret: "), !secret.isEmpty else {
+        guard let secret = invocation.terminal.secret("Client secret: "), !secret.isEmpty else {
             throw invocation.wrong("no secret was given")
         }
         return secret

@@ -86,7 +86,7 @@ struct ApplyFile: Sendable {
     private static func refuseOthers(_ value: JSONValue, _ known: Set<WireText>, at place: String) throws(Fault) {
         guard let members = value.object else { throw Fault(reason: "there are no tenants and no providers in it") }
         guard let other = members.keys.filter({ !known.contains($0) }).min() else { return }
-        let complaint = Nearest.complaint(about: other.text, "member", among: known.map(\.text))
+        let complaint = Nearest.complaint(about: other.text, "member", among: known.map(\.text).sorted())
         throw Fault(reason: (place.isEmpty ? "" : "\(place): ") + complaint)
     }
 }

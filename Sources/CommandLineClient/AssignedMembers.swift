@@ -33,9 +33,24 @@ struct AssignedMembers {
 
     private mutating func set(_ path: [WireText], _ value: JSONValue, in word: String) throws(CommandError) {
         guard let merged = Self.inserting(value, at: path[...], in: .object(members))?.object else {
-            throw CommandError(.usage, "the member of \(Self.shown(word)) is given twice")
+            throw CommandError(.usage, conflict(path, value, in: word))
         }
         members = merged
+    }
+
+    /// Why a member cannot be put there.
+    private func conflict(_ path: [WireText], _ new: JSONValue, in word: String) -> String {
+        var value = JSONValue.object(members)
+        for (index, part) in path.enumerated() {
+            guard let inner = value.object?[part] else {
+                let outer = path[..<index].map(\.text).joined(separator: ".")
+                return "\(outer) is given as a value, and by \(Self.shown(word)) as an object with members"
+            }
+            value = inner
+        }
+        return value.object == nil || new.object != nil
+            ? "the member of \(Self.shown(word)) is given twice"
+            : "\(Self.shown(word)) is given as a value, and before it as an object with members"
     }
 
     private static func inserting(_ value: JSONValue, at path: ArraySlice<WireText>, in old: JSONValue?) -> JSONValue? {

@@ -57,11 +57,11 @@ package final class BrokerAPI: Sendable {
         /// With a JSON document as its body.
         package init(
             _ method: Method, _ path: String, json body: [UInt8], fields: Fields = [:], expected: Set<Int> = [],
-            form: AnswerForm? = nil
+            limit: Duration = .seconds(60), form: AnswerForm? = nil
         ) {
             var fields = fields
             fields.set("Content-Type", "application/json")
-            self.init(method, path, fields: fields, body: body, expected: expected, form: form)
+            self.init(method, path, fields: fields, body: body, expected: expected, limit: limit, form: form)
         }
     }
 
@@ -258,7 +258,8 @@ struct Refusal {
         problem = try? JSONValue(parsing: answer.body)
     }
 
-    private var code: String { problem?["code"]?.string?.text ?? problem?["error"]?.string?.text ?? "" }
+    /// The broker's code; empty for an answer of another server.
+    var code: String { problem?["code"]?.string?.text ?? problem?["error"]?.string?.text ?? "" }
 
     /// What it means for the person who asked.
     func error(tenant: String?) -> CommandError {
@@ -301,5 +302,6 @@ struct Refusal {
         return "  " + (member.isEmpty ? "" : member + ": ") + detail
     }
 
-    private var wait: String { answer.fields["Retry-After"].map { " Try again in \($0.text) s." } ?? "" }
+    /// When to come again, as a sentence with a space before it; empty where that is not said.
+    var wait: String { answer.fields["Retry-After"].map { " Try again in \($0.text) s." } ?? "" }
 }

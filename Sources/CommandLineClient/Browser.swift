@@ -11,10 +11,9 @@ enum Browser {
             ["DISPLAY", "WAYLAND_DISPLAY", "BROWSER"].contains(where: { invocation.environment.text($0) != nil })
         else { return false }
         do throws(SystemError) {
-            // The variables of this program hold keys, which a browser has no use for.
-            let environment = invocation.environment.filter { !$0.key.hasPrefix("TOKEN_BROKER_") }
             _ = try ChildProgram.start(
-                ["xdg-open", url], environment: environment, output: .nothing, errors: .nothing, leadsGroup: true)
+                ["xdg-open", url], environment: ChildEnvironment.variables(of: invocation.environment),
+                output: .nothing, errors: .nothing, leadsGroup: true)
             return true
         } catch {
             return false

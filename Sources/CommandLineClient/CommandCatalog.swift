@@ -44,7 +44,7 @@ package enum CommandCatalog {
         let prefix = words[..<level].joined(separator: " ")
         let text =
             words.count > level
-            ? Nearest.complaint(about: words[level], "command", among: Array(Set(known)).sorted())
+            ? Nearest.complaint(about: words[level], "command", among: Array(Set(known)).sorted(), lists: level > 0)
             : "\(prefix) needs another word: \(Array(Set(known)).sorted().joined(separator: ", "))"
         return CommandError(.usage, text, next: "token-broker \(prefix.isEmpty ? "" : prefix + " ")--help")
     }

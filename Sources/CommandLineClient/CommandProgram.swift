@@ -16,8 +16,7 @@ package enum CommandProgram {
         _ words: [String], terminal: any Terminal, environment: [String: String]
     ) -> Step {
         if words == ["--help"] || words == ["-h"] || words == ["help"] {
-            terminal.write(Array(HelpText.overview().utf8))
-            return .end(.done)
+            return show(HelpText.overview(), terminal)
         }
         let words = words == ["--version"] ? ["version"] : words
         guard let (command, left) = CommandCatalog.find(words) else {
@@ -25,8 +24,7 @@ package enum CommandProgram {
             if !named.isEmpty, words.dropFirst(named.count).first.map({ $0 == "--help" || $0 == "-h" }) == true,
                 !CommandCatalog.below(Array(named)).isEmpty
             {
-                terminal.write(Array(HelpText.group(Array(named)).utf8))
-                return .end(.done)
+                return show(HelpText.group(Array(named)), terminal)
             }
             let meant = Array(named.isEmpty ? words[...] : named)
             let group = CommandCatalog.below(Array(meant.prefix(1)))
@@ -34,12 +32,7 @@ package enum CommandProgram {
             let ofService = group.allSatisfy { $0.body == nil } ? group.first : nil
             return fail(CommandCatalog.complaint(about: meant), of: ofService, terminal)
         }
-        if left.contains(where: { $0 == "--help" || $0 == "-h" }),
-            !command.takesCommand || left.first == "--help" || left.first == "-h"
-        {
-            terminal.write(Array(HelpText.command(command).utf8))
-            return .end(.done)
-        }
+        if Invocation.asksForHelp(left, command) { return show(HelpText.command(command), terminal) }
         if let word = left.first, !word.hasPrefix("-"), command.arguments.isEmpty, !command.takesCommand,
             CommandCatalog.below(command.words).count > 1
         {
@@ -58,10 +51,20 @@ package enum CommandProgram {
         guard let body = invocation.command.body else { return .usage }
         do throws(CommandError) {
             try await body(invocation)
+            try invocation.terminal.checkOutput()
             return .done
         } catch {
+            // What else is wrong does not hide that output is lost.
+            if let lost = invocation.terminal.outputError?.text, !lost.isEmpty, !error.text.contains(lost) {
+                invocation.terminal.note("token-broker: \(lost)")
+            }
             return report(error, invocation.terminal)
         }
+    }
+
+    private static func show(_ text: String, _ terminal: any Terminal) -> Step {
+        terminal.write(Array(text.utf8))
+        return .end(terminal.outputError.map { report($0, terminal) } ?? .done)
     }
 
     private static func fail(
@@ -92,13 +95,16 @@ package struct SystemTerminal: Terminal {
     package var showsProgress: Bool { TerminalDevice.isTerminal(2) && !isDumb }
     package var width: Int { TerminalDevice.width ?? 80 }
     package func write(_ bytes: [UInt8]) { TerminalDevice.write(bytes, to: 1) }
-    package func complain(_ text: String) { TerminalDevice.write(Array(text.utf8), to: 2) }
-    package func secret(_ prompt: String) -> String? {
-        complain(prompt)
-        return TerminalDevice.line(isShown: false)
+    package func writeError(_ text: String) { TerminalDevice.write(Array(text.utf8), to: 2) }
+    package var outputError: CommandError? {
+        guard let fault = TerminalDevice.outputFault else { return nil }
+        // As other programs, which such a write ends by a signal, and without a word.
+        if fault.isBrokenPipe { return CommandError(.unread, "") }
+        return CommandError(.failed, "standard output cannot be written: \(fault)")
     }
+    package func secret(_ prompt: String) -> String? { TerminalDevice.secret(prompt) }
     package func line(_ prompt: String) -> String? {
-        complain(prompt)
+        writeError(prompt)
         return TerminalDevice.line()
     }
     package func input(limit: Int) -> [UInt8]? { TerminalDevice.input(limit: limit) }

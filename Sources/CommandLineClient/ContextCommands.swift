@@ -48,7 +48,7 @@ enum ContextCommands {
             if let tenant = invocation["tenant"] {
                 try GivenWords.checkName(tenant, "the tenant's name", .usage)
             }
-            guard let key = invocation.secret("Key for \(url): "), !key.isEmpty else {
+            guard let key = invocation.terminal.secret("Key for \(url): "), !key.isEmpty else {
                 throw invocation.wrong("no key was given")
             }
             try GivenWords.checkKey(key, "what was given", .usage)
@@ -88,7 +88,7 @@ extension Contexts {
     fileprivate func require(_ name: String) throws(CommandError) {
         if entries[name] != nil { return }
         throw CommandError(
-            .configuration, Nearest.complaint(about: name, "context", among: Array(entries.keys)),
+            .configuration, Nearest.complaint(about: name, "context", among: entries.keys.sorted()),
             next: "token-broker context list")
     }
 
@@ -114,9 +114,4 @@ extension Contexts {
 extension Contexts.Entry {
     /// An address with a password is not shown. It is refused where it is used.
     fileprivate var shownURL: String { GivenWords.isConfidential(url) ? "(has a password)" : url }
-}
-
-extension Invocation {
-    /// A secret: from the person, who is asked, or a line of standard input where that is no terminal. Nil at its end.
-    func secret(_ prompt: String) -> String? { terminal.canAsk ? terminal.secret(prompt) : terminal.line("") }
 }

@@ -1,4 +1,5 @@
 internal import HTTPCodec
+internal import Reactor
 
 /// The connections by which events are read.
 struct EventConnections {
@@ -8,6 +9,8 @@ struct EventConnections {
     private static let quiet: Duration = .seconds(3)
     /// The same within one commit, whose events are sent together.
     private static let quietWithinCommit: Duration = .milliseconds(300)
+    /// After how long a connection that has brought no event has shown that the broker keeps it.
+    private static let lively: Duration = .seconds(20)
     /// How many connections in a row may bring nothing before the reading is given up.
     private static let patience = 5
 
@@ -42,26 +45,31 @@ struct EventConnections {
         }
     }
 
-    /// Reads events for ever.
+    /// Reads events until no more are wanted.
     /// - Parameter position: nil for those that happen from now on.
     func follow(after position: String?, _ output: EventOutput) async throws(CommandError) {
         let reading = EventReading(after: position, until: nil, show: output.show)
         var failures = 0
         var isConnected = false
+        // Whether it is told already that the broker is away.
+        var isTold = false
         while true {
             _ = await reading.beginConnection()
+            let (before, begun) = (await reading.position, MonotonicInstant.now)
             var reason = "the connection to the broker has ended"
             do throws(CommandError) {
                 _ = try await connect(reading, Self.heartbeats)
                 isConnected = true
-                failures = 0
             } catch {
                 guard isConnected, [.unreachable, .tryLater, .failed].contains(error.status) else { throw error }
-                failures += 1
                 reason = error.text
             }
             try await check(reading)
-            if failures <= 1 { terminal.note("\(reason); the events go on when it is back") }
+            if await reading.isDone { return }
+            let isLively = await reading.position != before || begun.duration(to: .now) >= Self.lively
+            failures = isLively ? 0 : failures + 1
+            if isLively || !isTold { terminal.note("\(reason); the events go on when it is back") }
+            isTold = true
             try await wait(for: reading.pause * (1 << min(failures, 4)))
         }
     }

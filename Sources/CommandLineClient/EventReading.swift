@@ -23,7 +23,8 @@ struct EventPlace: Comparable, Sendable {
 
 /// Reads events over as many connections as it takes: knows where to go on, and when everything is read that is wanted.
 actor EventReading {
-    private let show: @Sendable (HistoryEvent) -> Void
+    /// Whether more is wanted behind the event.
+    private let show: @Sendable (HistoryEvent) -> Bool
     /// Where the reading ends; nil where it does not.
     private let end: EventPlace?
     private var parser = ServerSentEvents()
@@ -31,14 +32,14 @@ actor EventReading {
     private(set) var position: String?
     /// Whether this connection has said where it begins.
     private(set) var hasOpened = false
-    /// Whether everything up to the end has come.
+    /// Whether everything up to the end has come, or no more is wanted.
     private(set) var isDone = false
     /// Why what came cannot be read; nil where it can.
     private(set) var fault: String?
     /// How long to wait before the next connection.
     private(set) var pause: Duration = .seconds(3)
 
-    init(after position: String?, until end: EventPlace?, show: @escaping @Sendable (HistoryEvent) -> Void) {
+    init(after position: String?, until end: EventPlace?, show: @escaping @Sendable (HistoryEvent) -> Bool) {
         self.position = position
         self.end = end
         self.show = show
@@ -95,7 +96,7 @@ actor EventReading {
             isDone = true
             return
         }
-        show(read)
+        if !show(read) { isDone = true }
         reach(read.id)
     }
 

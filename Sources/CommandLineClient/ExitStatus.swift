@@ -1,4 +1,5 @@
-/// What the exit status of a client's command says, for scripts. Numbers from 64 to 78 are those of the service's own commands.
+/// What the exit status of a command says, for scripts: of all commands, those of the service among them. Numbers from 64 to 78 are
+/// the service's alone; `run` ends as its program does, unless there is none.
 package enum ExitStatus: Int32, Sendable, CaseIterable {
     case done = 0
     /// For a reason that no other status names.
@@ -19,14 +20,24 @@ package enum ExitStatus: Int32, Sendable, CaseIterable {
     case refused = 8
     /// It may succeed later.
     case tryLater = 9
-    /// The contexts or the variables are wrong.
+    /// The contexts or the variables are wrong; of `doctor`, there are warnings.
     case configuration = 10
     /// The words of a command of the service are wrong.
     case serviceUsage = 64
+    /// Something that the service has stored is damaged, or its installation has a fault.
+    case damaged = 65
+    /// The system does not allow what protects the secrets of the process.
+    case unprotected = 71
     /// The variables of the service are wrong.
     case serviceConfiguration = 78
+    /// The program that was to be run cannot be started, as shells have it.
+    case programNotStarted = 126
+    /// There is no program of the name.
+    case noSuchProgram = 127
     /// A signal has ended it.
     case interrupted = 130
+    /// What reads standard output has gone.
+    case unread = 141
 
     /// For the help and the manual.
     package var meaning: String {
@@ -41,10 +52,17 @@ package enum ExitStatus: Int32, Sendable, CaseIterable {
         case .unreachable: "the broker cannot be reached"
         case .tryLater: "not now; try again later"
         case .forbidden: "no key, a wrong key, or one that may not do this"
-        case .configuration: "the contexts or the variables are wrong"
+        case .configuration: "the contexts or the variables are wrong; of doctor: there are warnings, and no faults"
         case .serviceUsage: "a command of the service: the command line is wrong"
+        case .damaged:
+            "doctor: there are faults; doctor store, keys status, audit verify and audit export: something is damaged, or cannot "
+                + "be decrypted"
+        case .unprotected: "the system does not allow what protects the secrets: no core dumps, and locked memory"
         case .serviceConfiguration: "a command of the service: its variables are wrong"
-        case .interrupted: "ended by a signal"
+        case .programNotStarted: "run, which else ends as its program does: the program cannot be started"
+        case .noSuchProgram: "run: there is no such program"
+        case .interrupted: "ended by Control-C or SIGTERM"
+        case .unread: "what reads standard output has gone, as after | head"
         }
     }
 

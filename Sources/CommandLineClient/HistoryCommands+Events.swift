@@ -17,18 +17,29 @@ extension HistoryCommands {
             .init(
                 "type", "TYPE", "only these, or all whose name begins with this word",
                 choices: HistoryEvent.groups + HistoryEvent.kinds, repeats: true),
+            .init(
+                "ended", nil,
+                "only ends: users who are logged out or held, why the refresh failed, and apps' sessions that ended"),
+            .init("all-tenants", nil, "those of all tenants, whatever the context's tenant is"),
             .init("storage-key", "KEY", "only those of this storage key", repeats: true),
             .init("user", "ID", "only those of this user, as the provider calls the user"),
         ],
         examples: [
             .init("token-broker events --tenant music --since 12h", "what has happened in the night"),
             .init(
-                "token-broker events --tenant music --since 12h --type credentials.deauthorized --type refresh.failed",
+                "token-broker events --tenant music --since 12h --ended",
                 "who was logged out, and what the provider said"),
-            .init("token-broker events --follow --json", "all that happens, for a program"),
+            .init("token-broker events --follow --all-tenants --json", "all that happens, for a program"),
         ],
         body: { invocation throws(CommandError) in
-            let api = try invocation.broker()
+            let isOfAll = invocation.has("all-tenants")
+            if isOfAll, let tenant = invocation["tenant"] {
+                throw invocation.wrong("--all-tenants and --tenant \(tenant) exclude each other")
+            }
+            if invocation.has("ended"), invocation.has("type") {
+                throw invocation.wrong("--ended and --type both say which events")
+            }
+            let api = try invocation.broker(ofAllTenants: isOfAll)
             if invocation.has("since"), invocation.has("after") {
                 throw invocation.wrong("--since and --after both say where to begin")
             }
@@ -43,7 +54,7 @@ extension HistoryCommands {
             if let since, let until, until < since { throw invocation.wrong("--until is before --since") }
             let keys = try await keysOfUser(invocation, api)
             let filter = EventFilter(
-                types: invocation.values("type"), since: since, until: until,
+                types: invocation.values("type"), onlyEnds: invocation.has("ended"), since: since, until: until,
                 storageKeys: invocation.values("storage-key"), user: invocation["user"], keysOfUser: keys)
             let output = EventOutput(invocation, filter, showsTenant: api.tenant == nil)
             let begin = invocation["after"] ?? EventPlace.beginning
@@ -87,7 +98,13 @@ final class EventOutput: Sendable {
         self.showsTenant = showsTenant
     }
 
-    func show(_ event: HistoryEvent) {
+    /// - Returns: false where standard output takes no more.
+    func show(_ event: HistoryEvent) -> Bool {
+        write(event)
+        return terminal.outputError == nil
+    }
+
+    private func write(_ event: HistoryEvent) {
         if event.isReset {
             terminal.note("Events may be missing here: the broker does not keep all that came before.")
             if printsJSON { terminal.print(json: event.json) }

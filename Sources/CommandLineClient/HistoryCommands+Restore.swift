@@ -9,8 +9,9 @@ extension HistoryCommands {
         discussion:
             "When a provider ends a session, its credentials are kept aside, for seven days unless it was set otherwise. This puts "
             + "them back, where you know that the provider was wrong: those that are named, or those that ended in a time. It "
-            + "shows first whose they are and why they ended, and asks. A session that is held because the provider refuses many "
-            + "users at once is freed when it is named. After a logout nothing is kept.\n\n"
+            + "shows first whose they are and why they ended, and asks. After a logout nothing is kept.\n\n"
+            + "A session whose refresh a provider refuses together with those of many others does not end: it is held, until the "
+            + "provider accepts one of them again. --held frees those, and --verify has them renewed at once.\n\n"
             + "Each outcome is printed. What could not be put back does not keep the others, and the command can be run "
             + "again. With --verify the provider is asked to refresh each session first; one that it refuses again stays "
             + "aside.",
@@ -21,6 +22,7 @@ extension HistoryCommands {
                 "those that ended then or later: 2026-11-21T09:00:00Z, or so long ago: 90s, 30m, 2h, 7d"),
             .init("until", "TIME", "those that ended then or earlier"),
             .init("cause", "CAUSE", "only those that ended for this cause", choices: ["revoked", "expired"]),
+            .init("held", nil, "those that are held because the provider refuses many users at once"),
             .init("dry-run", nil, "only show what would be put back"),
             .init("verify", nil, "have the provider refresh each first"),
             .yes,
@@ -29,6 +31,7 @@ extension HistoryCommands {
             .init(
                 "token-broker restore --tenant music --since 12h --dry-run", "who was logged out in the night, and why"),
             .init("token-broker restore --tenant music --since 12h --verify", "put them all back, and try each"),
+            .init("token-broker restore --tenant music --held --verify", "free those that are held, and renew each"),
             .init("token-broker restore --tenant music --storage-key user-42", "one user"),
         ],
         body: { invocation throws(CommandError) in try await Restoring(invocation).run() })
@@ -46,6 +49,10 @@ private struct Restoring {
     private let named: [String]
     private let since: Timestamp?
     private let until: Timestamp?
+    /// Whether those are meant that have not ended.
+    private let areHeld: Bool
+    /// How long an answer may take: the broker asks the provider about four sessions at a time.
+    private static let limit: Duration = .seconds(600)
 
     init(_ invocation: Invocation) throws(CommandError) {
         self.invocation = invocation
@@ -53,8 +60,15 @@ private struct Restoring {
         named = invocation.values("storage-key").filter { seen.insert($0).inserted }
         since = try invocation.time("since")
         until = try invocation.time("until")
-        guard !named.isEmpty || since != nil else {
-            throw invocation.wrong("say which sessions: --storage-key KEY, or those that ended --since TIME")
+        areHeld = invocation.has("held")
+        guard !named.isEmpty || since != nil || areHeld else {
+            throw invocation.wrong(
+                "say which sessions: --storage-key KEY, those that ended --since TIME, or those that are --held")
+        }
+        guard !areHeld || named.isEmpty && since == nil && until == nil && !invocation.has("cause") else {
+            throw invocation.wrong(
+                "what is held has not ended, so that --storage-key, --since, --until and --cause say nothing beside --held"
+            )
         }
         guard named.isEmpty || since == nil && until == nil && !invocation.has("cause") else {
             throw invocation.wrong("--storage-key names the sessions, so that --since, --until and --cause say nothing")
@@ -66,14 +80,22 @@ private struct Restoring {
 
     func run() async throws(CommandError) {
         let sets = try await wanted()
+        if since != nil { try await noteHeld() }
         if sets.isEmpty {
-            invocation.terminal.note("No session of \(tenant) that ended in this time is kept aside.")
+            invocation.terminal.note(
+                areHeld
+                    ? "No session of \(tenant) is held."
+                    : "No session of \(tenant) that ended in this time is kept aside.")
             return
         }
         let isRehearsal = invocation.has("dry-run")
         show(sets, isRehearsal: isRehearsal)
         if isRehearsal { return }
-        try invocation.confirm("Put back \(Self.sessions(sets.count)) of \(tenant)?", again: again)
+        try invocation.confirm(
+            areHeld
+                ? "Free \(Self.sessions(sets.count)) of \(tenant)?"
+                : "Put back \(Self.sessions(sets.count)) of \(tenant)?",
+            again: again)
         var outcomes = Outcomes(invocation, sets)
         let keys = sets.map(\.storageKey)
         let bar = ProgressBar(invocation.terminal, total: keys.count)
@@ -86,20 +108,29 @@ private struct Restoring {
             } catch {
                 bar.clear()
                 outcomes.show()
-                throw CommandError(
-                    outcomes.restored == 0 ? error.status : .partly,
-                    "\(outcomes.restored) of \(sets.count) sessions are put back, and the rest is not: \(error.text)",
-                    next: error.next ?? again)
+                throw outcomes.interruption(error, of: sets.count, asked: min(batch, keys.count - start), next: again)
             }
         }
         outcomes.show()
         if let error = outcomes.error(of: sets.count, next: "token-broker list --tenant \(tenant)") { throw error }
-        if !invocation.printsJSON { invocation.terminal.note("\(Self.sessions(outcomes.restored)) put back.") }
+        if !invocation.printsJSON {
+            invocation.terminal.note("\(Self.sessions(outcomes.restored)) \(areHeld ? "freed" : "put back").")
+        }
+    }
+
+    /// Says how many sessions are held: they have not ended, so that no time finds them.
+    private func noteHeld() async throws(CommandError) {
+        let count = try await api.listedSets(state: "held").count
+        if count == 0 { return }
+        invocation.terminal.note(
+            "\(Self.sessions(count)) of \(tenant) \(count == 1 ? "is" : "are") held, because the provider refuses many users at "
+                + "once. To see whose: token-broker restore --tenant \(tenant) --held --dry-run")
     }
 
     /// What the broker keeps aside of what is asked for. Of storage keys that are named, also those of which it keeps nothing aside:
     /// it says itself why they cannot be put back.
     private func wanted() async throws(CommandError) -> [ListedSet] {
+        if areHeld { return try await api.listedSets(state: "held") }
         let kept = try await api.listedSets(state: "quarantined")
         guard named.isEmpty else {
             let known = Dictionary(kept.map { ($0.storageKey, $0) }) { $1 }
@@ -138,7 +169,7 @@ private struct Restoring {
                 set.keptUntil ?? "-")
         }
         if isRehearsal { return invocation.show(table) }
-        invocation.terminal.complain(table.text())
+        invocation.terminal.writeError(table.text(width: invocation.terminal.canAsk ? invocation.terminal.width : nil))
     }
 
     private static func sessions(_ count: Int) -> String { count == 1 ? "1 session" : "\(count) sessions" }
@@ -147,6 +178,7 @@ private struct Restoring {
     private var again: String {
         var words = ["token-broker restore --tenant \(tenant)"]
         words += named.map { "--storage-key \($0)" }
+        if areHeld { words.append("--held") }
         if let since { words.append("--since \(since)") }
         if let until { words.append("--until \(until)") }
         if let cause = invocation["cause"] { words.append("--cause \(cause)") }
@@ -160,7 +192,7 @@ private struct Restoring {
             json.member("storage_keys", keys)
             if verifies { json.member("verify", true) }
         }
-        let answer = try await api.send(.init(.post, "/credentials/restore", json: body)).json()
+        let answer = try await api.send(.init(.post, "/credentials/restore", json: body, limit: Self.limit)).json()
         return (answer["outcomes"]?.array ?? []).compactMap { outcome in
             guard let key = outcome["storage_key"]?.string?.text else { return nil }
             if outcome["outcome"]?.string == "restored" { return .init(key, verifies ? .verified : .restored) }
@@ -232,6 +264,23 @@ private struct Outcomes {
                 outcome.detail ?? "-")
         }
         invocation.show(table)
+    }
+
+    /// What a batch that ends with an error leaves. Where no answer has come, or none that can be read, the broker may have done
+    /// what it was asked for.
+    /// - Parameters:
+    ///   - asked: how many sessions were in the batch.
+    ///   - next: the command as it is typed again.
+    func interruption(_ error: CommandError, of count: Int, asked: Int, next: String) -> CommandError {
+        let isLost = error.status == .unreachable || error.status == .failed
+        let rest = count - all.count
+        let left =
+            !isLost
+            ? "the rest is not"
+            : asked < rest ? "\(asked) more may be put back, and the rest is not" : "the rest may be put back"
+        return CommandError(
+            restored == 0 ? error.status : .partly,
+            "\(restored) of \(count) sessions are put back, and \(left): \(error.text)", next: error.next ?? next)
     }
 
     /// Nil where all are back, and those that were tried are accepted.

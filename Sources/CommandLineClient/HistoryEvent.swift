@@ -23,6 +23,8 @@ struct HistoryEvent: Sendable {
     var tenant: String? { text("tenant") }
     var storageKey: String? { text("storage_key") }
     var userID: String? { text("user_id") }
+    /// The same in all events of one renewal.
+    var refreshID: String? { text("refresh_id") }
     var writtenTime: String { text("time") ?? "-" }
     var time: Timestamp? { text("time").flatMap { Timestamp(rfc3339: $0) } }
 
@@ -73,7 +75,13 @@ struct HistoryEvent: Sendable {
 
 /// Which events are wanted.
 struct EventFilter: Sendable {
+    /// The kinds that tell of an end.
+    private static let ends: Set = ["credentials.deauthorized", "credentials.held", "session.ended"]
+
     private let types: Set<String>
+    private let onlyEnds: Bool
+    /// The renewal that has brought the last end. Its failure is told behind it.
+    private var endingRefresh: String?
     private let since: Timestamp?
     private let until: Timestamp?
     /// Nil for all.
@@ -84,14 +92,17 @@ struct EventFilter: Sendable {
 
     /// - Parameters:
     ///   - types: kinds, and what kinds begin with; empty for all.
+    ///   - onlyEnds: only what tells that a session has ended or is held, and why.
     ///   - storageKeys: empty for all.
     ///   - user: whose events are wanted; nil for those of all.
     ///   - keysOfUser: the storage keys that the user has now.
     init(
-        types: [String] = [], since: Timestamp? = nil, until: Timestamp? = nil, storageKeys: [String] = [],
+        types: [String] = [], onlyEnds: Bool = false, since: Timestamp? = nil, until: Timestamp? = nil,
+        storageKeys: [String] = [],
         user: String? = nil, keysOfUser: [String] = []
     ) {
         self.types = Set(types)
+        self.onlyEnds = onlyEnds
         self.since = since
         self.until = until
         self.storageKeys = storageKeys.isEmpty ? nil : Set(storageKeys)
@@ -101,6 +112,7 @@ struct EventFilter: Sendable {
 
     mutating func includes(_ event: HistoryEvent) -> Bool {
         if let user, !belongs(event, to: user) { return false }
+        if onlyEnds, !tellsOfEnd(event) { return false }
         guard types.isEmpty || types.contains(event.kind) || types.contains(String(event.kind.prefix { $0 != "." }))
         else {
             return false
@@ -112,6 +124,14 @@ struct EventFilter: Sendable {
         }
         guard let storageKeys else { return true }
         return event.storageKey.map(storageKeys.contains) ?? false
+    }
+
+    private mutating func tellsOfEnd(_ event: HistoryEvent) -> Bool {
+        if Self.ends.contains(event.kind) {
+            endingRefresh = event.refreshID
+            return true
+        }
+        return event.kind == "refresh.failed" && endingRefresh != nil && event.refreshID == endingRefresh
     }
 
     private mutating func belongs(_ event: HistoryEvent, to user: String) -> Bool {

@@ -6,9 +6,9 @@ internal import Reactor
 extension Invocation {
     /// The broker that the command speaks to: by `--context`, else by `TOKEN_BROKER_URL` and `TOKEN_BROKER_API_KEY` (or
     /// `TOKEN_BROKER_API_KEY_FILE`), else by the current context, else the one on this machine with the key that it has made.
-    /// - Parameter needsTenant: whether the command is about one tenant.
+    /// - Parameter ofAllTenants: whether the command is about all tenants, whichever the context and the variables name.
     /// - Throws: `configuration` and `forbidden`, and says what to set.
-    package func broker() throws(CommandError) -> BrokerAPI {
+    package func broker(ofAllTenants: Bool = false) throws(CommandError) -> BrokerAPI {
         let entry = try chosenEntry()
         try GivenWords.checkAddress(entry.url, .configuration)
         let known = if let key = entry.apiKey { key } else { try key(for: entry.url) }
@@ -23,7 +23,7 @@ extension Invocation {
             try GivenWords.checkName(tenant, "the tenant's name", has("tenant") ? .usage : .configuration)
         }
         return try BrokerAPI(
-            url: entry.url, apiKey: key, tenant: tenant,
+            url: entry.url, apiKey: key, tenant: ofAllTenants ? nil : tenant,
             caFile: environment.text("TOKEN_BROKER_CA_FILE"))
     }
 
@@ -39,7 +39,7 @@ extension Invocation {
             let contexts = try Contexts.read(environment)
             guard let entry = contexts.entries[name] else {
                 throw CommandError(
-                    .configuration, Nearest.complaint(about: name, "context", among: Array(contexts.entries.keys)),
+                    .configuration, Nearest.complaint(about: name, "context", among: contexts.entries.keys.sorted()),
                     next: "token-broker context list")
             }
             return entry

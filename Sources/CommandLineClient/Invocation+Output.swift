@@ -11,14 +11,19 @@ extension Invocation {
     /// - Throws: `usage` where there is no one to ask, and `failed` where the answer is no.
     func confirm(_ question: String, again: String? = nil) throws(CommandError) {
         if has("yes") { return }
-        guard terminal.canAsk else {
-            throw CommandError(
-                .usage, "there is no one to ask here: say --yes to do it. \(question)",
-                next: again.map { $0 + " --yes" } ?? help)
-        }
+        try requirePerson(question, again: again)
         let answer = terminal.line(TextTable.shown(question) + " [y/N] ") ?? ""
         if ["y", "yes"].contains(answer.lowercased()) { return }
         throw CommandError(.failed, "nothing is changed", next: again)
+    }
+
+    /// - Parameters: as `confirm` has them.
+    /// - Throws: `usage` where there is no one to ask.
+    func requirePerson(_ question: String, again: String? = nil) throws(CommandError) {
+        if terminal.canAsk { return }
+        throw CommandError(
+            .usage, "there is no one to ask here: say --yes to do it. \(question)",
+            next: again.map { $0 + " --yes" } ?? self.again(adding: ["--yes"]))
     }
 
     /// JSON from the broker as a line on standard output.

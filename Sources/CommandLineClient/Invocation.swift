@@ -33,7 +33,7 @@ package struct Invocation: Sendable {
     /// How its help is asked for.
     package var help: String { "token-broker \(command.name) --help" }
 
-    /// A word that must be there where it may be left out in other cases.
+    /// What is wrong with the command line, with the command's help as what to run next.
     package func wrong(_ text: String) -> CommandError { CommandError(.usage, text, next: help) }
 }
 
@@ -65,7 +65,9 @@ extension Invocation {
             let (name, attached) = Self.split(word)
             guard let option = command.allOptions.first(where: { $0.name == name }) else {
                 throw CommandError(
-                    .usage, Nearest.complaint(about: word, "option", among: command.allOptions.map { "--" + $0.name }),
+                    .usage,
+                    Nearest.complaint(
+                        about: word, "option", among: command.allOptions.map { "--" + $0.name }, lists: false),
                     next: help)
             }
             if options[name] != nil, !option.repeats {
@@ -73,35 +75,44 @@ extension Invocation {
             }
             options[name, default: []].append(try Self.value(of: option, attached, &left, help))
         }
-        let least = command.arguments.count { $0.isRequired }
-        if options["help"] == nil {
-            if arguments.count < least {
-                throw CommandError(
-                    .usage,
-                    "\(command.arguments[arguments.count].name) is missing: \(command.arguments[arguments.count].help)",
-                    next: help)
-            }
-            if arguments.count > command.arguments.count, command.arguments.last?.repeats != true {
-                throw CommandError(.usage, "\(arguments[command.arguments.count]) is one word too many", next: help)
-            }
-            for (argument, word) in zip(command.arguments, arguments)
-            where !argument.choices.isEmpty && !argument.choices.contains(word) {
-                throw CommandError(
-                    .usage, Nearest.complaint(about: word, argument.name, among: argument.choices), next: help)
-            }
+        if arguments.count < command.arguments.count(where: \.isRequired) {
+            let missing = command.arguments[arguments.count]
+            throw CommandError(
+                .usage, "\(missing.name) is missing: \(missing.help)" + Nearest.choices(missing.choices), next: help)
+        }
+        if arguments.count > command.arguments.count, command.arguments.last?.repeats != true {
+            throw CommandError(.usage, "\(arguments[command.arguments.count]) is one word too many", next: help)
+        }
+        for (argument, word) in zip(command.arguments, arguments)
+        where !argument.choices.isEmpty && !argument.choices.contains(word) {
+            throw CommandError(
+                .usage, Nearest.complaint(about: word, argument.name, among: argument.choices), next: help)
         }
         self.init(
             command: command, options: options, arguments: arguments, trailing: trailing, terminal: terminal,
             environment: environment)
     }
 
+    /// Whether `--help` or `-h` stands before `--`, and before the words of the program that the command runs.
+    static func asksForHelp(_ words: ArraySlice<String>, _ command: CommandSpecification) -> Bool {
+        var left = words
+        while let word = left.popFirst(), word != "--" {
+            if word == "--help" || word == "-h" { return true }
+            guard command.takesCommand else { continue }
+            if !word.hasPrefix("-") { return false }
+            let (name, attached) = split(word)
+            let takesValue = command.allOptions.contains { $0.name == name && $0.value != nil }
+            if takesValue, attached == nil, left.first?.hasPrefix("-") == false { left.removeFirst() }
+        }
+        return false
+    }
+
     private static func split(_ word: String) -> (name: String, attached: String?) {
         if word == "-h" { return ("help", nil) }
         if word == "-f" { return ("file", nil) }
-        let name = word.drop { $0 == "-" }
-        guard word.hasPrefix("--"), let sign = name.firstIndex(of: "=") else {
-            return (word.hasPrefix("--") ? String(name) : word, nil)
-        }
+        guard word.hasPrefix("--") else { return (word, nil) }
+        let name = word.dropFirst(2)
+        guard let sign = name.firstIndex(of: "=") else { return (String(name), nil) }
         return (String(name[..<sign]), String(name[name.index(after: sign)...]))
     }
 
@@ -113,7 +124,8 @@ extension Invocation {
             return ""
         }
         guard let value = attached ?? left.popFirst() else {
-            throw CommandError(.usage, "--\(option.name) needs a value: \(name)", next: help)
+            throw CommandError(
+                .usage, "--\(option.name) needs a value: \(name)" + Nearest.choices(option.choices), next: help)
         }
         guard option.choices.isEmpty || option.choices.contains(value) else {
             throw CommandError(
@@ -125,12 +137,25 @@ extension Invocation {
 
 /// The word that was meant where one was misspelt.
 enum Nearest {
+    /// The longest list of choices in a complaint, in characters.
+    private static let longestList = 1000
+
     /// `unknown option --tenent; did you mean --tenant?`
-    static func complaint(about word: String, _ kind: String, among words: [String]) -> String {
+    /// - Parameter lists: whether all words are named where none is near; false where there are too many, and another command lists
+    ///   them.
+    static func complaint(about word: String, _ kind: String, among words: [String], lists: Bool = true) -> String {
         guard let near = word.utf8.count > 64 ? nil : nearest(to: word, among: words) else {
-            return "unknown \(kind) \(word)"
+            return "unknown \(kind) \(word)" + (lists ? choices(words) : "")
         }
         return "unknown \(kind) \(word); did you mean \(near)?"
+    }
+
+    /// `; it can be a, b or c`. Empty for no words, and for too many.
+    static func choices(_ words: [String]) -> String {
+        guard let last = words.last else { return "" }
+        let others = words.dropLast().joined(separator: ", ")
+        let text = "; it can be " + (others.isEmpty ? "" : others + " or ") + last
+        return text.count > longestList ? "" : text
     }
 
     /// The one with the fewest changes, if these are at most a third of the word and at most three.

@@ -35,14 +35,16 @@ final class ListPages: Sendable {
 
     /// Has each page read, until there is none left or as many elements are read as are wanted.
     /// - Parameter body: returns how many elements are read so far.
-    func forEachPage(_ api: BrokerAPI, _ body: (JSONValue) -> Int) async throws(CommandError) {
+    func forEachPage(
+        _ api: BrokerAPI, _ body: (JSONValue) throws(CommandError) -> Int
+    ) async throws(CommandError) {
         var count = 0
         var cursor: String?
         repeat {
             var query = filter + [(name: "limit", value: String(min(Self.longestPage, limit - count)))]
             if let cursor { query.append((name: "cursor", value: cursor)) }
             let page = try await api.send(BrokerAPI.Request(.get, path, query: query)).json()
-            count = body(page)
+            count = try body(page)
             let next = page["next_cursor"]?.string?.text
             if next != nil, next == cursor { throw CommandError(.failed, "the pages of the list do not end") }
             cursor = next

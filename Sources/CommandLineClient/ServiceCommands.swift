@@ -119,7 +119,8 @@ private enum KeyCommands {
 
     private static let status = CommandSpecification(
         "keys status", "print how much is encrypted with each master key",
-        discussion: "Counts records and events.",
+        discussion:
+            "Counts records and events. Status 65 says that some are encrypted with a key that is not configured, or damaged.",
         examples: [.init("token-broker keys status", "whether an old key is still used")])
 
     private static let reseal = CommandSpecification(
@@ -156,11 +157,11 @@ private enum AuditCommands {
 
     private static let export = CommandSpecification(
         "audit export", "print the entries of the audit log as lines of JSON",
-        discussion:
-            "Times are in the form of RFC 3339, such as 2026-11-01T00:00:00Z. Status 65 says that entries cannot be read.",
+        discussion: "Status 65 says that entries cannot be read.",
         options: [
             .init("tenant", "NAME", "those of this tenant only"),
-            .init("from", "TIME", "those at this time and later"),
+            .init(
+                "from", "TIME", "those at this time and later: 2026-11-21T09:00:00Z, or so long ago: 90s, 30m, 2h, 7d"),
             .init("to", "TIME", "those before this time"),
         ],
         examples: [
@@ -174,6 +175,6 @@ private enum AuditCommands {
         discussion:
             "Those whose last entry is older than --before. With a database, run it as the owner of its tables; without one, stop "
             + "the service first.",
-        options: [.init("before", "TIME", "a week ago or more, such as 2026-11-01T00:00:00Z")],
+        options: [.init("before", "TIME", "a week ago or more, such as 2026-11-01T00:00:00Z or 30d")],
         examples: [.init("token-broker audit remove --before 2026-11-01T00:00:00Z", "keep what is newer")])
 }

@@ -17,10 +17,8 @@ enum ShellCommands {
         ],
         speaksToBroker: false,
         body: { invocation throws(CommandError) in
-            guard let shell = CompletionShell(rawValue: invocation.arguments[0]) else {
-                throw invocation.wrong("unknown shell")
-            }
-            invocation.terminal.write(Array(shell.script.utf8))
+            // The choices of the argument are those of the type.
+            invocation.terminal.write(Array(CompletionShell(rawValue: invocation.arguments[0])!.script.utf8))
         })
 
     private static let manual = CommandSpecification(

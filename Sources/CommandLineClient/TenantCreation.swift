@@ -52,8 +52,8 @@ final class TenantCreation: Sendable {
         let list = try await api.send(.init(.get, "/providers")).json()
         let names = (list["providers"]?.array ?? []).compactMap { $0["name"]?.string?.text }
         throw CommandError(
-            .notFound, Nearest.complaint(about: provider, "provider", among: names), next: "token-broker providers list"
-        )
+            .notFound, Nearest.complaint(about: provider, "provider", among: names, lists: false),
+            next: "token-broker providers list")
     }
 
     // MARK: What the provider requires
@@ -70,7 +70,7 @@ final class TenantCreation: Sendable {
                 .usage, "\(provider) requires more:" + TextTable.shownLines(lines.joined()),
                 next: TextTable.shown("token-broker tenants create \(provider) \(words)"))
         }
-        if missing.contains("client_id"), let page = profile["registration"]?.string?.text {
+        if missing.contains("client_id"), let page = registration(members, profile) {
             terminal.note("Clients are registered at \(TextTable.shown(page))")
         }
         for member in missing {
@@ -129,9 +129,17 @@ final class TenantCreation: Sendable {
         }
         if invocation.has("no-secret") || Self.otherProofs.contains(where: { members.has($0) }) { return }
         let isRequired = Self.required(profile).contains("client_secret")
-        guard isRequired || terminal.canAsk && mayHaveSecret(members, profile) else { return }
+        guard isRequired || mayHaveSecret(members, profile) else { return }
+        if !isRequired, !terminal.canAsk {
+            // Standard input may be one that never ends.
+            return terminal.note(
+                "The tenant has no client secret, since \(provider) does not require one, and standard input is not read for it. "
+                    + "To set one: token-broker tenants set \(name) --secret; --no-secret says that the client has none."
+            )
+        }
         let secret =
-            invocation.secret(isRequired ? "Client secret: " : "Client secret (nothing, if it has none): ") ?? ""
+            invocation.terminal.secret(isRequired ? "Client secret: " : "Client secret (nothing, if it has none): ")
+            ?? ""
         if !secret.isEmpty { return try members.add("client_secret", .string(WireText(secret))) }
         if isRequired {
             throw invocation.wrong(
@@ -148,60 +156,65 @@ final class TenantCreation: Sendable {
 
     // MARK: What was made
 
-    /// Members of a profile that are for people, or that the report shows elsewhere.
-    private static let guide: Set<WireText> = [
-        "name", "title", "documentation", "registration", "as_of", "required", "notes", "changes", "parameters",
-        "source",
-    ]
-
+    /// What the person gave, and what is to be done next, in its order. What the profile has filled in is shown by other commands.
     private func report(
         _ answer: BrokerAPI.Answer, _ members: AssignedMembers, _ profile: JSONValue
     ) throws(CommandError) {
         let tenant = try answer.json()
-        let redirect = tenant["redirect_uri"]?.string?.text
-        if invocation.printsJSON {
-            invocation.printLine(answer.body)
-        } else {
-            showFilledIn(tenant, members, profile)
-        }
+        if invocation.printsJSON { invocation.printLine(answer.body) } else { showGiven(tenant, members) }
+        let logsIn = hasLogins(members, profile)
+        if logsIn { noteRegistration(tenant, members, profile) }
         AdministrationCommands.noteWarnings(tenant, invocation)
-        for note in profile["notes"]?.array ?? [] {
-            terminal.note("Note: \(TextTable.shown(AdministrationCommands.text(of: note)))")
+        let count = profile["notes"]?.array?.count ?? 0
+        if count > 0 {
+            terminal.note(
+                "\(count == 1 ? "A note" : "\(count) notes") on this provider: token-broker providers show \(provider)")
         }
-        guard hasLogins(members, profile) else { return }
-        if let redirect { terminal.note("Register this redirect URI at the provider: \(TextTable.shown(redirect))") }
-        if let page = profile["registration"]?.string?.text {
+        terminal.note("What the profile has filled in: token-broker tenants show \(name)")
+        terminal.note(
+            logsIn
+                ? "Next, log a user in: token-broker login \(name)"
+                : "Next, try what can be tried without a user: token-broker tenants check \(name)")
+    }
+
+    /// What is to be registered before a user can log in, and where.
+    private func noteRegistration(_ tenant: JSONValue, _ members: AssignedMembers, _ profile: JSONValue) {
+        if let redirect = tenant["redirect_uri"]?.string?.text {
+            terminal.note("First, register this redirect URI at the provider:\n\n  \(TextTable.shown(redirect))\n")
+        }
+        if let page = registration(members, profile) {
             let isOpened = terminal.canAsk && Browser.open(page, invocation)
             terminal.note("The page for it\(isOpened ? ", which a browser opens": ""): \(TextTable.shown(page))")
         }
-        terminal.note("Then log a user in: token-broker login --tenant \(name)")
     }
 
-    /// Whether there is, or will be found, an address where users log in. Keys that do not come by OAuth have none.
+    /// The page where clients are registered; nil where the profile knows none, and where a part of its address is not known.
+    private func registration(_ members: AssignedMembers, _ profile: JSONValue) -> String? {
+        guard var page = profile["registration"]?.string?.text else { return nil }
+        for (name, parameter) in profile["parameters"]?.object ?? [:] {
+            let value = members.members["parameters"]?[name]?.string ?? parameter["default"]?.string
+            if let value { page = page.replacing("{\(name.text)}", with: value.text) }
+        }
+        return page.contains("{") ? nil : page
+    }
+
+    /// Whether there is, or will be found, an address where users log in. Keys that do not come by OAuth have none, and neither have
+    /// accounts that the broker itself makes.
     private func hasLogins(_ members: AssignedMembers, _ profile: JSONValue) -> Bool {
-        profile["endpoints"]?["authorization"] != nil || profile["issuer"] != nil
+        if let accounts = profile["accounts"], accounts != .null { return false }
+        return profile["endpoints"]?["authorization"] != nil || profile["issuer"] != nil
             || ["issuer", "resource", "endpoints.authorization"].contains { members.has($0) }
     }
 
-    private func showFilledIn(_ tenant: JSONValue, _ members: AssignedMembers, _ profile: JSONValue) {
-        var table = TextTable("MEMBER", "VALUE", "FROM")
-        table.add("tenant", AdministrationCommands.text(of: tenant["tenant"]), "")
+    private func showGiven(_ tenant: JSONValue, _ members: AssignedMembers) {
+        var table = TextTable("MEMBER", "VALUE")
+        table.add("tenant", AdministrationCommands.text(of: tenant["tenant"]))
         for (name, value) in (tenant.object ?? [:]).sorted(by: { $0.key < $1.key })
         where members.members[name] != nil {
-            table.add(name.text, AdministrationCommands.text(of: SecretMembers.shown(name, value)), "you")
+            table.add(name.text, AdministrationCommands.text(of: SecretMembers.shown(name, value)))
         }
-        table.add("client_secret", tenant["client_secret_set"]?.bool == true ? "set" : "-", "you")
-        table.add("redirect_uri", AdministrationCommands.text(of: tenant["redirect_uri"]), "the broker")
-        let filledIn = (profile.object ?? [:]).filter { !Self.guide.contains($0.key) && members.members[$0.key] == nil }
-        for (name, value) in filledIn.sorted(by: { $0.key < $1.key }) {
-            if let inner = value.object, !inner.isEmpty {
-                for (part, value) in inner.sorted(by: { $0.key < $1.key }) {
-                    table.add("\(name.text).\(part.text)", AdministrationCommands.text(of: value), "the profile")
-                }
-            } else {
-                table.add(name.text, AdministrationCommands.text(of: value), "the profile")
-            }
-        }
+        table.add("client_secret", tenant["client_secret_set"]?.bool == true ? "set" : "-")
+        if let redirect = tenant["redirect_uri"]?.string?.text { table.add("redirect_uri", redirect) }
         invocation.show(table)
     }
 }

@@ -4,15 +4,20 @@ package protocol Terminal: Sendable {
     var isTerminal: Bool { get }
     /// Whether a person can be asked: standard input and standard error are a terminal.
     var canAsk: Bool { get }
-    /// Whether standard error is a terminal, on which a line that is replaced may show how far a command is.
+    /// Whether standard error is a terminal, on which a line that is replaced may show how far a command is, and a code may be
+    /// scanned.
     var showsProgress: Bool { get }
-    /// Columns of the terminal; 80 where that is unknown.
+    /// Columns of the terminal at standard error; 80 where that is unknown.
     var width: Int { get }
-    /// Writes to standard output as it is, without a line break.
+    /// Why standard output is not complete: the first write that failed; nil while none has. A command that has done its work ends
+    /// with it, and one that prints for long asks for it meanwhile.
+    var outputError: CommandError? { get }
+    /// Writes to standard output as it is, without a line break. Writes nothing behind a fault.
     func write(_ bytes: [UInt8])
     /// Writes to standard error, without a line break.
-    func complain(_ text: String)
-    /// Asks for a line that is not shown while it is typed. Nil at the end of the input.
+    func writeError(_ text: String)
+    /// Asks for a line that is not shown while it is typed. Where standard input is no terminal, it is read without a question. Nil at
+    /// the end of the input.
     func secret(_ prompt: String) -> String?
     /// Asks for a line. Nil at the end of the input.
     func line(_ prompt: String) -> String?
@@ -22,6 +27,9 @@ package protocol Terminal: Sendable {
 
 extension Terminal {
     package var showsProgress: Bool { canAsk }
+
+    /// - Throws: `outputError`, if there is one.
+    package func checkOutput() throws(CommandError) { if let outputError { throw outputError } }
 
     /// A line on standard output.
     package func print(_ text: String) { write(Array((text + "\n").utf8)) }
@@ -33,5 +41,5 @@ extension Terminal {
 
     /// Lines on standard error, for people: what is being done, or what else to know. What is from outside cannot steer the
     /// terminal.
-    package func note(_ text: String) { complain(TextTable.shownLines(text) + "\n") }
+    package func note(_ text: String) { writeError(TextTable.shownLines(text) + "\n") }
 }

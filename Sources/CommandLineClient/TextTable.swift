@@ -2,6 +2,13 @@
 package struct TextTable: Sendable {
     private let header: [String]
     private var rows: [[String]] = []
+    /// Those of the columns, once lines were printed; nil before.
+    private var widths: [Int]?
+
+    /// To what a column is padded at most where no terminal is known, so that one long cell does not move all others.
+    private static let widest = 80
+    /// What a column keeps in a terminal that is too narrow for all: storage keys, identifiers and times are seen whole.
+    private static let narrowest = 24
 
     package init(_ header: String...) { self.header = header }
 
@@ -9,24 +16,53 @@ package struct TextTable: Sendable {
     ///   cannot steer the terminal.
     package mutating func add(_ cells: String...) { rows.append(cells.map(Self.shown)) }
 
-    package var isEmpty: Bool { rows.isEmpty }
+    /// Whether there is, and was, no row.
+    package var isEmpty: Bool { rows.isEmpty && widths == nil }
+
+    /// Whether there are rows that were not printed yet.
+    var hasRows: Bool { !rows.isEmpty }
 
     /// The lines, with a line break behind each. Empty rows give the header alone.
-    package func text(isBold: Bool = false) -> String {
-        let widths = header.indices.map { column in ([header] + rows).map { Self.columns($0[column]) }.max() ?? 0 }
+    /// - Parameter width: the columns of the terminal that shows them: in a narrow one long cells are cut, but for those of the last
+    ///   column. Nil for what is no terminal: cells are whole.
+    package func text(isBold: Bool = false, width: Int? = nil) -> String {
+        var table = self
+        return table.nextLines(isBold: isBold, width: width)
+    }
+
+    /// The lines of the rows that were added since the last call, which need not be held longer; with the header before the first
+    /// ones, by which the columns are measured.
+    /// - Parameter width: as in `text`.
+    package mutating func nextLines(isBold: Bool = false, width: Int? = nil) -> String {
+        let isBegun = widths != nil
+        let widths = widths ?? measured(in: width)
+        self.widths = widths
+        defer { rows = [] }
         func line(_ cells: [String]) -> String {
             var text = ""
             for (column, cell) in cells.enumerated() {
-                text += cell
-                if column < cells.count - 1 {
-                    text += String(repeating: " ", count: widths[column] - Self.columns(cell) + 2)
+                if column == cells.count - 1 {
+                    text += cell
+                } else {
+                    let isCut = width != nil && Self.columns(cell) > widths[column]
+                    let shown = isCut ? Self.cut(cell, to: widths[column] - 1) + "…" : cell
+                    text += shown + String(repeating: " ", count: max(0, widths[column] - Self.columns(shown)) + 2)
                 }
             }
             while text.last == " " { text.removeLast() }
             return text
         }
         let head = isBold ? "\u{1b}[1m\(line(header))\u{1b}[0m" : line(header)
-        return ([head] + rows.map(line)).map { $0 + "\n" }.joined()
+        return ((isBegun ? [] : [head]) + rows.map(line)).map { $0 + "\n" }.joined()
+    }
+
+    private func measured(in width: Int?) -> [Int] {
+        let natural = header.indices.map { column in ([header] + rows).map { Self.columns($0[column]) }.max() ?? 0 }
+        guard let width else { return natural.map { min($0, Self.widest) } }
+        let left = width - 2 * (header.count - 1) - min(natural.last ?? 0, Self.narrowest)
+        var limit = natural.max() ?? 0
+        while limit > Self.narrowest, natural.dropLast().reduce(0, { $0 + min($1, limit) }) > left { limit -= 1 }
+        return natural.map { min($0, limit) }
     }
 
     /// How many columns of a terminal a text takes: two for each letter of Chinese, Japanese and Korean and for each emoji, one for
@@ -34,6 +70,16 @@ package struct TextTable: Sendable {
     static func columns(_ text: String) -> Int {
         if text.utf8.allSatisfy({ $0 < 0x80 }) { return text.utf8.count }
         return text.reduce(0) { $0 + (isWide($1) ? 2 : 1) }
+    }
+
+    /// As many letters of a text as fit into so many columns.
+    private static func cut(_ text: String, to width: Int) -> String {
+        var left = width
+        return String(
+            text.prefix { letter in
+                left -= isWide(letter) ? 2 : 1
+                return left >= 0
+            })
     }
 
     /// The blocks of Unicode whose letters are wide (East Asian Width W and F).
@@ -87,7 +133,16 @@ extension Invocation {
         terminal.isTerminal && (environment["NO_COLOR"] ?? "").isEmpty && environment["TERM"] != "dumb"
     }
 
-    package func show(_ table: TextTable) { terminal.write(Array(table.text(isBold: showsColours).utf8)) }
+    package func show(_ table: TextTable) {
+        var table = table
+        showNext(of: &table)
+    }
+
+    /// Prints the rows that were added since the last call.
+    func showNext(of table: inout TextTable) {
+        let width = terminal.isTerminal ? terminal.width : nil
+        terminal.write(Array(table.nextLines(isBold: showsColours, width: width).utf8))
+    }
 }
 
 extension TextTable {

@@ -13,7 +13,6 @@ package struct TokenAnswer: Sendable {
     package let expires: String?
     /// What the provider tells beside the token.
     package let extra: JSONValue?
-    package let userID: String?
     /// Why the user's session has ended, and where the user logs in again, for people; nil where it has not.
     package let ending: String?
     /// For how many seconds a token that cannot be renewed is good; nil for one that can.
@@ -25,7 +24,6 @@ package struct TokenAnswer: Sendable {
         isBound = value["token_type"]?.string?.text == "DPoP"
         expires = value["expires"]?.string?.text
         extra = value["extra"]
-        userID = value["user_id"]?.string?.text
         if let session = value["session"], session != .null {
             let cause = session["cause"]?.string?.text ?? "unknown cause"
             let address = session["reconnect_uri"]?.string.map { ". The user logs in again at \($0.text)" } ?? ""

@@ -166,10 +166,10 @@ struct LoginWait: Sendable {
 extension Invocation {
     /// Shows the QR code of an address to a person, where the terminal is wide enough for it.
     fileprivate func showCode(of address: String) {
-        guard terminal.isTerminal || terminal.canAsk, let code = QRCode(Array(address.utf8)),
+        guard terminal.showsProgress, let code = QRCode(Array(address.utf8)),
             code.width <= terminal.width
         else { return }
         let hasColours = environment.text("NO_COLOR") == nil && environment["TERM"] != "dumb"
-        terminal.complain(code.text(hasColours: hasColours) + "\n")
+        terminal.writeError(code.text(hasColours: hasColours) + "\n")
     }
 }

@@ -5,8 +5,12 @@ extension UserCommands {
         "run", "run a program with a valid token in its environment",
         discussion:
             "The program takes this one's place, so that its exit status and its signals are its own. The token is in "
-            + "\(variable), and in each variable that --env names. It is valid for a while only: a program that runs for "
-            + "long asks for the next one by token-broker token. The broker's keys are not handed on.",
+            + "\(variable), and in each variable that --env names. No other variable that begins with TOKEN_BROKER_ is handed "
+            + "on, but for TOKEN_BROKER_URL: they hold keys.\n\n"
+            + "The token is valid for a while only, and stays as it is in the environment: what the program calls refuses it "
+            + "then. A program that runs for longer gets the next one itself, from token-broker token with a --context that has "
+            + "a key, or is run again. --min-ttl says for how long the token must be valid at least.\n\n"
+            + "The exit status is 127 where there is no such program, and 126 where it cannot be started.",
         options: choiceOptions + [.init("env", "NAME", "another variable for the token", repeats: true)],
         examples: [
             .init("token-broker run --tenant github --env GH_TOKEN -- gh repo list", "with the token in GH_TOKEN"),
@@ -31,25 +35,12 @@ extension UserCommands {
             }
             if token.utf8.contains(0) { throw CommandError(.refused, "the token has a zero byte") }
             invocation.say(about: answer, of: user)
-            let environment = RunEnvironment.with(token, names: names, invocation.environment)
+            var environment = ChildEnvironment.variables(of: invocation.environment)
+            for name in [variable] + names { environment[name] = token }
             let error = ProgramReplacement.execute(invocation.trailing, environment: environment)
-            throw CommandError(
-                error.isNoSuchFile ? .notFound : .failed, "\(TextTable.shown(program)) cannot be started: \(error)")
+            let name = TextTable.shown(program)
+            throw error.isNoSuchFile
+                ? CommandError(.noSuchProgram, "there is no program \(name)")
+                : CommandError(.programNotStarted, "\(name) cannot be started: \(error)")
         })
-}
-
-/// The variables of a program that `token-broker run` starts.
-package enum RunEnvironment {
-    /// What only the broker and its client should have.
-    private static let secrets = [
-        "TOKEN_BROKER_API_KEY", "TOKEN_BROKER_ADMIN_KEY", "TOKEN_BROKER_MASTER_KEYS", "TOKEN_BROKER_DATABASE_URL",
-        "TOKEN_BROKER_DATABASE_LISTEN_URL",
-    ]
-
-    package static func with(_ token: String, names: [String], _ environment: [String: String]) -> [String: String] {
-        var environment = environment
-        for name in secrets { environment[name] = nil }
-        for name in [UserCommands.variable] + names { environment[name] = token }
-        return environment
-    }
 }

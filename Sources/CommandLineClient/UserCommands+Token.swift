@@ -20,6 +20,10 @@ extension UserCommands {
             The token is alone on standard output; what else there is to say is on standard error. Nothing is written to a \
             disk. Where there is no token, standard error says why, and the exit status is 3 for a user who is not logged in.
 
+            A client that has a token of its own, without a user, is given that where no user is logged in, and standard error \
+            says so; --level user takes a user's token only. The token of a session that has ended is given while it lives; \
+            --force-refresh refuses it with the exit status 3.
+
             The other formats are what these tools read: env is lines for a shell; exec-credential is for kubectl and \
             other clients of Kubernetes; git is a credential helper of Git and docker one of Docker, to which the tool adds \
             get, store, erase or list; aws-process is for credential_process of AWS; google-executable is for \
@@ -46,6 +50,7 @@ extension UserCommands {
             .init(
                 #"curl -H "Authorization: Bearer $(token-broker token github)" https://api.github.com/user"#,
                 "call an API"),
+            .init("token-broker token github --level user", "a user's token, or the exit status 3"),
             .init(#"eval "$(token-broker token github --format env --env GH_TOKEN)""#, "for what reads a variable"),
             .init(
                 "git config --global credential.https://github.com.helper '!token-broker token github --format git'",
@@ -71,6 +76,11 @@ struct TokenCall: Sendable {
     /// What Git or Docker wants.
     private let action: String?
     private static let inputLimit = 64 << 10
+    /// Options that other formats have no use for.
+    private static let formatsOfOptions: [(option: String, formats: [TokenFormat])] = [
+        ("env", [.env]), ("username", [.git, .docker]), ("host", [.git, .docker]), ("account", [.awsProcess]),
+        ("role", [.awsProcess]), ("region", [.awsProcess]),
+    ]
 
     init(_ invocation: Invocation) throws(CommandError) {
         self.invocation = invocation
@@ -92,6 +102,10 @@ struct TokenCall: Sendable {
             action = nil
         }
         if words.count > 1 { throw invocation.wrong("\(words[1]) is one word too many") }
+        for (option, formats) in Self.formatsOfOptions where invocation.has(option) && !formats.contains(format) {
+            throw invocation.wrong(
+                "--\(option) is for " + formats.map { "--format \($0.rawValue)" }.joined(separator: " and ") + " only")
+        }
         for name in invocation.values("env") where !TokenFormats.isVariableName(name) {
             throw invocation.wrong("\(name) cannot be the name of a variable")
         }
@@ -269,8 +283,13 @@ extension Invocation {
         if let time = try integer("min-ttl", in: 0...86_400) { query.append(("min_ttl", String(time))) }
         if has("force-refresh") { query.append(("policy", "local_force_refresh")) }
         do throws(CommandError) {
-            let answer = try await user.send(.init(.get, "/credentials", query: query, limit: .seconds(120)))
-            return (TokenAnswer(try answer.json()), answer.body)
+            let sent = try await user.send(.init(.get, "/credentials", query: query, limit: .seconds(120)))
+            let answer = TokenAnswer(try sent.json())
+            // What was to be renewed is over; a client's own token is another one.
+            if let ending = answer.ending, has("force-refresh"), self["level"] != "client" {
+                throw user.notLoggedIn(ending)
+            }
+            return (answer, sent.body)
         } catch {
             // Nothing is stored, or nothing that can be renewed.
             if error.status == .notFound, has("force-refresh") {
@@ -282,10 +301,7 @@ extension Invocation {
 
     /// What a person should know about a token that is given all the same.
     func say(about answer: TokenAnswer, of user: CommandUser) {
-        if let ending = answer.ending, answer.level != "user" {
-            terminal.note(
-                "token-broker: \(ending). The token is that of the level \(answer.level); --level user refuses it")
-        }
+        if let text = standing(of: answer, user) { terminal.note("token-broker: \(text)") }
         if answer.isBound {
             terminal.note(
                 "token-broker: the token is bound to a key (DPoP): each request needs a proof of the broker's beside it"
@@ -294,5 +310,17 @@ extension Invocation {
         if let seconds = answer.degradedFor {
             terminal.note("token-broker: the token could not be renewed; it is valid for \(seconds) s more")
         }
+    }
+
+    /// Whose token it is, where that is not the one of a user who is logged in. Nil where there is no token: why is told then.
+    private func standing(of answer: TokenAnswer, _ user: CommandUser) -> String? {
+        guard answer.token != nil else { return nil }
+        if answer.level == "user" {
+            let end = answer.expires.map { ", valid until \(TextTable.shown($0))" } ?? ""
+            return answer.ending.map { "\($0). The token is the last one of the session\(end)" }
+        }
+        if self["level"] == "client" { return nil }
+        return
+            "\(answer.ending ?? "no user is logged in\(user.place)"). The token is the client's own; --level user refuses it"
     }
 }

@@ -7,13 +7,15 @@ struct CommandUser: Sendable {
     let api: BrokerAPI
     let storageKey: String
     private let words: String
+    /// The tenant and the context as options.
+    private let options: String
 
     fileprivate init(_ api: BrokerAPI, storageKey: String?, context: String?) {
         self.api = api
         self.storageKey = storageKey ?? "default"
-        words =
-            (api.tenant.map { " " + $0 } ?? "") + (storageKey.map { " --storage-key " + $0 } ?? "")
-            + (context.map { " --context " + $0 } ?? "")
+        let context = context.map { " --context " + $0 } ?? ""
+        words = (api.tenant.map { " " + $0 } ?? "") + (storageKey.map { " --storage-key " + $0 } ?? "") + context
+        options = (api.tenant.map { " --tenant " + $0 } ?? "") + context
     }
 
     /// ` of the tenant github`; empty where the key says which it is.
@@ -27,12 +29,32 @@ struct CommandUser: Sendable {
 
     func notLoggedIn(_ text: String) -> CommandError { CommandError(.notLoggedIn, text, next: command("login")) }
 
+    /// What puts the user's session back, as it is typed.
+    var restoration: String { "token-broker restore --storage-key \(storageKey)\(options)" }
+
     /// As the broker's interface does; what is to be run next names the same user.
     func send(_ request: BrokerAPI.Request) async throws(CommandError) -> BrokerAPI.Answer {
-        do throws(CommandError) {
-            return try await api.send(request)
-        } catch {
-            throw error.status == .notLoggedIn ? notLoggedIn(error.text) : error
+        var request = request
+        request.expected.insert(424)
+        let answer = try await api.send(request)
+        guard answer.status.code == 424 else { return answer }
+        let refusal = Refusal(answer)
+        if refusal.code == "illegal_configuration", await isHeld {
+            throw CommandError(
+                .tryLater,
+                "the session\(place) is held: the provider refuses the refresh tokens of many users at once. The session is kept, "
+                    + "and the broker goes on when the provider accepts one of them." + refusal.wait,
+                next: "token-broker restore --held\(options)")
+        }
+        let error = refusal.error(tenant: api.tenant)
+        throw error.status == .notLoggedIn ? notLoggedIn(error.text) : error
+    }
+
+    /// Whether the broker keeps the session without renewing it. Not for a key that may not read that.
+    private var isHeld: Bool {
+        get async {
+            let request = BrokerAPI.Request(.get, "/credentials/status", query: [("storage_key", storageKey)])
+            return (try? await api.send(request).json())?["state"]?.string == "held"
         }
     }
 }

@@ -1,4 +1,4 @@
-internal import OAuth
+package import OAuth
 internal import Reactor
 
 /// Times as people type them, and as files of tokens have them.
@@ -6,11 +6,11 @@ extension Timestamp {
     /// The time of this machine's clock, in whole seconds.
     static var thisSecond: Timestamp { Timestamp(seconds: WallClock.milliseconds / 1000) }
 
-    /// Reads what a person types, in whole seconds: RFC 3339; `2026-11-21 09:00` and `2026-11-21`, in UTC; and so long ago: `90s`, `30m`,
-    /// `2h`, `7d`. Nil for anything else.
-    init?(typed text: String, now: Timestamp) {
+    /// Reads what a person types, in whole seconds: RFC 3339; `2026-11-21 09:00` and `2026-11-21`, in UTC; and so long ago, or ahead:
+    /// `90s`, `30m`, `2h`, `7d`. Nil for anything else.
+    init?(typed text: String, now: Timestamp, isAhead: Bool = false) {
         if text.utf8.count <= 8, let unit = text.last, !unit.isNumber, let span = TimeSpan.seconds(text) {
-            self.init(seconds: now.seconds - span)
+            self.init(seconds: now.seconds + (isAhead ? span : -span))
             return
         }
         var bytes = Array(text.utf8)
@@ -71,13 +71,14 @@ enum TimeSpan {
 
 extension Invocation {
     /// An option that must be a time.
+    /// - Parameter isAhead: whether `2h` is a time in two hours, and not two hours ago.
     /// - Throws: `usage`.
-    func time(_ option: String) throws(CommandError) -> Timestamp? {
+    package func time(_ option: String, isAhead: Bool = false) throws(CommandError) -> Timestamp? {
         guard let text = self[option] else { return nil }
-        guard let time = Timestamp(typed: text, now: .thisSecond) else {
+        guard let time = Timestamp(typed: text, now: .thisSecond, isAhead: isAhead) else {
             throw wrong(
-                "--\(option) must be a time such as 2026-11-21T09:00:00Z, or how long ago it was, such as 90s, 30m, 2h or "
-                    + "7d; not \(text)")
+                "--\(option) must be a time such as 2026-11-21T09:00:00Z, or how \(isAhead ? "far ahead it is" : "long ago it was"), "
+                    + "such as 90s, 30m, 2h or 7d; not \(text)")
         }
         return time
     }

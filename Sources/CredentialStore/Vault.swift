@@ -165,6 +165,23 @@ package final class Vault: Sendable {
         }
     }
 
+    /// Moves the due mark of a record, or removes it.
+    /// - Parameters:
+    ///   - mark: the mark that it must have; nil for any.
+    ///   - next: the new mark; nil for none.
+    /// - Returns: false where another replica was faster, or the record was replaced or removed.
+    @discardableResult
+    package func moveMark(
+        of id: RecordID, _ version: Int64, from mark: Timestamp?, to next: Timestamp?
+    ) async throws(StoreError) -> Bool {
+        do throws(StoreError) {
+            try await commit([.settleDue(id, version: version, due: mark, next: next)])
+            return true
+        } catch .conflict {
+            return false
+        }
+    }
+
     /// Up to `limit` leases that a replica should take over, those first that expired first; see `RecordStore`.
     package func lapsed(_ kind: RecordKind, limit: Int) async throws(StoreError) -> [LapsedLease] {
         try await store.lapsed(kind, limit: limit)

@@ -40,7 +40,7 @@ package enum SmallFile {
     /// Creates a file that only this user may read. Once the call returns, the whole file is durable; if the process
     /// ends earlier, the path holds the whole file or nothing.
     ///
-    /// A process that ends during the call can leave behind a file whose name is the path and a random suffix.
+    /// A process that is killed during the call can leave behind a file whose name is the path and a random suffix.
     /// - Throws: `EEXIST` when the path exists already.
     package static func create(_ path: String, _ bytes: [UInt8]) throws(SystemError) {
         let draft = try DraftFile(for: path)

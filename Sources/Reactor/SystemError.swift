@@ -24,6 +24,9 @@ package struct SystemError: Error, Equatable, CustomStringConvertible {
     /// Whether another socket listens at the address.
     package var isAddressTaken: Bool { number == EADDRINUSE }
 
+    /// Whether what was written has no reader any more.
+    package var isBrokenPipe: Bool { number == EPIPE }
+
     /// Whether there is nothing at the path.
     package var isNoSuchFile: Bool { number == ENOENT }
 
@@ -46,14 +49,20 @@ package func retryingInterrupts<T: FixedWidthInteger & SignedInteger>(
     }
 }
 
-/// Writes all of the bytes.
+/// Writes all of the bytes. Waits where another process has made the descriptor non-blocking.
 func writeAll(_ bytes: [UInt8], to descriptor: CInt) throws(SystemError) {
     var written = 0
     while written < bytes.count {
-        written += try retryingInterrupts("write") {
-            unsafe bytes.withUnsafeBytes { buffer in
-                unsafe Glibc.write(descriptor, buffer.baseAddress! + written, buffer.count - written)
+        do throws(SystemError) {
+            written += try retryingInterrupts("write") {
+                unsafe bytes.withUnsafeBytes { buffer in
+                    unsafe Glibc.write(descriptor, buffer.baseAddress! + written, buffer.count - written)
+                }
             }
+        } catch {
+            guard error.number == EAGAIN else { throw error }
+            var watched = pollfd(fd: descriptor, events: Int16(POLLOUT), revents: 0)
+            try retryingInterrupts("poll") { unsafe poll(&watched, 1, -1) }
         }
     }
 }

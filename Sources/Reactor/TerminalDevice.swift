@@ -6,36 +6,43 @@ package enum TerminalDevice {
     /// Whether the descriptor (0, 1 or 2) is a terminal.
     package static func isTerminal(_ descriptor: CInt) -> Bool { isatty(descriptor) == 1 }
 
-    /// The columns of the terminal at standard output; nil where there is none.
+    /// The columns of the terminal at standard error, where bars and codes are shown; nil where there is none.
     package static var width: Int? {
         var size = winsize()
-        guard unsafe ioctl(1, UInt(TIOCGWINSZ), &size) == 0, size.ws_col > 0 else { return nil }
+        guard unsafe ioctl(2, UInt(TIOCGWINSZ), &size) == 0, size.ws_col > 0 else { return nil }
         return Int(size.ws_col)
     }
 
-    /// Writes everything to standard output (1) or standard error (2), unless its reader has gone.
-    package static func write(_ bytes: [UInt8], to descriptor: CInt) { try? writeAll(bytes, to: descriptor) }
+    /// Why standard output is not complete: the first write that failed; nil while none has.
+    package static var outputFault: SystemError? { fault.withLock(\.self) }
+
+    private static let fault = Mutex<SystemError?>(nil)
+
+    /// Writes everything to standard output (1) or standard error (2). Of standard output the first fault is kept as `outputFault`,
+    /// and nothing is written behind it. A fault of standard error cannot be told.
+    package static func write(_ bytes: [UInt8], to descriptor: CInt) {
+        if descriptor == 1, outputFault != nil { return }
+        do throws(SystemError) {
+            try writeAll(bytes, to: descriptor)
+        } catch {
+            if descriptor == 1 { fault.withLock { $0 = $0 ?? error } }
+        }
+    }
+
+    /// Asks for a line that is not shown while it is typed; a signal that ends the program meanwhile has the terminal show again what is
+    /// typed. Where standard input is no terminal, there is no question.
+    /// - Returns: as `line`.
+    package static func secret(_ prompt: String) -> String? {
+        let isTyped = hideTyping()
+        defer { if isTyped { showTyping() } }
+        // Where standard error is a file, the person sees what is written to the terminal itself.
+        if isTyped { write(Array(prompt.utf8), to: isTerminal(2) ? 2 : 0) }
+        return line()
+    }
 
     /// Reads a line of standard input, without its end.
-    /// - Parameter isShown: false for a secret: what is typed is not shown. A signal that ends the program while it is read has
-    ///   the terminal show again what is typed.
     /// - Returns: nil at the end of the input, or for a line of more than 64 KiB.
-    package static func line(isShown: Bool = true) -> String? {
-        var saved = termios()
-        let hides = unsafe !isShown && tcgetattr(0, &saved) == 0
-        if hides {
-            var changed = saved
-            changed.c_lflag &= ~tcflag_t(ECHO)
-            changed.c_lflag |= tcflag_t(ECHONL)
-            unsafe tcsetattr(0, TCSAFLUSH, &changed)
-            shownAgain.withLock { $0 = saved.c_lflag }
-        }
-        defer {
-            if hides {
-                unsafe tcsetattr(0, TCSAFLUSH, &saved)
-                shownAgain.withLock { $0 = nil }
-            }
-        }
+    package static func line() -> String? {
         var bytes: [UInt8] = []
         while bytes.count <= 64 << 10 {
             var byte: UInt8 = 0
@@ -51,16 +58,45 @@ package enum TerminalDevice {
         return nil
     }
 
-    /// The flags with which the terminal shows what is typed, while it does not.
-    private static let shownAgain = Mutex<tcflag_t?>(nil)
+    private struct Typing {
+        /// The terminal as it was before it stopped to show what is typed; nil while it shows that.
+        var shown: termios?
+        /// Whether the program ends, so that nothing is hidden any more.
+        var isOver = false
+    }
 
-    /// Has the terminal show again what is typed, before the program ends at a signal.
+    /// The lock is held while the terminal is changed: a signal that comes meanwhile must find what to take back.
+    private static let typing = Mutex(Typing())
+
+    /// - Returns: false where standard input is no terminal.
+    private static func hideTyping() -> Bool {
+        let isHidden = typing.withLock { typing in
+            var state = termios()
+            guard !typing.isOver, unsafe tcgetattr(0, &state) == 0 else { return false }
+            typing.shown = state
+            state.c_lflag &= ~tcflag_t(ECHO)
+            state.c_lflag |= tcflag_t(ECHONL)
+            // At once: a terminal that is held by Control-S must not keep the lock.
+            unsafe tcsetattr(0, TCSANOW, &state)
+            return true
+        }
+        // What was typed before the question is no answer to it.
+        if isHidden { tcflush(0, TCIFLUSH) }
+        return isHidden
+    }
+
+    private static func showTyping() {
+        typing.withLock { typing in
+            guard var state = typing.shown else { return }
+            unsafe tcsetattr(0, TCSANOW, &state)
+            typing.shown = nil
+        }
+    }
+
+    /// Has the terminal show what is typed, from now on, before the program ends at a signal.
     package static func restore() {
-        guard let flags = shownAgain.withLock({ $0 }) else { return }
-        var state = termios()
-        guard unsafe tcgetattr(0, &state) == 0 else { return }
-        state.c_lflag = flags
-        unsafe tcsetattr(0, TCSANOW, &state)
+        typing.withLock { $0.isOver = true }
+        showTyping()
     }
 
     /// Has the terminal show what is typed while `body` runs, and do then again what it did.

@@ -11,7 +11,7 @@ enum FrontPage {
     ///   - hasProbes: whether this listener answers probes and metrics.
     static func response(version: String, hasProbes: Bool, prefersJSON: Bool) -> Response {
         let links =
-            [("openapi", "/openapi.yaml", "The description of its API")]
+            [("docs", "/docs", "Its API"), ("openapi", "/openapi.yaml", "The same for programs")]
             + (hasProbes
                 ? [
                     ("healthz", "/healthz", "Whether this process lives"),

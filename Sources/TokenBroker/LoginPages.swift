@@ -266,9 +266,10 @@ enum LoginPage {
         button{border-color:#8ab4f8;color:#161616;background:#8ab4f8}button+button{color:#8ab4f8}a{color:#8ab4f8}}
         """
 
-    /// The content security policy. It allows no scripts and loads nothing; it allows exactly the style above, by its
+    /// The content security policy of a page. It allows no scripts and loads nothing; it allows exactly one style, by its
     /// digest (CSP Level 3 §6.7.3.3), and forms only to the broker itself.
-    private static func policy(hasForm: Bool) -> String {
+    /// - Parameter styleDigest: the SHA-256 digest of the style, in Base64.
+    static func policy(styleDigest: String, hasForm: Bool) -> String {
         "default-src 'none'; style-src 'sha256-\(styleDigest)'; base-uri 'none'; "
             + "form-action \(hasForm ? "'self'" : "'none'"); frame-ancestors 'none'"
     }
@@ -279,7 +280,7 @@ enum LoginPage {
         [
             .init(name: "Cache-Control", value: "no-store"),
             .init(name: "Referrer-Policy", value: "no-referrer"),
-            .init(name: "Content-Security-Policy", value: WireText(policy(hasForm: hasForm))),
+            .init(name: "Content-Security-Policy", value: WireText(policy(styleDigest: styleDigest, hasForm: hasForm))),
         ]
     }
 }

@@ -23,6 +23,7 @@ struct OperationRoutes {
             Route(.get, "/readyz", .open, ready),
             Route(.get, "/metrics", .open, metrics),
             Route(.get, "/openapi.yaml", .open, openAPI),
+            Route(.get, "/docs", .open, page),
         ]
     }
 
@@ -191,5 +192,10 @@ struct OperationRoutes {
     private func openAPI(_ call: Call) async throws(BrokerError) -> Response {
         try call.refuseQuery()
         return Response(.ok, fields: ["Content-Type": "application/yaml"], body: OpenAPIDescription.bytes)
+    }
+
+    private func page(_ call: Call) async throws(BrokerError) -> Response {
+        try call.refuseQuery()
+        return DescriptionPage.response
     }
 }

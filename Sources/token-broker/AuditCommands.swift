@@ -33,22 +33,11 @@ enum AuditCommand: Equatable {
     }
 }
 
-extension Invocation {
-    /// An option that must be a time.
-    fileprivate func time(_ option: String) throws(CommandError) -> Timestamp? {
-        guard let text = self[option] else { return nil }
-        guard let time = Timestamp(rfc3339: text) else {
-            throw wrong("--\(option) must be a time such as 2026-11-01T00:00:00Z, not \(text)")
-        }
-        return time
-    }
-}
-
-/// Runs a command about the audit log and exits, with status 65 when the log has a fault.
+/// Runs a command about the audit log and exits, with `damaged` when the log has a fault.
 func runAudit(_ command: AuditCommand) -> Never {
     let configuration = loadConfiguration(for: .audit(command))
     runCommand { () async throws(CommandFailure) in
-        try await AuditTool(configuration).run(command) ? 0 : 65
+        try await AuditTool(configuration).run(command) ? 0 : ExitStatus.damaged.rawValue
     }
 }
 
@@ -77,16 +66,28 @@ private struct AuditTool {
         let (log, keys) = try await open()
         guard let keys else { throw CommandFailure(text: "the master keys are missing") }
         let keyring = try Self.keyring(keys)
+        let bar = ProgressBar(SystemTerminal())
         let summary: AuditExamination.Summary
         do throws(StoreError) {
-            summary = try await AuditExamination(log, keyring: keyring) { fault in
-                Console.print(isJSON ? Self.line { $0.member("fault", fault) } : "fault  \(fault)")
-            }.run()
+            defer { bar.clear() }
+            let examination = AuditExamination(log, keyring: keyring) { fault in
+                bar.clear()
+                Self.print(isJSON ? Self.line { $0.member("fault", fault) } : "fault  \(fault)")
+            } progress: { entries in
+                bar.advance(to: entries)
+            }
+            summary = try await examination.run()
         } catch {
             return try Self.report(error)
         }
         Console.print(isJSON ? Self.json(summary) : Self.text(summary))
         return summary.faults == 0
+    }
+
+    /// One line of many. Ends the command where standard output does not take it.
+    private static func print(_ line: String) {
+        Console.print(line)
+        if TerminalDevice.outputFault != nil { endCommand(1) }
     }
 
     private static func text(_ summary: AuditExamination.Summary) -> String {
@@ -114,7 +115,7 @@ private struct AuditTool {
         let (log, _) = try await open()
         do throws(StoreError) {
             let unreadable = try await export.run(log) { line in
-                Console.print(String(decoding: line.dropLast(), as: UTF8.self))
+                Self.print(String(decoding: line.dropLast(), as: UTF8.self))
             }
             if unreadable != (0, 0) {
                 Console.printError(
@@ -140,7 +141,7 @@ private struct AuditTool {
             Console.print("\(removed.count) chains were removed")
         } catch {
             await opened.close()
-            throw CommandFailure(text: "the audit log cannot be changed: \(error)")
+            throw CommandFailure(text: "the audit log cannot be changed: \(CommandFailure(error).text)")
         }
         await opened.close()
     }
@@ -149,7 +150,7 @@ private struct AuditTool {
     /// - Returns: false, where it is damaged.
     private static func report(_ error: StoreError) throws(CommandFailure) -> Bool {
         guard case .damaged(let text) = error else {
-            throw CommandFailure(text: "the store cannot be read: \(error)")
+            throw CommandFailure(error)
         }
         Console.printError("token-broker: \(text)")
         return false

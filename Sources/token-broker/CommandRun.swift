@@ -1,4 +1,5 @@
 internal import BrokerCore
+internal import CommandLineClient
 internal import CredentialStore
 internal import Reactor
 
@@ -26,14 +27,21 @@ func runCommand(_ body: @escaping @Sendable () async throws(CommandFailure) -> I
     TerminationSignal.block()
     Task {
         do throws(CommandFailure) {
-            Console.exit(try await body())
+            endCommand(try await body())
         } catch {
             Console.printError("token-broker: \(error.text)")
             Console.exit(1)
         }
     }
     TerminationSignal.wait()
-    Console.exit(130)
+    Console.exit(ExitStatus.interrupted.rawValue)
+}
+
+/// Exits with the status of a command that has done its work; where standard output did not take all that it has printed, says so
+/// and exits with the status of that.
+func endCommand(_ status: Int32) -> Never {
+    let terminal = SystemTerminal()
+    Console.exit(terminal.outputError.map { CommandProgram.report($0, terminal).rawValue } ?? status)
 }
 
 /// The configured store, opened for a command. The schema of a database stays as it is.

@@ -1,4 +1,5 @@
 internal import BrokerCore
+internal import CommandLineClient
 internal import CredentialStore
 internal import Cryptography
 internal import HTTPSClient
@@ -15,7 +16,7 @@ func examineInstallation() -> Never {
     runCommand { () async throws(CommandFailure) in
         var doctor = Doctor(configuration)
         await doctor.run()
-        return doctor.report()
+        return doctor.report().rawValue
     }
 }
 
@@ -69,16 +70,17 @@ private struct Doctor {
 
     /// Prints the findings, the gravest last.
     /// - Returns: the exit status.
-    func report() -> Int32 {
+    func report() -> ExitStatus {
         for level in [Level.good, .note, .warning, .fault] {
             for finding in findings where finding.level == level { Console.print(level.word + finding.text) }
         }
         let counts = [Level.fault, .warning, .note].map { level in findings.count { $0.level == level } }
-        Console.print("\(counts[0]) faults, \(counts[1]) warnings, \(counts[2]) notes")
+        let words = zip(counts, ["fault", "warning", "note"]).map { "\($0) \($1)\($0 == 1 ? "" : "s")" }
+        Console.print(words.joined(separator: ", "))
         switch findings.map({ $0.level }).max() {
-        case .fault?: return 65
-        case .warning?: return 10
-        default: return 0
+        case .fault?: return .damaged
+        case .warning?: return .configuration
+        default: return .done
         }
     }
 
@@ -276,7 +278,9 @@ private struct Doctor {
             try await checkMasterKeys(opened.store)
             try await checkTenants(opened.store, opened.tombstones)
         } catch {
-            add(.fault, "the store cannot be read: \(error)")
+            add(
+                .fault,
+                "the store cannot be read: " + ((error as? StoreError).map { CommandFailure($0).text } ?? "\(error)"))
         }
         if let files = opened.store.files {
             for secret in StoreSecret.allCases where (try? await files.isReadableByOthers(secret)) == true {

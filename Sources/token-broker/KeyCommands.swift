@@ -1,4 +1,5 @@
 internal import BrokerCore
+internal import CommandLineClient
 internal import CredentialStore
 internal import Reactor
 
@@ -8,9 +9,9 @@ func runKeyCommand(_ command: Command) -> Never {
     let configuration = loadConfiguration(for: command)
     runCommand { () async throws(CommandFailure) in
         let opened = try await CommandStore(configuration)
-        try await KeyCommands(store: opened.store, time: opened.time).run(command)
+        let status = try await KeyCommands(store: opened.store, time: opened.time).run(command)
         await opened.close()
-        return 0
+        return status.rawValue
     }
 }
 
@@ -19,15 +20,17 @@ private struct KeyCommands {
     let store: BrokerStore
     let time: SystemTime
 
-    func run(_ command: Command) async throws(CommandFailure) {
+    func run(_ command: Command) async throws(CommandFailure) -> ExitStatus {
         switch command {
         case .reseal(let perSecond): try await reseal(perSecond)
         case .retireKey(let id): try await retire(id)
-        default: try await printStatus()
+        default: return try await printStatus()
         }
+        return .done
     }
 
-    private func printStatus() async throws(CommandFailure) {
+    /// - Returns: `damaged` where something is encrypted with another key than the configured ones.
+    private func printStatus() async throws(CommandFailure) -> ExitStatus {
         let uses: [KeyUse]
         do throws(StoreError) {
             uses = try await store.vault.keyUses()
@@ -35,15 +38,26 @@ private struct KeyCommands {
             throw CommandFailure(error)
         }
         for use in uses { Console.print(Self.text(use)) }
+        let unopened = uses.filter { $0.id == nil }
+        if unopened.isEmpty { return .done }
+        let (records, events) = (unopened.reduce(0) { $0 + $1.records }, unopened.reduce(0) { $0 + $1.entries })
+        Console.printError(
+            "token-broker: \(records) records and \(events) events cannot be decrypted with the configured master keys")
+        return .damaged
     }
 
     private func reseal(_ perSecond: Int) async throws(CommandFailure) {
         try await unlock()
         let id = store.vault.keyring.primaryID
+        let terminal = SystemTerminal()
+        let bar = ProgressBar(terminal)
         var reported = time.monotonic
         let progress: Resealing.Progress
         do throws(StoreError) {
+            defer { bar.clear() }
             progress = try await Resealing(store.vault, time: time, perSecond: perSecond).run { progress in
+                bar.advance(to: progress.read)
+                if terminal.showsProgress { return }
                 if reported.duration(to: time.monotonic) < .seconds(2) { return }
                 reported = time.monotonic
                 Console.print("\(progress.read) read, \(progress.resealed) encrypted with \(id)")

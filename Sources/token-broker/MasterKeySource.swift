@@ -1,3 +1,4 @@
+internal import CommandLineClient
 internal import CredentialStore
 internal import Cryptography
 internal import Reactor
@@ -20,12 +21,12 @@ enum MasterKeySource: Equatable, Sendable {
     private static let time: Duration = .seconds(30)
 
     /// What the command prints, without trailing newlines. Blocks until it has ended.
-    /// - Parameter environment: the command gets it without this service's own variables, which have secrets.
+    /// - Parameter environment: of this service; the command is handed what every program is.
     static func output(
         of words: [String], environment: [String: String]
     ) throws(ProgramOutput.Failure) -> String? {
-        let others = environment.filter { !$0.key.utf8.starts(with: "TOKEN_BROKER_".utf8) }
-        let bytes = try ProgramOutput.read(words, environment: others, limit: limit, within: time)
+        let bytes = try ProgramOutput.read(
+            words, environment: ChildEnvironment.variables(of: environment), limit: limit, within: time)
         return String(validating: bytes, as: UTF8.self)?.trimmingNewlines
     }
 

@@ -1,3 +1,4 @@
+internal import CommandLineClient
 internal import CredentialStore
 internal import Cryptography
 internal import Reactor
@@ -7,7 +8,7 @@ internal import Reactor
 func examineStore(repair target: String?) -> Never {
     let configuration = loadConfiguration(for: .examineStore(repair: target))
     do throws(CommandFailure) {
-        Console.exit(try StoreDoctor(configuration).run(repair: target) ? 65 : 0)
+        endCommand(try StoreDoctor(configuration).run(repair: target) ? ExitStatus.damaged.rawValue : 0)
     } catch {
         Console.printError("token-broker: \(error.text)")
         Console.exit(1)

@@ -65,7 +65,7 @@ func run(_ command: Command, _ personal: PersonalBroker?) -> Never {
             let isName = error == .invalidLength
             Console.printError(
                 "token-broker: " + (isName ? "the name of a key has 1 to 32 letters, digits, - and _" : "\(error)"))
-            Console.exit(isName ? 64 : 71)
+            Console.exit((isName ? ExitStatus.serviceUsage : .failed).rawValue)
         }
     case .keyStatus, .reseal, .retireKey: runKeyCommand(command)
     case .healthCheck: runHealthCheck()
@@ -78,7 +78,7 @@ func run(_ command: Command, _ personal: PersonalBroker?) -> Never {
     case .examineStore(let target): examineStore(repair: target)
     case .audit(let audit): runAudit(audit)
     }
-    Console.exit(0)
+    endCommand(0)
 }
 
 func printVersion(isJSON: Bool) {
@@ -99,7 +99,7 @@ func loadConfiguration(for command: Command, _ personal: PersonalBroker? = nil) 
             environment: personal?.environment ?? ProcessEnvironment.variables, for: command)
     } catch {
         for line in error.lines { Console.printError("token-broker: \(line)") }
-        Console.exit(78)
+        Console.exit(ExitStatus.serviceConfiguration.rawValue)
     }
 }
 
@@ -142,7 +142,7 @@ func runService(_ personal: PersonalBroker?) -> Never {
         Console.exit(0)
     }
     TerminationSignal.wait()
-    Console.exit(130)
+    Console.exit(ExitStatus.interrupted.rawValue)
 }
 
 /// Reserves descriptors before the first thread starts. The configuration has not been read yet, so this assumes its
@@ -180,7 +180,7 @@ func harden(isForGood: Bool = true) {
         try ProcessHardening.forbidCoreDumps(isForGood: isForGood)
     } catch {
         Console.printError("token-broker: \(error)")
-        Console.exit(71)
+        Console.exit(ExitStatus.unprotected.rawValue)
     }
 }
 
@@ -192,7 +192,7 @@ func lockMemory() {
         Console.printError(
             "token-broker: TOKEN_BROKER_LOCK_MEMORY is true, and memory cannot be locked: give the process CAP_IPC_LOCK or an "
                 + "unlimited RLIMIT_MEMLOCK (\(error))")
-        Console.exit(71)
+        Console.exit(ExitStatus.unprotected.rawValue)
     }
 }
 
@@ -203,7 +203,7 @@ func runHealthCheck() -> Never {
         Console.printError(
             "token-broker: with TOKEN_BROKER_TLS_CERTIFICATE a health check requires TOKEN_BROKER_OPERATIONS_LISTEN, which is "
                 + "served without TLS")
-        Console.exit(78)
+        Console.exit(ExitStatus.serviceConfiguration.rawValue)
     }
     let listen = configuration.operationsListen ?? configuration.listen
     let host: String
@@ -228,5 +228,5 @@ func runHealthCheck() -> Never {
         }
     }
     TerminationSignal.wait()
-    Console.exit(130)
+    Console.exit(ExitStatus.interrupted.rawValue)
 }

@@ -34,10 +34,12 @@ final class AdministeredBroker: Sendable {
     ///   - answers: what a person types, or the lines of standard input.
     ///   - canAsk: whether there is a person.
     ///   - isBrokerThere: false for an address where nothing answers.
+    ///   - room: how many bytes standard output takes.
     func run(
-        _ words: [String], answers: [String] = [], canAsk: Bool = false, isBrokerThere: Bool = true
+        _ words: [String], answers: [String] = [], canAsk: Bool = false, isBrokerThere: Bool = true,
+        room: Int = .max
     ) async -> Outcome {
-        let terminal = RecordedTerminal(canAsk: canAsk, answers: answers)
+        let terminal = RecordedTerminal(canAsk: canAsk, answers: answers, room: room)
         let environment = [
             "TOKEN_BROKER_URL": isBrokerThere ? url : emptyURL,
             "TOKEN_BROKER_API_KEY": BrokerHarness.adminKey,
@@ -52,8 +54,8 @@ final class AdministeredBroker: Sendable {
     }
 
     /// Runs a command line whose words have no spaces in them.
-    func run(_ line: String, answers: [String] = [], canAsk: Bool = false) async -> Outcome {
-        await run(line.split(separator: " ").map(String.init), answers: answers, canAsk: canAsk)
+    func run(_ line: String, answers: [String] = [], canAsk: Bool = false, room: Int = .max) async -> Outcome {
+        await run(line.split(separator: " ").map(String.init), answers: answers, canAsk: canAsk, room: room)
     }
 
     /// Writes a file beside the broker's own, and returns its path.

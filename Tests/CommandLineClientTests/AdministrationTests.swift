@@ -14,9 +14,12 @@ struct `Administration by the command line` {
             canAsk: true)
         #expect(made.status == .done, "\(made.errors)")
         #expect(made.output.contains("https://broker.example/login/callback"))
-        #expect(made.output.contains("https://{subdomain}.zendesk.com/oauth/tokens"))
+        // What the profile has filled in is shown elsewhere.
+        #expect(!made.output.contains("zendesk.com"), "\(made.output)")
         #expect(made.errors.contains("https://support.zendesk.com/"))
-        #expect(made.errors.contains("token-broker login --tenant desk"))
+        #expect(
+            made.errors.contains("token-broker tenants show desk") && made.errors.hasSuffix("token-broker login desk\n")
+        )
         #expect(!made.output.contains("s3cr3t"))
 
         let shown = await broker.run("tenants show desk --json").json
@@ -47,12 +50,36 @@ struct `Administration by the command line` {
         let made = await broker.run("tenants create spotify --client-id app --json", answers: ["not a secret"])
         #expect(made.status == .done, "\(made.errors)")
         #expect(made.json["client_secret_set"] == .bool(false))
+        #expect(made.errors.contains("To set one: token-broker tenants set spotify --secret"), "\(made.errors)")
+        let none = await broker.run("tenants create spotify --name none --client-id app --no-secret")
+        #expect(!none.errors.contains("--secret"), "\(none.errors)")
         let path = try broker.file("secret", "s3cr3t\n")
         let other = await broker.run("tenants create spotify --name two --client-id app --json --secret-file \(path)")
         #expect(other.json["client_secret_set"] == .bool(true))
         let both = await broker.run(
             "tenants create spotify --name three --client-id app --no-secret --secret-file \(path)")
         #expect(both.status == .usage)
+    }
+
+    @Test func `says what is to be done next, the redirect URI first`() async throws {
+        let broker = try await AdministeredBroker()
+        let made = await broker.run("tenants create github --client-id app --secret-file -", answers: ["s3cr3t"])
+        #expect(made.status == .done, "\(made.errors)")
+        #expect(
+            made.output.split(separator: "\n").map { String($0.prefix { $0 != " " }) } == [
+                "MEMBER", "tenant", "client_id", "provider", "client_secret", "redirect_uri",
+            ], "\(made.output)")
+        let lines = made.errors.split(separator: "\n").map(String.init)
+        #expect(lines.first == "First, register this redirect URI at the provider:", "\(made.errors)")
+        #expect(lines.contains { $0.hasPrefix("Warning: ") && $0.contains("token-broker providers show github") })
+        #expect(!made.errors.contains("GET /") && !made.errors.contains("{"), "\(made.errors)")
+        #expect(lines.count <= 9, "\(made.errors)")
+        #expect(lines.last == "Next, log a user in: token-broker login github")
+        // Its accounts are the broker's own: no user logs in.
+        let accounts = await broker.run("tenants create duckduckgo --client-id app")
+        #expect(accounts.status == .done, "\(accounts.errors)")
+        #expect(!accounts.errors.contains("token-broker login") && !accounts.errors.contains("redirect URI"))
+        #expect(accounts.errors.hasSuffix("token-broker tenants check duckduckgo\n"))
     }
 
     @Test func `refuses a name that is taken, and a provider that is misspelt`() async throws {
@@ -119,6 +146,23 @@ struct `Administration by the command line` {
         #expect(gone.errors.contains("Try: token-broker tenants list"))
     }
 
+    @Test func `says which key it has made where that cannot be printed`() async throws {
+        let broker = try await AdministeredBroker()
+        _ = await broker.run("tenants create spotify --client-id app")
+        for words in ["", " --json"] {
+            let made = await broker.run("keys create player --tenant spotify --permission login" + words, room: 0)
+            #expect(made.status == .failed && made.output.isEmpty)
+            let key = await broker.run("keys list --tenant spotify --json").json
+            let id = try #require(key["id"]?.string?.text)
+            #expect(made.errors.contains("the secret of the API key \(id) was made, and could not be printed: "))
+            #expect(made.errors.contains("No space left"), "\(made.errors)")
+            #expect(made.errors.contains("token-broker keys delete \(id) --tenant spotify\n"), "\(made.errors)")
+            #expect(made.errors.hasSuffix("Try: token-broker keys rotate \(id) --tenant spotify\n"))
+            #expect(await broker.run("keys delete \(id) --tenant spotify --yes").status == .done)
+        }
+        #expect(await broker.run("tenants list", room: 0).status == .failed)
+    }
+
     @Test func `prints a new key alone, and rotates and revokes it`() async throws {
         let broker = try await AdministeredBroker()
         _ = await broker.run("tenants create spotify --client-id app")
@@ -147,6 +191,33 @@ struct `Administration by the command line` {
         let gone = await broker.run("keys show \(id) --tenant spotify")
         #expect(gone.status == .notFound)
         #expect(gone.errors.contains("Try: token-broker keys list --tenant spotify"))
+    }
+
+    @Test func `takes the name of a key that no other has`() async throws {
+        let broker = try await AdministeredBroker()
+        _ = await broker.run("tenants create spotify --client-id app")
+        let line = "keys create svc --tenant spotify --permission login"
+        let first = await broker.run(line + " --json")
+        #expect(first.status == .done && !first.errors.contains("Warning"), "\(first.errors)")
+        let id = try #require(first.json["id"]?.string?.text)
+        #expect(await broker.run("keys show svc --tenant spotify --json").json["id"]?.string?.text == id)
+        #expect(await broker.run("keys rotate svc --tenant spotify").output.hasPrefix("tb_"))
+        #expect(await broker.run("keys show svc --tenant spotify --json").json["generation"] == .integer(2))
+
+        let second = await broker.run(line + " --json")
+        #expect(second.status == .done)
+        #expect(second.errors.contains("Warning: there is another key called svc: \(id)"), "\(second.errors)")
+        let other = try #require(second.json["id"]?.string?.text)
+        for word in ["show", "rotate", "delete"] {
+            let refused = await broker.run(
+                "keys \(word) svc --tenant spotify" + (word == "delete" ? " --yes" : ""))
+            #expect(refused.status == .usage && refused.output.isEmpty)
+            #expect(refused.errors.contains("2 keys are called svc: "), "\(refused.errors)")
+            #expect(refused.errors.contains(id) && refused.errors.contains(other))
+        }
+        #expect(await broker.run("keys delete \(other) --tenant spotify --yes").status == .done)
+        #expect(await broker.run("keys delete svc --tenant spotify --yes").status == .done)
+        #expect(await broker.run("keys list --tenant spotify --json").output.isEmpty)
     }
 
     @Test func `refuses a key without a permission, with an unknown one, and without a tenant`() async throws {

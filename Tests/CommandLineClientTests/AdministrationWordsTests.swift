@@ -24,7 +24,10 @@ import Testing
     @Test(arguments: [
         (["a"], "is no MEMBER=TEXT"), (["=1"], "is no MEMBER=TEXT"), ([":=1"], "names no member"),
         ([".a=1"], "names no member"), (["a..b=1"], "names no member"), (["a:=x"], "no JSON"), (["a:="], "no JSON"),
-        (["a=1", "a=2"], "given twice"), (["a=1", "a.b=2"], "given twice"), (["a.b=1", "a=2"], "given twice"),
+        (["a=1", "a=2"], "given twice"), (["a:={}", "a:={}"], "given twice"),
+        (["a=1", "a.b=2"], "a is given as a value, and by a.b as an object with members"),
+        (["a.b=1", "a.b.c=2"], "a.b is given as a value, and by a.b.c as an object with members"),
+        (["a.b=1", "a=2"], "a is given as a value, and before it as an object with members"),
         (["client_secret=x"], "lists of processes"), (["private_key:={}"], "private_key:=@PATH"),
         (["client_secrets:=[\"x\"]"], "lists of processes"), (["client_certificate.key=x"], "lists of processes"),
     ])

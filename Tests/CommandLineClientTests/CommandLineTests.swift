@@ -14,7 +14,16 @@ internal import Testing
         (["contxt", "list"], "unknown command contxt; did you mean context?"),
         (["context", "lst"], "unknown command lst; did you mean list?"),
         (["zzzzzz"], "unknown command zzzzzz"),
+        (["restore", "--cause", "held"], "unknown value of --cause held; it can be revoked or expired"),
+        (
+            ["keys", "create", "x", "--permission", "foo"],
+            "unknown value of --permission foo; it can be credentials:read, "
+        ),
+        (["completions"], "; it can be bash, zsh or fish"),
+        (["completions", "tcsh-1"], "; it can be bash, zsh or fish"),
+        (["token", "--format"], "--format needs a value: FORMAT; it can be bearer, "),
         (["context", "add", "--urll", "x"], "unknown option --urll; did you mean --url?"),
+        (["context", "add", "---url", "x"], "unknown option ---url; did you mean --url?"),
         (["context", "add", "--url"], "--url needs a value: URL"),
         (["context", "add", "--json=1", "a"], "--json takes no value"),
         (["context", "add", "--json", "--json", "a"], "--json may stand once only"),
@@ -52,6 +61,30 @@ internal import Testing
             }
             #expect(long.isEmpty, "\(long)")
         }
+    }
+
+    @Test(arguments: [
+        ["run", "--help"], ["run", "-h"], ["run", "--tenant", "work", "--help"],
+        ["run", "--env=A", "--help", "--json"],
+        ["run", "--tenant", "work", "--help", "--", "echo", "RAN"], ["run", "--tenant", "--help", "--", "true"],
+        ["run", "--force-refresh", "-h", "true"],
+    ])
+    func `is explained wherever --help stands before the words of a program`(words: [String]) {
+        let terminal = RecordedTerminal()
+        guard case .end(.done) = CommandProgram.step(words, terminal: terminal, environment: [:]) else {
+            Issue.record("\(words) has no help")
+            return
+        }
+        #expect(terminal.output.hasPrefix("token-broker run: "))
+    }
+
+    @Test(arguments: [
+        (["run", "--", "echo", "--help"], ["echo", "--help"]), (["run", "echo", "-h"], ["echo", "-h"]),
+        (["run", "--tenant", "work", "echo", "--help"], ["echo", "--help"]),
+        (["run", "--env=A", "--json", "echo", "--", "--help"], ["echo", "--", "--help"]),
+    ])
+    func `leaves the --help of a program to that`(words: [String], program: [String]) {
+        #expect(CommandLines.invocation(words, [:])?.trailing == program)
     }
 
     @Test func `has one command for each name`() {

@@ -26,6 +26,7 @@ internal import Testing
             ["context", "add", "work", "--url", "https://broker.example/", "--tenant", "music"], environment,
             terminal: terminal)
         #expect(added.status == .done, "\(terminal.errors)")
+        #expect(terminal.secrets == 1)
         #expect(try mode(path) == 0o600)
         #expect(try mode(directory.path + "/a") == 0o700)
         #expect(try mode(directory.path) == 0o700)

@@ -78,6 +78,22 @@ internal import Testing
         #expect(places == [nil, "Last-Event-ID: 0-9999", "Last-Event-ID: 1-0"])
     }
 
+    @Test func `asks for the events of all tenants, whatever the variables name`() async throws {
+        for (words, tenants) in [([], 2), (["--all-tenants"], 0)] as [([String], Int)] {
+            let server = try await Self.server([Self.stream("1-9999")])
+            let terminal = RecordedTerminal()
+            let environment = [
+                "TOKEN_BROKER_URL": "http://localhost:\(server.port)", "TOKEN_BROKER_API_KEY": "key",
+                "TOKEN_BROKER_TENANT": "music",
+            ]
+            let run = await CommandLines.run(
+                ["events", "--after", "1-9999"] + words, environment, terminal: terminal)
+            #expect(run.status == .done, "\(terminal.errors)")
+            let report = try await server.report(afterConnections: 2)
+            #expect(report.requests.count { $0.contains("X-Tenant: music\r\n") } == tenants, "\(report.requests)")
+        }
+    }
+
     @Test func `takes silence behind the last event of its tenant for the end`() async throws {
         let scripts = [
             Self.stream("9-9999"), Self.stream("0-9999", Self.event("1-0", "k1")), Self.stream("9-9999"),
@@ -146,6 +162,30 @@ internal import Testing
         #expect(terminal.errors.contains("the events go on when it is back"))
     }
 
+    @Test(arguments: [["--follow"], ["--after", "3-9999"]])
+    func `ends where standard output takes no more`(words: [String]) async throws {
+        let events = Self.event("4-0", "k4") + Self.event("4-1", "k5") + Self.event("5-0", "k6")
+        let server = try await Self.server([Self.stream("9-9999", events), Self.stream("3-9999", events)])
+        let terminal = RecordedTerminal(room: 0, fault: CommandError(.unread, ""))
+        let invocation = try invocation(["events", "--json"] + words, server, terminal)
+        #expect(await CommandProgram.run(invocation) == .unread)
+        #expect(terminal.errors.isEmpty, "\(terminal.errors)")
+        #expect(terminal.output.isEmpty)
+    }
+
+    @Test func `tells once that a broker takes its connections, and ends each`() async throws {
+        let server = try await Self.server([Self.stream("3-9999", end: .close)])
+        let terminal = RecordedTerminal()
+        let invocation = try invocation(["events", "--follow", "--after", "3-9999"], server, terminal)
+        let task = Task { await CommandProgram.run(invocation) }
+        _ = try await server.report(afterRequests: 4)
+        task.cancel()
+        #expect(await task.value == .interrupted)
+        #expect(
+            terminal.errors == "the connection to the broker has ended; the events go on when it is back\n",
+            "\(terminal.errors)")
+    }
+
     @Test(arguments: [
         (["--since", "1h", "--after", "1-0"], "--since and --after both say where to begin"),
         (["--follow", "--until", "1h"], "--follow does not end"),
@@ -153,6 +193,8 @@ internal import Testing
         (["--after", "last"], "--after must be the id of an event"),
         (["--since", "tomorrow"], "--since must be a time such as"),
         (["--user", "42"], "--user needs the tenant"),
+        (["--all-tenants", "--tenant", "music"], "--all-tenants and --tenant music exclude each other"),
+        (["--ended", "--type", "login"], "--ended and --type both say which events"),
         (["--type", "credentials.updatd"], "did you mean credentials.updated?"),
     ])
     func `says what is wrong with its words before it asks a broker`(words: [String], complaint: String) async throws {

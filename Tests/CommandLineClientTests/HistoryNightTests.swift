@@ -1,6 +1,5 @@
 internal import BrokerTesting
 internal import CommandLineClient
-internal import DevelopmentProvider
 internal import ExternalText
 internal import HTTPCodec
 internal import JSON
@@ -8,93 +7,8 @@ internal import Testing
 
 /// What an operator finds in the morning, and undoes: a provider has refused users whose sessions were alive.
 @Suite(.timeLimit(.minutes(2))) struct `A night in which a provider refuses users` {
-    /// A broker process with three users of a provider.
-    private struct Night {
-        let provider: RunningProvider
-        let process: TestProcess
-        let broker: BrokerClient
-        let environment: [String: String]
-        private let directory = StoreFixtureDirectory()
-
-        init() async throws {
-            provider = try RunningProvider(
-                ProviderConfiguration(profile: .tidal, clients: [ProviderClient("c1")]))
-            let port = try PostgresServer.freePort()
-            process = try await BrokerProcess.start(
-                port: port,
-                [
-                    "MASTER_KEYS": BrokerHarness.masterKeys, "ALLOW_INSECURE_PROVIDERS": "true",
-                    "DATA_DIR": directory.path,
-                ])
-            broker = try BrokerClient(port: port)
-            environment = [
-                "TOKEN_BROKER_URL": "http://127.0.0.1:\(port)", "TOKEN_BROKER_API_KEY": BrokerHarness.adminKey,
-                "TOKEN_BROKER_TENANT": "t1",
-            ]
-            try await broker.makeTenant("t1", at: provider)
-            for user in ["alice", "bob", "carol"] {
-                try await broker.logIn(storageKey: "user-\(user)", user: user, at: provider)
-            }
-        }
-
-        func end() async {
-            await process.terminate()
-            await broker.close()
-            await provider.close()
-        }
-
-        /// The provider answers the next refreshes of the users as if their sessions had ended.
-        func refuse(_ users: String...) async throws {
-            let body = #"{"error": "invalid_grant", "status": 400, "sub_status": 11003}"#
-            provider.provider.script(
-                Fault(
-                    .token, grant: .refreshToken, times: users.count, status: .badRequest,
-                    fields: ["Content-Type": "application/json"], body: Array(body.utf8)))
-            for user in users {
-                let answer = try await broker.call(
-                    .get, "/credentials?storage_key=user-\(user)&policy=local_force_refresh", tenant: "t1")
-                #expect(answer.json["session"]?["cause"]?.string == "revoked", "\(answer.text)")
-            }
-        }
-
-        func run(
-            _ words: [String], answers: [String] = [], canAsk: Bool = false
-        ) async -> (status: CommandLineClient.ExitStatus, output: String, errors: String) {
-            let terminal = RecordedTerminal(canAsk: canAsk, answers: answers)
-            let status: CommandLineClient.ExitStatus
-            switch CommandProgram.step(words, terminal: terminal, environment: environment) {
-            case .end(let ended): status = ended
-            case .run(let invocation): status = await CommandProgram.run(invocation)
-            case .service: status = .usage
-            }
-            return (status, terminal.output, terminal.errors)
-        }
-
-        /// Whether the broker has a token of the user.
-        func expect(_ user: String, isLoggedIn: Bool) async throws {
-            let answer = try await broker.call(.get, "/credentials?storage_key=user-\(user)", tenant: "t1")
-            #expect((answer.json["level"]?.string == "user") == isLoggedIn, "\(user): \(answer.text)")
-        }
-    }
-
-    private func inNight(_ body: (Night) async throws -> Void) async throws {
-        let night = try await Night()
-        do {
-            try await body(night)
-        } catch {
-            await night.end()
-            throw error
-        }
-        await night.end()
-    }
-
-    /// The rows of a table, without its header, each with the cells that have no space.
-    private func rows(_ output: String) -> [[String]] {
-        output.split(separator: "\n").dropFirst().map { $0.split(separator: " ").map(String.init) }
-    }
-
     @Test func `is told by events, and undone by two commands`() async throws {
-        try await inNight { night in
+        try await Night.run { night in
             try await night.refuse("alice", "bob")
 
             // Who was logged out, when, and what the provider has said.
@@ -102,7 +16,7 @@ internal import Testing
                 "events", "--since", "1h", "--type", "credentials.deauthorized", "--type", "refresh.failed",
             ])
             #expect(events.status == .done, "\(events.errors)")
-            let told = rows(events.output)
+            let told = Night.rows(events.output)
             #expect(told.allSatisfy { $0[0].count == 20 && $0[0].hasSuffix("Z") }, "\(events.output)")
             for user in ["alice", "bob"] {
                 let own = told.filter { $0[2] == "user-\(user)" }
@@ -110,15 +24,17 @@ internal import Testing
                 #expect(own.contains { $0[1] == "refresh.failed" && $0.last == "invalid_grant" }, "\(events.output)")
             }
             #expect(told.count == 4, "\(events.output)")
+            let ends = await night.run(["events", "--since", "1h", "--ended"])
+            #expect(Night.rows(ends.output) == told, "\(ends.output)")
 
             // Whose credentials are kept aside.
             let list = await night.run(["list", "--state", "quarantined"])
             #expect(list.status == .done, "\(list.errors)")
-            #expect(rows(list.output).map { $0[0] } == ["user-alice", "user-bob"], "\(list.output)")
+            #expect(Night.rows(list.output).map { $0[0] } == ["user-alice", "user-bob"], "\(list.output)")
             let seen = await night.run(["restore", "--since", "1h", "--dry-run"])
             #expect(seen.status == .done, "\(seen.errors)")
             #expect(
-                rows(seen.output).map { [$0[0], $0[2], $0[4], $0[5]] } == [
+                Night.rows(seen.output).map { [$0[0], $0[2], $0[4], $0[5]] } == [
                     ["user-alice", "quarantined", "revoked", "invalid_grant"],
                     ["user-bob", "quarantined", "revoked", "invalid_grant"],
                 ])
@@ -127,7 +43,7 @@ internal import Testing
             let undone = await night.run(["restore", "--since", "1h", "--verify", "--yes"])
             #expect(undone.status == .done, "\(undone.errors)")
             #expect(
-                Set(rows(undone.output).map { [$0[0], $0[2]] }) == [
+                Set(Night.rows(undone.output).map { [$0[0], $0[2]] }) == [
                     ["user-alice", "verified"], ["user-bob", "verified"],
                 ])
             for user in ["alice", "bob", "carol"] { try await night.expect(user, isLoggedIn: true) }
@@ -138,12 +54,40 @@ internal import Testing
             #expect(again.output.isEmpty)
             let after = await night.run(["events", "--since", "1h", "--type", "credentials.updated", "--json"])
             #expect(
-                after.output.split(separator: "\n").count { $0.contains(#""cause":"restored""#) } == 2, "\(after.output)")
+                after.output.split(separator: "\n").count { $0.contains(#""cause":"restored""#) } == 2,
+                "\(after.output)")
+        }
+    }
+
+    @Test func `is told in the same words of one user and of all`() async throws {
+        try await Night.run { night in
+            try await night.refuse("alice")
+            #expect(await night.run(["logout", "t1", "--storage-key", "user-bob", "--yes"]).status == .done)
+            let list = await night.run(["list"])
+            let lines = list.output.split(separator: "\n").map(String.init)
+            for (user, state, words) in [
+                ("alice", "quarantined", ["(revoked)"]), ("bob", "logged out", []), ("carol", "active", []),
+            ] {
+                let line = try #require(lines.first { $0.hasPrefix("user-\(user) ") })
+                let status = await night.run(["status", "t1", "--storage-key", "user-\(user)"])
+                #expect(line.contains(" \(state) "), "\(list.output)")
+                #expect(status.output.contains("state           \(state)\n"), "\(status.output)")
+                for word in words { #expect(line.contains(word) && status.output.contains(word), "\(status.output)") }
+            }
+            // What can be put back is not to be logged in anew.
+            let kept = await night.run(["status", "t1", "--storage-key", "user-alice"])
+            #expect(kept.status == .notLoggedIn)
+            #expect(
+                kept.errors.contains("(revoked), and is kept aside. For a new login: token-broker login t1"),
+                "\(kept.errors)")
+            #expect(
+                kept.errors.hasSuffix("Try: token-broker restore --storage-key user-alice --tenant t1\n"),
+                "\(kept.errors)")
         }
     }
 
     @Test func `changes nothing that is not confirmed`() async throws {
-        try await inNight { night in
+        try await Night.run { night in
             try await night.refuse("alice")
             let unasked = await night.run(["restore", "--since", "1h"])
             #expect(unasked.status == .usage)
@@ -155,13 +99,13 @@ internal import Testing
             try await night.expect("alice", isLoggedIn: false)
             let confirmed = await night.run(["restore", "--storage-key", "user-alice"], answers: ["y"], canAsk: true)
             #expect(confirmed.status == .done, "\(confirmed.errors)")
-            #expect(rows(confirmed.output).map { $0[2] } == ["restored"])
+            #expect(Night.rows(confirmed.output).map { $0[2] } == ["restored"])
             try await night.expect("alice", isLoggedIn: true)
         }
     }
 
     @Test func `is undone for those only who ended in that time, for that cause`() async throws {
-        try await inNight { night in
+        try await Night.run { night in
             try await night.refuse("alice")
             for words in [
                 ["--since", "1h", "--until", "30m"], ["--since", "2999-01-01"],
@@ -176,7 +120,7 @@ internal import Testing
     }
 
     @Test func `is told of each user whose session cannot be put back`() async throws {
-        try await inNight { night in
+        try await Night.run { night in
             try await night.refuse("alice")
             let some = await night.run([
                 "restore", "--storage-key", "user-alice", "--storage-key", "user-carol", "--storage-key", "user-dan",
@@ -199,27 +143,27 @@ internal import Testing
     }
 
     @Test func `is not undone for a user whom the provider refuses again`() async throws {
-        try await inNight { night in
+        try await Night.run { night in
             try await night.refuse("alice")
             night.provider.endSessions(of: "alice")
             let undone = await night.run(["restore", "--since", "1h", "--verify", "--yes"])
             #expect(undone.status == .failed)
-            #expect(rows(undone.output).map { $0[2] } == ["refused"])
+            #expect(Night.rows(undone.output).map { $0[2] } == ["refused"])
             #expect(undone.errors.contains("0 of 1 sessions are put back, and 1 refused by the provider again"))
             let seen = await night.run(["restore", "--since", "1h", "--dry-run"])
-            #expect(rows(seen.output).map { $0[2] } == ["quarantined"])
+            #expect(Night.rows(seen.output).map { $0[2] } == ["quarantined"])
         }
     }
 
     @Test func `is told for one user`() async throws {
-        try await inNight { night in
+        try await Night.run { night in
             try await night.refuse("alice", "bob")
             let answer = try await night.broker.call(
                 .get, "/credentials/list?state=quarantined&limit=1", tenant: "t1")
             let user = try #require(answer.json["credentials"]?.array?.first?["user_id"]?.string?.text)
             for words in [["--user", user], ["--storage-key", "user-alice"]] {
                 let events = await night.run(["events", "--type", "refresh.failed"] + words)
-                #expect(rows(events.output).map { $0[2] } == ["user-alice"], "\(words): \(events.output)")
+                #expect(Night.rows(events.output).map { $0[2] } == ["user-alice"], "\(words): \(events.output)")
             }
             let none = await night.run(["events", "--user", "none", "--json"])
             #expect(none.status == .done, "\(none.errors)")

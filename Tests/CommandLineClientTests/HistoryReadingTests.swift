@@ -138,6 +138,23 @@ internal import Testing
         #expect(included == [false, true, true])
     }
 
+    @Test func `tells of an end, or why it came`() throws {
+        var filter = EventFilter(onlyEnds: true)
+        let events = [
+            try event("refresh.failed", #"{"storage_key":"k1","refresh_id":"r1"}"#),
+            try event("credentials.deauthorized", #"{"storage_key":"k1","refresh_id":"r1"}"#),
+            try event("refresh.failed", #"{"storage_key":"k2","refresh_id":"r2"}"#),
+            try event("refresh.failed", #"{"storage_key":"k1","refresh_id":"r1"}"#),
+            try event("credentials.deauthorized", #"{"storage_key":"k3"}"#),
+            try event("refresh.failed", #"{"storage_key":"k3"}"#),
+            try event("credentials.held", #"{"storage_key":"k4","refresh_id":"r4"}"#),
+            try event("session.ended", "{}"), try event("session.started", "{}"),
+            try event("credentials.updated", #"{"storage_key":"k1"}"#),
+        ]
+        let included = events.map { filter.includes($0) }
+        #expect(included == [false, true, false, true, true, false, true, true, false, false])
+    }
+
     @Test func `is of a kind that the description of the broker names`() throws {
         let bytes = try SmallFile.read(OpenAPIChecker.descriptionPath, limit: 4 << 20)
         let rows = String(decoding: bytes, as: UTF8.self).split(separator: "\n").map { $0.drop { $0 == " " } }
@@ -154,13 +171,18 @@ internal import Testing
 
     private func opening(_ id: String) -> [UInt8] { Array("retry: 100\nid: \(id)\n\n".utf8) }
 
-    /// Counts the events that are shown.
+    /// Counts the events that are shown, and wants no more than three.
     private final class Shown: Sendable {
         private let state = Mutex(0)
 
         var count: Int { state.withLock { $0 } }
 
-        func show(_ event: HistoryEvent) { state.withLock { $0 += 1 } }
+        func show(_ event: HistoryEvent) -> Bool {
+            state.withLock { count in
+                count += 1
+                return count < 4
+            }
+        }
     }
 
     private let shown = Shown()
@@ -197,6 +219,15 @@ internal import Testing
         #expect(await !reading.isDone)
         #expect(await reading.position == "7-2")
         #expect(shown.count == 3)
+    }
+
+    @Test func `ends where no more is wanted`() async {
+        let reading = reading(after: nil, until: nil)
+        _ = await reading.beginConnection()
+        #expect(await reading.take(line("1-0") + line("2-0") + line("3-0")))
+        #expect(await !reading.take(line("4-0") + line("5-0")))
+        #expect(await reading.isDone)
+        #expect(shown.count == 4)
     }
 
     @Test func `does not tell that older events are gone where all are asked for`() async {

@@ -200,6 +200,15 @@ internal import Testing
         await broker.close()
     }
 
+    @Test func `outcomes that cannot be written are told as lost`() async throws {
+        let broker = try await broker()
+        let path = try file("users.ndjson", "{")
+        let lost = await run(broker, "import", "ndjson", path, "--json", terminal: RecordedTerminal(room: 0))
+        #expect(lost.status == .refused && lost.output.isEmpty)
+        #expect(lost.errors.contains("token-broker: standard output cannot be written: "), "\(lost.errors)")
+        await broker.close()
+    }
+
     @Test func `a broker that is not there, or not this tenant's, is told`() async throws {
         let broker = try await broker()
         let path = try file("users.ndjson", Self.line(1))
@@ -235,8 +244,14 @@ internal import Testing
         #expect(written.bytes.starts(with: "eyJ".utf8))
         let again = await run(broker, "export", "--jwk", key, "--file", target)
         #expect(again.errors.contains("exists already"))
-        let piped = await run(broker, "export", "--jwk", key)
+        let piped = await run(broker, "export", "--jwk", key, "--yes")
         #expect(piped.output.split(separator: "\n").count == 2)
+        let unasked = await run(broker, "export", "--jwk", key)
+        #expect(unasked.status == .usage && unasked.output.isEmpty)
+        #expect(unasked.errors.contains("say --yes to do it"), "\(unasked.errors)")
+        let full = await run(broker, "export", "--jwk", key, "--yes", terminal: RecordedTerminal(room: 0))
+        #expect(full.status == .failed)
+        #expect(full.errors == "token-broker: standard output cannot be written: write: No space left on device\n")
         // A sealed file is not sent to a broker.
         let sealed = await run(broker, "import", "ndjson", target)
         #expect(sealed.errors.contains("it is sealed"), "\(sealed.errors)")

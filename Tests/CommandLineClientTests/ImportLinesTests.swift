@@ -196,9 +196,10 @@ internal import Testing
         (45_000, 100_000, 45_000, 45, 80, "[==============                   ] 45,000 of 100,000  1,000/s  0:55 left"),
         (100, 100, 50, 100, 80, "[========================================] 100 of 100  0.5/s"),
         (1, 7201, 1, 1, 40, "1 of 7,201  1.0/s  2:00:00 left"), (3, 3, 3, 1, 5, "3 of"),
+        (12_000, nil, 12_000, 4, 80, "12,000  3,000/s"), (12_000, nil, 12_000, 4, 8, "12,000"),
     ])
     func `are shown by a bar that fits the terminal`(
-        done: Int, total: Int, sinceBegin: Int, seconds: Int, width: Int, text: String
+        done: Int, total: Int?, sinceBegin: Int, seconds: Int, width: Int, text: String
     ) {
         let shown = ProgressBar.text(
             done: done, total: total, sinceBegin: sinceBegin, elapsed: .seconds(seconds), width: width)

@@ -74,12 +74,71 @@ internal import Testing
     func `is quiet where its reader has gone`(words: [String]) async throws {
         let process = try await TestProcess.start(
             [
-                "bash", "-c", #"exec 2>&1; set -o pipefail; "$0" "$@" | exec true"#,
+                "bash", "-c", #"exec 2>&1; exec 3> >(exec true); wait $!; exec "$0" "$@" >&3"#,
                 BrokerProcess.program("token-broker"),
             ]
                 + words)
-        #expect(await process.exitStatus() == 0)
+        #expect(await process.exitStatus() == 141)
         #expect(process.lines.isEmpty, "\(process.lines)")
+    }
+
+    @Test(arguments: [["--help"], ["version"], ["help", "variables"], ["keys", "generate"], ["man"]])
+    func `says that its output is lost where the disk is full`(words: [String]) async throws {
+        let process = try await TestProcess.start(
+            ["bash", "-c", #"exec "$0" "$@" 2>&1 >/dev/full"#, BrokerProcess.program("token-broker")] + words)
+        #expect(await process.exitStatus() == 1)
+        #expect(
+            process.lines == ["token-broker: standard output cannot be written: write: No space left on device"])
+    }
+
+    /// Runs a program at a terminal, with standard error in a file, and types what it is to ask for.
+    private static let typing = #"""
+        import os, pty, sys
+        child, terminal = pty.fork()
+        if child == 0:
+            os.dup2(os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT, 0o600), 2)
+            os.execv(sys.argv[2], sys.argv[2:])
+        shown = b""
+        while b"Key for" not in shown:
+            shown += os.read(terminal, 1024)
+        os.write(terminal, b"s3cret-key\n")
+        try:
+            while part := os.read(terminal, 1024):
+                shown += part
+        except OSError:
+            pass
+        print(os.waitpid(child, 0)[1], shown)
+        """#
+
+    @Test func `shows no secret that is typed, whatever becomes of its standard error`() async throws {
+        try FileManager.default.createDirectory(atPath: directory.path, withIntermediateDirectories: true)
+        let contexts = directory.path + "/contexts.json"
+        let process = try await TestProcess.start(
+            [
+                DialogueProcess.python, "-c", Self.typing, directory.path + "/errors",
+                BrokerProcess.program("token-broker"),
+                "context", "add", "a", "--url", "http://a.example",
+            ], environment: ["TOKEN_BROKER_CONTEXTS": contexts])
+        #expect(await process.exitStatus() == 0)
+        #expect(process.lines == [#"0 b'Key for http://a.example: \r\n'"#], "\(process.lines)")
+        #expect(String(decoding: try Data(contentsOf: URL(filePath: contexts)), as: UTF8.self).contains("s3cret-key"))
+    }
+
+    @Test func `leaves nothing of a file that is not complete when a signal ends it`() async throws {
+        try FileManager.default.createDirectory(atPath: directory.path, withIntermediateDirectories: true)
+        let key = directory.path + "/key"
+        try Data(#"{"kty": "EC", "crv": "P-256", "x": "x", "y": "y"}"#.utf8).write(to: URL(filePath: key))
+        let head = "HTTP/1.1 200 OK\r\nContent-Type: application/x-ndjson\r\n\r\n"
+        let server = try await TLSTestServer(tls: nil, [.read, .send(head + "sealed\n"), .hold])
+        let process = try await BrokerProcess.start(
+            command: ["export", "--tenant", "t", "--yes", "--jwk", key, "--file", directory.path + "/sealed"],
+            environment: ["TOKEN_BROKER_URL": "http://localhost:\(server.port)", "TOKEN_BROKER_API_KEY": "key"])
+        // The file is there before the request is.
+        _ = try await server.report(afterRequests: 1)
+        let names = try FileManager.default.contentsOfDirectory(atPath: directory.path)
+        #expect(names.count == 2 && names.contains { $0.hasPrefix("sealed.") }, "\(names)")
+        #expect(await process.terminate() == 130)
+        #expect(try FileManager.default.contentsOfDirectory(atPath: directory.path) == ["key"])
     }
 
     @Test func `ends at a signal while it waits for a key`() async throws {

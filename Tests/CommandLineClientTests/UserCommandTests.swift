@@ -45,6 +45,20 @@ internal import Testing
         await fixture.close()
     }
 
+    @Test(arguments: [
+        (["--host", "a"], "--host is for --format git and --format docker only"),
+        (["--username", "a", "--format", "bearer"], "--username is for --format git and --format docker only"),
+        (["--env", "A"], "--env is for --format env only"),
+        (["--account", "1", "--json"], "--account is for --format aws-process only"),
+        (["--role", "r", "--format", "env"], "--role is for --format aws-process only"),
+        (["--region", "r", "--format", "git", "get"], "--region is for --format aws-process only"),
+    ])
+    func `refuse options of another format`(words: [String], complaint: String) async {
+        let (status, terminal) = await CommandLines.run(["token", "web"] + words)
+        #expect(status == .usage)
+        #expect(terminal.errors == "token-broker: \(complaint)\nTry: token-broker token --help\n")
+    }
+
     @Test func `refuse words that do not fit together`() async throws {
         let fixture = try await UserFixture()
         for words in [
@@ -227,7 +241,20 @@ internal import Testing
         }
         #expect(keys == ["u1", "u2"])
         #expect(await fixture.run("list", "web", "--state", "held", "--json").terminal.output == "")
-        #expect(await fixture.run("list", "web", "--expires-before", "soon").status == .refused)
+        #expect(await fixture.run("list", "web", "--expires-before", "soon").status == .usage)
+        // In so long: they expire in 2099.
+        #expect(await fixture.run("list", "web", "--expires-before", "2h", "--json").terminal.output == "")
+        let later = await fixture.run("list", "web", "--expires-before", "99999d", "--json")
+        #expect(later.terminal.output.split(separator: "\n").count == 3, "\(later.terminal.errors)")
+        let unasked = await fixture.run("logout", "web", "--storage-key", "u1")
+        #expect(unasked.status == .usage)
+        #expect(
+            unasked.terminal.errors.hasSuffix("Try: token-broker logout web --storage-key u1 --yes\n"),
+            "\(unasked.terminal.errors)")
+        let stranger = await fixture.run("logout", "web", "--storage-key", "stranger", "--yes")
+        #expect(stranger.status == .done)
+        #expect(
+            stranger.terminal.errors == "No user was logged in under the storage key stranger of the tenant web.\n")
 
         let hesitant = RecordedTerminal(isTerminal: true, canAsk: true, answers: ["n"])
         #expect(await fixture.run("logout", "web", "--storage-key", "u1", terminal: hesitant).status == .failed)
@@ -249,27 +276,30 @@ internal import Testing
         try await fixture.store("the-token")
         let program = try await fixture.start(
             "run", "--tenant", "web", "--env", "GH_TOKEN", "--", "sh", "-c",
-            #"echo "$TOKEN_BROKER_TOKEN/$GH_TOKEN/$TOKEN_BROKER_API_KEY/$KEPT"; grep -E "Sig(Blk|Ign)" /proc/self/status; exit 7"#,
-            variables: ["KEPT": "kept"])
+            #"echo "$TOKEN_BROKER_TOKEN/$GH_TOKEN/$KEPT" $(env | grep -o "^TOKEN_BROKER_[A-Z_]*" | sort); grep -E "Sig(Blk|Ign)" /proc/self/status; exit 7"#,
+            variables: ["KEPT": "kept", "TOKEN_BROKER_ADMIN_KEY_FILE": "/a", "TOKEN_BROKER_MASTER_KEYS_VAULT": "v"])
         #expect(await program.exitStatus() == 7)
-        #expect(program.lines.first == "the-token/the-token//kept")
+        #expect(program.lines.first == "the-token/the-token/kept TOKEN_BROKER_TOKEN TOKEN_BROKER_URL")
         // The two signals of the C library's own, 32 and 33, are none of the program's.
         let signals = program.lines.filter { $0.hasPrefix("Sig") }.compactMap { UInt64($0.suffix(16), radix: 16) }
         #expect(signals.map { $0 & ~(3 << 31) } == [0, 0], "\(program.lines)")
-        let missing = try await fixture.start("run", "--tenant", "web", "--", "there-is-no-such-program")
-        #expect(await missing.exitStatus() == ExitStatus.notFound.rawValue)
+        for (name, status, text) in [
+            ("there-is-no-such-program", 127, "there is no program there-is-no-such-program"),
+            ("/etc/passwd", 126, "/etc/passwd cannot be started: execvp /etc/passwd: Permission denied"),
+        ] as [(String, Int32, String)] {
+            let missing = try await fixture.start("run", "--tenant", "web", "--", name)
+            #expect(await missing.exitStatus() == status)
+            #expect(missing.lines == ["token-broker: " + text])
+        }
         let none = try await fixture.start("run", "--tenant", "web", "--storage-key", "u1", "--", "true")
         #expect(await none.exitStatus() == ExitStatus.notLoggedIn.rawValue)
         await fixture.close()
     }
 
-    @Test func `hand on none of the broker's own keys`() {
-        let environment = RunEnvironment.with(
-            "t", names: ["A"],
-            [
-                "TOKEN_BROKER_API_KEY": "k", "TOKEN_BROKER_MASTER_KEYS": "m", "TOKEN_BROKER_ADMIN_KEY": "a",
-                "TOKEN_BROKER_DATABASE_URL": "d", "TOKEN_BROKER_URL": "u", "PATH": "p", "A": "old",
-            ])
-        #expect(environment == ["TOKEN_BROKER_TOKEN": "t", "A": "t", "TOKEN_BROKER_URL": "u", "PATH": "p"])
+    @Test func `hand on none of the broker's own variables but its address`() {
+        let own = ["API_KEY", "API_KEY_FILE", "MASTER_KEYS_VAULT", "DATABASE_URL", "DATABASE_URL_FILE", "TOKEN", "URL"]
+        let environment = Dictionary(uniqueKeysWithValues: own.map { ("TOKEN_BROKER_" + $0, "x") })
+        let handed = ChildEnvironment.variables(of: environment.merging(["PATH": "p"]) { $1 })
+        #expect(handed == ["TOKEN_BROKER_URL": "x", "PATH": "p"])
     }
 }

@@ -7,6 +7,7 @@
 * Deploy/VARIABLES.md's table is the one that `token-broker help variables` gives (Sources/token-broker/Commands.swift).
   --update writes it so.
 * Deploy/PERFORMANCE.md's table of bounds is that of Tests/Benchmarks/thresholds.json. --update writes it so.
+* No client of Deploy/clients is longer than CLIENTS says, or has a line of more than 130 characters.
 * Each link from one document to a place in the repository leads to a file, and to a heading where it names one; and each
   source file that a document names exists.
 * Deploy/OPERATIONS.md links to each page of Deploy/operations/, and none is longer than 300 lines.
@@ -41,6 +42,11 @@ MEMBER = r"\b(?:func|var|let|case|struct|class|enum|actor|protocol|typealias)\b[
 LOCAL = re.compile(r"([a-z]\w*[A-Z]\w*|[a-z]\w*(?=\())(?:\([\w:]*\))?")
 # Names of Swift and of its libraries.
 FOREIGN = {"Date", "Mutex", "String", "Task", "Sendable", "Foundation", "FoundationEssentials", "nonisolated"}
+# How many lines a client has at most. What Python says in 150 takes more in Go, where each condition has three lines, and in
+# Swift, whose Foundation has no stream of lines on Linux.
+CLIENTS = {
+    "token_broker.py": 150, "token-broker.ts": 150, "TokenBroker.java": 150, "tokenbroker.go": 170, "TokenBroker.swift": 187,
+}
 BEGIN, END = "<!-- begin of what Tests/DeployTests/documents.py --update writes -->", "<!-- end -->"
 
 faults = []
@@ -221,6 +227,16 @@ def check_commands(root):
                 expect(option in options[command] | common, f"{name}: token-broker {command} has no {option}")
 
 
+def check_clients(root):
+    for name, limit in CLIENTS.items():
+        lines = (root / "Deploy/clients" / name).read_text().splitlines()
+        expect(len(lines) <= limit, f"Deploy/clients/{name}: {len(lines)} lines, and not {limit} at most")
+        for number, line in enumerate(lines, 1):
+            expect(len(line) <= 130, f"Deploy/clients/{name}:{number}: {len(line)} characters")
+    others = {path.name for path in (root / "Deploy/clients").iterdir()} - {*CLIENTS, "README.md"}
+    expect(not others, f"Deploy/clients: nothing says how long {', '.join(sorted(others))} may be")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--update", action="store_true")
@@ -230,6 +246,7 @@ def main():
     check_table(root, "Deploy/VARIABLES.md", table_of_variables(root), "the program's help", options.update)
     check_table(root, "Deploy/PERFORMANCE.md", table_of_bounds(root), "thresholds.json", options.update)
     check_names(root)
+    check_clients(root)
     check_links(root)
     check_pages(root)
     check_commands(root)
@@ -237,7 +254,7 @@ def main():
         print(fault)
     if faults:
         sys.exit(1)
-    print("ARCHITECTURE.md names what exists, tables are as their sources, links lead somewhere, commands are the program's")
+    print("names exist, tables are as their sources, links lead somewhere, commands are the program's, clients are short")
 
 
 if __name__ == "__main__":

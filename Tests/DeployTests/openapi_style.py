@@ -8,6 +8,9 @@
 * Each body of a request and each successful answer has an example, except pages, and answers that are only a text.
 * The values of an enum still differ when all that a name cannot have is left out of them, and none of them is then empty or
   begins with a digit.
+* No boolean has `enum` or `const`: OpenAPI Generator 7.26.0 makes Java of it that does not compile. One that has a single
+  value says `not: { const: false }`, which means the same.
+* The items of a list have no `enum` beside `uniqueItems`, for the same reason: they are a schema with a name.
 
 Prints every fault, and ends with 1 if there is one.
 """
@@ -48,6 +51,10 @@ def check_nodes(document):
         place = "/".join(path)
         if isinstance(node.get("$ref"), str) and len(node) > 1:
             yield f"{place}: {', '.join(key for key in node if key != '$ref')} beside $ref"
+        if node.get("type") == "boolean" and ("enum" in node or "const" in node):
+            yield f"{place}: a boolean with enum or const"
+        if node.get("uniqueItems") is True and "enum" in node.get("items", {}):
+            yield f"{place}: items with an enum that has no name"
         if isinstance(node.get("enum"), list) and path[-1:] != ("properties",):
             values = [value for value in node["enum"] if value is not None]
             names = collections.Counter(name_of(value) for value in values)

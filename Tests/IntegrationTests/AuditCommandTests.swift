@@ -73,6 +73,11 @@ struct `The audit of the program` {
         #expect(!export.output.contains("secret-token"))
         let none = try await run(["export", "--to", "2001-01-01T00:00:00Z"], ["DATA_DIR": directory.path])
         #expect(none.status == 0 && none.output == "")
+        let full = try await TestProcess.start(
+            ["bash", "-c", #"exec "$0" audit export 2>&1 >/dev/full"#, BrokerProcess.program("token-broker")],
+            environment: ["TOKEN_BROKER_DATA_DIR": directory.path])
+        #expect(await full.exitStatus() == 1)
+        #expect(full.lines == ["token-broker: standard output cannot be written: write: No space left on device"])
         let doctor = try await TestProcess.start(
             [BrokerProcess.program("token-broker"), "doctor", "store"],
             environment: Dictionary(uniqueKeysWithValues: keys.map { ("TOKEN_BROKER_" + $0.key, $0.value) }))

@@ -146,6 +146,10 @@ import Testing
         variables["MASTER_KEYS"] = newKey
         let lost = try await run(variables)
         #expect(lost.status == 65, "\(lost.lines.joined(separator: "\n"))")
+        #expect(!lost.lines.contains { $0.contains("damaged(") }, "\(lost.lines)")
+        let keys = try await BrokerProcess.run(["keys", "status"], variables)
+        #expect(keys.status == 65, "\(keys.output)")
+        #expect(keys.output.contains("cannot be decrypted with the configured master keys"), "\(keys.output)")
         #expect(await process.terminate() == 0)
         await broker.close()
         try await server.stop(.immediate)

@@ -14,8 +14,7 @@ internal import Synchronization
 /// the others. Where no other process writes to the store, there are no reports.
 ///
 /// Safe to use from any task.
-package final class DeferralReports: Sendable {
-    static let interval: Duration = .seconds(2)
+package final class DeferralReports: BackgroundJob {
     /// After this time without a report, a replica counts as cut off or dead.
     static let silence: Duration = .seconds(5)
     /// For how long the last report of a replica is kept that does not report any more.
@@ -27,7 +26,7 @@ package final class DeferralReports: Sendable {
 
     private let deferred: DeferredTokens
     private let vault: Vault
-    private let time: any Time
+    package let time: any Time
     private let log: Log
     private let isShared: Bool
     private let id = RecordID(.process, .broker, key: RefreshID().text)
@@ -37,6 +36,8 @@ package final class DeferralReports: Sendable {
     private let settled = Mutex<MonotonicInstant?>(MonotonicInstant(nanoseconds: .min))
     /// When this process stood still last, and until when it tells so.
     private let standstill = Mutex<(since: Timestamp, until: MonotonicInstant)?>(nil)
+    /// When the last report was begun; nil before the first one.
+    private let lastBegan = Mutex<(now: Timestamp, monotonic: MonotonicInstant)?>(nil)
 
     init(of deferred: DeferredTokens, records: CredentialsRecords) {
         self.deferred = deferred
@@ -45,15 +46,16 @@ package final class DeferralReports: Sendable {
 
     // MARK: Writing
 
-    /// Works until its task is cancelled. Returns at once where no other process writes to the store. To be called once at most.
-    package func run() async {
-        guard isShared else { return }
-        while !Task.isCancelled {
-            let began = time.clocks
-            await report()
-            try? await time.sleep(for: Self.interval)
-            if began.monotonic.duration(to: time.monotonic) > Self.silence { noteStandstill(since: began.now) }
+    package func work() async -> NextTime {
+        guard isShared else { return .never }
+        let clocks = time.clocks
+        let last = lastBegan.withLock { last in
+            defer { last = (clocks.now, clocks.monotonic) }
+            return last
         }
+        if let last, last.monotonic.duration(to: clocks.monotonic) > Self.silence { noteStandstill(since: last.now) }
+        await report()
+        return .after(JobInterval.deferralReports)
     }
 
     /// This process stood still. Tokens that were presented to it meanwhile may be unread, or their apps may have given up.

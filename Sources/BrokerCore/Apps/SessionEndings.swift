@@ -2,7 +2,7 @@ internal import CredentialStore
 internal import ExternalText
 package import OAuth
 internal import Reactor
-internal import Waiting
+package import Waiting
 
 /// Ends sessions of apps: those that expire, and those whose login has ended or whose client was removed.
 ///
@@ -10,39 +10,30 @@ internal import Waiting
 /// Ending a session twice does nothing, so several replicas may do the same work.
 ///
 /// Safe to use from any task.
-package final class SessionEndings: Sendable {
+package final class SessionEndings: BackgroundJob {
     private static let batch = 100
     /// How many pages of `batch` records a logout waits for.
     private static let firstPages = 5
-    /// The longest pause between two searches.
-    private static let interval: Duration = .seconds(30)
     /// When a record that this process cannot read is handled again: another replica may be able to read it.
     private static let unreadablePause: Duration = .seconds(3600)
 
     private let sessions: AppSessions
     private var vault: Vault { sessions.vault }
-    private var time: any Time { sessions.time }
+    package var time: any Time { sessions.time }
+    package var wakeUps: KeyedSignal<Int>? { sessions.records.sessionEndings }
     private var log: Log { sessions.log }
 
     init(sessions: AppSessions) {
         self.sessions = sessions
     }
 
-    /// Works until its task is cancelled. To be called once at most.
-    package func run() async {
-        let signal = sessions.records.sessionEndings
-        while !Task.isCancelled {
-            let ticket = signal.ticket(0)
-            let pause = await handleAllDue()
-            await signal.wait(for: 0, since: ticket) { _ = try? await self.time.sleep(for: pause) }
-        }
-    }
+    package func work() async -> NextTime { .after(await handleAllDue()) }
 
     /// Ends all sessions that are to be ended now.
     /// - Returns: after how long to search again.
     package func handleAllDue() async -> Duration {
-        do throws(StoreError) {
-            let search = DueRecords(vault: vault, time: time, batch: Self.batch, interval: Self.interval)
+        let search = DueRecords(vault: vault, time: time, batch: Self.batch, interval: JobInterval.sessionEndings)
+        return await search.pause(.sessionEnding, .session, log: log) { () async throws(StoreError) in
             // A mark of this moment is due already: the commit of a logout has written it.
             try await search.handleAll(.sessionEnding, ahead: .milliseconds(1)) { due throws(StoreError) in
                 try await self.handle(due) { record throws(StoreError) in try await self.carryOut(record) }
@@ -50,10 +41,6 @@ package final class SessionEndings: Sendable {
             try await search.handleAll(.session, ahead: .milliseconds(1)) { due throws(StoreError) in
                 try await self.handle(due) { record throws(StoreError) in try await self.expire(record) }
             }
-            return try await search.pause(.sessionEnding, .session)
-        } catch {
-            log.storeFailed(error)
-            return Self.interval
         }
     }
 
@@ -183,11 +170,7 @@ package final class SessionEndings: Sendable {
     }
 
     private func postpone(_ due: DueRecord, to mark: Timestamp) async throws(StoreError) {
-        do throws(StoreError) {
-            try await vault.commit([.settleDue(due.id, version: due.version, due: due.mark, next: mark)])
-        } catch .conflict {
-            return
-        }
+        try await vault.moveMark(of: due.id, due.version, from: due.mark, to: mark)
     }
 }
 

@@ -281,21 +281,18 @@ package final class CredentialsBroker: Sendable {
     /// Starts the background jobs: removing expired records, polling for device logins, renewing tokens before they expire,
     /// finding outages of providers whose end is still to be told, trying sessions that are held in a wave, finishing renewals
     /// whose process has died, repeating revocations that failed, ending sessions of apps, telling other replicas which of their
-    /// requests could not be answered, revalidating cache entries, storing again what the store has lost. Each job is one
-    /// `run()`, which ends when its task is cancelled.
+    /// requests could not be answered, revalidating cache entries, storing again what the store has lost. Each job is a
+    /// task, which ends when it is cancelled; `JobInterval` says how often each looks again.
     package func start() {
         jobs.withLock {
             [
-                deviceLogins, storeRecovery, leaseRecovery, cacheRevalidation, expiryJob, revocations, sessionEndings,
-                deferralReports, housekeeping, audit, outages = renewer.outages, waveJob
+                others = [
+                    deviceLogins, cacheRevalidation, expiryJob, revocations, sessionEndings, deferralReports,
+                    housekeeping,
+                    audit, renewer.outages, waveJob,
+                ] as [any BackgroundJob], leaseRecovery, storeRecovery
             ] jobs in
-            jobs.tasks = [
-                Task { await deviceLogins.run() }, Task { await leaseRecovery.run() },
-                Task { await cacheRevalidation.run() }, Task { await expiryJob.run() },
-                Task { await revocations.run() }, Task { await sessionEndings.run() },
-                Task { await deferralReports.run() }, Task { await housekeeping.run() }, Task { await audit.run() },
-                Task { await outages.run() }, Task { await waveJob.run() },
-            ]
+            jobs.tasks = [Task { await leaseRecovery.run() }] + others.map { job in Task { await job.run() } }
             jobs.recovery = Task { await storeRecovery.run() }
         }
     }

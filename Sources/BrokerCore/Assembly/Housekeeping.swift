@@ -4,9 +4,7 @@ internal import OAuth
 /// Removes expired records and old events from the store, and from memory and journal what was kept for its time, and finishes
 /// changes of operators' profiles, once a minute.
 /// Every replica does so, and finds only what no other replica has removed.
-struct Housekeeping: Sendable {
-    private static let interval: Duration = .seconds(60)
-
+struct Housekeeping: BackgroundJob {
     let vault: Vault
     let memory: GrantMemory
     let sessions: SessionMemory
@@ -17,21 +15,14 @@ struct Housekeeping: Sendable {
     let time: any Time
     let log: Log
 
-    /// Works until its task is cancelled.
-    func run() async {
-        while !Task.isCancelled {
-            await baseURL.check()
-            await memory.expire()
-            await sessions.expire()
-            await profiles.settleDue()
-            await removeExpired()
-            await trimEvents()
-            do {
-                try await time.sleep(for: Self.interval)
-            } catch {
-                return
-            }
-        }
+    func work() async -> NextTime {
+        await baseURL.check()
+        await memory.expire()
+        await sessions.expire()
+        await profiles.settleDue()
+        await removeExpired()
+        await trimEvents()
+        return .after(JobInterval.housekeeping)
     }
 
     private func removeExpired() async {

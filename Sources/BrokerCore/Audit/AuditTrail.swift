@@ -2,7 +2,7 @@ package import CredentialStore
 package import OAuth
 
 /// What the broker writes into the audit log, and when it signs it.
-package struct AuditTrail: Sendable {
+package struct AuditTrail: BackgroundJob {
     /// Which reads of tokens the log tells of.
     package enum Reads: Sendable, Equatable {
         case none
@@ -28,7 +28,7 @@ package struct AuditTrail: Sendable {
     /// Nil where nothing is audited.
     private let chains: AuditLog?
     private let refusals = RefusedRequests()
-    private let time: any Time
+    package let time: any Time
     private let log: Log
 
     init(_ settings: Settings, vault: Vault, time: any Time, log: Log) {
@@ -37,6 +37,9 @@ package struct AuditTrail: Sendable {
         self.log = log
         chains = settings.isOn ? AuditLog(vault: vault) { time.now } : nil
     }
+
+    /// `open` has signed.
+    package var firstPause: Duration? { isOn ? settings.signatureInterval : nil }
 
     /// Whether anything is audited.
     package var isOn: Bool { chains != nil }
@@ -140,24 +143,17 @@ package struct AuditTrail: Sendable {
         for chain in found.damaged { log.error("audit_chain_damaged", [.store(.damaged(chain.text))]) }
     }
 
-    /// Signs the log at intervals, writes how many refusals were only counted, and ends chains that are old enough, until its task
-    /// is cancelled.
-    func run() async {
-        guard let chains else { return }
-        while !Task.isCancelled {
-            do {
-                try await time.sleep(for: settings.signatureInterval)
-            } catch {
-                return
-            }
-            await write(refusals.ended(by: time.monotonic))
-            await chains.endOld()
-            do throws(StoreError) {
-                tell(of: try await chains.sign())
-            } catch {
-                log.storeFailed(error)
-            }
+    /// Signs the log, writes how many refusals were only counted, and ends chains that are old enough.
+    package func work() async -> NextTime {
+        guard let chains else { return .never }
+        await write(refusals.ended(by: time.monotonic))
+        await chains.endOld()
+        do throws(StoreError) {
+            tell(of: try await chains.sign())
+        } catch {
+            log.storeFailed(error)
         }
+        return .after(settings.signatureInterval)
     }
 
     /// Writes the end of the log of this process. Nothing may be told any more.

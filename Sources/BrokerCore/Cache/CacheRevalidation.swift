@@ -13,9 +13,7 @@ internal import Synchronization
 /// One round over all entries is shorter than an entry's lifetime. A round has many parts, each of which looks at a few
 /// entries, so that the load of the store is even although all entries may have been read in the same second. An entry that
 /// was not used for several rounds is left to expire.
-package final class CacheRevalidation: Sendable {
-    /// The pause between two parts of a round.
-    static let interval: Duration = .milliseconds(250)
+package final class CacheRevalidation: BackgroundJob {
     /// The parts of a round, which takes 50 s.
     static let parts = 200
     /// By how much a round may be late.
@@ -29,10 +27,12 @@ package final class CacheRevalidation: Sendable {
     private let vault: Vault
     private let validity: CacheValidity
     private let onChange: @Sendable (RevalidationCandidate, Int64?) -> Void
-    private let time: any Time
+    package let time: any Time
     private let log: Log
     private let caches = Mutex<[AnyRevalidatingCache]>([])
     private let missed = Atomic<Int>(0)
+    /// The last part that was revalidated, as a number of intervals; nil before the first one.
+    private let done = Mutex<Int64?>(nil)
 
     /// - Parameters:
     ///   - validity: that of the caches.
@@ -57,46 +57,35 @@ package final class CacheRevalidation: Sendable {
     /// How many changes were found that the feed had not reported.
     package var missedChangeCount: Int { missed.load(ordering: .relaxed) }
 
-    /// Works until its task is cancelled. Returns at once where no other process writes to the store. To be called once at
-    /// most.
-    func run() async {
-        if validity.lifetime == nil { return }
-        var done = part(at: time.monotonic)
-        while true {
-            do {
-                try await time.sleep(for: Self.interval)
-                do throws(StoreError) {
-                    try await revalidate(since: &done)
-                } catch {
-                    if Task.isCancelled { return }
-                    log.storeFailed(error)
-                    try await time.sleep(for: Self.pause)
-                }
-            } catch {
-                return
-            }
+    package func work() async -> NextTime {
+        if validity.lifetime == nil { return .never }
+        do throws(StoreError) {
+            try await revalidateDue()
+            return .after(JobInterval.revalidation)
+        } catch {
+            if !Task.isCancelled { log.storeFailed(error) }
+            return .after(Self.pause)
         }
     }
 
-    private func part(at now: MonotonicInstant) -> Int64 { now.nanoseconds / Self.interval.nanoseconds }
-
-    /// Revalidates the parts whose time has come since the last call, each of them once at most.
-    /// - Parameter done: the last part that was revalidated, as a number of intervals.
-    private func revalidate(since done: inout Int64) async throws(StoreError) {
-        let last = part(at: time.monotonic)
-        done = max(done, last - Int64(Self.parts))
-        while done < last {
-            let part = Int((done + 1) % Int64(Self.parts))
+    /// Revalidates the parts whose time has come since the last call, each of them once at most; none at the first call.
+    private func revalidateDue() async throws(StoreError) {
+        let last = time.monotonic.nanoseconds / JobInterval.revalidation.nanoseconds
+        var next = max(done.withLock { $0 } ?? last, last - Int64(Self.parts)) + 1
+        done.withLock { $0 = next - 1 }
+        while next <= last {
+            let part = Int(next % Int64(Self.parts))
             for cache in caches.withLock({ $0 }) {
                 try await revalidate(cache, CacheScan(part: part, of: Self.parts))
             }
-            done += 1
+            done.withLock { $0 = next }
+            next += 1
         }
     }
 
     private func revalidate(_ cache: AnyRevalidatingCache, _ scan: CacheScan) async throws(StoreError) {
         var scan = scan
-        let round = Self.interval * Self.parts + Self.slack
+        let round = JobInterval.revalidation * Self.parts + Self.slack
         while !Task.isCancelled {
             let now = time.monotonic
             guard let checked = validity.checksExpiring(by: now.advanced(by: round), at: now) else { return }

@@ -316,21 +316,22 @@ package final class CredentialsRestorer: Sendable {
                 if tries == 1 {
                     isJournaled = await self.renewer.publisher.writeJournal(publication, grace: presentation.grace)
                 }
-            }
-        ) { () async throws(StoreError) in
-            try await retryingConflicts { () async throws(StoreError) -> Result<Restored, BrokerError> in
-                let current = try await self.records.reread(id, requiringTombstones: false)
-                if let stored = current.record.granted, stored.level == .user, !current.record.isOver {
-                    // An earlier try may have been carried out although its answer was lost.
-                    let isOwn = stored.refreshToken == held.refreshToken && stored.accessToken == held.accessToken
-                    return isOwn ? .success(Restored(held: stored, snapshot: current)) : .failure(Self.isLoggedIn)
+            },
+            { () async throws(StoreError) in
+                try await retryingConflicts { () async throws(StoreError) -> Result<Restored, BrokerError> in
+                    let current = try await self.records.reread(id, requiringTombstones: false)
+                    if let stored = current.record.granted, stored.level == .user, !current.record.isOver {
+                        // An earlier try may have been carried out although its answer was lost.
+                        let isOwn = stored.refreshToken == held.refreshToken && stored.accessToken == held.accessToken
+                        return isOwn ? .success(Restored(held: stored, snapshot: current)) : .failure(Self.isLoggedIn)
+                    }
+                    guard let quarantined = try await self.records.quarantined(id), quarantined.version == version
+                    else {
+                        return .failure(Self.nothing)
+                    }
+                    return .success(try await self.write(held, now, id, over: current, of: quarantined))
                 }
-                guard let quarantined = try await self.records.quarantined(id), quarantined.version == version else {
-                    return .failure(Self.nothing)
-                }
-                return .success(try await self.write(held, now, id, over: current, of: quarantined))
-            }
-        }
+            })
         let isStored = if case .success = outcome { true } else { false }
         if isJournaled { await renewer.publisher.leaveJournal(publication, isStored: isStored) }
         if case .failure(Self.isLoggedIn) = outcome { try await keep(held, presented, id) }
@@ -348,13 +349,15 @@ package final class CredentialsRestorer: Sendable {
                 refreshToken: newest, usableFrom: held.refreshableFrom)
         }
         let change = records.change(quarantining: content, id, over: presented.quarantined.version)
-        try await writer.untilStored(id, failed: { _, _ in }) { () async throws(StoreError) in
-            do throws(StoreError) {
-                try await self.records.commit([change])
-            } catch .conflict {
-                // It was carried out at an earlier try, or there is nothing left to replace.
-            }
-        }
+        try await writer.untilStored(
+            id, failed: { _, _ in },
+            { () async throws(StoreError) in
+                do throws(StoreError) {
+                    try await self.records.commit([change])
+                } catch .conflict {
+                    // It was carried out at an earlier try, or there is nothing left to replace.
+                }
+            })
     }
 
     /// Ends the lease after nothing was granted.

@@ -2,7 +2,7 @@ internal import CredentialStore
 internal import Cryptography
 package import OAuth
 package import Reactor
-internal import Waiting
+package import Waiting
 
 /// Ends the sessions of users who have logged out at their providers: at once, and again for a day where that fails.
 ///
@@ -13,7 +13,7 @@ internal import Waiting
 /// It also sees to grants of logins whose process has ended: see `UnsettledCode`.
 ///
 /// Safe to use from any task.
-package final class RevocationJob: Sendable {
+package final class RevocationJob: BackgroundJob {
     /// A logout whose revocation has its record.
     package struct Logout: Sendable {
         fileprivate let pending: PendingRevocation
@@ -23,8 +23,6 @@ package final class RevocationJob: Sendable {
     private static let batch = 100
     /// How many revocations are made at once.
     private static let atOnce = 8
-    /// The longest pause between two searches.
-    private static let interval: Duration = .seconds(30)
     /// When a record that this process cannot read is handled again: another replica may be able to read it.
     private static let unreadablePause: Duration = .seconds(3600)
     /// The longest that a provider's `Retry-After` delays the next try.
@@ -34,10 +32,11 @@ package final class RevocationJob: Sendable {
     let providers: ProviderAccess
     private let clientFaults: ClientFaults
     private let pauses = RevocationPauses()
-    let time: any Time
+    package let time: any Time
     let log: Log
     /// Signalled when this process has written an earlier mark.
     private let marks = KeyedSignal<Int>()
+    package var wakeUps: KeyedSignal<Int>? { marks }
 
     var vault: Vault { records.vault }
 
@@ -109,7 +108,7 @@ package final class RevocationJob: Sendable {
             case .failed(let failure):
                 log.warning("revocation_failed", LogField.credentials(id) + failure.fields)
                 let next = later(pending.firstTry(after: time.now), failure)
-                try await settle(record.id, record.version, from: record.due, next: next)
+                try await vault.moveMark(of: record.id, record.version, from: record.due, to: next)
                 marks.signal(0)
             }
         } catch {
@@ -198,29 +197,17 @@ package final class RevocationJob: Sendable {
 
     // MARK: In the background
 
-    /// Works until its task is cancelled. To be called once at most.
-    package func run() async {
-        while !Task.isCancelled {
-            // A mark that is written from here on is found by the search, or signals.
-            let ticket = marks.ticket(0)
-            let pause = await handleAllDue()
-            await marks.wait(for: 0, since: ticket) { _ = try? await self.time.sleep(for: pause) }
-        }
-    }
+    package func work() async -> NextTime { .after(await handleAllDue()) }
 
     /// Makes every try that is due now.
     /// - Returns: after how long to search again.
     package func handleAllDue() async -> Duration {
-        do throws(StoreError) {
-            let search = DueRecords(vault: vault, time: time, batch: Self.batch, interval: Self.interval)
+        let search = DueRecords(vault: vault, time: time, batch: Self.batch, interval: JobInterval.revocation)
+        return await search.pause(.revocation, log: log) { () async throws(StoreError) in
             try await search.handleAll(.revocation) { due throws(StoreError) in
                 try await self.handle(due)
                 return true
             }
-            return try await search.pause(.revocation)
-        } catch {
-            log.storeFailed(error)
-            return Self.interval
         }
     }
 
@@ -249,11 +236,12 @@ package final class RevocationJob: Sendable {
             }
             guard let pending = due.record.flatMap({ PendingRevocation(decoding: $0.content.revealedBytes) }) else {
                 log.error("revocation_unreadable", [.tenant(due.id.tenant), .version(due.version)])
-                try await settle(due.id, due.version, from: due.mark, next: time.now.advanced(by: Self.unreadablePause))
+                try await vault.moveMark(
+                    of: due.id, due.version, from: due.mark, to: time.now.advanced(by: Self.unreadablePause))
                 return nil
             }
             let claimed = time.now.advanced(by: longestTry)
-            guard try await settle(due.id, due.version, from: due.mark, next: claimed) else { return nil }
+            guard try await vault.moveMark(of: due.id, due.version, from: due.mark, to: claimed) else { return nil }
             let id = CredentialsID(tenant: due.id.tenant, storageKey: pending.storageKey)
             let removal = VaultChange.remove(due.id, version: due.version)
             let outcome: Outcome
@@ -270,7 +258,7 @@ package final class RevocationJob: Sendable {
                 log.info("revoked", LogField.credentials(id))
             case (.failed(let failure), let next?) where !failure.isFinal:
                 log.warning("revocation_failed", LogField.credentials(id) + failure.fields)
-                try await settle(due.id, due.version, from: claimed, next: later(next, failure))
+                try await vault.moveMark(of: due.id, due.version, from: claimed, to: later(next, failure))
             case (.failed(let failure), _): try await giveUp(pending, id, after: failure, removal)
             case (.unsupported, _): try await giveUp(pending, id, after: .unsupported, removal)
             }
@@ -281,19 +269,5 @@ package final class RevocationJob: Sendable {
             return error
         }
         return nil
-    }
-
-    /// Moves a mark.
-    /// - Returns: false where another replica was faster, or the record is gone.
-    @discardableResult
-    private func settle(
-        _ id: RecordID, _ version: Int64, from mark: Timestamp?, next: Timestamp?
-    ) async throws(StoreError) -> Bool {
-        do throws(StoreError) {
-            try await vault.commit([.settleDue(id, version: version, due: mark, next: next)])
-            return true
-        } catch .conflict {
-            return false
-        }
     }
 }

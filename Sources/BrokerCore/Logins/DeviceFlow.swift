@@ -7,7 +7,7 @@ internal import Waiting
 
 /// The device login (TIDAL's Auth design, "Device login"; RFC 8628): a call begins it, and the broker itself polls until it ends,
 /// whether a caller waits for it or not.
-package final class DeviceFlow: Sendable {
+package final class DeviceFlow: BackgroundJob {
     package struct Begun: Sendable {
         /// The broker's own name for the login. Callers never get the provider's device code.
         package let handle: SecretBytes
@@ -35,7 +35,7 @@ package final class DeviceFlow: Sendable {
     let endpoint: TokenEndpoint
     let intake: GrantIntake
     private let logins: LoginRecords
-    let time: any Time
+    package let time: any Time
     let metrics: Metrics
     let log: Log
     private let versions = VersionSource()
@@ -57,7 +57,6 @@ package final class DeviceFlow: Sendable {
     /// How much longer than its owner the other replicas wait before they take over a login.
     static let patienceWithOthers: Duration = .seconds(5)
     /// The pause between two searches of a shared store for logins whose owner may have died.
-    static let searchInterval: Duration = .seconds(5)
     /// By how much a replica's clock may be wrong without its ending a login that its owner still polls.
     static let clockTolerance: Duration = .seconds(300)
 
@@ -194,19 +193,12 @@ package final class DeviceFlow: Sendable {
 
     // MARK: The job
 
-    /// Searches for logins that an earlier process, or a replica that died, has left pending, and polls for them. Searches until
-    /// its task is cancelled; the polling goes on until `beginDraining`. To be called once at most.
-    func run() async {
-        repeat {
-            let isComplete = await searchForLogins()
-            // In a store of one writer, every later login is begun by this process.
-            if isComplete, vault.revalidateAfter == nil { return }
-            do {
-                try await time.sleep(for: Self.searchInterval)
-            } catch {
-                return
-            }
-        } while !Task.isCancelled
+    /// Searches for logins that an earlier process, or a replica that died, has left pending, and begins to poll for them. The
+    /// polling goes on until `beginDraining`.
+    package func work() async -> NextTime {
+        let isComplete = await searchForLogins()
+        // In a store of one writer, every later login is begun by this process.
+        return isComplete && vault.revalidateAfter == nil ? .never : .after(JobInterval.deviceLogins)
     }
 
     /// - Returns: whether the whole store was seen.

@@ -25,8 +25,22 @@ struct DueRecords {
         }
     }
 
+    /// Runs `body`, which handles what is due, and says after how long to search for records of these kinds again. A store that fails is
+    /// logged.
+    func pause(
+        _ kinds: RecordKind..., log: Log, after body: () async throws(StoreError) -> Void
+    ) async -> Duration {
+        do throws(StoreError) {
+            try await body()
+            return try await pause(kinds)
+        } catch {
+            log.storeFailed(error)
+            return interval
+        }
+    }
+
     /// After how long to search for records of these kinds again.
-    func pause(_ kinds: RecordKind...) async throws(StoreError) -> Duration {
+    func pause(_ kinds: [RecordKind]) async throws(StoreError) -> Duration {
         var next: Timestamp?
         for kind in kinds {
             if let mark = try await vault.nextDue(kind) { next = next.map { min($0, mark) } ?? mark }

@@ -22,17 +22,17 @@ protocol RestoredRecords: Sendable {
 /// It asks the store once a second, twice a second just after a loss, and four times a second while the store does not answer.
 /// It asks although no caller may need the store after a failover, and although the connection may be the same: a pooler can
 /// switch to another server.
-final class StoreRecovery: Sendable {
-    private static let interval: Duration = .seconds(1)
+final class StoreRecovery: BackgroundJob {
     private static let pauseAfterFailure: Duration = .milliseconds(250)
     /// How often the store is asked during the hold, and how long before the end of the hold it is asked last.
     private static let holdInterval: Duration = .milliseconds(500)
 
     private let vault: Vault
     private let records: CredentialsRecords
-    private let time: any Time
+    let time: any Time
     private let log: Log
 
+    var wakeUps: KeyedSignal<Int>? { rollback.wakeUps }
     private var rollback: StoreRollback { records.rollback }
     private var memory: GrantMemory { records.memory }
 
@@ -80,17 +80,9 @@ final class StoreRecovery: Sendable {
         }
     }
 
-    /// Works until its task is cancelled. Returns at once where no other process writes to the store. To be called once at
-    /// most.
-    func run() async {
-        guard memory.isEnabled else { return }
-        while !Task.isCancelled {
-            let ticket = rollback.wakeUps.ticket(0)
-            let pause = await check()
-            await rollback.wakeUps.wait(for: 0, since: ticket) { [time] in
-                if let pause { try? await time.sleep(for: pause) } else { await Self.untilCancelled() }
-            }
-        }
+    func work() async -> NextTime {
+        guard memory.isEnabled else { return .never }
+        return await check().map { .after($0) } ?? .woken
     }
 
     /// Tries once more to store again what the store has lost. To be called after `run` has returned, from a task that is not
@@ -102,13 +94,6 @@ final class StoreRecovery: Sendable {
         } catch {
             log.storeFailed(error)
         }
-    }
-
-    private static func untilCancelled() async {
-        // Cancellation ends the loop: nothing is ever sent.
-        let (stream, continuation) = AsyncStream.makeStream(of: Never.self)
-        for await _ in stream {}
-        continuation.finish()
     }
 
     /// Asks the store for its lineage, and reconciles what has to be.
@@ -131,7 +116,7 @@ final class StoreRecovery: Sendable {
             if hasLineage, rollback.isUnsettled { try await records.losses.compare() }
             try await records.journals.register(seen: present)
             try await records.journals.report()
-            return hasLineage ? Self.interval : nil
+            return hasLineage ? JobInterval.lineage : nil
         } catch {
             // Not all rechecks that were taken may have been made.
             if rollback.isRecent { rollback.askForSweep() }

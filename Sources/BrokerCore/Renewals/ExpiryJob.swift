@@ -4,7 +4,7 @@ internal import ExternalText
 internal import OAuth
 internal import Reactor
 internal import Synchronization
-internal import Waiting
+package import Waiting
 
 /// Handles tokens that are about to expire: renews them for tenants that want it, and notifies listeners of the others, once for
 /// each token over all replicas. Renews, for all tenants, what would end unused (`TenantConfiguration.Upkeep`). After a restart it handles what fell due meanwhile.
@@ -15,7 +15,7 @@ internal import Waiting
 /// or neither. The record of the user's failed renewals (`RenewalTrouble`) says whether listeners were notified.
 ///
 /// Safe to use from any task.
-package final class ExpiryJob: Sendable {
+package final class ExpiryJob: BackgroundJob {
     private struct State {
         /// When the worker searches again; nil while it does not wait.
         var next: Timestamp?
@@ -53,27 +53,23 @@ package final class ExpiryJob: Sendable {
     private static let batch = 500
     /// How many attempts may be under way at once, over all providers.
     private static let limit = 256
-    /// The longest pause between two searches.
-    private static let interval: Duration = .seconds(5)
     /// When a record that this process cannot read is handled again.
     private static let unreadablePause: Duration = .seconds(60)
-
-    /// What wakes the worker.
-    private enum Signal: Hashable {
-        case earlierMark
-        case attemptEnded
-    }
 
     private let renewer: CredentialsRenewer
     private let bus: EventBus
     private let schedule: ExpirySchedule
     /// How many attempts may be under way at one provider: a few more than there are places, so that no place stays unused.
     private let limitPerProvider: Int
-    private let time: any Time
+    package let time: any Time
     private let metrics: Metrics
     private let log: Log
     private let state = Mutex(State())
-    private let signals = KeyedSignal<Signal>()
+    /// Signalled when a mark was written that comes before the next search.
+    private let earlierMarks = KeyedSignal<Int>()
+    private let endedAttempts = KeyedSignal<Int>()
+
+    package var wakeUps: KeyedSignal<Int>? { earlierMarks }
 
     private var vault: Vault { renewer.records.vault }
 
@@ -89,27 +85,29 @@ package final class ExpiryJob: Sendable {
         bus.onDue { [weak self] due in self?.markWritten(due) }
     }
 
-    /// Works until its task is cancelled. Then no attempt begins any more, and the attempts under way stop waiting for their
-    /// renewals. To be called once at most.
-    package func run() async {
-        await withTaskCancellationHandler {
-            state.withLock { $0.isWorking = true }
-            while !Task.isCancelled {
-                // A mark that is written from here on is found by the search, or signals.
-                let ticket = signals.ticket(.earlierMark)
-                let pause = await handleAllDue()
-                state.withLock { $0.next = time.now.advanced(by: pause) }
-                await signals.wait(for: .earlierMark, since: ticket) { _ = try? await self.time.sleep(for: pause) }
-                state.withLock { $0.next = nil }
-            }
+    package func work() async -> NextTime {
+        state.withLock { ($0.isWorking, $0.next) = (true, nil) }
+        return await withTaskCancellationHandler {
+            let pause = await handleAllDue()
+            state.withLock { $0.next = time.now.advanced(by: pause) }
+            return .after(pause)
         } onCancel: {
-            let tasks = state.withLock { state in
-                state.isEnding = true
-                return state.attempts.values.map(\.task)
-            }
-            for task in tasks { task.cancel() }
+            endAttempts()
         }
+    }
+
+    /// No attempt begins any more, and the attempts under way stop waiting for their renewals.
+    package func end() async {
+        endAttempts()
         await finish()
+    }
+
+    private func endAttempts() {
+        let tasks = state.withLock { state in
+            state.isEnding = true
+            return state.attempts.values.map(\.task)
+        }
+        for task in tasks { task.cancel() }
     }
 
     /// Suspends until no attempt is under way.
@@ -120,13 +118,13 @@ package final class ExpiryJob: Sendable {
     /// A mark was written in this process.
     private func markWritten(_ due: Timestamp) {
         // The next search comes sooner than that.
-        if due > time.now.advanced(by: Self.interval) { return }
+        if due > time.now.advanced(by: JobInterval.expiry) { return }
         let isEarlier = state.withLock { state in
             // The worker does not run, or it is searching and may have missed this mark.
             guard let next = state.next else { return state.isWorking }
             return due < next
         }
-        if isEarlier { signals.signal(.earlierMark) }
+        if isEarlier { earlierMarks.signal(0) }
     }
 
     // MARK: Searching
@@ -134,13 +132,9 @@ package final class ExpiryJob: Sendable {
     /// Handles every record that is due now. Attempts to renew go on when this has returned.
     /// - Returns: after how long to search again.
     package func handleAllDue() async -> Duration {
-        do throws(StoreError) {
-            let search = DueRecords(vault: vault, time: time, batch: Self.batch, interval: Self.interval)
+        let search = DueRecords(vault: vault, time: time, batch: Self.batch, interval: JobInterval.expiry)
+        return await search.pause(.credentials, log: log) { () async throws(StoreError) in
             try await search.handleAll(.credentials) { due throws(StoreError) in try await self.handle(due) }
-            return try await search.pause(.credentials)
-        } catch {
-            log.storeFailed(error)
-            return Self.interval
         }
     }
 
@@ -325,12 +319,7 @@ package final class ExpiryJob: Sendable {
     private func settle(
         _ due: DueRecord, from mark: Timestamp? = nil, next: Timestamp?
     ) async throws(StoreError) -> Bool {
-        do throws(StoreError) {
-            try await vault.commit([.settleDue(due.id, version: due.version, due: mark, next: next)])
-            return true
-        } catch .conflict {
-            return false
-        }
+        try await vault.moveMark(of: due.id, due.version, from: mark, to: next)
     }
 
     private func notify(
@@ -360,11 +349,11 @@ package final class ExpiryJob: Sendable {
     private func begin(_ candidates: [Candidate]) async throws(StoreError) -> Bool {
         // In a random order, so that replicas with the same candidates seldom try the same one.
         var waiting = Dictionary(grouping: candidates.shuffled(), by: \.provider)
-        let deadline = time.monotonic.advanced(by: Self.interval)
+        let deadline = time.monotonic.advanced(by: JobInterval.expiry)
         while time.monotonic <= deadline {
             let ended = state.withLock { $0.ended }
-            let ticket = signals.ticket(.attemptEnded)
-            let limit = time.monotonic.advanced(by: Self.interval)
+            let ticket = endedAttempts.ticket(0)
+            let limit = time.monotonic.advanced(by: JobInterval.expiry)
             for provider in Array(waiting.keys) {
                 while hasRoom(provider), let candidate = waiting[provider]?.popLast() {
                     if Task.isCancelled { return false }
@@ -373,7 +362,9 @@ package final class ExpiryJob: Sendable {
                 if waiting[provider]?.isEmpty == true { waiting[provider] = nil }
             }
             if waiting.isEmpty { return true }
-            await signals.wait(for: .attemptEnded, since: ticket) { _ = try? await self.time.sleep(for: Self.interval) }
+            await endedAttempts.wait(for: 0, since: ticket) {
+                _ = try? await self.time.sleep(for: JobInterval.expiry)
+            }
             if Task.isCancelled { return false }
             // An attempt that was counted before the ticket was taken may signal after it, and ends the wait at once.
             if time.monotonic >= limit, state.withLock({ $0.ended }) == ended {
@@ -413,7 +404,7 @@ package final class ExpiryJob: Sendable {
                     state.attempts[id] = nil
                     state.ended += 1
                 }
-                self.signals.signal(.attemptEnded)
+                self.endedAttempts.signal(0)
             }
             state.attempts[id] = Attempt(provider: candidate.provider, mark: next, task: task)
         }

@@ -22,12 +22,10 @@ final class LeaseRecovery: Sendable {
         var underWay: Set<CredentialsID> = []
         var waiting: [CredentialsID] = []
         var workers = 0
-        /// How many of the next searches are made after `interval`, in a store of one writer too.
+        /// How many of the next searches are made after `JobInterval.leases`, in a store of one writer too.
         var earlySearches = 0
     }
 
-    /// The pause between two searches of a store that other processes write to, or just after a lease was given up.
-    private static let interval: Duration = .milliseconds(500)
     /// The pause between two searches of a store that only this process writes to: for leases that it could not release.
     private static let idleInterval: Duration = .seconds(10)
     /// The number of early searches after a lease was given up, which is due a second later.
@@ -52,7 +50,7 @@ final class LeaseRecovery: Sendable {
 
     /// Searches until its task is cancelled, then waits for the recoveries that have begun. To be called once at most.
     func run() async {
-        let interval = vault.revalidateAfter == nil ? Self.idleInterval : Self.interval
+        let interval = vault.revalidateAfter == nil ? Self.idleInterval : JobInterval.leases
         let abandoned = renewer.abandoned
         await withDiscardingTaskGroup { group in
             var ticket = abandoned.ticket()
@@ -60,11 +58,11 @@ final class LeaseRecovery: Sendable {
                 // In the group, so that a long recovery does not delay the next search.
                 if let ids = await search() { begin(ids, in: &group) }
                 let isEarly = isNextSearchEarly()
-                var pause = isEarly ? Self.interval : interval
+                var pause = isEarly ? JobInterval.leases : interval
                 // Random, so that replicas that were started together do not search at the same time.
                 pause += .milliseconds(Int64.random(in: 0...pause.milliseconds / 4))
                 let wait = pause
-                if isEarly || interval == Self.interval {
+                if isEarly || interval == JobInterval.leases {
                     _ = try? await time.sleep(for: wait)
                 } else {
                     let end = time.monotonic.advanced(by: wait)
@@ -76,7 +74,7 @@ final class LeaseRecovery: Sendable {
         }
     }
 
-    /// Whether the next search is made after `interval`: a lease was given up, or a recovery is under way or has failed.
+    /// Whether the next search is made after `JobInterval.leases`: a lease was given up, or a recovery is under way or has failed.
     private func isNextSearchEarly() -> Bool {
         state.withLock { state in
             if !state.underWay.isEmpty || state.failures.count > 0 { state.earlySearches = Self.earlySearchCount }

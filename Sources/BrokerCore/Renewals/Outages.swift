@@ -10,7 +10,7 @@ internal import Waiting
 ///
 /// A record in the store says that an outage was told, so that a replica that dies leaves none open: the next replica that
 /// gets an answer tells its end. A replica knows of records by the store's notices, and by a search when it starts.
-package final class Outages: Sendable {
+package final class Outages: BackgroundJob {
     private struct State {
         /// The last change of each circuit that the store does not know yet.
         var pending: [ProviderCircuits.Key: ProviderCircuits.Change] = [:]
@@ -24,12 +24,10 @@ package final class Outages: Sendable {
     private static let mostPending = 1000
     /// How many records are looked for at the start.
     private static let mostRecords = 10_000
-    /// After this time the store is searched again that was away at the start.
-    private static let interval: Duration = .seconds(5)
 
     private let records: CredentialsRecords
     private let circuits: ProviderCircuits
-    private let time: any Time
+    package let time: any Time
     private let log: Log
     private let state = Mutex(State())
     private let ending = KeyedSignal<Int>()
@@ -46,17 +44,14 @@ package final class Outages: Sendable {
         records.bus.onRemoval { [circuits] tenant in circuits.reset(tenant) }
     }
 
-    /// Finds the records that replicas have left which have ended. Ends when the store has answered, or with its task. To be
-    /// called once at most.
-    package func run() async {
-        while !Task.isCancelled {
-            do throws(StoreError) {
-                for name in try await records.outages(limit: Self.mostRecords) { circuits.watch(name) }
-                return
-            } catch {
-                log.storeFailed(error)
-                try? await time.sleep(for: Self.interval)
-            }
+    /// Finds the records that replicas have left which have ended. Once the store has answered, there is nothing left to do.
+    package func work() async -> NextTime {
+        do throws(StoreError) {
+            for name in try await records.outages(limit: Self.mostRecords) { circuits.watch(name) }
+            return .never
+        } catch {
+            log.storeFailed(error)
+            return .after(JobInterval.outages)
         }
     }
 

@@ -3,7 +3,7 @@ internal import Cryptography
 internal import OAuth
 internal import Reactor
 internal import Synchronization
-internal import Waiting
+package import Waiting
 
 /// What is to be done during waves and after them: puts back the sessions that ended before a wave was noticed, tries one held
 /// set after the other, and frees all when the provider accepts one, or refutes the wave by the other sets that it refreshes. Also
@@ -11,12 +11,10 @@ internal import Waiting
 ///
 /// Due marks of the waves' records make it a job: the replica that moves a mark by compare-and-set has it. Each step can be
 /// repeated, so a replica that dies leaves nothing behind but a mark.
-package final class WaveJob: Sendable {
+package final class WaveJob: BackgroundJob {
     private static let batch = 1000
     /// How many held sets are freed before the record of the wave that is over is written again.
     private static let setsAtOnce = 100
-    /// The longest pause between two searches, which also find waves of which no notice has arrived.
-    private static let interval: Duration = .seconds(30)
     /// How many waves a replica knows of.
     private static let mostWaves = 10_000
     /// How often the tenants with a wave are looked at, which an operator may switch off.
@@ -30,13 +28,14 @@ package final class WaveJob: Sendable {
 
     private let renewer: CredentialsRenewer
     private let sets: HeldSets
-    private let time: any Time
+    package let time: any Time
     private let log: Log
     /// The work on tenants, so that a provider that does not answer a trial delays no other tenant.
     private let tasks = Mutex<[RecordID: Task<Void, Never>]>([:])
 
     private var records: CredentialsRecords { renewer.records }
     private var waves: Waves { renewer.waves }
+    package var wakeUps: KeyedSignal<Int>? { waves.work }
 
     init(renewer: CredentialsRenewer) {
         self.renewer = renewer
@@ -44,13 +43,9 @@ package final class WaveJob: Sendable {
         (time, log) = (renewer.time, renewer.log)
     }
 
-    /// Works until its task is cancelled. To be called once at most.
-    package func run() async {
-        while !Task.isCancelled {
-            let ticket = waves.work.ticket(0)
-            let pause = await search()
-            await waves.work.wait(for: 0, since: ticket) { _ = try? await self.time.sleep(for: pause) }
-        }
+    package func work() async -> NextTime { .after(await search()) }
+
+    package func end() async {
         let left = tasks.withLock { Array($0.values) }
         for task in left { task.cancel() }
         for task in left { await task.value }
@@ -69,14 +64,14 @@ package final class WaveJob: Sendable {
             try await waves.tallies.report()
             let marked = try await records.vault.marked(.wave, limit: Self.mostWaves)
             waves.adopt(Set(marked.filter { CredentialsRecords.isWave($0.id) }.map(\.id.tenant)))
-            if marked.isEmpty { return Self.interval }
-            let search = DueRecords(vault: records.vault, time: time, batch: Self.batch, interval: Self.interval)
+            if marked.isEmpty { return JobInterval.waves }
+            let search = DueRecords(vault: records.vault, time: time, batch: Self.batch, interval: JobInterval.waves)
             // A mark of this moment is due already: the commit that begins a wave has written it.
             let due = try await records.vault.due(
                 .wave, before: time.now.advanced(by: .milliseconds(1)), limit: Self.batch)
             for record in due { begin(record) }
             for mark in marked where CredentialsRecords.isWave(mark.id) { try await endIfSwitchedOff(mark.id.tenant) }
-            let pause = try await search.pause(.wave)
+            let pause = try await search.pause([.wave])
             // A record whose work is under way is due for as long as that has not moved its mark.
             return due.isEmpty ? min(pause, Self.longestSight) : max(pause, .seconds(1))
         } catch {

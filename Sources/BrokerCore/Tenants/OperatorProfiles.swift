@@ -385,11 +385,8 @@ package final class OperatorProfiles: Sendable {
             log.storeFailed(.damaged(text))
             next = time.now.advanced(by: Self.unreadablePause)
         }
-        do throws(StoreError) {
-            try await vault.commit([.settleDue(due.id, version: due.version, due: due.mark, next: next)])
-        } catch .conflict {
-            // Another replica has done the same, or the profile was changed again.
-        }
+        // Where the mark is another one, another replica has done the same, or the profile was changed again.
+        try await vault.moveMark(of: due.id, due.version, from: due.mark, to: next)
     }
 
     private func finish(_ put: OperatorProfile) async throws(StoreError) {

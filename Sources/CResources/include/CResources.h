@@ -8,6 +8,10 @@
 const unsigned char *cresources_openapi(void);
 size_t cresources_openapi_size(void);
 
+/// The bytes of api.html, the page that shows openapi.yaml.
+const unsigned char *cresources_api_page(void);
+size_t cresources_api_page_size(void);
+
 /// The commit that Deploy/build has built the program from; "unknown" in other builds.
 const char *cresources_commit(void);
 

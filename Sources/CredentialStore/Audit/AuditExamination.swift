@@ -5,7 +5,7 @@ package import OAuth
 
 /// Checks the whole audit log: the hashes and numbers of every chain, the signatures, and that every end of a chain that
 /// a signature names is there.
-package struct AuditExamination: Sendable {
+package struct AuditExamination {
     /// What was read, and how much of it is wrong.
     package struct Summary: Sendable, Equatable {
         package var chains = 0
@@ -22,21 +22,28 @@ package struct AuditExamination: Sendable {
 
     private let log: any AuditReading
     private let keyring: Keyring
-    private let report: @Sendable (String) -> Void
+    private let report: (String) -> Void
+    private let progress: (Int) -> Void
 
     /// - Parameters:
     ///   - keyring: must have every key under which the log was signed.
     ///   - report: called with each fault, in one line for operators.
-    package init(_ log: any AuditReading, keyring: Keyring, report: @escaping @Sendable (String) -> Void) {
+    ///   - progress: called after about a thousand entries each time, with how many were read so far. Those that are read again count
+    ///     again.
+    package init(
+        _ log: any AuditReading, keyring: Keyring, report: @escaping (String) -> Void,
+        progress: @escaping (Int) -> Void = { _ in }
+    ) {
         self.log = log
         self.keyring = keyring
         self.report = report
+        self.progress = progress
     }
 
     /// Reads the log, and again the chains whose ends are named. Entries that are written meanwhile may or may not be read.
     /// - Throws: when the store cannot be read.
     package func run() async throws(StoreError) -> Summary {
-        var findings = Findings(report: report)
+        var findings = Findings(report: report, progress: progress)
         try await log.readAuditPages { page throws(StoreError) in
             for damaged in page.damaged {
                 findings.fault(damaged.text)
@@ -58,8 +65,11 @@ package struct AuditExamination: Sendable {
 
     /// What is known of all chains.
     private struct Findings {
-        let report: @Sendable (String) -> Void
+        let report: (String) -> Void
+        let progress: (Int) -> Void
         var summary = Summary()
+        /// Entries that were read, those that were read again among them.
+        var read = 0
         /// The last entry of each chain.
         var lasts: [WireText: Int64] = [:]
         /// Up to which entry signatures of its own process authenticate each chain.
@@ -76,6 +86,13 @@ package struct AuditExamination: Sendable {
         mutating func fault(_ text: String) {
             summary.faults += 1
             report(text)
+        }
+
+        mutating func count(_ block: AuditBlock) {
+            let before = read
+            // By its lines: the numbers of a block may be wrong.
+            read += block.body.count { $0 == UInt8(ascii: "\n") }
+            if read / 1000 > before / 1000 { progress(read) }
         }
 
         mutating func note(_ head: AuditHead, by witness: String) {
@@ -152,6 +169,7 @@ package struct AuditExamination: Sendable {
         position.last = block.last
         position.hash = block.hash
         findings.summary.entries += block.last - block.first + 1
+        findings.count(block)
         guard let lines = read(block, of: name, after: previous) else {
             position.unsigned = Statements()
             return findings.fault("chain \(name): \(entries) \(block.first == block.last ? "was" : "were") changed")
@@ -222,6 +240,7 @@ package struct AuditExamination: Sendable {
             var (missing, last) = (named, Int64(0))
             try await log.readAuditBlocks(of: name.text) { block in
                 last = max(last, block.last)
+                findings.count(block)
                 guard let head = missing[block.last], head.hash == block.hash else { return }
                 missing[block.last] = nil
                 if head.isOwn {

@@ -17,12 +17,14 @@ final class Driver {
             try {
                 switch (words[0]) {
                     case "client" -> {
-                        client = new TokenBroker(
-                            arguments[0], arguments[1], Integer.parseInt(words[2]), Integer.parseInt(words[1]));
+                        client = new TokenBroker(arguments[0], arguments[1]);
+                        client.timeout = Integer.parseInt(words[2]);
+                        client.maxAge = Integer.parseInt(words[1]);
                         System.out.println("ok");
                     }
                     case "token" -> {
-                        last = client.token("", words[1], "user", Integer.parseInt(words[2]), null, "");
+                        client.minTTL = Integer.parseInt(words[2]);
+                        last = client.token(words[1], null, "");
                         System.out.println("token " + last.etag() + " " + last.token());
                     }
                     case "keep" -> {
@@ -48,7 +50,7 @@ final class Driver {
             throws InterruptedException, ExecutionException {
         var threads = Executors.newFixedThreadPool(count);
         var calls = new ArrayList<Future<TokenBroker.Credentials>>();
-        for (var number = 0; number < count; number++) calls.add(threads.submit(() -> client.token(storageKey, kept)));
+        for (var number = 0; number < count; number++) calls.add(threads.submit(() -> client.token(storageKey, kept, "11003")));
         var tags = new StringBuilder();
         for (var call : calls) tags.append(' ').append(call.get().etag());
         threads.shutdown();
@@ -58,8 +60,8 @@ final class Driver {
     private static void listen(TokenBroker client) {
         var thread = new Thread(() -> {
             try {
-                client.events("", "", event -> System.out.println(
-                    "event " + event.id() + " " + event.name() + " " + event.data().getOrDefault("storage_key", "-")));
+                client.events("", event -> System.out.println(
+                    "event " + event.id() + " " + event.name() + " " + TokenBroker.member(event.data(), "storage_key").orElse("-")));
             } catch (Exception error) {
                 System.out.println("the stream ended: " + error);
             }

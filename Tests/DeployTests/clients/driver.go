@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 
 	"driver/tokenbroker"
 )
@@ -46,17 +45,18 @@ func failure(err error) string {
 func main() {
 	ctx := context.Background()
 	var client *tokenbroker.Client
-	var last, kept *tokenbroker.Credentials
+	var last, kept tokenbroker.Credentials
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
 		words := strings.Fields(lines.Text())
 		switch words[0] {
 		case "client":
 			client = tokenbroker.New(os.Args[1], os.Args[2])
-			client.MaxAge = time.Duration(number(words[1])) * time.Second
-			client.Timeout = time.Duration(number(words[2])) * time.Second
+			client.MaxAge = float64(number(words[1]))
+			client.Timeout = float64(number(words[2]))
 			fmt.Println("ok")
 		case "token":
-			found, err := client.Token(ctx, tokenbroker.Request{StorageKey: words[1], MinTTL: number(words[2])})
+			client.MinTTL = float64(number(words[2]))
+			found, err := client.Token(ctx, words[1], tokenbroker.Credentials{}, "")
 			if err != nil {
 				fmt.Println(failure(err))
 				continue
@@ -73,7 +73,7 @@ func main() {
 				group.Add(1)
 				go func(index int) {
 					defer group.Done()
-					found, err := client.Token(ctx, tokenbroker.Request{StorageKey: words[1], Refused: kept})
+					found, err := client.Token(ctx, words[1], kept, "11003")
 					if err != nil {
 						tags[index] = failure(err)
 						return
@@ -85,9 +85,8 @@ func main() {
 			fmt.Println("tokens", strings.Join(tags, " "))
 		case "listen":
 			go func(client *tokenbroker.Client) {
-				err := client.Events(ctx, "", "", func(id, name string, data map[string]any) error {
+				err := client.Events(ctx, "", func(id, name string, data map[string]any) {
 					fmt.Println("event", id, name, data["storage_key"])
-					return nil
 				})
 				panic(err)
 			}(client)

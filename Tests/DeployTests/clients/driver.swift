@@ -54,7 +54,7 @@ func say(_ line: String) {
 
     static func listen(_ client: TokenBroker) {
         Task {
-            for try await event in client.events() { say("event \(event.id) \(event.name) \(event.storageKey ?? "-")") }
+            for try await event in client.events() { say("event \(event.id) \(event.name) \(event.storage_key ?? "-")") }
         }
     }
 }

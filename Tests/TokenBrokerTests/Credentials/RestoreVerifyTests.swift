@@ -25,7 +25,7 @@ internal import TokenBroker
         await broker.makeTenant(
             "t1",
             "{" + BrokerHarness.oidc
-                + #""client_id": "c1", "rotation": "always", "wave": {"users": 1000, "share": 1, "window": 60, "trial": 10}}"#
+                + #""client_id": "c1", "rotation": "always", "wave": {"users": 0}}"#
         )
         for index in 0..<count {
             let key = "u\(index)"
@@ -148,7 +148,7 @@ internal import TokenBroker
     // MARK: At the same time
 
     @Test func `of two replicas one presents the refresh token`() async throws {
-        let broker = try await Self.ended()
+        let broker = try await Self.ended(store: FaultyStore(MemoryRecordStore(), revalidateAfter: .seconds(5)))
         let other = try await BrokerHarness(store: broker.store, time: broker.time)
         let gate = Gate()
         broker.transport.enqueue(.after(gate, Self.granted))
@@ -190,9 +190,10 @@ internal import TokenBroker
     }
 
     @Test func `a replica that dies meanwhile keeps others out until its lease ends`() async throws {
-        let store = FaultyStore(MemoryRecordStore())
-        let broker = try await Self.ended(store: store)
-        let other = try await BrokerHarness(store: store, time: broker.time)
+        let time = ManualTime()
+        let store = FaultyStore(MemoryRecordStore { time.monotonic }, revalidateAfter: .seconds(5))
+        let broker = try await Self.ended(store: store, time: time)
+        let other = try await BrokerHarness(store: store, time: time)
         let gate = Gate()
         broker.transport.enqueue(.after(gate, Self.lost))
         let first = Task { await Self.restore(broker, #""storage_key": "u0", "verify": true"#) }

@@ -180,7 +180,7 @@ internal import TokenBroker
 
     private func operation() async throws {
         let broker = try await BrokerHarness()
-        for path in ["/", "/livez", "/healthz", "/readyz", "/metrics", "/openapi.yaml"] {
+        for path in ["/", "/livez", "/healthz", "/readyz", "/metrics", "/openapi.yaml", "/docs"] {
             await recorder.call(broker, .get, path, key: nil)
             await recorder.call(broker, .get, path + "?verbose=true", key: nil)
         }

@@ -235,13 +235,15 @@ struct ContractCredentials {
         ] {
             await recorder.call(broker, .post, "/credentials/restore", tenant: "t1", body: body)
         }
-        await broker.set("t", refresh: "r", lifetime: .zero)
+        await broker.set("t", refresh: "r", lifetime: .zero, members: #""level": "user", "user_id": "42", "#)
         let refused = ScriptedTransport.Step.json(400, #"{"error": "invalid_grant"}"#)
-        broker.transport.enqueue(refused, refused, .json(200, BrokerHarness.token("t2")))
+        broker.transport.enqueue(
+            refused, refused, .json(200, BrokerHarness.token("t1", userID: 43)),
+            .json(200, BrokerHarness.token("t2", userID: 42)))
         await recorder.call(broker, .get, "/credentials", tenant: "t1")
         await recorder.call(broker, .get, "/credentials/list?state=quarantined", tenant: "t1")
         for (body, status) in [
-            (#"{"dry_run": true}"#, 200), (#"{"verify": true}"#, 424),
+            (#"{"dry_run": true}"#, 200), (#"{"verify": true}"#, 424), (#"{"verify": true}"#, 502),
             (#"{"storage_keys": ["default"], "verify": true}"#, 200),
         ] {
             let answer = await recorder.call(broker, .post, "/credentials/restore", tenant: "t1", body: body)

@@ -118,7 +118,7 @@ internal import TokenBroker
         let broker = try await BrokerHarness()
         broker.time.holdSleeps()
         await broker.makeTenant()
-        let operational = ["/livez", "/healthz", "/readyz", "/metrics", "/openapi.yaml"]
+        let operational = ["/livez", "/healthz", "/readyz", "/metrics", "/openapi.yaml", "/docs"]
         let operations = Service.operations(of: broker.broker).filter { $0.path != "/events" }
         for operation in operations where !operational.contains(operation.path) {
             let path = operation.path.replacing("{tenant}", with: "t1").replacing(/\{[a-z_]+\}/, with: "x")

@@ -12,9 +12,10 @@ internal import TokenBroker
         let answer = await broker.call(.get, "/", key: nil, fields: ["Accept": "text/html,*/*;q=0.8"])
         #expect(answer.status == 200)
         #expect(answer.fields["Content-Type"] == "text/html; charset=utf-8")
-        for text in ["Version 1.2.3", "href=\"/openapi.yaml\"", "href=\"/healthz\"", "href=\"/metrics\""] {
-            #expect(answer.text.contains(text), "\(text)")
+        for path in ["/docs", "/openapi.yaml", "/healthz", "/metrics"] {
+            #expect(answer.text.contains("href=\"\(path)\""), "\(path)")
         }
+        #expect(answer.text.contains("Version 1.2.3"))
         // Those of the pages of logins.
         let page = await broker.call(.get, "/login/callback", key: nil, fields: ["Accept": "text/html"])
         for name in ["Cache-Control", "Referrer-Policy", "Content-Security-Policy"] {
@@ -41,14 +42,14 @@ internal import TokenBroker
         #expect(answer.fields["Content-Type"] == "application/json")
         #expect(
             answer.text
-                == #"{"service":"token-broker","version":"1.2.3","openapi":"/openapi.yaml","healthz":"/healthz","#
-                + #""readyz":"/readyz","metrics":"/metrics"}"#)
+                == #"{"service":"token-broker","version":"1.2.3","docs":"/docs","openapi":"/openapi.yaml","#
+                + #""healthz":"/healthz","readyz":"/readyz","metrics":"/metrics"}"#)
     }
 
     @Test func `names no probes where another listener answers them, and is not there`() async throws {
         let broker = try await BrokerHarness { $0.hasOperationsListener = true }
         let answer = await broker.call(.get, "/", key: nil, fields: ["Accept": "application/json"])
-        #expect(answer.text == #"{"service":"token-broker","openapi":"/openapi.yaml"}"#)
+        #expect(answer.text == #"{"service":"token-broker","docs":"/docs","openapi":"/openapi.yaml"}"#)
         let operations = Service(broker.broker, scope: .operations)
         #expect(await operations.respond(to: Request(method: .get, path: "/")).status == .notFound)
         #expect(await broker.call(.get, "/?a=b", key: nil).status == 400)

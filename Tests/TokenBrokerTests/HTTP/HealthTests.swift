@@ -193,7 +193,7 @@ internal import TokenBroker
         await broker.broker.finish()
     }
 
-    @Test(arguments: ["/livez", "/healthz", "/readyz", "/metrics", "/openapi.yaml"])
+    @Test(arguments: ["/livez", "/healthz", "/readyz", "/metrics", "/openapi.yaml", "/docs"])
     func `a probe takes GET and HEAD`(path: String) async throws {
         let broker = try await Self.make()
         let answer = await broker.call(.post, path, key: nil)

@@ -9,7 +9,7 @@ internal import TokenBroker
 @Suite(.timeLimit(.minutes(1))) struct `A listener for probes and metrics` {
     private static let operations = ["/livez", "/healthz", "/readyz", "/metrics"]
 
-    @Test(arguments: operations + ["/openapi.yaml", "/credentials"])
+    @Test(arguments: operations + ["/openapi.yaml", "/docs", "/credentials"])
     func `serves them alone, and the other listener everything else`(path: String) async throws {
         let isOperation = Self.operations.contains(path)
         let other = path == "/credentials" ? 401 : 200

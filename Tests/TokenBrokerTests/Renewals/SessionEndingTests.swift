@@ -198,7 +198,7 @@ internal import TokenBroker
         #expect(await ended.level == "basic")
         #expect(broker.transport.seen.count == 2)
         #expect(try await broker.quarantined()?.credentials.refreshToken?.revealedText == "r2")
-        #expect(try await broker.causes() == ["set", "revoked", "restored", "revoked"])
+        #expect(try await broker.causes() == ["set", "revoked", "set", "revoked"])
     }
 
     @Test(arguments: [BrokerFaultyStore.Fault.refuse, .loseAnswer])

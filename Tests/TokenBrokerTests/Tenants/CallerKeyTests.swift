@@ -507,7 +507,7 @@ internal import TokenBroker
         init?(_ method: String, _ path: String) {
             switch (method, path) {
             case (_, "/"), (_, "/livez"), (_, "/healthz"), (_, "/readyz"), (_, "/metrics"), (_, "/openapi.yaml"),
-                (_, "/login/callback"):
+                (_, "/docs"), (_, "/login/callback"):
                 self = .nothing
             case (_, let path)
             where [

@@ -72,7 +72,7 @@ final class ImportRun {
         } catch {
             bar.clear()
             let done = state.tally.all
-            if done == 0 || plan.isDry { throw error }
+            if done == 0 || plan.isDry || error.text.isEmpty { throw error }
             throw CommandError(
                 error.status,
                 error.text + "\n  \(done) were dealt with before. The same command "
@@ -93,6 +93,7 @@ final class ImportRun {
             if batch.count == plan.longestBatch || !batch.isEmpty && size + length > Self.longestRequest {
                 try await take(batch)
                 try keep()
+                try terminal.checkOutput()
                 (batch, size) = ([], 0)
             }
             batch.append(item)

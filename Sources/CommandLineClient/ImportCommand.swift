@@ -56,8 +56,7 @@ enum ImportCommand {
         let kind = TokenFileFormat.all.first { $0.name == format }
         guard kind != nil || format == ndjson else {
             let names = [ndjson] + TokenFileFormat.all.map(\.name)
-            let complaint = Nearest.complaint(about: format, "format", among: names)
-            throw invocation.wrong(complaint + "\n  there are \(names.joined(separator: ", "))")
+            throw invocation.wrong(Nearest.complaint(about: format, "format", among: names))
         }
         if kind == nil, let option = ["storage-key", "only", "without-scopes"].first(where: invocation.has) {
             throw invocation.wrong("--\(option) is not for ndjson, whose lines say it themselves")

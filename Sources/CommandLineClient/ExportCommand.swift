@@ -10,7 +10,7 @@ enum ExportCommand {
         discussion: """
             Each line of the result is a JWE that only the owner of the private key can open; its content is a line of
             token-broker import ndjson. This is the only command that hands out refresh tokens, and the broker's audit log has
-            it. A person is asked for the tenant's name once more.
+            it. It asks for the tenant's name once more; --yes is the answer where there is no one to ask.
 
             --jwk names a file with the receiver's key: EC on P-256, or OKP with X25519. Of a file with a private key only the
             public part is sent. What changes while the export runs may be in it or not, so stop the users of the tenant first.
@@ -48,10 +48,10 @@ enum ExportCommand {
         }
         let api = try invocation.broker()
         let tenant = try invocation.requiredTenant(api)
-        if !invocation.has("yes"), invocation.terminal.canAsk {
-            let typed = invocation.terminal.line(
-                "All refresh tokens of \(TextTable.shown(tenant)) at \(api.url) leave the broker. Type the tenant's name to go on: "
-            )
+        if !invocation.has("yes") {
+            let question = TextTable.shown("All refresh tokens of \(tenant) at \(api.url) leave the broker.")
+            try invocation.requirePerson(question)
+            let typed = invocation.terminal.line(question + " Type the tenant's name to go on: ")
             guard typed == tenant else { throw CommandError(.refused, "nothing was exported: that is not \(tenant)") }
         }
         let body = JSONWriter.object { json in json.member("jwk", key) }
@@ -61,7 +61,7 @@ enum ExportCommand {
         let end = try await api.stream(request, idleLimit: .seconds(300)) { await target.take($0) }
         let count = try await target.finish(end, api)
         guard let file else {
-            invocation.terminal.note("\(count) sealed.")
+            invocation.terminal.note("\(Self.users(count)) sealed.")
             return
         }
         if invocation.printsJSON {
@@ -71,9 +71,11 @@ enum ExportCommand {
                     json.member("lines", count)
                 })
         } else {
-            invocation.terminal.note("\(count) sealed in \(file).")
+            invocation.terminal.note("\(Self.users(count)) sealed in \(file).")
         }
     }
+
+    private static func users(_ count: Int) -> String { count == 1 ? "1 user is" : "\(count) users are" }
 
     /// The public part of a key.
     /// - Throws: `refused` for a file without one.
@@ -120,7 +122,7 @@ private actor ExportTarget {
         }
         guard let draft else {
             terminal.write(piece)
-            return true
+            return terminal.outputError == nil
         }
         do throws(SystemError) {
             try draft.append(piece)
@@ -136,6 +138,7 @@ private actor ExportTarget {
     ///   sealed lines.
     func finish(_ end: BrokerAPI.StreamEnd, _ api: BrokerAPI) throws(CommandError) -> Int {
         if let fault { throw Self.error(path, fault) }
+        try terminal.checkOutput()
         if isStrange {
             throw api.stranger(
                 "line \(lines.count + 1) of what comes is not sealed" + (path == nil ? "" : "; no file was written"))
