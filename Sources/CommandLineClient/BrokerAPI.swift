@@ -13,13 +13,13 @@ package final class BrokerAPI: Sendable {
         package let body: [UInt8]
 
         /// The body as JSON.
-        /// - Throws: `unreachable` where it is none: what answers is no broker.
+        /// - Throws: `failed` where it is none: what answers is no broker.
         package func json() throws(CommandError) -> JSONValue {
             do throws(JSONValue.Fault) {
                 return try JSONValue(parsing: body)
             } catch {
                 throw CommandError(
-                    .unreachable, "no token-broker answers there: what comes is no JSON (\(error))",
+                    .failed, "no token-broker answers there: what comes is no JSON (\(error))",
                     next: "token-broker context list")
             }
         }
@@ -98,7 +98,7 @@ package final class BrokerAPI: Sendable {
 
     /// Sends a request once.
     /// - Throws: what the broker's answer means for the person who asked: `forbidden`, `notFound`, `refused`, `notLoggedIn`,
-    ///   `tryLater`, `failed`; `unreachable` where no answer has come, or one that no broker gives.
+    ///   `tryLater`; `failed`, also for an answer that no broker gives; `unreachable` where none has come.
     package func send(_ request: Request) async throws(CommandError) -> Answer {
         let sent = try clientRequest(request)
         let response: ClientResponse
@@ -124,7 +124,7 @@ package final class BrokerAPI: Sendable {
     /// Something else than a broker has answered.
     func stranger(_ detail: String) -> CommandError {
         CommandError(
-            .unreachable, "no token-broker answers at \(url): \(detail)", next: "token-broker context list")
+            .failed, "no token-broker answers at \(url): \(detail)", next: "token-broker context list")
     }
 
     /// Why an answer that was read as it came is over.

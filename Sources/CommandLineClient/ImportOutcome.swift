@@ -70,7 +70,7 @@ struct ImportOutcome: Sendable {
         for line in body.split(separator: 0x0a) {
             guard let value = try? JSONValue(parsing: Array(line)), let number = value["line"]?.integer else {
                 throw CommandError(
-                    .unreachable, "no token-broker answers there: what comes is no outcome of an import",
+                    .failed, "no token-broker answers there: what comes is no outcome of an import",
                     next: "token-broker context list")
             }
             guard number == outcomes.count + 1, outcomes.count < lines.count else {
