@@ -65,7 +65,7 @@ extension AdministrationCommands {
                     ? "Nothing was applied." : "Applied before it, and kept: \(index) of \(steps.count) steps."
                 throw CommandError(
                     index == 0 ? error.status : .partly, "\(step.title): \(error.text)\n\(before)",
-                    next: error.next ?? "token-broker apply -f \(invocation["file"] ?? "FILE")")
+                    next: error.next ?? invocation.again())
             }
             let value = try answer.json()
             let key = value["api_key"]?.string?.text

@@ -17,7 +17,7 @@ extension AdministrationCommands {
         examples: [.init("token-broker keys list --tenant spotify", "what each may do, and until when")],
         body: { invocation throws(CommandError) in
             let api = try invocation.broker()
-            let pages = ListPages(try keyPath(invocation, api), "api_keys", limit: try limit(invocation))
+            let pages = ListPages(try await keyPath(invocation, api), "api_keys", limit: try limit(invocation))
             let keys = try await pages.elements(api)
             if invocation.printsJSON { return printLines(keys, invocation) }
             var table = TextTable("ID", "NAME", "PERMISSIONS", "STORAGE KEYS", "EXPIRES")
@@ -35,7 +35,7 @@ extension AdministrationCommands {
         examples: [.init("token-broker keys show 0f3b8a6d1c2e4f5a6b7c8d9e --tenant spotify", "what it may do")],
         body: { invocation throws(CommandError) in
             let api = try invocation.broker()
-            let answer = try await api.send(.init(.get, try keyPath(invocation, api, invocation.arguments[0])))
+            let answer = try await api.send(.init(.get, try await keyPath(invocation, api, invocation.arguments[0])))
             try show(answer, first: keyMembers, invocation)
         })
 
@@ -64,7 +64,7 @@ extension AdministrationCommands {
             let permissions = invocation.values("permission")
             if permissions.isEmpty { throw invocation.wrong("--permission is missing: what may the key do?") }
             let api = try invocation.broker()
-            let tenant = try invocation.requiredTenant(api)
+            let tenant = try await invocation.requiredTenant(api)
             var members: [WireText: JSONValue] = [
                 "name": .string(WireText(invocation.arguments[0])),
                 "permissions": list(permissions) ?? .null,
@@ -99,7 +99,7 @@ extension AdministrationCommands {
         ],
         body: { invocation throws(CommandError) in
             let api = try invocation.broker()
-            let path = try keyPath(invocation, api, invocation.arguments[0])
+            let path = try await keyPath(invocation, api, invocation.arguments[0])
             let wanted = try invocation.integer("replaces", in: 1...Int(Int32.max)).map { Int64($0) }
             var members: [WireText: JSONValue] = [:]
             members["overlap"] = try invocation.span("overlap").map { .integer($0) }
@@ -123,12 +123,7 @@ extension AdministrationCommands {
         _ error: CommandError, _ replaced: Int64, _ invocation: Invocation
     ) -> CommandError {
         guard [.unreachable, .tryLater, .failed].contains(error.status) else { return error }
-        let options = ["overlap", "expires-in", "tenant", "context"].compactMap { name in
-            invocation[name].map { " --\(name) \($0)" }
-        }
-        return CommandError(
-            error.status, error.text,
-            next: "token-broker keys rotate \(invocation.arguments[0]) --replaces \(replaced)" + options.joined())
+        return CommandError(error.status, error.text, next: invocation.again(["replaces": ["\(replaced)"]]))
     }
 
     private static let deleteKey = CommandSpecification(
@@ -137,7 +132,7 @@ extension AdministrationCommands {
         examples: [.init("token-broker keys delete 0f3b8a6d1c2e4f5a6b7c8d9e --tenant spotify", "asks first")],
         body: { invocation throws(CommandError) in
             let api = try invocation.broker()
-            let path = try keyPath(invocation, api, invocation.arguments[0])
+            let path = try await keyPath(invocation, api, invocation.arguments[0])
             let key = try await api.send(.init(.get, path)).json()
             let name = TextTable.shown(text(of: key["name"]))
             let places = key["tenants"].map { " It is valid in \(TextTable.shown(text(of: $0)))." } ?? ""
@@ -150,8 +145,8 @@ extension AdministrationCommands {
 
     private static func keyPath(
         _ invocation: Invocation, _ api: BrokerAPI, _ id: String? = nil
-    ) throws(CommandError) -> String {
-        path(try invocation.requiredTenant(api)) + "/api-keys" + (id.map { "/" + BrokerAPI.segment($0) } ?? "")
+    ) async throws(CommandError) -> String {
+        path(try await invocation.requiredTenant(api)) + "/api-keys" + (id.map { "/" + BrokerAPI.segment($0) } ?? "")
     }
 
     /// The secret alone on standard output, what else is known of the key beside it.

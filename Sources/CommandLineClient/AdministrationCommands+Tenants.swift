@@ -47,7 +47,7 @@ extension AdministrationCommands {
         examples: [.init("token-broker tenants show spotify", "with the redirect URI that is to be registered")],
         body: { invocation throws(CommandError) in
             let api = try invocation.broker()
-            let answer = try await api.send(.init(.get, path(try name(invocation, api))))
+            let answer = try await api.send(.init(.get, path(try await name(invocation, api))))
             try show(answer, first: shownFirst, invocation)
             if !invocation.printsJSON { noteWarnings(try answer.json(), invocation) }
         })
@@ -124,7 +124,7 @@ extension AdministrationCommands {
         ],
         body: { invocation throws(CommandError) in
             let api = try invocation.broker()
-            let answer = try await api.send(.init(.post, path(try name(invocation, api)) + "/check"))
+            let answer = try await api.send(.init(.post, path(try await name(invocation, api)) + "/check"))
             let checks = try answer.json()["checks"]?.array ?? []
             if invocation.printsJSON {
                 invocation.printLine(answer.body)
@@ -139,7 +139,7 @@ extension AdministrationCommands {
             if failed > 0 {
                 throw CommandError(
                     .failed, "\(failed) of \(checks.count) checks failed",
-                    next: "token-broker tenants show \(try name(invocation, api))")
+                    next: api.next.typed("tenants", "show", try await name(invocation, api)))
             }
         })
 
@@ -165,9 +165,9 @@ extension AdministrationCommands {
 
     static func path(_ tenant: String) -> String { "/tenants/" + BrokerAPI.segment(tenant) }
 
-    private static func name(_ invocation: Invocation, _ api: BrokerAPI) throws(CommandError) -> String {
+    private static func name(_ invocation: Invocation, _ api: BrokerAPI) async throws(CommandError) -> String {
         if let name = invocation.arguments.first { return name }
-        return try invocation.requiredTenant(api)
+        return try await invocation.requiredTenant(api)
     }
 
     /// The members that words and options of `create` and `set` give.

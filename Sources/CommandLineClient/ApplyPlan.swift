@@ -130,12 +130,12 @@ final class ApplyPlan: Sendable {
             let named = keys.filter { $0["name"]?.string == WireText(name) }
             if named.contains(where: { Self.isSame(members, $0) }) { continue }
             if let other = named.first {
-                let id = TextTable.shown(AdministrationCommands.text(of: other["id"]))
+                let id = AdministrationCommands.text(of: other["id"])
                 throw CommandError(
                     .refused,
                     TextTable.shown(
                         "the API key \(name) of \(tenant.name) is another than the file says, and keys do not change"),
-                    next: "token-broker keys delete \(id) --tenant \(tenant.name)")
+                    next: api.next.typed("keys", "delete", id, tenant: tenant.name))
             }
             var body = members.object ?? [:]
             body["name"] = .string(WireText(name))

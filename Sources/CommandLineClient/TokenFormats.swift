@@ -1,6 +1,7 @@
 internal import Cryptography
 internal import ExternalText
 internal import JSON
+internal import Reactor
 
 /// How a token is written.
 package enum TokenFormat: String, Sendable, CaseIterable {
@@ -160,8 +161,8 @@ package struct GitCredential: Sendable, Equatable {
     /// Whether the token would cross a network that others can read.
     package var isExposed: Bool {
         guard attributes["protocol"] == "http" else { return false }
-        let name = host.map { $0.hasPrefix("[") ? $0.prefix { $0 != "]" } + "]" : $0.prefix { $0 != ":" } } ?? ""
-        return !(name == "localhost" || name.hasPrefix("127.") || name == "[::1]")
+        let name = host.map { $0.hasPrefix("[") ? $0.dropFirst().prefix { $0 != "]" } : $0.prefix { $0 != ":" } } ?? ""
+        return !LocalNames.isLoopback(String(name))
     }
 
     /// The answer. The user that Git names already stays.

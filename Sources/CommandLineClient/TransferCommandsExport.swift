@@ -45,7 +45,7 @@ enum ExportCommand {
             throw CommandError(.refused, "\(file) exists already; name a new file")
         }
         let api = try invocation.broker()
-        let tenant = try invocation.requiredTenant(api)
+        let tenant = try await invocation.requiredTenant(api)
         if !invocation.has("yes"), invocation.terminal.canAsk {
             let typed = invocation.terminal.line(
                 "All refresh tokens of \(tenant) at \(api.url) leave the broker. Type the tenant's name to go on: ")

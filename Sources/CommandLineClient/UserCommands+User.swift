@@ -5,15 +5,14 @@ internal import JSON
 /// Whom a command is about: a storage key of a tenant.
 struct CommandUser: Sendable {
     let api: BrokerAPI
+    /// The one that is named, or `default`.
     let storageKey: String
-    private let words: String
+    private let named: String?
 
-    fileprivate init(_ api: BrokerAPI, storageKey: String?, context: String?) {
+    fileprivate init(_ api: BrokerAPI, storageKey: String?) {
         self.api = api
         self.storageKey = storageKey ?? "default"
-        words =
-            (api.tenant.map { " " + $0 } ?? "") + (storageKey.map { " --storage-key " + $0 } ?? "")
-            + (context.map { " --context " + $0 } ?? "")
+        named = storageKey
     }
 
     /// ` of the tenant github`; empty where the key says which it is.
@@ -23,7 +22,9 @@ struct CommandUser: Sendable {
     var place: String { " under the storage key \(storageKey)" + tenantWords }
 
     /// A command about the same user, as it is typed.
-    func command(_ name: String) -> String { "token-broker \(name)\(words)" }
+    func command(_ name: String) -> String {
+        api.next.typed([name] + (api.tenant.map { [$0] } ?? []) + (named.map { ["--storage-key", $0] } ?? []))
+    }
 
     func notLoggedIn(_ text: String) -> CommandError { CommandError(.notLoggedIn, text, next: command("login")) }
 
@@ -55,6 +56,6 @@ extension Invocation {
         let named = Invocation(
             command: command, options: options, arguments: arguments, trailing: trailing, terminal: terminal,
             environment: environment)
-        return CommandUser(try named.broker(), storageKey: self["storage-key"], context: self["context"])
+        return CommandUser(try named.broker(), storageKey: self["storage-key"])
     }
 }
