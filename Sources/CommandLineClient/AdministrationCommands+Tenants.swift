@@ -37,7 +37,8 @@ extension AdministrationCommands {
             }
             invocation.show(table)
             if tenants.isEmpty {
-                invocation.terminal.note("There are no tenants. Make one: token-broker tenants create PROVIDER")
+                let next = invocation.next.typed("tenants", "create", "PROVIDER")
+                invocation.terminal.note("There are no tenants. Make one: \(next)")
             }
         })
 

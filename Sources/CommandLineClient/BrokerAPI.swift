@@ -148,9 +148,10 @@ package final class BrokerAPI: Sendable {
     /// What a refusal means. Where something was not found, also whether that is the tenant.
     private func error(of refusal: Refusal, _ request: Request) async throws(CommandError) -> CommandError {
         let tenant = tenant(of: request)
-        guard refusal.isNotFound, let tenant, await isMissing(tenant, request) else {
-            return refusal.error(tenant: tenant, url: url, next)
-        }
+        guard refusal.isNotFound, let tenant else { return refusal.error(tenant: tenant, url: url, next) }
+        let path = "/tenants/" + Self.segment(tenant)
+        let isMissing = if request.path == path { true } else { await isMissing(path) }
+        guard isMissing else { return refusal.error(tenant: tenant, url: url, next) }
         return CommandError(
             .notFound, "there is no tenant \(TextTable.shown(tenant)) at \(url)", next: next.typed("tenants", "list"))
     }
@@ -162,9 +163,7 @@ package final class BrokerAPI: Sendable {
         return (try? FormEncoding.percentDecode(Array(segments[1].utf8).span))?.text
     }
 
-    private func isMissing(_ tenant: String, _ request: Request) async -> Bool {
-        let path = "/tenants/" + Self.segment(tenant)
-        if request.path == path { return true }
+    private func isMissing(_ path: String) async -> Bool {
         let answer = try? await answer(to: Request(.get, path))
         return answer?.status.code == 404
     }
@@ -298,7 +297,7 @@ private actor StreamedBody {
 }
 
 /// A refusal of the broker, RFC 9457.
-struct Refusal {
+final class Refusal: Sendable {
     private let answer: BrokerAPI.Answer
     private let problem: JSONValue?
 

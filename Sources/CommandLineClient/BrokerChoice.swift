@@ -131,7 +131,7 @@ struct BrokerChoice {
 
 extension Contexts {
     /// The one that commands use which name none.
-    var inUse: (name: String, entry: Entry)? {
+    package var inUse: (name: String, entry: Entry)? {
         current.flatMap { name in entries[name].map { (name, $0) } }
     }
 }

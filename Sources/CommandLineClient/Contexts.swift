@@ -50,12 +50,12 @@ package struct Contexts: Sendable, Equatable {
         }
         if file.access.isReadableByOthers || file.access.isWritableByOthers {
             throw CommandError(
-                .configuration, "other users can use \(path), which holds keys", next: "chmod 600 \(path)")
+                .configuration, "other users can use \(path), which holds keys", next: "chmod 600 " + ShellWord.quoted(path))
         }
         guard let contexts = Contexts(decoding: file.bytes) else {
             throw CommandError(
                 .configuration, "\(path) is damaged: it must be what token-broker context has written",
-                next: "mv \(path) \(path).old")
+                next: "mv \(ShellWord.quoted(path)) \(ShellWord.quoted(path + ".old"))")
         }
         return contexts
     }

@@ -17,15 +17,18 @@ package struct LocalBroker: Sendable, Equatable {
     private static let addressName = "address"
     private static let keyName = "admin.key"
 
+    /// As commands of this machine reach it; one for all addresses stands for the loopback address.
+    package static func url(of address: SocketAddress, isTLS: Bool) -> String {
+        "\(isTLS ? "https" : "http")://\(address.reachable)"
+    }
+
     /// Says where a broker listens, for as long as the result is held. The calls block.
-    /// - Parameters:
-    ///   - address: where it listens; one for all addresses of the machine stands for the loopback address.
-    ///   - hasOwnKey: whether it has made the operator's key itself.
+    /// - Parameter hasOwnKey: whether it has made the operator's key itself.
     package static func announce(
         in directory: String, at address: SocketAddress, isTLS: Bool, hasOwnKey: Bool
     ) throws(SystemError) -> HeldFile {
         let document = JSONWriter.object { writer in
-            writer.member("url", "\(isTLS ? "https" : "http")://\(address.reachable)")
+            writer.member("url", url(of: address, isTLS: isTLS))
             writer.member("place", NetworkPlace.current)
             writer.member("admin_key", hasOwnKey)
         }

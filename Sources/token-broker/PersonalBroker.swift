@@ -49,6 +49,11 @@ struct PersonalBroker {
         if directory != usualDirectory {
             next.append("export TOKEN_BROKER_DATA_DIR=\(ShellWord.quoted(directory))")
         }
+        // Commands would speak to another one.
+        if environment["TOKEN_BROKER_URL"] != nil || (try? Contexts.read(environment))?.inUse != nil {
+            let isTLS = configuration.certificate != nil
+            next.append("export TOKEN_BROKER_URL=\(LocalBroker.url(of: configuration.listen, isTLS: isTLS))")
+        }
         next.append("token-broker tenants create --help")
         return """
             The broker runs at \(address) until Control-C.
