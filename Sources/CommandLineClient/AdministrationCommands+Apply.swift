@@ -25,7 +25,8 @@ extension AdministrationCommands {
         examples: [
             .init("token-broker apply -f broker.yaml", "show the difference, ask, and apply it"),
             .init("token-broker apply -f broker.yaml --dry-run", "show the difference only"),
-            .init("token-broker apply -f broker.yaml --dry-run --exit-code", "for a program that watches for differences"),
+            .init(
+                "token-broker apply -f broker.yaml --dry-run --exit-code", "for a program that watches for differences"),
             .init("token-broker apply -f broker.yaml --yes --json", "a line of JSON for each step, with new keys"),
         ],
         body: { invocation throws(CommandError) in
@@ -41,7 +42,8 @@ extension AdministrationCommands {
             if isDryRun {
                 guard invocation.has("exit-code") else { return }
                 throw CommandError(
-                    .partly, steps.count == 1 ? "1 thing differs from \(path)" : "\(steps.count) things differ from \(path)",
+                    .partly,
+                    steps.count == 1 ? "1 thing differs from \(path)" : "\(steps.count) things differ from \(path)",
                     next: invocation.again(["dry-run": [], "exit-code": []]))
             }
             try invocation.confirm(

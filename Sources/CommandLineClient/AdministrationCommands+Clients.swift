@@ -70,7 +70,8 @@ extension AdministrationCommands {
             registration.merge(changes.members) { _, changed in changed }
             if registration.isEmpty { throw invocation.wrong("what is the app's registration? Name a --redirect-uri") }
             let api = try invocation.broker()
-            let answer = try await api.send(.init(.put, try await clientPath(invocation, api), json: body(registration)))
+            let answer = try await api.send(
+                .init(.put, try await clientPath(invocation, api), json: body(registration)))
             try show(answer, first: ["client_id", "name", "redirect_uris", "storage_key"], invocation)
             invocation.terminal.note("The app is \(answer.status.code == 201 ? "registered" : "replaced").")
         })

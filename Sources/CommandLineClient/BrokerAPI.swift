@@ -172,7 +172,8 @@ package final class BrokerAPI: Sendable {
     /// - Throws: `usage` where there is none or several, and lists them.
     func assumeTenant() async throws(CommandError) -> String {
         if let tenant { return tenant }
-        let answer = try await answer(to: Request(.get, "/tenants", query: [(name: "limit", value: "\(Self.mostListed)")]))
+        let answer = try await answer(
+            to: Request(.get, "/tenants", query: [(name: "limit", value: "\(Self.mostListed)")]))
         let tenants = (try? answer.json()["tenants"]?.array)?.compactMap { $0["tenant"]?.string?.text } ?? []
         guard tenants.count == 1 else {
             let list = tenants.isEmpty ? "" : ": there are " + tenants.map(TextTable.shown).joined(separator: ", ")

@@ -42,7 +42,9 @@ struct BrokerChoice {
 
     /// The context that the command line names, or `TOKEN_BROKER_CONTEXT`.
     static func namedContext(_ invocation: Invocation) throws(CommandError) -> (name: String, entry: Contexts.Entry)? {
-        guard let name = invocation["context"] ?? invocation.environment.text("TOKEN_BROKER_CONTEXT") else { return nil }
+        guard let name = invocation["context"] ?? invocation.environment.text("TOKEN_BROKER_CONTEXT") else {
+            return nil
+        }
         let contexts = try Contexts.read(invocation.environment)
         guard let entry = contexts.entries[name] else {
             throw CommandError(

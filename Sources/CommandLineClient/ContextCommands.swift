@@ -34,7 +34,9 @@ enum ContextCommands {
         func set(_ names: String...) -> String? { names.first { environment.text($0) != nil } }
         guard let name = contexts.inUse?.name else { return }
         if let other = environment.text("TOKEN_BROKER_CONTEXT") {
-            if other != name { invocation.terminal.note("TOKEN_BROKER_CONTEXT is set: commands use \(other), not \(name).") }
+            if other != name {
+                invocation.terminal.note("TOKEN_BROKER_CONTEXT is set: commands use \(other), not \(name).")
+            }
         } else if let url = environment.text("TOKEN_BROKER_URL") {
             invocation.terminal.note("TOKEN_BROKER_URL is set: commands speak to \(url), not to \(name).")
         } else if let variable = set("TOKEN_BROKER_API_KEY", "TOKEN_BROKER_API_KEY_FILE") {

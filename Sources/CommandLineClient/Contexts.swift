@@ -50,7 +50,8 @@ package struct Contexts: Sendable, Equatable {
         }
         if file.access.isReadableByOthers || file.access.isWritableByOthers {
             throw CommandError(
-                .configuration, "other users can use \(path), which holds keys", next: "chmod 600 " + ShellWord.quoted(path))
+                .configuration, "other users can use \(path), which holds keys",
+                next: "chmod 600 " + ShellWord.quoted(path))
         }
         guard let contexts = Contexts(decoding: file.bytes) else {
             throw CommandError(

@@ -146,7 +146,8 @@ private struct Restoring {
     /// This command as it is typed again, about the same sessions however much later that is.
     private var again: String {
         invocation.again([
-            "tenant": [tenant], "since": since.map { ["\($0)"] } ?? [], "until": until.map { ["\($0)"] } ?? [], "yes": [],
+            "tenant": [tenant], "since": since.map { ["\($0)"] } ?? [], "until": until.map { ["\($0)"] } ?? [],
+            "yes": [],
         ])
     }
 

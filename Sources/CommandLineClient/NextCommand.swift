@@ -13,7 +13,8 @@ package struct NextCommand: Sendable, Equatable {
     ///   - tenant: the tenant that it is about; nil where it is about none, or where its words name it.
     package func typed(_ words: [String], tenant: String? = nil) -> String {
         let all =
-            ["token-broker"] + words + (tenant.map { ["--tenant", $0] } ?? []) + (context.map { ["--context", $0] } ?? [])
+            ["token-broker"] + words + (tenant.map { ["--tenant", $0] } ?? [])
+            + (context.map { ["--context", $0] } ?? [])
         return all.map(ShellWord.quoted).joined(separator: " ")
     }
 

@@ -52,7 +52,8 @@ final class TenantCreation: Sendable {
         let list = try await api.send(.init(.get, "/providers")).json()
         let names = (list["providers"]?.array ?? []).compactMap { $0["name"]?.string?.text }
         throw CommandError(
-            .notFound, Nearest.complaint(about: provider, "provider", among: names), next: api.next.typed("providers", "list"))
+            .notFound, Nearest.complaint(about: provider, "provider", among: names),
+            next: api.next.typed("providers", "list"))
     }
 
     // MARK: What the provider requires
@@ -63,7 +64,9 @@ final class TenantCreation: Sendable {
         let missing = required.filter { $0 != "client_secret" && !members.has($0) }
         if missing.isEmpty { return }
         guard terminal.canAsk else {
-            let lines = missing.map { "\n  \(option(for: $0, profile).joined(separator: " ")): \(meaning(of: $0, profile))" }
+            let lines = missing.map {
+                "\n  \(option(for: $0, profile).joined(separator: " ")): \(meaning(of: $0, profile))"
+            }
             throw CommandError(
                 .usage, "\(provider) requires more:" + TextTable.shownLines(lines.joined()),
                 next: invocation.again(adding: missing.flatMap { option(for: $0, profile) }))

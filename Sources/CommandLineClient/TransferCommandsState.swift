@@ -47,7 +47,8 @@ struct ImportState: Sendable, Equatable {
         }
         guard let state = ImportState(decoding: bytes) else {
             throw CommandError(
-                .refused, "\(path) is damaged: it must be what token-broker import has written", next: "rm " + ShellWord.quoted(path))
+                .refused, "\(path) is damaged: it must be what token-broker import has written",
+                next: "rm " + ShellWord.quoted(path))
         }
         if state.order == order { return state.tally }
         let known = state.order

@@ -441,7 +441,7 @@ extension CommandFailure {
         case .client: self.text = "TOKEN_BROKER_TRUSTED_CA_FILE: \(text)"
         case .files(.store(.alreadyOpen(let directory))):
             let broker = try? LocalBroker.serving(directory)
-            self.text = text + (broker.map { ", the broker at \($0.url)" } ?? "") + "; stop that process first"
+            self.text = text + "; stop that process first" + (broker.map { ": the broker at \($0.url)" } ?? "")
         case .files, .keys, .value, .time: self.text = text
         }
     }

@@ -96,7 +96,8 @@ struct TransitEngine: Equatable, Sendable {
 
     private static func isDecryption(_ url: URLTarget) -> Bool {
         let path = WireText(url.pathAndQuery)
-        return (url.scheme == .https || LocalNames.isLoopback(url.host)) && path.starts(with: "/v1/") && !path.contains("?")
+        return (url.scheme == .https || LocalNames.isLoopback(url.host)) && path.starts(with: "/v1/")
+            && !path.contains("?")
             && path.split(at: "/").dropLast().last == "decrypt" && !path.ends(with: "/")
     }
 

@@ -150,7 +150,8 @@ struct `Applying a file` {
         let plan = ApplyPlan(file, api, setsSecrets: false)
         let step = try #require(try await plan.steps().first)
         let changed = await broker.run(
-            "clients create player-android --tenant music --redirect-uri https://b.example.com/redirect --set session_days:=50")
+            "clients create player-android --tenant music --redirect-uri https://b.example.com/redirect --set session_days:=50"
+        )
         #expect(changed.status == .done)
         let refused = await #expect(throws: CommandError.self) { _ = try await plan.carryOut(step) }
         #expect(refused?.text.contains("was changed meanwhile") == true)

@@ -153,7 +153,8 @@ internal import Testing
         let refused = try await add(answering: 401, #"{"code": "unauthorized", "detail": "The API key is unknown."}"#)
         #expect(refused.status == .forbidden)
         #expect(
-            refused.terminal.errors.contains("nothing is kept: The API key is unknown.\nTry: token-broker context add a"))
+            refused.terminal.errors.contains(
+                "nothing is kept: The API key is unknown.\nTry: token-broker context add a"))
         #expect(refused.terminal.errors.hasSuffix(" --no-check\n"), "\(refused.terminal.errors)")
         for (status, body) in [
             (404, #"{"title": "Not Found", "status": 404, "detail": "There is no such path."}"#), (200, "{}"),
@@ -209,12 +210,14 @@ internal import Testing
         #expect(try Contexts.read(["TOKEN_BROKER_CONTEXTS": target]) == kept)
     }
 
-    @Test(arguments: [
-        ([:], nil), (["TOKEN_BROKER_URL": "http://b.example"], "TOKEN_BROKER_URL is set: commands speak to http://b.example"),
-        (["TOKEN_BROKER_API_KEY": "k"], "TOKEN_BROKER_API_KEY is set: commands use that key at work"),
-        (["TOKEN_BROKER_CONTEXT": "home"], "TOKEN_BROKER_CONTEXT is set: commands use home, not work"),
-        (["TOKEN_BROKER_CONTEXT": "work", "TOKEN_BROKER_URL": "http://b.example"], nil),
-    ] as [([String: String], String?)])
+    @Test(
+        arguments: [
+            ([:], nil),
+            (["TOKEN_BROKER_URL": "http://b.example"], "TOKEN_BROKER_URL is set: commands speak to http://b.example"),
+            (["TOKEN_BROKER_API_KEY": "k"], "TOKEN_BROKER_API_KEY is set: commands use that key at work"),
+            (["TOKEN_BROKER_CONTEXT": "home"], "TOKEN_BROKER_CONTEXT is set: commands use home, not work"),
+            (["TOKEN_BROKER_CONTEXT": "work", "TOKEN_BROKER_URL": "http://b.example"], nil),
+        ] as [([String: String], String?)])
     func `are listed with the variable that hides the one in use`(
         variables: [String: String], note: String?
     ) async throws {

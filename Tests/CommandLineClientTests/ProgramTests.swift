@@ -34,7 +34,8 @@ internal import Testing
             #expect(second.status == 1)
             #expect(
                 second.output.contains(
-                    "\(data) is in use by another process, the broker at http://127.0.0.1:\(port); stop that process first"),
+                    "\(data) is in use by another process; stop that process first: the broker at http://127.0.0.1:\(port)"
+                ),
                 "\(second.output)")
             #expect(await process.terminate() == 0)
             #expect(!FileManager.default.fileExists(atPath: data + "/address"))
