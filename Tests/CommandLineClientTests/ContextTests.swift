@@ -154,8 +154,8 @@ internal import Testing
         #expect(refused.status == .forbidden)
         #expect(
             refused.terminal.errors.contains(
-                "nothing is kept: The API key is unknown.\nTry: token-broker context add a"))
-        #expect(refused.terminal.errors.hasSuffix(" --no-check\n"), "\(refused.terminal.errors)")
+                "nothing is kept: The API key is unknown.\nWith --no-check it is kept all the same.\n"
+                    + "Try: token-broker context add a --url http://localhost:"), "\(refused.terminal.errors)")
         for (status, body) in [
             (404, #"{"title": "Not Found", "status": 404, "detail": "There is no such path."}"#), (200, "{}"),
             (404, "<html>"), (302, ""),
