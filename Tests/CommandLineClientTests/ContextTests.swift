@@ -144,9 +144,12 @@ internal import Testing
                     "HTTP/1.1 \(status) x\r\nConnection: close\r\nContent-Length: \(body.utf8.count)\r\n\r\n\(body)"),
                 .hold,
             ])
-        return await CommandLines.run(
+        let added = await CommandLines.run(
             ["context", "add", "a", "--url", "http://localhost:\(server.port)"], environment,
             terminal: RecordedTerminal(answers: ["k"]))
+        let report = try await server.report(afterConnections: 1)
+        #expect(report.requests.count == 1)
+        return added
     }
 
     @Test func `are kept with a key that the broker takes, and not with one that it refuses`() async throws {
