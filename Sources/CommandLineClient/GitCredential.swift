@@ -61,7 +61,7 @@ package struct GitCredential: Sendable, Equatable {
         else {
             return false
         }
-        return name == "localhost" || SocketAddress(numericHost: String(name), port: 0)?.ip.isLoopback == true
+        return LocalNames.isLoopback(String(name))
     }
 
     /// The answer. The user that Git names already stays.

@@ -1,6 +1,7 @@
 internal import ExternalText
 internal import HTTPSClient
 internal import OAuth
+internal import Reactor
 
 /// What a command line, a variable or a context says of a broker, before anything of it is sent or kept.
 enum GivenWords {
@@ -16,7 +17,10 @@ enum GivenWords {
         } else if let port = URLTarget.refusedPort(of: url + "/") {
             complaint = "\(url): no HTTP answers at port \(port), which belongs to another protocol"
         } else if URLTarget(url + "/") == nil {
-            complaint = "\(url) is no http or https address of a broker"
+            let meant = "http\(LocalNames.isLoopback(ofURL: "http://" + url) ? "" : "s")://\(url)"
+            complaint =
+                !url.contains("://") && URLTarget(meant + "/") != nil
+                ? "\(url) has no scheme: write \(meant)" : "\(url) is no http or https address of a broker"
         } else {
             return
         }
@@ -28,6 +32,9 @@ enum GivenWords {
         let rest = url.firstRange(of: "://").map { url[$0.upperBound...] } ?? url[...]
         return rest.prefix { !"/?#".contains($0) }.contains("@")
     }
+
+    /// An address for people. One with a password is not shown, and is refused where it is used.
+    static func shown(address: String) -> String { isConfidential(address) ? "(has a password)" : address }
 
     /// - Parameter place: where the key stands, as the subject of a sentence. The key is never repeated.
     /// - Throws: for what no API key is and no request can have: white space, control characters, letters outside of ASCII.

@@ -68,7 +68,7 @@ enum ImportCommand {
             throw invocation.wrong("--storage-key has 1 to 200 letters, digits and . _ ~ : @ -")
         }
         let api = try invocation.broker()
-        let tenant = try invocation.requiredTenant(api)
+        let tenant = try await invocation.requiredTenant(api)
         let input = try ImportInput(invocation.arguments[1], invocation.terminal)
         if kind != nil, input.size > TokenFileFormat.longest { throw input.tooLong(TokenFileFormat.longest) }
         let examined = try input.examined()
@@ -111,7 +111,7 @@ enum ImportCommand {
         if NDJSONLines.begins(bytes) {
             throw CommandError(
                 .refused, "\(name) has lines of ndjson, and is no file of \(kind.name): import it as ndjson",
-                next: "token-broker import ndjson \(CompletionWords.quoted(input.name))")
+                next: "token-broker import ndjson \(ShellWord.quoted(input.name))")
         }
         let entries: [TokenFileEntry]
         do throws(TokenFileFault) {

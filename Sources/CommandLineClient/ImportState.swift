@@ -59,7 +59,7 @@ struct ImportState: Sendable, Equatable {
                 ? "an import of \(order.name) with other words is not complete (\(known.format), \(known.url), tenant "
                     + "\(known.tenant)\(known.options.map { " " + $0 }.joined())): complete it, or remove \(path) to begin anew"
                 : "\(order.name) is not what it was when its import was begun; remove \(path) to begin anew",
-            next: "rm \(path)")
+            next: "rm " + ShellWord.quoted(path))
     }
 
     /// Whether it can be written, which is better known before anything is stored.
