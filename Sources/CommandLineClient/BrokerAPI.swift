@@ -3,6 +3,7 @@ package import HTTPCodec
 internal import HTTPSClient
 package import JSON
 internal import Reactor
+internal import Synchronization
 
 /// The broker's HTTP interface as one caller uses it.
 package final class BrokerAPI: Sendable {
@@ -18,7 +19,9 @@ package final class BrokerAPI: Sendable {
             do throws(JSONValue.Fault) {
                 return try JSONValue(parsing: body)
             } catch {
-                throw CommandError(.failed, "the answer is no JSON: \(error); is this the address of a token broker?")
+                throw CommandError(
+                    .failed, "no token-broker answers there: what comes is no JSON (\(error))",
+                    next: "token-broker context list")
             }
         }
     }
@@ -30,15 +33,19 @@ package final class BrokerAPI: Sendable {
         package var query: [(name: String, value: String)]
         package var fields: Fields
         package var body: [UInt8]
-        /// Statuses that the caller handles itself beside 2xx.
+        /// Statuses of refusals that the caller handles itself.
         package var expected: Set<Int>
         /// How long the answer may take.
         package var limit: Duration
+        /// What a good answer looks like.
+        package var form: AnswerForm
 
+        /// - Parameter form: nil for that of the method: 204 of DELETE, 200 or 201 of PUT, 200 of others, with JSON.
         package init(
             _ method: Method, _ path: String, query: [(name: String, value: String)] = [], fields: Fields = [:],
-            body: [UInt8] = [], expected: Set<Int> = [], limit: Duration = .seconds(60)
+            body: [UInt8] = [], expected: Set<Int> = [], limit: Duration = .seconds(60), form: AnswerForm? = nil
         ) {
+            self.form = form ?? AnswerForm(method)
             self.method = method
             self.path = path
             self.query = query
@@ -51,32 +58,49 @@ package final class BrokerAPI: Sendable {
         /// With a JSON document as its body.
         package init(
             _ method: Method, _ path: String, json body: [UInt8], fields: Fields = [:], expected: Set<Int> = [],
-            limit: Duration = .seconds(60)
+            limit: Duration = .seconds(60), form: AnswerForm? = nil
         ) {
             var fields = fields
             fields.set("Content-Type", "application/json")
-            self.init(method, path, fields: fields, body: body, expected: expected, limit: limit)
+            self.init(method, path, fields: fields, body: body, expected: expected, limit: limit, form: form)
         }
     }
 
     /// The broker's address without a slash at its end.
     package let url: String
-    /// The tenant that requests name in `X-Tenant`; nil where the key has one only.
-    package let tenant: String?
+    /// How what is to be run next speaks to the same broker.
+    let next: NextCommand
     let apiKey: String
+    /// The only broker that may get the key; nil for a key that goes to whatever is at the address.
+    private let local: LocalBroker?
+    private let whenUnreachable: String
     private let client: HTTPSClient
+    private let named: String?
+    private let only = Mutex<String?>(nil)
+    /// Told once of a tenant that was taken because it is the only one.
+    private let assumed: @Sendable (String) -> Void
 
-    /// - Throws: `configuration` for an address that is none.
-    package init(url: String, apiKey: String, tenant: String?, caFile: String? = nil) throws(CommandError) {
-        var url = url
+    /// The tenant that requests name in `X-Tenant`; nil where the key has one only, or nothing has asked for it.
+    package var tenant: String? { named ?? only.withLock { $0 } }
+
+    /// - Parameters:
+    ///   - next: how what is to be run next speaks to the same broker.
+    ///   - assumed: told once of a tenant that was taken because it is the only one.
+    /// - Throws: `configuration` for an address that is none, and for a file without a certificate.
+    init(
+        _ choice: BrokerChoice, tenant: String?, next: NextCommand = NextCommand(context: nil), caFile: String? = nil,
+        assumed: @escaping @Sendable (String) -> Void = { _ in }
+    ) throws(CommandError) {
+        var url = choice.url
         while url.hasSuffix("/") { url.removeLast() }
-        guard URLTarget(url + "/") != nil else {
-            throw CommandError(
-                .configuration, "\(url) is no http or https address of a broker", next: "token-broker context list")
-        }
+        try GivenWords.checkAddress(url, .configuration)
         self.url = url
-        self.tenant = tenant
-        self.apiKey = apiKey
+        self.next = next
+        self.assumed = assumed
+        named = tenant
+        apiKey = choice.apiKey
+        local = choice.local
+        whenUnreachable = choice.whenUnreachable
         do {
             var configuration = HTTPSClientConfiguration()
             configuration.targets = .everything
@@ -86,6 +110,8 @@ package final class BrokerAPI: Sendable {
             configuration.maximumBodyBytes = 64 << 20
             client = try HTTPSClient(
                 configuration: configuration, loop: try EventLoop(name: "client"), resolver: try NameResolver())
+        } catch let error as HTTPSClientConfigurationError {
+            throw CommandError(.configuration, "TOKEN_BROKER_CA_FILE: \(error)")
         } catch {
             throw CommandError(.failed, "the client cannot start: \(error)")
         }
@@ -93,8 +119,18 @@ package final class BrokerAPI: Sendable {
 
     /// Sends a request once.
     /// - Throws: what the broker's answer means for the person who asked: `forbidden`, `notFound`, `refused`, `notLoggedIn`,
-    ///   `tryLater`, `failed`; `unreachable` where no answer has come.
+    ///   `tryLater`; `failed`, also for an answer that no broker gives; `unreachable` where none has come.
     package func send(_ request: Request) async throws(CommandError) -> Answer {
+        let answer = try await answer(to: request)
+        guard let refusal = try refusal(answer, of: request) else { return answer }
+        guard tenant == nil, refusal.needsTenant else { throw try await error(of: refusal, request) }
+        _ = try await assumeTenant()
+        let second = try await self.answer(to: request)
+        if let refusal = try self.refusal(second, of: request) { throw try await error(of: refusal, request) }
+        return second
+    }
+
+    private func answer(to request: Request) async throws(CommandError) -> Answer {
         let sent = try clientRequest(request)
         let response: ClientResponse
         do throws(TransportError) {
@@ -102,10 +138,68 @@ package final class BrokerAPI: Sendable {
         } catch {
             throw unreachable(error)
         }
-        let answer = Answer(status: response.status, fields: response.fields, body: response.body)
-        if (200..<300).contains(answer.status.code) || request.expected.contains(answer.status.code) { return answer }
-        throw Refusal(answer).error(tenant: tenant)
+        return Answer(status: response.status, fields: response.fields, body: response.body)
     }
+
+    /// Something else than a broker has answered.
+    func stranger(_ detail: String) -> CommandError {
+        CommandError(.failed, "no token-broker answers at \(url): \(detail)", next: next.typed("context", "list"))
+    }
+
+    /// What the broker refuses; nil for the answer that was asked for.
+    /// - Throws: `failed` for an answer that no broker gives.
+    private func refusal(_ answer: Answer, of request: Request) throws(CommandError) -> Refusal? {
+        if request.form.fits(answer.status, answer.fields) { return nil }
+        let isExpected = request.expected.contains(answer.status.code)
+        if isExpected, AnswerForm.isProblem(answer.fields) { return nil }
+        if answer.status.code >= 400, !isExpected { return Refusal(answer) }
+        let type = AnswerForm.type(answer.fields).map { " with " + TextTable.shown(String($0.prefix(64))) } ?? ""
+        throw stranger("what answers says \(answer.status)\(type)")
+    }
+
+    /// What a refusal means. Where something was not found, also whether that is the tenant.
+    private func error(of refusal: Refusal, _ request: Request) async throws(CommandError) -> CommandError {
+        let tenant = tenant(of: request)
+        guard refusal.isNotFound, let tenant else { return refusal.error(tenant: tenant, url: url, next) }
+        let path = "/tenants/" + Self.segment(tenant)
+        let isMissing = if request.path == path { true } else { await isMissing(path) }
+        guard isMissing else { return refusal.error(tenant: tenant, url: url, next) }
+        return CommandError(
+            .notFound, "there is no tenant \(TextTable.shown(tenant)) at \(url)", next: next.typed("tenants", "list"))
+    }
+
+    /// The tenant that a request is about.
+    private func tenant(of request: Request) -> String? {
+        let segments = request.path.split(separator: "/")
+        guard segments.count > 1, segments[0] == "tenants" else { return tenant }
+        return (try? FormEncoding.percentDecode(Array(segments[1].utf8).span))?.text
+    }
+
+    private func isMissing(_ path: String) async -> Bool {
+        let answer = try? await answer(to: Request(.get, path))
+        return answer?.status.code == 404
+    }
+
+    /// Takes the only tenant that there is, where nothing names one.
+    /// - Throws: `usage` where there is none or several, and lists them.
+    func assumeTenant() async throws(CommandError) -> String {
+        if let tenant { return tenant }
+        let answer = try await answer(
+            to: Request(.get, "/tenants", query: [(name: "limit", value: "\(Self.mostListed)")]))
+        let tenants = (try? answer.json()["tenants"]?.array)?.compactMap { $0["tenant"]?.string?.text } ?? []
+        guard tenants.count == 1 else {
+            let list = tenants.isEmpty ? "" : ": there are " + tenants.map(TextTable.shown).joined(separator: ", ")
+            let isShortened = tenants.count == Self.mostListed ? " and others" : ""
+            throw CommandError(
+                .usage, "which tenant? Name it with --tenant\(list)\(isShortened)", next: next.typed("tenants", "list"))
+        }
+        only.withLock { $0 = tenants[0] }
+        assumed(tenants[0])
+        return tenants[0]
+    }
+
+    /// How many tenants an error lists.
+    private static let mostListed = 20
 
     /// Why an answer that was read as it came is over.
     package enum StreamEnd: Sendable, Equatable {
@@ -130,13 +224,13 @@ package final class BrokerAPI: Sendable {
         _ request: Request, idleLimit: Duration, to reader: @escaping @Sendable ([UInt8]) async -> Bool
     ) async throws(CommandError) -> StreamEnd {
         let sent = try clientRequest(request)
-        let body = StreamedBody(reader)
+        let body = StreamedBody(request.form, reader)
         let response: ClientResponse
         do throws(TransportError) {
             response = try await client.stream(
                 sent,
                 to: ResponseReceiver(
-                    idleLimit: idleLimit, onHead: { status, _ in await body.begin(status) },
+                    idleLimit: idleLimit, onHead: { status, fields in await body.begin(status, fields) },
                     onBody: { piece in await body.take(piece) }))
         } catch {
             if error == .cancelled { throw CommandError(.interrupted, "") }
@@ -146,12 +240,20 @@ package final class BrokerAPI: Sendable {
         }
         guard await body.isAccepted else {
             let answer = await Answer(status: response.status, fields: response.fields, body: body.refusal)
-            throw Refusal(answer).error(tenant: tenant)
+            guard let refusal = try refusal(answer, of: request) else { return .broken }
+            guard tenant == nil, refusal.needsTenant else { throw try await error(of: refusal, request) }
+            _ = try await assumeTenant()
+            return try await stream(request, idleLimit: idleLimit, to: reader)
         }
         return await body.isLeft ? .left : .ended
     }
 
     private func clientRequest(_ request: Request) throws(CommandError) -> ClientRequest {
+        // Asked each time: something else may listen at the address once the broker has ended.
+        if let local, !local.isServing {
+            throw CommandError(
+                .unreachable, "the broker in \(local.directory) serves at \(url) no more", next: whenUnreachable)
+        }
         var text = url + request.path
         for (index, pair) in request.query.enumerated() {
             text +=
@@ -169,27 +271,10 @@ package final class BrokerAPI: Sendable {
     }
 
     private func unreachable(_ error: TransportError) -> CommandError {
-        let host = URLTarget(url + "/")!.host
-        let isHere = host == "localhost" || host.hasPrefix("127.") || host == "::1" || host == "[::1]"
-        return CommandError(
-            .unreachable, "the broker at \(url) cannot be reached: \(Self.words(for: error))",
-            next: isHere ? "token-broker up" : "token-broker context list")
-    }
-
-    private static func words(for error: TransportError) -> String {
-        switch error {
-        case .nameNotFound: "there is no such host"
-        case .nameResolutionFailed: "the name of the host cannot be looked up"
-        case .connectFailed: "the connection is refused; the broker may not be running"
-        case .untrusted(let reason):
-            "its certificate is not trusted (\(reason)); TOKEN_BROKER_CA_FILE names a file with another root"
-        case .tlsFailed: "what answers there is no TLS server"
-        case .timedOut: "it does not answer in time"
-        case .connectionLost: "the connection ended before the answer was complete"
-        case .malformedResponse: "what answers is no HTTP server"
-        case .responseTooLarge: "the answer is too long"
-        default: "\(error)"
-        }
+        CommandError(
+            .unreachable,
+            "the broker at \(url) cannot be reached: \(error.clause(roots: "TOKEN_BROKER_CA_FILE"))",
+            next: whenUnreachable)
     }
 
     /// A segment of a path.
@@ -200,19 +285,22 @@ package final class BrokerAPI: Sendable {
 private actor StreamedBody {
     private static let longestRefusal = 1 << 20
 
+    private let form: AnswerForm
     private let reader: @Sendable ([UInt8]) async -> Bool
     private(set) var isAccepted = false
     /// Whether the reader wanted no more.
     private(set) var isLeft = false
     private(set) var refusal: [UInt8] = []
 
-    init(_ reader: @escaping @Sendable ([UInt8]) async -> Bool) {
+    init(_ form: AnswerForm, _ reader: @escaping @Sendable ([UInt8]) async -> Bool) {
+        self.form = form
         self.reader = reader
     }
 
-    func begin(_ status: Status) -> Bool {
-        isAccepted = (200..<300).contains(status.code)
-        return true
+    func begin(_ status: Status, _ fields: Fields) -> Bool {
+        isAccepted = form.fits(status, fields)
+        // What no broker says may have no end.
+        return isAccepted || status.code >= 400
     }
 
     func take(_ piece: [UInt8]) async -> Bool {
@@ -226,7 +314,7 @@ private actor StreamedBody {
 }
 
 /// A refusal of the broker, RFC 9457.
-struct Refusal {
+final class Refusal: Sendable {
     private let answer: BrokerAPI.Answer
     private let problem: JSONValue?
 
@@ -235,25 +323,43 @@ struct Refusal {
         problem = try? JSONValue(parsing: answer.body)
     }
 
-    /// The broker's code; empty for an answer of another server.
-    var code: String { problem?["code"]?.string?.text ?? problem?["error"]?.string?.text ?? "" }
+    /// The broker's code; nil for an answer of another server.
+    var code: String? { problem?["code"]?.string?.text ?? problem?["error"]?.string?.text }
+
+    /// Whether the request has to name a tenant, and does not.
+    var needsTenant: Bool {
+        answer.status.code == 400 && problem?["errors"]?.array?.contains { $0["pointer"]?.string == "X-Tenant" } == true
+    }
+
+    /// Whether the broker says that something does not exist.
+    var isNotFound: Bool { answer.status.code == 404 && code == "not_found" }
 
     /// What it means for the person who asked.
-    func error(tenant: String?) -> CommandError {
-        let name = tenant.map { " --tenant \($0)" } ?? ""
+    func error(tenant: String?, url: String, _ next: NextCommand) -> CommandError {
+        guard let code else { return foreign(url, next) }
         switch answer.status.code {
-        case 400 where tenant == nil && text.contains("X-Tenant"):
-            return CommandError(.usage, "which tenant? Name it with --tenant", next: "token-broker tenants list")
-        case 401: return CommandError(.forbidden, text, next: "token-broker context add NAME --url URL")
+        case 401:
+            return CommandError(
+                .forbidden, text, next: "token-broker context add NAME --url " + ShellWord.quoted(url))
         case 403: return CommandError(.forbidden, text)
-        case 404 where code == "no_such_tenant": return CommandError(.notFound, text, next: "token-broker tenants list")
         case 404, 410: return CommandError(.notFound, text)
         case 424 where code == "illegal_configuration":
-            return CommandError(.failed, text, next: "token-broker tenants show\(name)")
-        case 424: return CommandError(.notLoggedIn, text, next: "token-broker login\(name)")
-        case 429, 503: return CommandError(.tryLater, text + wait)
+            return CommandError(
+                .failed, text, next: next.typed(["tenants", "show"] + (tenant.map { [$0] } ?? [])))
+        case 424: return CommandError(.notLoggedIn, text, next: next.typed("login", tenant: tenant))
+        case 408, 429, 503: return CommandError(.tryLater, text + wait)
         case 400..<500: return CommandError(.refused, text)
         default: return CommandError(.failed, text)
+        }
+    }
+
+    /// Of what stands in front of a broker, or of another server: each refusal of a broker has a code.
+    private func foreign(_ url: String, _ next: NextCommand) -> CommandError {
+        let text = "no token-broker answers at \(url), but something that says \(answer.status)"
+        switch answer.status.code {
+        case 401, 403: return CommandError(.forbidden, text, next: next.typed("context", "list"))
+        case 408, 429, 503: return CommandError(.tryLater, text + "." + wait)
+        default: return CommandError(.failed, text, next: next.typed("context", "list"))
         }
     }
 

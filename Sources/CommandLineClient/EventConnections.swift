@@ -16,10 +16,13 @@ struct EventConnections {
 
     private let api: BrokerAPI
     private let terminal: any Terminal
+    /// The command as it is typed again, with other values of some options.
+    private let again: @Sendable ([String: [String]]) -> String
 
-    init(_ api: BrokerAPI, _ terminal: any Terminal) {
+    init(_ api: BrokerAPI, _ invocation: Invocation) {
         self.api = api
-        self.terminal = terminal
+        terminal = invocation.terminal
+        again = { invocation.again($0) }
     }
 
     /// Reads the events up to the last one that there is when this begins.
@@ -39,8 +42,10 @@ struct EventConnections {
             case .silent, .ended, .broken:
                 failures = await reading.position == before ? failures + 1 : 0
                 if failures < Self.patience { continue }
-                let next = "token-broker events --after \(await reading.position ?? EventPlace.beginning)"
-                throw CommandError(.unreachable, "the connection to the broker breaks again and again", next: next)
+                let place = await reading.position ?? EventPlace.beginning
+                throw CommandError(
+                    .unreachable, "the connection to the broker breaks again and again",
+                    next: again(["after": [place], "since": []]))
             }
         }
     }
@@ -84,7 +89,7 @@ struct EventConnections {
 
     private func check(_ reading: EventReading) async throws(CommandError) {
         guard let fault = await reading.fault else { return }
-        throw CommandError(.failed, "\(fault); is this the address of a token broker?")
+        throw api.stranger(fault)
     }
 
     private func connect(
@@ -96,7 +101,8 @@ struct EventConnections {
     }
 
     private static func request(after position: String?) -> BrokerAPI.Request {
-        BrokerAPI.Request(.get, "/events", fields: position.map { ["Last-Event-ID": $0] } ?? [:])
+        BrokerAPI.Request(
+            .get, "/events", fields: position.map { ["Last-Event-ID": $0] } ?? [:], form: .events)
     }
 
     /// The place of the last event that there is: a stream begins with it.
@@ -106,10 +112,10 @@ struct EventConnections {
             await opening.take(bytes)
         }
         guard let position = await opening.position else {
+            if end == .left { throw api.stranger("what comes does not say where the events end") }
             throw CommandError(
-                end == .left ? .failed : .unreachable,
-                "the broker does not say where its events end; is this the address of a token broker?",
-                next: "token-broker events --follow")
+                .unreachable, "the broker does not say where its events end",
+                next: again(["follow": [""], "until": []]))
         }
         return position
     }

@@ -3,7 +3,7 @@ internal import Reactor
 
 /// Files that a command line names.
 enum GivenFile {
-    /// The text of a file, without the line break at its end.
+    /// The text of a file, without the mark of its encoding at the beginning and the line break at its end.
     /// - Throws: `refused` for one that cannot be read, is longer than `limit` bytes or is no UTF-8.
     static func text(_ path: String, limit: Int) throws(CommandError) -> String {
         var bytes: [UInt8]
@@ -12,12 +12,20 @@ enum GivenFile {
         } catch {
             throw CommandError(.refused, "\(path) cannot be read: \(error)")
         }
+        if bytes.starts(with: [0xef, 0xbb, 0xbf]) { bytes.removeFirst(3) }
         if bytes.last == 0x0a { bytes.removeLast() }
         if bytes.last == 0x0d { bytes.removeLast() }
         guard let text = String(validating: bytes, as: UTF8.self) else {
             throw CommandError(.refused, "\(path) is no text in UTF-8")
         }
         return text
+    }
+
+    /// The first line of a file that holds a key; nil where there is none.
+    static func firstLine(of path: String) -> String? {
+        guard let bytes = try? SmallFile.read(path, limit: 4096) else { return nil }
+        let line = String(decoding: bytes.prefix { $0 != 0x0a && $0 != 0x0d }, as: UTF8.self)
+        return line.isEmpty ? nil : line
     }
 
     /// The object that a file holds as JSON; `-` is standard input.

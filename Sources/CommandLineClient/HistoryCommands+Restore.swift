@@ -54,7 +54,7 @@ private struct Restoring {
     /// How long an answer may take: the broker asks the provider about four sessions at a time.
     private static let limit: Duration = .seconds(600)
 
-    init(_ invocation: Invocation) throws(CommandError) {
+    init(_ invocation: Invocation) async throws(CommandError) {
         self.invocation = invocation
         var seen: Set<String> = []
         named = invocation.values("storage-key").filter { seen.insert($0).inserted }
@@ -75,7 +75,7 @@ private struct Restoring {
         }
         if let since, let until, until < since { throw invocation.wrong("--until is before --since") }
         api = try invocation.broker()
-        tenant = try invocation.requiredTenant(api)
+        tenant = try await invocation.requiredTenant(api)
     }
 
     func run() async throws(CommandError) {
@@ -112,7 +112,7 @@ private struct Restoring {
             }
         }
         outcomes.show()
-        if let error = outcomes.error(of: sets.count, next: "token-broker list --tenant \(tenant)") { throw error }
+        if let error = outcomes.error(of: sets.count, next: api.next.typed("list", tenant: tenant)) { throw error }
         if !invocation.printsJSON {
             invocation.terminal.note("\(Self.sessions(outcomes.restored)) \(areHeld ? "freed" : "put back").")
         }
@@ -174,16 +174,12 @@ private struct Restoring {
 
     private static func sessions(_ count: Int) -> String { count == 1 ? "1 session" : "\(count) sessions" }
 
-    /// This command as it is typed again.
+    /// This command as it is typed again, about the same sessions however much later that is.
     private var again: String {
-        var words = ["token-broker restore --tenant \(tenant)"]
-        words += named.map { "--storage-key \($0)" }
-        if areHeld { words.append("--held") }
-        if let since { words.append("--since \(since)") }
-        if let until { words.append("--until \(until)") }
-        if let cause = invocation["cause"] { words.append("--cause \(cause)") }
-        if invocation.has("verify") { words.append("--verify") }
-        return words.joined(separator: " ")
+        invocation.again([
+            "tenant": [tenant], "since": since.map { ["\($0)"] } ?? [], "until": until.map { ["\($0)"] } ?? [],
+            "yes": [],
+        ])
     }
 
     private func restore(_ keys: [String]) async throws(CommandError) -> [Outcomes.Outcome] {
@@ -245,14 +241,14 @@ private struct Outcomes {
     mutating func add(_ outcome: Outcome) {
         all.append(outcome)
         guard invocation.printsJSON else { return }
-        invocation.terminal.write(
+        invocation.printLine(
             JSONWriter.object { writer in
                 writer.member("storage_key", outcome.storageKey)
                 writer.memberOrNull("user_id", users[outcome.storageKey])
                 writer.member("outcome", outcome.kind.rawValue)
                 writer.memberIfPresent("code", outcome.code)
                 writer.memberIfPresent("detail", outcome.detail)
-            } + [0x0a])
+            })
     }
 
     func show() {

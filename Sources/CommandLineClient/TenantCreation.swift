@@ -42,7 +42,7 @@ final class TenantCreation: Sendable {
     private var taken: CommandError {
         CommandError(
             .refused, "there is a tenant \(name) already; give this one another --name, or change that one",
-            next: "token-broker tenants set \(name) MEMBER=VALUE")
+            next: api.next.typed("tenants", "set", name, "MEMBER=VALUE"))
     }
 
     private func profile() async throws(CommandError) -> JSONValue {
@@ -53,7 +53,7 @@ final class TenantCreation: Sendable {
         let names = (list["providers"]?.array ?? []).compactMap { $0["name"]?.string?.text }
         throw CommandError(
             .notFound, Nearest.complaint(about: provider, "provider", among: names, lists: false),
-            next: "token-broker providers list")
+            next: api.next.typed("providers", "list"))
     }
 
     // MARK: What the provider requires
@@ -64,11 +64,12 @@ final class TenantCreation: Sendable {
         let missing = required.filter { $0 != "client_secret" && !members.has($0) }
         if missing.isEmpty { return }
         guard terminal.canAsk else {
-            let lines = missing.map { "\n  \(option(for: $0, profile)): \(meaning(of: $0, profile))" }
-            let words = missing.map { option(for: $0, profile) }.joined(separator: " ")
+            let lines = missing.map {
+                "\n  \(option(for: $0, profile).joined(separator: " ")): \(meaning(of: $0, profile))"
+            }
             throw CommandError(
                 .usage, "\(provider) requires more:" + TextTable.shownLines(lines.joined()),
-                next: TextTable.shown("token-broker tenants create \(provider) \(words)"))
+                next: invocation.again(adding: missing.flatMap { option(for: $0, profile) }))
         }
         if missing.contains("client_id"), let page = registration(members, profile) {
             terminal.note("Clients are registered at \(TextTable.shown(page))")
@@ -87,11 +88,11 @@ final class TenantCreation: Sendable {
     }
 
     /// How a required member is given on the command line.
-    private func option(for member: String, _ profile: JSONValue) -> String {
+    private func option(for member: String, _ profile: JSONValue) -> [String] {
         switch member {
-        case "client_id": "--client-id ID"
-        case "scopes": "--scope SCOPE"
-        default: "--set \(member)=" + (parameter(member, profile)?["example"]?.string?.text ?? "VALUE")
+        case "client_id": ["--client-id", "ID"]
+        case "scopes": ["--scope", "SCOPE"]
+        default: ["--set", "\(member)=" + (parameter(member, profile)?["example"]?.string?.text ?? "VALUE")]
         }
     }
 
@@ -173,8 +174,8 @@ final class TenantCreation: Sendable {
         terminal.note("What the profile has filled in: token-broker tenants show \(name)")
         terminal.note(
             logsIn
-                ? "Next, log a user in: token-broker login \(name)"
-                : "Next, try what can be tried without a user: token-broker tenants check \(name)")
+                ? "Next, log a user in: " + api.next.typed("login", name)
+                : "Next, try what can be tried without a user: " + api.next.typed("tenants", "check", name))
     }
 
     /// What is to be registered before a user can log in, and where.
@@ -211,7 +212,7 @@ final class TenantCreation: Sendable {
         table.add("tenant", AdministrationCommands.text(of: tenant["tenant"]))
         for (name, value) in (tenant.object ?? [:]).sorted(by: { $0.key < $1.key })
         where members.members[name] != nil {
-            table.add(name.text, AdministrationCommands.text(of: value))
+            table.add(name.text, AdministrationCommands.text(of: SecretMembers.shown(name, value)))
         }
         table.add("client_secret", tenant["client_secret_set"]?.bool == true ? "set" : "-")
         if let redirect = tenant["redirect_uri"]?.string?.text { table.add("redirect_uri", redirect) }

@@ -21,6 +21,9 @@ package struct SystemError: Error, Equatable, CustomStringConvertible {
     /// Whether the system refused access: a missing right, or a read-only file system.
     package var isRefusal: Bool { [EACCES, EPERM, EROFS].contains(number) }
 
+    /// Whether another socket listens at the address.
+    package var isAddressTaken: Bool { number == EADDRINUSE }
+
     /// Whether what was written has no reader any more.
     package var isBrokenPipe: Bool { number == EPIPE }
 
