@@ -54,7 +54,9 @@ func say(_ line: String) {
 
     static func listen(_ client: TokenBroker) {
         Task {
-            for try await event in client.events() { say("event \(event.id) \(event.name) \(event.storage_key ?? "-")") }
+            for try await event in client.events() {
+                say("event \(event.id) \(event.name) \(event.storage_key ?? "-")")
+            }
         }
     }
 }
