@@ -50,7 +50,7 @@ struct AWSPortal: Sendable {
                     method: .get, url: target, fields: ["x-amz-sso_bearer_token": token, "Accept": "application/json"],
                     timeLimit: .seconds(30)))
         } catch {
-            throw CommandError(.unreachable, "AWS cannot be reached: \(error)")
+            throw CommandError(.unreachable, "AWS cannot be reached: \(error.clause(roots: "SSL_CERT_FILE"))")
         }
         let value = (try? JSONValue(parsing: response.body)) ?? .null
         switch response.status.code {

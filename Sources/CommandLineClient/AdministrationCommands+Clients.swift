@@ -15,7 +15,7 @@ extension AdministrationCommands {
         examples: [.init("token-broker clients list --tenant spotify", "all of them")],
         body: { invocation throws(CommandError) in
             let api = try invocation.broker()
-            let path = path(try invocation.requiredTenant(api)) + "/clients"
+            let path = path(try await invocation.requiredTenant(api)) + "/clients"
             let clients = try await ListPages(path, "clients", limit: try limit(invocation)).elements(api)
             if invocation.printsJSON { return printLines(clients, invocation) }
             var table = TextTable("ID", "NAME", "SECRET", "STORAGE KEY", "REDIRECT URIS")
@@ -34,7 +34,7 @@ extension AdministrationCommands {
         examples: [.init("token-broker clients show player-android --tenant spotify", "all that is set")],
         body: { invocation throws(CommandError) in
             let api = try invocation.broker()
-            let answer = try await api.send(.init(.get, try clientPath(invocation, api)))
+            let answer = try await api.send(.init(.get, try await clientPath(invocation, api)))
             try show(answer, first: ["client_id", "name", "redirect_uris", "storage_key"], invocation)
         })
 
@@ -70,7 +70,8 @@ extension AdministrationCommands {
             registration.merge(changes.members) { _, changed in changed }
             if registration.isEmpty { throw invocation.wrong("what is the app's registration? Name a --redirect-uri") }
             let api = try invocation.broker()
-            let answer = try await api.send(.init(.put, try clientPath(invocation, api), json: body(registration)))
+            let answer = try await api.send(
+                .init(.put, try await clientPath(invocation, api), json: body(registration)))
             try show(answer, first: ["client_id", "name", "redirect_uris", "storage_key"], invocation)
             invocation.terminal.note("The app is \(answer.status.code == 201 ? "registered" : "replaced").")
         })
@@ -81,15 +82,15 @@ extension AdministrationCommands {
         examples: [.init("token-broker clients delete player-android --tenant spotify", "asks first")],
         body: { invocation throws(CommandError) in
             let api = try invocation.broker()
-            let path = try clientPath(invocation, api)
+            let path = try await clientPath(invocation, api)
             _ = try await api.send(.init(.get, path))
             try invocation.confirm("Remove the app \(invocation.arguments[0]) and end its sessions?")
             _ = try await api.send(.init(.delete, path))
             invocation.terminal.note("The app \(invocation.arguments[0]) is removed.")
         })
 
-    private static func clientPath(_ invocation: Invocation, _ api: BrokerAPI) throws(CommandError) -> String {
-        path(try invocation.requiredTenant(api)) + "/clients/" + BrokerAPI.segment(invocation.arguments[0])
+    private static func clientPath(_ invocation: Invocation, _ api: BrokerAPI) async throws(CommandError) -> String {
+        path(try await invocation.requiredTenant(api)) + "/clients/" + BrokerAPI.segment(invocation.arguments[0])
     }
 
     // MARK: Sessions
@@ -111,7 +112,7 @@ extension AdministrationCommands {
             if let key = invocation["storage-key"] { filter.append((name: "storage_key", value: key)) }
             if let client = invocation["client"] { filter.append((name: "client_id", value: client)) }
             let limit = try limit(invocation)
-            let path = path(try invocation.requiredTenant(api)) + "/sessions"
+            let path = path(try await invocation.requiredTenant(api)) + "/sessions"
             var elements: [JSONValue] = []
             try await ListPages(path, "sessions", filter: filter, limit: limit).forEachPage(api) { page in
                 elements += (page["sessions"]?.array ?? []) + (page["biometric_keys"]?.array ?? [])
@@ -148,7 +149,7 @@ extension AdministrationCommands {
             let api = try invocation.broker()
             let id = invocation.arguments[0]
             let isKey = invocation.has("biometric-key")
-            let path = path(try invocation.requiredTenant(api)) + (isKey ? "/biometric-keys/" : "/sessions/")
+            let path = path(try await invocation.requiredTenant(api)) + (isKey ? "/biometric-keys/" : "/sessions/")
             try invocation.confirm(isKey ? "Remove the biometric key \(id)?" : "End the session \(id)?")
             _ = try await api.send(.init(.delete, path + BrokerAPI.segment(id)))
             invocation.terminal.note(isKey ? "The biometric key is removed." : "The session is ended.")

@@ -18,7 +18,7 @@ extension AdministrationCommands {
         examples: [.init("token-broker keys list --tenant spotify", "what each may do, and until when")],
         body: { invocation throws(CommandError) in
             let api = try invocation.broker()
-            let pages = ListPages(try keyPath(invocation, api), "api_keys", limit: try limit(invocation))
+            let pages = ListPages(try await keyPath(invocation, api), "api_keys", limit: try limit(invocation))
             let keys = try await pages.elements(api)
             if invocation.printsJSON { return printLines(keys, invocation) }
             var table = TextTable("ID", "NAME", "PERMISSIONS", "STORAGE KEYS", "EXPIRES")
@@ -67,7 +67,7 @@ extension AdministrationCommands {
                     "--permission is missing: what may the key do?" + Nearest.choices(Self.permissions))
             }
             let api = try invocation.broker()
-            let tenant = try invocation.requiredTenant(api)
+            let tenant = try await invocation.requiredTenant(api)
             var members: [WireText: JSONValue] = [
                 "name": .string(WireText(invocation.arguments[0])),
                 "permissions": list(permissions) ?? .null,
@@ -117,7 +117,7 @@ extension AdministrationCommands {
             } catch {
                 throw wanted.map { rotationError(error, $0, invocation) } ?? error
             }
-            let path = try keyPath(invocation, api, text(of: known["id"]))
+            let path = try await keyPath(invocation, api, text(of: known["id"]))
             let replaced = wanted ?? known["generation"]?.integer ?? 1
             members["replaces"] = .integer(replaced)
             let answer: BrokerAPI.Answer
@@ -134,12 +134,7 @@ extension AdministrationCommands {
         _ error: CommandError, _ replaced: Int64, _ invocation: Invocation
     ) -> CommandError {
         guard [.unreachable, .tryLater, .failed].contains(error.status) else { return error }
-        let options = ["overlap", "expires-in", "tenant", "context"].compactMap { name in
-            invocation[name].map { " --\(name) \($0)" }
-        }
-        return CommandError(
-            error.status, error.text,
-            next: "token-broker keys rotate \(invocation.arguments[0]) --replaces \(replaced)" + options.joined())
+        return CommandError(error.status, error.text, next: invocation.again(["replaces": ["\(replaced)"]]))
     }
 
     private static let deleteKey = CommandSpecification(
@@ -153,7 +148,7 @@ extension AdministrationCommands {
             let name = TextTable.shown(text(of: key["name"]))
             let places = key["tenants"].map { " It is valid in \(TextTable.shown(text(of: $0)))." } ?? ""
             try invocation.confirm("Delete the API key \(name) (\(id))?\(places)")
-            _ = try await api.send(.init(.delete, try keyPath(invocation, api, id)))
+            _ = try await api.send(.init(.delete, try await keyPath(invocation, api, id)))
             invocation.terminal.note("The API key \(name) is deleted.")
         })
 
@@ -161,24 +156,21 @@ extension AdministrationCommands {
 
     private static func keyPath(
         _ invocation: Invocation, _ api: BrokerAPI, _ id: String? = nil
-    ) throws(CommandError) -> String {
-        path(try invocation.requiredTenant(api)) + "/api-keys" + (id.map { "/" + BrokerAPI.segment($0) } ?? "")
+    ) async throws(CommandError) -> String {
+        path(try await invocation.requiredTenant(api)) + "/api-keys" + (id.map { "/" + BrokerAPI.segment($0) } ?? "")
     }
 
     /// Says so where the secret of a new key was to be printed and could not be: no one has it then.
     /// - Parameter tenant: the key's, where that is to be named.
     static func checkPrinted(_ key: JSONValue, tenant: String?, _ invocation: Invocation) throws(CommandError) {
         guard let error = invocation.terminal.outputError, key["api_key"] != nil else { return }
-        let id = TextTable.shown(text(of: key["id"]))
+        let id = text(of: key["id"])
         let reason = error.text.isEmpty ? "what reads standard output has gone" : error.text
-        let options = [("tenant", tenant), ("context", invocation["context"])].compactMap { name, value in
-            value.map { " --\(name) \($0)" }
-        }.joined()
         throw CommandError(
             error.status,
-            "the secret of the API key \(id) was made, and could not be printed: \(reason). Rotate the key, or delete it with "
-                + "token-broker keys delete \(id)\(options)",
-            next: "token-broker keys rotate \(id)\(options)")
+            "the secret of the API key \(TextTable.shown(id)) was made, and could not be printed: \(reason). Rotate the key, or "
+                + "delete it with " + invocation.next.typed("keys", "delete", id, tenant: tenant),
+            next: invocation.next.typed("keys", "rotate", id, tenant: tenant))
     }
 
     /// The key that the command names, by its identifier, or by its name where no other key has that.
@@ -186,22 +178,22 @@ extension AdministrationCommands {
     private static func key(_ invocation: Invocation, _ api: BrokerAPI) async throws(CommandError) -> BrokerAPI.Answer {
         let word = invocation.arguments[0]
         let answer = try await api.send(
-            .init(.get, try keyPath(invocation, api, word), expected: [400, 404]))
+            .init(.get, try await keyPath(invocation, api, word), expected: [400, 404]))
         if answer.status.code == 200 { return answer }
         let ids = try await ids(ofName: word, invocation, api)
         if ids.count > 1 {
             throw CommandError(
                 .usage, "\(ids.count) keys are called \(word): \(ids.joined(separator: ", ")). Name one of these",
-                next: "token-broker keys list --tenant \(try invocation.requiredTenant(api))")
+                next: api.next.typed("keys", "list", tenant: try await invocation.requiredTenant(api)))
         }
-        return try await api.send(.init(.get, try keyPath(invocation, api, ids.first ?? word)))
+        return try await api.send(.init(.get, try await keyPath(invocation, api, ids.first ?? word)))
     }
 
     /// The identifiers of the keys that have a name.
     private static func ids(
         ofName name: String, _ invocation: Invocation, _ api: BrokerAPI
     ) async throws(CommandError) -> [String] {
-        try await ListPages(try keyPath(invocation, api), "api_keys").elements(api)
+        try await ListPages(try await keyPath(invocation, api), "api_keys").elements(api)
             .filter { $0["name"]?.string?.text == name }.compactMap { $0["id"]?.string?.text }
     }
 

@@ -37,7 +37,8 @@ extension AdministrationCommands {
             }
             invocation.show(table)
             if tenants.isEmpty {
-                invocation.terminal.note("There are no tenants. Make one: token-broker tenants create PROVIDER")
+                let next = invocation.next.typed("tenants", "create", "PROVIDER")
+                invocation.terminal.note("There are no tenants. Make one: \(next)")
             }
         })
 
@@ -47,7 +48,7 @@ extension AdministrationCommands {
         examples: [.init("token-broker tenants show spotify", "with the redirect URI that is to be registered")],
         body: { invocation throws(CommandError) in
             let api = try invocation.broker()
-            let answer = try await api.send(.init(.get, path(try name(invocation, api))))
+            let answer = try await api.send(.init(.get, path(try await name(invocation, api))))
             try show(answer, first: shownFirst, invocation)
             if !invocation.printsJSON { noteWarnings(try answer.json(), invocation) }
         })
@@ -124,7 +125,7 @@ extension AdministrationCommands {
         ],
         body: { invocation throws(CommandError) in
             let api = try invocation.broker()
-            let answer = try await api.send(.init(.post, path(try name(invocation, api)) + "/check"))
+            let answer = try await api.send(.init(.post, path(try await name(invocation, api)) + "/check"))
             let checks = try answer.json()["checks"]?.array ?? []
             if invocation.printsJSON {
                 invocation.printLine(answer.body)
@@ -137,11 +138,11 @@ extension AdministrationCommands {
             }
             let failed = checks.count { $0["ok"]?.bool != true }
             if failed > 0 {
-                let name = try name(invocation, api)
+                let name = try await name(invocation, api)
                 throw CommandError(
                     .failed, "\(failed) of \(checks.count) checks failed",
                     next: try await lacksSecret(name, checks, api)
-                        ? "token-broker tenants set \(name) --secret" : "token-broker tenants show \(name)")
+                        ? api.next.typed("tenants", "set", name, "--secret") : api.next.typed("tenants", "show", name))
             }
         })
 
@@ -179,9 +180,9 @@ extension AdministrationCommands {
 
     static func path(_ tenant: String) -> String { "/tenants/" + BrokerAPI.segment(tenant) }
 
-    private static func name(_ invocation: Invocation, _ api: BrokerAPI) throws(CommandError) -> String {
+    private static func name(_ invocation: Invocation, _ api: BrokerAPI) async throws(CommandError) -> String {
         if let name = invocation.arguments.first { return name }
-        return try invocation.requiredTenant(api)
+        return try await invocation.requiredTenant(api)
     }
 
     /// The members that words and options of `create` and `set` give.

@@ -15,10 +15,9 @@ enum AdministrationCommands {
     }
 
     private static func next(after error: CommandError, _ invocation: Invocation) -> String? {
-        let tenant = invocation["tenant"].map { " --tenant \($0)" } ?? ""
-        return switch error.status {
+        switch error.status {
         case .notFound where invocation.command.words.count > 1:
-            "token-broker \(invocation.command.words[0]) list\(tenant)"
+            invocation.next(invocation.command.words[0], "list")
         case .refused: invocation.help
         default: nil
         }

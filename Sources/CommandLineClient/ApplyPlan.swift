@@ -16,6 +16,14 @@ final class ApplyPlan: Sendable {
         let isNew: Bool
         let difference: Difference
         let request: BrokerAPI.Request
+        /// What the request replaces, where the broker gives it no `ETag` that the request could name.
+        var replaced: Replaced?
+
+        struct Replaced {
+            let path: String
+            /// Nil for nothing.
+            let value: JSONValue?
+        }
 
         /// `key spotify/player`
         var title: String { TextTable.shown("\(kind.rawValue) \(tenant.map { $0 + "/" } ?? "")\(name)") }
@@ -23,10 +31,26 @@ final class ApplyPlan: Sendable {
 
     private let file: ApplyFile
     private let api: BrokerAPI
+    private let setsSecrets: Bool
 
-    init(_ file: ApplyFile, _ api: BrokerAPI) {
+    /// - Parameter setsSecrets: whether the secrets of the file are set also where the broker has some.
+    init(_ file: ApplyFile, _ api: BrokerAPI, setsSecrets: Bool) {
         self.file = file
         self.api = api
+        self.setsSecrets = setsSecrets
+    }
+
+    /// Does a step, if what it replaces is still what was compared.
+    /// - Throws: `failed` where that has been changed meanwhile, and what the broker refuses.
+    func carryOut(_ step: Step) async throws(CommandError) -> BrokerAPI.Answer {
+        if let replaced = step.replaced {
+            let answer = try await api.send(.init(.get, replaced.path, expected: [404]))
+            let value = answer.status.code == 404 ? nil : try answer.json()
+            guard value == replaced.value else {
+                throw CommandError(.failed, "it was changed meanwhile by someone else, and is left as it is")
+            }
+        }
+        return try await api.send(step.request)
     }
 
     /// In the order in which they can be done; none where nothing differs.
@@ -85,7 +109,7 @@ final class ApplyPlan: Sendable {
         let answer = try await api.send(.init(.get, path, expected: [404]))
         let exists = answer.status.code != 404
         let current = exists ? try answer.json() : .object([:])
-        let difference = Difference(wanted: tenant.members, current: current)
+        let difference = Difference(wanted: tenant.members, current: current, setsSecrets: setsSecrets)
         if exists, difference.isEmpty { return (nil, true) }
         let fields = exists && !isGuarded ? [:] : Self.condition(exists ? answer.fields["ETag"] : nil)
         let request = BrokerAPI.Request(
@@ -99,22 +123,23 @@ final class ApplyPlan: Sendable {
         var steps: [Step] = []
         for (name, members) in tenant.clients {
             let path = AdministrationCommands.path(tenant.name) + "/clients/" + BrokerAPI.segment(name)
-            var current: [WireText: JSONValue]?
+            var current: JSONValue?
             if exists {
                 let answer = try await api.send(.init(.get, path, expected: [404]))
-                if answer.status.code != 404 { current = try answer.json().object }
+                if answer.status.code != 404 { current = try answer.json() }
             }
-            let difference = Difference(wanted: members, current: .object(current ?? [:]))
+            let difference = Difference(wanted: members, current: current ?? .object([:]), setsSecrets: setsSecrets)
             if current != nil, difference.isEmpty { continue }
             // A registration is sent as a whole.
-            var registration = current ?? [:]
+            var registration = current?.object ?? [:]
             registration["client_id"] = nil
             registration["client_secret_set"] = nil
             registration.merge(difference.changes) { _, new in new }
             steps.append(
                 Step(
                     kind: .client, tenant: tenant.name, name: name, isNew: current == nil, difference: difference,
-                    request: .init(.put, path, json: AdministrationCommands.body(registration))))
+                    request: .init(.put, path, json: AdministrationCommands.body(registration)),
+                    replaced: .init(path: path, value: current)))
         }
         return steps
     }
@@ -130,12 +155,12 @@ final class ApplyPlan: Sendable {
             let named = keys.filter { $0["name"]?.string == WireText(name) }
             if named.contains(where: { Self.isSame(members, $0) }) { continue }
             if let other = named.first {
-                let id = TextTable.shown(AdministrationCommands.text(of: other["id"]))
+                let id = AdministrationCommands.text(of: other["id"])
                 throw CommandError(
                     .refused,
                     TextTable.shown(
                         "the API key \(name) of \(tenant.name) is another than the file says, and keys do not change"),
-                    next: "token-broker keys delete \(id) --tenant \(tenant.name)")
+                    next: api.next.typed("keys", "delete", id, tenant: tenant.name))
             }
             var body = members.object ?? [:]
             body["name"] = .string(WireText(name))

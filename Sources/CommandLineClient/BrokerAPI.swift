@@ -3,6 +3,7 @@ package import HTTPCodec
 internal import HTTPSClient
 package import JSON
 internal import Reactor
+internal import Synchronization
 
 /// The broker's HTTP interface as one caller uses it.
 package final class BrokerAPI: Sendable {
@@ -61,22 +62,47 @@ package final class BrokerAPI: Sendable {
 
     /// The broker's address without a slash at its end.
     package let url: String
-    /// The tenant that requests name in `X-Tenant`; nil where the key has one only.
-    package let tenant: String?
+    /// How what is to be run next speaks to the same broker.
+    let next: NextCommand
     let apiKey: String
+    /// The only broker that may get the key; nil for a key that goes to whatever is at the address.
+    private let local: LocalBroker?
+    private let whenUnreachable: String
     private let client: HTTPSClient
+    private let named: String?
+    private let only = Mutex<String?>(nil)
+    /// Told once of a tenant that was taken because it is the only one.
+    private let assumed: @Sendable (String) -> Void
 
+    /// The tenant that requests name in `X-Tenant`; nil where the key has one only, or nothing has asked for it.
+    package var tenant: String? { named ?? only.withLock { $0 } }
+
+    /// - Parameters:
+    ///   - next: how what is to be run next speaks to the same broker.
+    ///   - assumed: told once of a tenant that was taken because it is the only one.
     /// - Throws: `configuration` for an address that is none.
-    package init(url: String, apiKey: String, tenant: String?, caFile: String? = nil) throws(CommandError) {
-        var url = url
+    init(
+        _ choice: BrokerChoice, tenant: String?, next: NextCommand = NextCommand(context: nil), caFile: String? = nil,
+        assumed: @escaping @Sendable (String) -> Void = { _ in }
+    ) throws(CommandError) {
+        var url = choice.url
         while url.hasSuffix("/") { url.removeLast() }
         guard URLTarget(url + "/") != nil else {
+            let meant = "http\(LocalNames.isLoopback(ofURL: "http://" + url) ? "" : "s")://\(url)"
+            let isWithoutScheme = !url.contains("://") && URLTarget(meant + "/") != nil
             throw CommandError(
-                .configuration, "\(url) is no http or https address of a broker", next: "token-broker context list")
+                .configuration,
+                isWithoutScheme
+                    ? "\(url) has no scheme: write \(meant)" : "\(url) is no http or https address of a broker",
+                next: "token-broker context list")
         }
         self.url = url
-        self.tenant = tenant
-        self.apiKey = apiKey
+        self.next = next
+        self.assumed = assumed
+        named = tenant
+        apiKey = choice.apiKey
+        local = choice.local
+        whenUnreachable = choice.whenUnreachable
         do {
             var configuration = HTTPSClientConfiguration()
             configuration.targets = .everything
@@ -95,6 +121,16 @@ package final class BrokerAPI: Sendable {
     /// - Throws: what the broker's answer means for the person who asked: `forbidden`, `notFound`, `refused`, `notLoggedIn`,
     ///   `tryLater`, `failed`; `unreachable` where no answer has come.
     package func send(_ request: Request) async throws(CommandError) -> Answer {
+        let answer = try await answer(to: request)
+        guard let refusal = refusal(answer, of: request) else { return answer }
+        guard tenant == nil, refusal.needsTenant else { throw try await error(of: refusal, request) }
+        _ = try await assumeTenant()
+        let second = try await self.answer(to: request)
+        if let refusal = self.refusal(second, of: request) { throw try await error(of: refusal, request) }
+        return second
+    }
+
+    private func answer(to request: Request) async throws(CommandError) -> Answer {
         let sent = try clientRequest(request)
         let response: ClientResponse
         do throws(TransportError) {
@@ -102,10 +138,57 @@ package final class BrokerAPI: Sendable {
         } catch {
             throw unreachable(error)
         }
-        let answer = Answer(status: response.status, fields: response.fields, body: response.body)
-        if (200..<300).contains(answer.status.code) || request.expected.contains(answer.status.code) { return answer }
-        throw Refusal(answer).error(tenant: tenant)
+        return Answer(status: response.status, fields: response.fields, body: response.body)
     }
+
+    private func refusal(_ answer: Answer, of request: Request) -> Refusal? {
+        (200..<300).contains(answer.status.code) || request.expected.contains(answer.status.code)
+            ? nil : Refusal(answer)
+    }
+
+    /// What a refusal means. Where something was not found, also whether that is the tenant.
+    private func error(of refusal: Refusal, _ request: Request) async throws(CommandError) -> CommandError {
+        let tenant = tenant(of: request)
+        guard refusal.isNotFound, let tenant else { return refusal.error(tenant: tenant, url: url, next) }
+        let path = "/tenants/" + Self.segment(tenant)
+        let isMissing = if request.path == path { true } else { await isMissing(path) }
+        guard isMissing else { return refusal.error(tenant: tenant, url: url, next) }
+        return CommandError(
+            .notFound, "there is no tenant \(TextTable.shown(tenant)) at \(url)", next: next.typed("tenants", "list"))
+    }
+
+    /// The tenant that a request is about.
+    private func tenant(of request: Request) -> String? {
+        let segments = request.path.split(separator: "/")
+        guard segments.count > 1, segments[0] == "tenants" else { return tenant }
+        return (try? FormEncoding.percentDecode(Array(segments[1].utf8).span))?.text
+    }
+
+    private func isMissing(_ path: String) async -> Bool {
+        let answer = try? await answer(to: Request(.get, path))
+        return answer?.status.code == 404
+    }
+
+    /// Takes the only tenant that there is, where nothing names one.
+    /// - Throws: `usage` where there is none or several, and lists them.
+    func assumeTenant() async throws(CommandError) -> String {
+        if let tenant { return tenant }
+        let answer = try await answer(
+            to: Request(.get, "/tenants", query: [(name: "limit", value: "\(Self.mostListed)")]))
+        let tenants = (try? answer.json()["tenants"]?.array)?.compactMap { $0["tenant"]?.string?.text } ?? []
+        guard tenants.count == 1 else {
+            let list = tenants.isEmpty ? "" : ": there are " + tenants.map(TextTable.shown).joined(separator: ", ")
+            let isShortened = tenants.count == Self.mostListed ? " and others" : ""
+            throw CommandError(
+                .usage, "which tenant? Name it with --tenant\(list)\(isShortened)", next: next.typed("tenants", "list"))
+        }
+        only.withLock { $0 = tenants[0] }
+        assumed(tenants[0])
+        return tenants[0]
+    }
+
+    /// How many tenants an error lists.
+    private static let mostListed = 20
 
     /// Why an answer that was read as it came is over.
     package enum StreamEnd: Sendable, Equatable {
@@ -145,13 +228,20 @@ package final class BrokerAPI: Sendable {
             return .broken
         }
         guard await body.isAccepted else {
-            let answer = await Answer(status: response.status, fields: response.fields, body: body.refusal)
-            throw Refusal(answer).error(tenant: tenant)
+            let refusal = await Refusal(Answer(status: response.status, fields: response.fields, body: body.refusal))
+            guard tenant == nil, refusal.needsTenant else { throw try await error(of: refusal, request) }
+            _ = try await assumeTenant()
+            return try await stream(request, idleLimit: idleLimit, to: reader)
         }
         return await body.isLeft ? .left : .ended
     }
 
     private func clientRequest(_ request: Request) throws(CommandError) -> ClientRequest {
+        // Asked each time: something else may listen at the address once the broker has ended.
+        if let local, !local.isServing {
+            throw CommandError(
+                .unreachable, "the broker in \(local.directory) serves at \(url) no more", next: whenUnreachable)
+        }
         var text = url + request.path
         for (index, pair) in request.query.enumerated() {
             text +=
@@ -169,27 +259,10 @@ package final class BrokerAPI: Sendable {
     }
 
     private func unreachable(_ error: TransportError) -> CommandError {
-        let host = URLTarget(url + "/")!.host
-        let isHere = host == "localhost" || host.hasPrefix("127.") || host == "::1" || host == "[::1]"
-        return CommandError(
-            .unreachable, "the broker at \(url) cannot be reached: \(Self.words(for: error))",
-            next: isHere ? "token-broker up" : "token-broker context list")
-    }
-
-    private static func words(for error: TransportError) -> String {
-        switch error {
-        case .nameNotFound: "there is no such host"
-        case .nameResolutionFailed: "the name of the host cannot be looked up"
-        case .connectFailed: "the connection is refused; the broker may not be running"
-        case .untrusted(let reason):
-            "its certificate is not trusted (\(reason)); TOKEN_BROKER_CA_FILE names a file with another root"
-        case .tlsFailed: "what answers there is no TLS server"
-        case .timedOut: "it does not answer in time"
-        case .connectionLost: "the connection ended before the answer was complete"
-        case .malformedResponse: "what answers is no HTTP server"
-        case .responseTooLarge: "the answer is too long"
-        default: "\(error)"
-        }
+        CommandError(
+            .unreachable,
+            "the broker at \(url) cannot be reached: \(error.clause(roots: "TOKEN_BROKER_CA_FILE"))",
+            next: whenUnreachable)
     }
 
     /// A segment of a path.
@@ -226,7 +299,7 @@ private actor StreamedBody {
 }
 
 /// A refusal of the broker, RFC 9457.
-struct Refusal {
+final class Refusal: Sendable {
     private let answer: BrokerAPI.Answer
     private let problem: JSONValue?
 
@@ -235,25 +308,43 @@ struct Refusal {
         problem = try? JSONValue(parsing: answer.body)
     }
 
-    /// The broker's code; empty for an answer of another server.
-    var code: String { problem?["code"]?.string?.text ?? problem?["error"]?.string?.text ?? "" }
+    /// The broker's code; nil for an answer of another server.
+    var code: String? { problem?["code"]?.string?.text ?? problem?["error"]?.string?.text }
+
+    /// Whether the request has to name a tenant, and does not.
+    var needsTenant: Bool {
+        answer.status.code == 400 && problem?["errors"]?.array?.contains { $0["pointer"]?.string == "X-Tenant" } == true
+    }
+
+    /// Whether the broker says that something does not exist.
+    var isNotFound: Bool { answer.status.code == 404 && code == "not_found" }
 
     /// What it means for the person who asked.
-    func error(tenant: String?) -> CommandError {
-        let name = tenant.map { " --tenant \($0)" } ?? ""
+    func error(tenant: String?, url: String, _ next: NextCommand) -> CommandError {
+        guard let code else { return foreign(url, next) }
         switch answer.status.code {
-        case 400 where tenant == nil && text.contains("X-Tenant"):
-            return CommandError(.usage, "which tenant? Name it with --tenant", next: "token-broker tenants list")
-        case 401: return CommandError(.forbidden, text, next: "token-broker context add NAME --url URL")
+        case 401:
+            return CommandError(
+                .forbidden, text, next: "token-broker context add NAME --url " + ShellWord.quoted(url))
         case 403: return CommandError(.forbidden, text)
-        case 404 where code == "no_such_tenant": return CommandError(.notFound, text, next: "token-broker tenants list")
         case 404, 410: return CommandError(.notFound, text)
         case 424 where code == "illegal_configuration":
-            return CommandError(.failed, text, next: "token-broker tenants show\(name)")
-        case 424: return CommandError(.notLoggedIn, text, next: "token-broker login\(name)")
+            return CommandError(
+                .failed, text, next: next.typed(["tenants", "show"] + (tenant.map { [$0] } ?? [])))
+        case 424: return CommandError(.notLoggedIn, text, next: next.typed("login", tenant: tenant))
         case 429, 503: return CommandError(.tryLater, text + wait)
         case 400..<500: return CommandError(.refused, text)
         default: return CommandError(.failed, text)
+        }
+    }
+
+    /// Of what stands in front of a broker, or of another server: each refusal of a broker has a code.
+    private func foreign(_ url: String, _ next: NextCommand) -> CommandError {
+        let text = "no token-broker answers at \(url), but something that says \(answer.status)"
+        switch answer.status.code {
+        case 401, 403: return CommandError(.forbidden, text, next: next.typed("context", "list"))
+        case 429, 503: return CommandError(.tryLater, text + "." + wait)
+        default: return CommandError(.failed, text, next: next.typed("context", "list"))
         }
     }
 

@@ -1,3 +1,5 @@
+internal import ExternalText
+internal import HTTPCodec
 internal import JSON
 
 /// `token-broker context`: which broker, with which key.
@@ -12,6 +14,7 @@ enum ContextCommands {
         examples: [.init("token-broker context list", "which brokers there are, and which one is used")],
         body: { invocation throws(CommandError) in
             let contexts = try Contexts.read(invocation.environment)
+            noteHiding(contexts, invocation)
             if invocation.printsJSON {
                 invocation.terminal.print(String(decoding: contexts.shown, as: UTF8.self))
                 return
@@ -25,13 +28,34 @@ enum ContextCommands {
             invocation.show(table)
         })
 
+    /// Says where commands do not use the context that has the star, or not its key.
+    private static func noteHiding(_ contexts: Contexts, _ invocation: Invocation) {
+        let environment = invocation.environment
+        func set(_ names: String...) -> String? { names.first { environment.text($0) != nil } }
+        guard let name = contexts.inUse?.name else { return }
+        if let other = environment.text("TOKEN_BROKER_CONTEXT") {
+            if other != name {
+                invocation.terminal.note("TOKEN_BROKER_CONTEXT is set: commands use \(other), not \(name).")
+            }
+        } else if let url = environment.text("TOKEN_BROKER_URL") {
+            invocation.terminal.note("TOKEN_BROKER_URL is set: commands speak to \(url), not to \(name).")
+        } else if let variable = set("TOKEN_BROKER_API_KEY", "TOKEN_BROKER_API_KEY_FILE") {
+            invocation.terminal.note("\(variable) is set: commands use that key at \(name), not the one that is kept.")
+        }
+    }
+
     private static let add = CommandSpecification(
         "context add", "keep a broker's address and a key for it, and use it from now on",
         discussion:
             "The key is asked for without being shown, or read from standard input where that is no terminal, so that "
-            + "it stands in no list of processes. A context of this name is replaced.",
+            + "it stands in no list of processes. A context of this name is replaced.\n\n"
+            + "The broker is asked once whether it takes the key: a key that it refuses is not kept. One that cannot be reached now "
+            + "is kept with a warning.",
         arguments: [.init("NAME", "how it is called from now on")],
-        options: [.init("url", "URL", "the broker's address, such as https://broker.example")],
+        options: [
+            .init("url", "URL", "the broker's address, such as https://broker.example"),
+            .init("no-check", nil, "do not ask the broker"),
+        ],
         examples: [
             .init(
                 "token-broker context add work --url https://broker.example --tenant music",
@@ -42,27 +66,51 @@ enum ContextCommands {
         body: { invocation throws(CommandError) in
             guard let url = invocation["url"] else { throw invocation.wrong("--url is missing: the broker's address") }
             let name = invocation.arguments[0]
+            // Refuses a file that cannot be used before it asks for anything.
+            _ = try Contexts.read(invocation.environment)
             guard let key = invocation.terminal.secret("Key for \(url): "), !key.isEmpty else {
                 throw invocation.wrong("no key was given")
             }
+            let entry = Contexts.Entry(url: url, apiKey: key, tenant: invocation["tenant"])
             // Refuses an address that is none before it is kept.
-            _ = try BrokerAPI(url: url, apiKey: key, tenant: nil)
-            var contexts = try Contexts.read(invocation.environment)
-            contexts.entries[name] = Contexts.Entry(url: url, apiKey: key, tenant: invocation["tenant"])
-            contexts.current = name
-            try contexts.write(invocation.environment)
+            let api = try BrokerAPI(
+                BrokerChoice(url: url, apiKey: key), tenant: entry.tenant,
+                caFile: invocation.environment.text("TOKEN_BROKER_CA_FILE"))
+            if !invocation.has("no-check") { try await check(api, invocation) }
+            try Contexts.change(invocation.environment) { contexts in
+                contexts.entries[name] = entry
+                contexts.current = name
+            }
             invocation.terminal.note("\(name) is kept, and is used from now on.")
         })
+
+    /// Asks the broker once for something that each key may read.
+    /// - Throws: `forbidden` for a key that it refuses, and `failed` for what is no broker.
+    private static func check(_ api: BrokerAPI, _ invocation: Invocation) async throws(CommandError) {
+        do throws(CommandError) {
+            let answer = try await api.send(BrokerAPI.Request(.get, "/providers", limit: .seconds(10)))
+            if try answer.json().object?["providers"] == nil {
+                throw CommandError(.failed, "no token-broker answers at \(api.url)")
+            }
+        } catch {
+            switch error.status {
+            case .unreachable, .tryLater: invocation.terminal.note("Kept without having been tried: \(error.text)")
+            default:
+                throw CommandError(
+                    error.status, "nothing is kept: \(error.text)", next: invocation.again(["no-check": [""]]))
+            }
+        }
+    }
 
     private static let use = CommandSpecification(
         "context use", "use another broker from now on",
         arguments: [.init("NAME", "one of token-broker context list")],
         examples: [.init("token-broker context use work", "commands speak to this broker from now on")],
         body: { invocation throws(CommandError) in
-            var contexts = try Contexts.read(invocation.environment)
-            try contexts.require(invocation.arguments[0])
-            contexts.current = invocation.arguments[0]
-            try contexts.write(invocation.environment)
+            try Contexts.change(invocation.environment) { contexts throws(CommandError) in
+                try contexts.require(invocation.arguments[0])
+                contexts.current = invocation.arguments[0]
+            }
         })
 
     private static let remove = CommandSpecification(
@@ -70,11 +118,11 @@ enum ContextCommands {
         arguments: [.init("NAME", "one of token-broker context list")],
         examples: [.init("token-broker context remove work", "the broker itself is not told")],
         body: { invocation throws(CommandError) in
-            var contexts = try Contexts.read(invocation.environment)
-            try contexts.require(invocation.arguments[0])
-            contexts.entries[invocation.arguments[0]] = nil
-            if contexts.current == invocation.arguments[0] { contexts.current = nil }
-            try contexts.write(invocation.environment)
+            try Contexts.change(invocation.environment) { contexts throws(CommandError) in
+                try contexts.require(invocation.arguments[0])
+                contexts.entries[invocation.arguments[0]] = nil
+                if contexts.current == invocation.arguments[0] { contexts.current = nil }
+            }
         })
 }
 

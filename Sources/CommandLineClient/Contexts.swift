@@ -50,28 +50,53 @@ package struct Contexts: Sendable, Equatable {
         }
         if file.access.isReadableByOthers || file.access.isWritableByOthers {
             throw CommandError(
-                .configuration, "other users can use \(path), which holds keys", next: "chmod 600 \(path)")
+                .configuration, "other users can use \(path), which holds keys",
+                next: "chmod 600 " + ShellWord.quoted(path))
         }
         guard let contexts = Contexts(decoding: file.bytes) else {
             throw CommandError(
                 .configuration, "\(path) is damaged: it must be what token-broker context has written",
-                next: "mv \(path) \(path).old")
+                next: "mv \(ShellWord.quoted(path)) \(ShellWord.quoted(path + ".old"))")
         }
         return contexts
     }
 
-    /// Replaces the file in one step; its directory is made where it is missing.
+    /// Replaces the file in one step; its directory is made where it is missing. A symbolic link stays, and the file that it leads
+    /// to is replaced.
     package func write(_ environment: [String: String]) throws(CommandError) {
-        guard let path = Self.path(environment) else {
-            throw CommandError(
-                .configuration, "set HOME, XDG_CONFIG_HOME or TOKEN_BROKER_CONTEXTS, so that contexts can be kept")
-        }
+        let path = SmallFile.pathBehindLinks(try Self.requiredPath(environment))
         do throws(SystemError) {
             try SmallFile.makeDirectories(above: path)
             try SmallFile.replace(path, encoded)
         } catch {
             throw CommandError(.configuration, "\(path) cannot be written: \(error)")
         }
+    }
+
+    /// Reads, changes and writes, while no other process does it.
+    package static func change(
+        _ environment: [String: String], _ body: (inout Contexts) throws(CommandError) -> Void
+    ) throws(CommandError) {
+        let lock = try lock(SmallFile.pathBehindLinks(try requiredPath(environment)) + ".lock")
+        defer { extendLifetime(lock) }
+        var contexts = try read(environment)
+        try body(&contexts)
+        try contexts.write(environment)
+    }
+
+    private static func lock(_ path: String) throws(CommandError) -> OwnedDescriptor {
+        do throws(SystemError) {
+            try SmallFile.makeDirectories(above: path)
+            return try FileLock.take(path)
+        } catch {
+            throw CommandError(.configuration, "\(path) cannot be used: \(error)")
+        }
+    }
+
+    private static func requiredPath(_ environment: [String: String]) throws(CommandError) -> String {
+        if let path = path(environment) { return path }
+        throw CommandError(
+            .configuration, "set HOME, XDG_CONFIG_HOME or TOKEN_BROKER_CONTEXTS, so that contexts can be kept")
     }
 
     var encoded: [UInt8] {

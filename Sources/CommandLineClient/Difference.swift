@@ -15,19 +15,25 @@ struct Difference: Sendable {
     /// - Parameters:
     ///   - wanted: the members that the file names; what it does not name stays.
     ///   - isWhole: whether the file says all instead: what it does not name is taken away, and lists have an order.
-    ///
-    /// A secret always differs, since it cannot be compared.
-    init(wanted: JSONValue, current: JSONValue, isWhole: Bool = false) {
+    ///   - setsSecrets: whether a secret differs that the broker has already: it cannot be compared, since the broker does not tell it.
+    init(wanted: JSONValue, current: JSONValue, isWhole: Bool = false, setsSecrets: Bool = false) {
         var wanted = wanted.object ?? [:]
         if isWhole { wanted.merge((current.object ?? [:]).mapValues { _ in .null }) { wanted, _ in wanted } }
         members = wanted.sorted { $0.key < $1.key }.compactMap { name, new in
             if AssignedMembers.secrets.contains(name) {
-                let isSet = current[WireText(name.text + "_set")]?.bool == true
-                return new == .null && !isSet ? nil : Member(name: name, old: nil, new: new)
+                let isSame = setsSecrets && new != .null ? false : Self.isSet(name, like: new, in: current)
+                return isSame ? nil : Member(name: name, old: nil, new: new)
             }
             let differs = isWhole ? new != current[name] ?? .null : Self.differs(new, current[name])
             return differs ? Member(name: name, old: current[name], new: new) : nil
         }
+    }
+
+    /// Whether the broker has a secret where one is wanted, and none where none is; of several, whether it has as many.
+    private static func isSet(_ name: WireText, like wanted: JSONValue, in current: JSONValue) -> Bool {
+        let told = current[WireText(name.text + "_set")]
+        let count = told?.integer ?? (told?.bool == true ? 1 : 0)
+        return count == (wanted == .null ? 0 : Int64(wanted.array?.count ?? 1))
     }
 
     var isEmpty: Bool { members.isEmpty }

@@ -16,10 +16,13 @@ struct EventConnections {
 
     private let api: BrokerAPI
     private let terminal: any Terminal
+    /// The command as it is typed again, with other values of some options.
+    private let again: @Sendable ([String: [String]]) -> String
 
-    init(_ api: BrokerAPI, _ terminal: any Terminal) {
+    init(_ api: BrokerAPI, _ invocation: Invocation) {
         self.api = api
-        self.terminal = terminal
+        terminal = invocation.terminal
+        again = { invocation.again($0) }
     }
 
     /// Reads the events up to the last one that there is when this begins.
@@ -39,8 +42,10 @@ struct EventConnections {
             case .silent, .ended, .broken:
                 failures = await reading.position == before ? failures + 1 : 0
                 if failures < Self.patience { continue }
-                let next = "token-broker events --after \(await reading.position ?? EventPlace.beginning)"
-                throw CommandError(.unreachable, "the connection to the broker breaks again and again", next: next)
+                let place = await reading.position ?? EventPlace.beginning
+                throw CommandError(
+                    .unreachable, "the connection to the broker breaks again and again",
+                    next: again(["after": [place], "since": []]))
             }
         }
     }
@@ -109,7 +114,7 @@ struct EventConnections {
             throw CommandError(
                 end == .left ? .failed : .unreachable,
                 "the broker does not say where its events end; is this the address of a token broker?",
-                next: "token-broker events --follow")
+                next: again(["follow": [""], "until": []]))
         }
         return position
     }

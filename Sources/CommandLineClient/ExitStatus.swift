@@ -47,7 +47,8 @@ package enum ExitStatus: Int32, Sendable, CaseIterable {
         case .notLoggedIn: "the user is not logged in; run token-broker login"
         case .notFound: "there is no such tenant, key, client, provider, session or login"
         case .usage: "the command line is wrong"
-        case .partly: "done in part; what is not done is on standard error"
+        case .partly:
+            "done in part, and what is not done is on standard error; or, by apply --exit-code, something differs"
         case .refused: "a value or a file is refused"
         case .unreachable: "the broker cannot be reached"
         case .tryLater: "not now; try again later"

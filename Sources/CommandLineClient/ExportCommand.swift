@@ -45,7 +45,7 @@ enum ExportCommand {
             throw CommandError(.refused, "\(file) exists already; name a new file")
         }
         let api = try invocation.broker()
-        let tenant = try invocation.requiredTenant(api)
+        let tenant = try await invocation.requiredTenant(api)
         if !invocation.has("yes") {
             let question = "All refresh tokens of \(tenant) at \(api.url) leave the broker."
             try invocation.requirePerson(question)

@@ -20,6 +20,13 @@ enum GivenFile {
         return text
     }
 
+    /// The first line of a file that holds a key; nil where there is none.
+    static func firstLine(of path: String) -> String? {
+        guard let bytes = try? SmallFile.read(path, limit: 4096) else { return nil }
+        let line = String(decoding: bytes.prefix { $0 != 0x0a && $0 != 0x0d }, as: UTF8.self)
+        return line.isEmpty ? nil : line
+    }
+
     /// The object that a file holds as JSON; `-` is standard input.
     /// - Throws: `refused`.
     static func object(_ path: String, limit: Int, _ invocation: Invocation) throws(CommandError) -> JSONValue {

@@ -36,6 +36,7 @@ extension HistoryCommands {
             if isOfAll, let tenant = invocation["tenant"] {
                 throw invocation.wrong("--all-tenants and --tenant \(tenant) exclude each other")
             }
+            if isOfAll, invocation.has("user") { throw invocation.wrong("--all-tenants and --user exclude each other") }
             if invocation.has("ended"), invocation.has("type") {
                 throw invocation.wrong("--ended and --type both say which events")
             }
@@ -59,18 +60,16 @@ extension HistoryCommands {
             let begin = invocation["after"] ?? EventPlace.beginning
             if invocation.has("follow") {
                 let position = invocation.has("after") || invocation.has("since") ? begin : nil
-                try await EventConnections(api, invocation.terminal).follow(after: position, output)
+                try await EventConnections(api, invocation).follow(after: position, output)
             } else {
-                try await EventConnections(api, invocation.terminal).read(after: begin, output)
+                try await EventConnections(api, invocation).read(after: begin, output)
             }
         })
 
     /// Where most events name a storage key only: the user's, with those that have ended.
     private static func keysOfUser(_ invocation: Invocation, _ api: BrokerAPI) async throws(CommandError) -> [String] {
         guard let user = invocation["user"] else { return [] }
-        guard api.tenant != nil else {
-            throw invocation.wrong("--user needs the tenant that the user belongs to: name it with --tenant")
-        }
+        _ = try await invocation.requiredTenant(api)
         return try await api.listedSets().filter { $0.userID == user }.map(\.storageKey)
     }
 }

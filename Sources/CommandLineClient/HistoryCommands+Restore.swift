@@ -54,7 +54,7 @@ private struct Restoring {
     /// How long an answer may take: the broker asks the provider about four sessions at a time.
     private static let limit: Duration = .seconds(600)
 
-    init(_ invocation: Invocation) throws(CommandError) {
+    init(_ invocation: Invocation) async throws(CommandError) {
         self.invocation = invocation
         var seen: Set<String> = []
         named = invocation.values("storage-key").filter { seen.insert($0).inserted }
@@ -75,7 +75,7 @@ private struct Restoring {
         }
         if let since, let until, until < since { throw invocation.wrong("--until is before --since") }
         api = try invocation.broker()
-        tenant = try invocation.requiredTenant(api)
+        tenant = try await invocation.requiredTenant(api)
     }
 
     func run() async throws(CommandError) {
@@ -112,7 +112,7 @@ private struct Restoring {
             }
         }
         outcomes.show()
-        if let error = outcomes.error(of: sets.count, next: "token-broker list --tenant \(tenant)") { throw error }
+        if let error = outcomes.error(of: sets.count, next: api.next.typed("list", tenant: tenant)) { throw error }
         if !invocation.printsJSON {
             invocation.terminal.note("\(Self.sessions(outcomes.restored)) \(areHeld ? "freed" : "put back").")
         }
@@ -122,9 +122,10 @@ private struct Restoring {
     private func noteHeld() async throws(CommandError) {
         let count = try await api.listedSets(state: "held").count
         if count == 0 { return }
+        let next = api.next.typed("restore", "--held", "--dry-run", tenant: tenant)
         invocation.terminal.note(
             "\(Self.sessions(count)) of \(tenant) \(count == 1 ? "is" : "are") held, because the provider refuses many users at "
-                + "once. To see whose: token-broker restore --tenant \(tenant) --held --dry-run")
+                + "once. To see whose: \(next)")
     }
 
     /// What the broker keeps aside of what is asked for. Of storage keys that are named, also those of which it keeps nothing aside:
@@ -174,16 +175,12 @@ private struct Restoring {
 
     private static func sessions(_ count: Int) -> String { count == 1 ? "1 session" : "\(count) sessions" }
 
-    /// This command as it is typed again.
+    /// This command as it is typed again, about the same sessions however much later that is.
     private var again: String {
-        var words = ["token-broker restore --tenant \(tenant)"]
-        words += named.map { "--storage-key \($0)" }
-        if areHeld { words.append("--held") }
-        if let since { words.append("--since \(since)") }
-        if let until { words.append("--until \(until)") }
-        if let cause = invocation["cause"] { words.append("--cause \(cause)") }
-        if invocation.has("verify") { words.append("--verify") }
-        return words.joined(separator: " ")
+        invocation.again([
+            "tenant": [tenant], "since": since.map { ["\($0)"] } ?? [], "until": until.map { ["\($0)"] } ?? [],
+            "yes": [],
+        ])
     }
 
     private func restore(_ keys: [String]) async throws(CommandError) -> [Outcomes.Outcome] {

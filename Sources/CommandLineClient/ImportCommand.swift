@@ -68,7 +68,7 @@ enum ImportCommand {
             throw invocation.wrong("--storage-key has 1 to 200 letters, digits and . _ ~ : @ -")
         }
         let api = try invocation.broker()
-        let tenant = try invocation.requiredTenant(api)
+        let tenant = try await invocation.requiredTenant(api)
         let input = try ImportInput(invocation.arguments[1], invocation.terminal)
         let examined = try input.examined()
         var plan = ImportPlan(

@@ -47,7 +47,8 @@ struct ImportState: Sendable, Equatable {
         }
         guard let state = ImportState(decoding: bytes) else {
             throw CommandError(
-                .refused, "\(path) is damaged: it must be what token-broker import has written", next: "rm \(path)")
+                .refused, "\(path) is damaged: it must be what token-broker import has written",
+                next: "rm " + ShellWord.quoted(path))
         }
         if state.order == order { return state.tally }
         let known = state.order
@@ -58,7 +59,7 @@ struct ImportState: Sendable, Equatable {
                 ? "an import of \(order.name) with other words is not complete (\(known.format), \(known.url), tenant "
                     + "\(known.tenant)\(known.options.map { " " + $0 }.joined())): complete it, or remove \(path) to begin anew"
                 : "\(order.name) is not what it was when its import was begun; remove \(path) to begin anew",
-            next: "rm \(path)")
+            next: "rm " + ShellWord.quoted(path))
     }
 
     /// - Throws: `refused` where it cannot be written.

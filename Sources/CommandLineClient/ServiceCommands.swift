@@ -5,12 +5,17 @@ enum ServiceCommands {
             doctor, doctorStore, restored, forgetJournal,
         ] + AuditCommands.all
 
+    /// Of commands on what is stored.
+    fileprivate static let whereData =
+        "Where no variable names the store, it is the data directory of the service (/var/lib/token-broker) or that of token-broker "
+        + "up, whichever there is, and it is told on standard error; where there are both, TOKEN_BROKER_DATA_DIR must name one."
+
     private static let up = CommandSpecification(
         "up", "run a broker for yourself on this machine",
         discussion:
             "Serves at 127.0.0.1:8080 until Control-C, keeps data and keys in a directory of yours (~/.local/share/token-broker, "
-            + "or in XDG_DATA_HOME), and makes the keys where they are missing. Commands in another terminal then find its address and "
-            + "its admin key by themselves.\n\n"
+            + "or in XDG_DATA_HOME), and makes the keys where they are missing. Commands in another terminal find its address and its "
+            + "admin key there by themselves, as long as it runs; another program at the address is not sent the key.\n\n"
             + "It is token-broker serve with TOKEN_BROKER_LISTEN, TOKEN_BROKER_DATA_DIR and TOKEN_BROKER_LOG_LEVEL (warning) set "
             + "where they are not; all other variables mean what they mean there. There is no database: with "
             + "TOKEN_BROKER_DATABASE_URL use token-broker serve.",
@@ -18,8 +23,7 @@ enum ServiceCommands {
         examples: [
             .init("token-broker up", "a broker at http://127.0.0.1:8080"),
             .init(
-                "token-broker up --port 9080",
-                "at another port; it says what to set for the commands in another terminal"),
+                "token-broker up --port 9080", "at another port, which the commands in another terminal find as well"),
         ])
 
     private static let serve = CommandSpecification(
@@ -66,7 +70,7 @@ enum ServiceCommands {
         discussion:
             "Looks at TLS, insecure switches, files that others can read, pins, bindings, ages of API keys and client secrets, "
             + "master keys, and the log. With a database it can run beside the service; with the embedded store, stop the service "
-            + "first. Nothing is changed.\n\n"
+            + "first. Nothing is changed.\n\n" + whereData + "\n\n"
             + "Status 0: nothing was found. Status 10: there are warnings, and no faults. Status 65: there are faults.",
         examples: [.init("token-broker doctor", "what an operator should change")])
 
@@ -120,7 +124,8 @@ private enum KeyCommands {
     private static let status = CommandSpecification(
         "keys status", "print how much is encrypted with each master key",
         discussion:
-            "Counts records and events. Status 65 says that some are encrypted with a key that is not configured, or damaged.",
+            "Counts records and events. Status 65 says that some are encrypted with a key that is not configured, or damaged.\n\n"
+            + ServiceCommands.whereData,
         examples: [.init("token-broker keys status", "whether an old key is still used")])
 
     private static let reseal = CommandSpecification(

@@ -42,7 +42,7 @@ final class TenantCreation: Sendable {
     private var taken: CommandError {
         CommandError(
             .refused, "there is a tenant \(name) already; give this one another --name, or change that one",
-            next: "token-broker tenants set \(name) MEMBER=VALUE")
+            next: api.next.typed("tenants", "set", name, "MEMBER=VALUE"))
     }
 
     private func profile() async throws(CommandError) -> JSONValue {
@@ -53,7 +53,7 @@ final class TenantCreation: Sendable {
         let names = (list["providers"]?.array ?? []).compactMap { $0["name"]?.string?.text }
         throw CommandError(
             .notFound, Nearest.complaint(about: provider, "provider", among: names, lists: false),
-            next: "token-broker providers list")
+            next: api.next.typed("providers", "list"))
     }
 
     // MARK: What the provider requires
@@ -64,11 +64,12 @@ final class TenantCreation: Sendable {
         let missing = required.filter { $0 != "client_secret" && !members.has($0) }
         if missing.isEmpty { return }
         guard terminal.canAsk else {
-            let lines = missing.map { "\n  \(option(for: $0, profile)): \(meaning(of: $0, profile))" }
-            let words = missing.map { option(for: $0, profile) }.joined(separator: " ")
+            let lines = missing.map {
+                "\n  \(option(for: $0, profile).joined(separator: " ")): \(meaning(of: $0, profile))"
+            }
             throw CommandError(
                 .usage, "\(provider) requires more:" + TextTable.shownLines(lines.joined()),
-                next: TextTable.shown("token-broker tenants create \(provider) \(words)"))
+                next: invocation.again(adding: missing.flatMap { option(for: $0, profile) }))
         }
         if missing.contains("client_id"), let page = registration(members, profile) {
             terminal.note("Clients are registered at \(TextTable.shown(page))")
@@ -87,11 +88,11 @@ final class TenantCreation: Sendable {
     }
 
     /// How a required member is given on the command line.
-    private func option(for member: String, _ profile: JSONValue) -> String {
+    private func option(for member: String, _ profile: JSONValue) -> [String] {
         switch member {
-        case "client_id": "--client-id ID"
-        case "scopes": "--scope SCOPE"
-        default: "--set \(member)=" + (parameter(member, profile)?["example"]?.string?.text ?? "VALUE")
+        case "client_id": ["--client-id", "ID"]
+        case "scopes": ["--scope", "SCOPE"]
+        default: ["--set", "\(member)=" + (parameter(member, profile)?["example"]?.string?.text ?? "VALUE")]
         }
     }
 
@@ -134,7 +135,7 @@ final class TenantCreation: Sendable {
             // Standard input may be one that never ends.
             return terminal.note(
                 "The tenant has no client secret, since \(provider) does not require one, and standard input is not read for it. "
-                    + "To set one: token-broker tenants set \(name) --secret; --no-secret says that the client has none."
+                    + "To set one: \(api.next.typed("tenants", "set", name, "--secret")); --no-secret says that the client has none."
             )
         }
         let secret =
@@ -167,14 +168,14 @@ final class TenantCreation: Sendable {
         AdministrationCommands.noteWarnings(tenant, invocation)
         let count = profile["notes"]?.array?.count ?? 0
         if count > 0 {
-            terminal.note(
-                "\(count == 1 ? "A note" : "\(count) notes") on this provider: token-broker providers show \(provider)")
+            let next = api.next.typed("providers", "show", provider)
+            terminal.note("\(count == 1 ? "A note" : "\(count) notes") on this provider: \(next)")
         }
-        terminal.note("What the profile has filled in: token-broker tenants show \(name)")
+        terminal.note("What the profile has filled in: \(api.next.typed("tenants", "show", name))")
         terminal.note(
             logsIn
-                ? "Next, log a user in: token-broker login \(name)"
-                : "Next, try what can be tried without a user: token-broker tenants check \(name)")
+                ? "Next, log a user in: \(api.next.typed("login", name))"
+                : "Next, try what can be tried without a user: \(api.next.typed("tenants", "check", name))")
     }
 
     /// What is to be registered before a user can log in, and where.

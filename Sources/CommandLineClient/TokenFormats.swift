@@ -1,6 +1,7 @@
 internal import Cryptography
 internal import ExternalText
 internal import JSON
+internal import Reactor
 
 /// How a token is written.
 package enum TokenFormat: String, Sendable, CaseIterable {
@@ -32,7 +33,7 @@ package enum TokenFormat: String, Sendable, CaseIterable {
 package enum TokenFormats {
     /// `export NAME='…'` lines for a POSIX shell.
     package static func env(_ token: String, names: [String]) -> String {
-        names.map { "export \($0)='\(token.replacingQuotes)'\n" }.joined()
+        names.map { "export \($0)=\(ShellWord.inQuotes(token))\n" }.joined()
     }
 
     /// Whether a text can be the name of a variable in a shell.
@@ -132,13 +133,6 @@ package enum TokenFormats {
     }
 }
 
-extension String {
-    /// For a text between single quotes of a shell.
-    fileprivate var replacingQuotes: String {
-        split(separator: "'", omittingEmptySubsequences: false).joined(separator: #"'\''"#)
-    }
-}
-
 /// What Git asks a credential helper, and what it is answered: lines `name=value`, gitcredentials(7).
 package struct GitCredential: Sendable, Equatable {
     /// By name; the last value counts. Those whose name ends in `[]` are left out.
@@ -160,8 +154,8 @@ package struct GitCredential: Sendable, Equatable {
     /// Whether the token would cross a network that others can read.
     package var isExposed: Bool {
         guard attributes["protocol"] == "http" else { return false }
-        let name = host.map { $0.hasPrefix("[") ? $0.prefix { $0 != "]" } + "]" : $0.prefix { $0 != ":" } } ?? ""
-        return !(name == "localhost" || name.hasPrefix("127.") || name == "[::1]")
+        let name = host.map { $0.hasPrefix("[") ? $0.dropFirst().prefix { $0 != "]" } : $0.prefix { $0 != ":" } } ?? ""
+        return !LocalNames.isLoopback(String(name))
     }
 
     /// The answer. The user that Git names already stays.

@@ -5,17 +5,14 @@ internal import JSON
 /// Whom a command is about: a storage key of a tenant.
 struct CommandUser: Sendable {
     let api: BrokerAPI
+    /// The one that is named, or `default`.
     let storageKey: String
-    private let words: String
-    /// The tenant and the context as options.
-    private let options: String
+    private let named: String?
 
-    fileprivate init(_ api: BrokerAPI, storageKey: String?, context: String?) {
+    fileprivate init(_ api: BrokerAPI, storageKey: String?) {
         self.api = api
         self.storageKey = storageKey ?? "default"
-        let context = context.map { " --context " + $0 } ?? ""
-        words = (api.tenant.map { " " + $0 } ?? "") + (storageKey.map { " --storage-key " + $0 } ?? "") + context
-        options = (api.tenant.map { " --tenant " + $0 } ?? "") + context
+        named = storageKey
     }
 
     /// ` of the tenant github`; empty where the key says which it is.
@@ -25,12 +22,16 @@ struct CommandUser: Sendable {
     var place: String { " under the storage key \(storageKey)" + tenantWords }
 
     /// A command about the same user, as it is typed.
-    func command(_ name: String) -> String { "token-broker \(name)\(words)" }
+    func command(_ name: String) -> String {
+        api.next.typed([name] + (api.tenant.map { [$0] } ?? []) + (named.map { ["--storage-key", $0] } ?? []))
+    }
 
     func notLoggedIn(_ text: String) -> CommandError { CommandError(.notLoggedIn, text, next: command("login")) }
 
     /// What puts the user's session back, as it is typed.
-    var restoration: String { "token-broker restore --storage-key \(storageKey)\(options)" }
+    var restoration: String {
+        api.next.typed("restore", "--storage-key", storageKey, tenant: api.tenant)
+    }
 
     /// As the broker's interface does; what is to be run next names the same user.
     func send(_ request: BrokerAPI.Request) async throws(CommandError) -> BrokerAPI.Answer {
@@ -44,9 +45,9 @@ struct CommandUser: Sendable {
                 .tryLater,
                 "the session\(place) is held: the provider refuses the refresh tokens of many users at once. The session is kept, "
                     + "and the broker goes on when the provider accepts one of them." + refusal.wait,
-                next: "token-broker restore --held\(options)")
+                next: api.next.typed("restore", "--held", tenant: api.tenant))
         }
-        let error = refusal.error(tenant: api.tenant)
+        let error = refusal.error(tenant: api.tenant, url: api.url, api.next)
         throw error.status == .notLoggedIn ? notLoggedIn(error.text) : error
     }
 
@@ -77,6 +78,6 @@ extension Invocation {
         let named = Invocation(
             command: command, options: options, arguments: arguments, trailing: trailing, terminal: terminal,
             environment: environment)
-        return CommandUser(try named.broker(), storageKey: self["storage-key"], context: self["context"])
+        return CommandUser(try named.broker(), storageKey: self["storage-key"])
     }
 }

@@ -29,6 +29,7 @@ struct ControlInterface {
     private func answer(_ request: Request, _ segments: [WireText]) throws(Complaint) -> Response {
         let done = Response(.noContent, fields: ["Cache-Control": "no-store"])
         switch (segments, request.method) {
+        case ([], .get): return Self.list
         case ([], .delete):
             provider.reset()
             return done
@@ -133,7 +134,7 @@ struct ControlInterface {
             guard let token = try members.string("token") else { throw Complaint("token is missing.") }
             try members.end()
             return Self.introspection(provider.introspect(accessToken: token.text))
-        case ([], _): return .methodNotAllowed("DELETE")
+        case ([], _): return .methodNotAllowed("GET, DELETE")
         case (["faults"], _): return .methodNotAllowed("GET, POST, DELETE")
         case (["random_faults"], _): return .methodNotAllowed("GET, PUT, DELETE")
         case (["requests"], _): return .methodNotAllowed("GET, DELETE")

@@ -32,7 +32,7 @@ package struct ProviderOptions: Sendable {
         Usage: token-broker-provider [options]
 
         An OAuth 2.0 authorization server for development and tests. Anyone can log in with any name, and the
-        state is in memory only. Controls for tests are under /_control. Do not make it reachable by others.
+        state is in memory only. Do not make it reachable by others.
 
           --listen ADDRESS:PORT            where to listen; port 0 means a free port (127.0.0.1:8181)
           --public-base-url URL            the URL for clients and browsers, and the issuer's name
@@ -104,6 +104,10 @@ package struct ProviderOptions: Sendable {
           --help                           print this text
 
         When it is ready it prints one line of JSON with its address. SIGTERM and SIGINT stop it.
+
+        Controls for tests; what is sent is JSON (Content-Type: application/json):
+
+        \(ControlInterface.helpText)
 
         """
 

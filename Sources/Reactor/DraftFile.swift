@@ -39,6 +39,15 @@ package final class DraftFile: Sendable {
 
     package func append(_ bytes: [UInt8]) throws(SystemError) { try writeAll(bytes, to: descriptor.rawValue) }
 
+    /// Locks the file, which is this process's own, until `release` or the end of the process.
+    func hold() throws(SystemError) {
+        let number = descriptor.rawValue
+        try retryingInterrupts("flock") { flock(number, LOCK_EX | LOCK_NB) }
+    }
+
+    /// Ends the lock. A child process that is being started has copies of all descriptors for a moment, which would keep it.
+    func release() { _ = flock(descriptor.rawValue, LOCK_UN) }
+
     /// Puts the file at its path, durably.
     /// - Parameter replaces: whether it may take another file's place.
     /// - Throws: `EEXIST` when the path exists already and is not replaced.

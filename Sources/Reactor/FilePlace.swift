@@ -7,16 +7,21 @@ struct FilePlace {
     /// Where an open file is, whatever its path leads to by now.
     /// - Throws: `ENAMETOOLONG`, and `ENOENT` where the process has no `/proc`.
     init(of number: CInt) throws(SystemError) {
+        path = try Self.target(ofLink: "/proc/self/fd/\(number)")
+    }
+
+    /// What a symbolic link says.
+    /// - Throws: `ENAMETOOLONG`, and `ENOENT` where there is no such link.
+    static func target(ofLink link: String) throws(SystemError) -> [UInt8] {
         var bytes = [UInt8](repeating: 0, count: Int(PATH_MAX) + 1)
         let count = try retryingInterrupts("readlink") {
             unsafe bytes.withUnsafeMutableBytes { buffer in
                 // Writes at most as many bytes as the buffer has, and no zero behind them.
-                unsafe readlink(
-                    "/proc/self/fd/\(number)", buffer.baseAddress!.assumingMemoryBound(to: CChar.self), buffer.count)
+                unsafe readlink(link, buffer.baseAddress!.assumingMemoryBound(to: CChar.self), buffer.count)
             }
         }
         if count == bytes.count { throw SystemError("readlink", number: ENAMETOOLONG) }
-        path = Array(bytes[..<count])
+        return Array(bytes[..<count])
     }
 
     /// Where the entry of a directory is that cannot be opened: by the directory, which may be there. A directory that is not there

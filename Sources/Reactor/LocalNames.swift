@@ -27,6 +27,12 @@ package enum LocalNames {
         return name == localhost || name.suffix(below.count).elementsEqual(below) || !name.isEmpty && name == machine
     }
 
+    /// Whether the host is only ever this machine: `localhost`, or a loopback address.
+    /// - Parameter host: as in `include`.
+    package static func isLoopback(_ host: String) -> Bool {
+        SocketAddress(numericHost: host, port: 0)?.ip.isLoopback ?? (host.utf8.map(lowercased) == localhost)
+    }
+
     private static func lowercased(_ byte: UInt8) -> UInt8 {
         (UInt8(ascii: "A")...UInt8(ascii: "Z")).contains(byte) ? byte | 0x20 : byte
     }

@@ -55,6 +55,19 @@ package enum SmallFile {
         try draft.complete(replaces: true)
     }
 
+    /// The path behind symbolic links: what is put there leaves them as they are. It may lead to nothing yet.
+    package static func pathBehindLinks(_ path: String) -> String {
+        var path = path
+        // As many as the kernel follows; one more is a circle, of which any call on the path says so.
+        for _ in 0..<40 {
+            guard let target = try? FilePlace.target(ofLink: path) else { return path }
+            let directory = path.lastIndex(of: "/").map { path[...$0] } ?? ""
+            let text = String(decoding: target, as: UTF8.self)
+            path = text.hasPrefix("/") ? text : directory + text
+        }
+        return path
+    }
+
     /// Makes the directories that a file at the path needs, each for this user only.
     package static func makeDirectories(above path: String) throws(SystemError) {
         var parents: [Substring] = []
@@ -106,7 +119,7 @@ package enum SmallFile {
             adopting: try retryingInterrupts("open") { unsafe Glibc.open(path, O_RDONLY | O_CLOEXEC) })
     }
 
-    private static func read(_ file: consuming OwnedDescriptor, _ limit: Int) throws(SystemError) -> [UInt8] {
+    static func read(_ file: consuming OwnedDescriptor, _ limit: Int) throws(SystemError) -> [UInt8] {
         let number = file.rawValue
         // One byte more than the limit, to detect longer content.
         var bytes = [UInt8](repeating: 0, count: limit + 1)

@@ -38,8 +38,8 @@ extension Broker {
         switch call.caller {
         case .key(let key)? where key.isWithoutTenant:
             if named.isEmpty {
-                throw BrokerError(
-                    .invalidRequest, "The API key is one of several tenants: name the tenant of the call in X-Tenant.")
+                throw BrokerError.invalidRequest(
+                    "X-Tenant", "The API key is one of several tenants: name the tenant of the call in X-Tenant.")
             }
             throw BrokerError(.forbidden, "The API key is not valid in the tenant that X-Tenant names.")
         case .key(let key)?:
@@ -49,7 +49,7 @@ extension Broker {
             name = key.tenant
         case .admin?:
             guard let text = named.first else {
-                throw BrokerError(.invalidRequest, "With the admin key, name the tenant in X-Tenant.")
+                throw BrokerError.invalidRequest("X-Tenant", "With the admin key, name the tenant in X-Tenant.")
             }
             guard let known = TenantName(text) else { throw BrokerError.noSuchTenant }
             name = known

@@ -93,6 +93,14 @@ enum Command: Equatable {
         }
     }
 
+    /// Whether it works on what is stored, beside the service or in its place.
+    var usesStore: Bool {
+        switch self {
+        case .keyStatus, .reseal, .retireKey, .examineInstallation, .examineStore, .acceptRestored, .audit: true
+        default: false
+        }
+    }
+
     static let versionText = "0.2.0"
 
     static let helpText = """
@@ -127,7 +135,8 @@ enum Command: Equatable {
           TOKEN_BROKER_MIGRATE                   false: serve does not change the database's schema, and starts only
                                                  after token-broker migrate has updated it; default true
           TOKEN_BROKER_DATA_DIR                  directory of the embedded store, which no other process may use;
-                                                 default /var/lib/token-broker
+                                                 default /var/lib/token-broker; for commands on the store the directory of
+                                                 token-broker up, if only that exists; they say which one they use
           TOKEN_BROKER_JOURNAL_DIR               with DATABASE_URL: a directory that only this replica uses for new
                                                  credentials that the database cannot accept; without it, they are
                                                  kept in memory
@@ -241,11 +250,12 @@ enum Command: Equatable {
                                                  is read where NO_PROXY is not set
 
         environment of the commands that speak to a broker
-          TOKEN_BROKER_URL                       the broker's address; default that of the current context, else
-                                                 TOKEN_BROKER_LISTEN on this machine
-          TOKEN_BROKER_API_KEY *                 the key to call it with; default that of the context, else, for a broker on
-                                                 this machine, the admin.key in TOKEN_BROKER_DATA_DIR, in the directory of
-                                                 token-broker up, or in /var/lib/token-broker
+          TOKEN_BROKER_URL                       the broker's address, in place of the current context; default that of the
+                                                 context, else of the broker that serves from TOKEN_BROKER_DATA_DIR, the
+                                                 directory of token-broker up, or /var/lib/token-broker
+          TOKEN_BROKER_API_KEY *                 the key to call it with, in place of the current context's; default that of the
+                                                 context; else, at the address of a broker that serves from one of these
+                                                 directories, and nowhere else, the admin.key there
           TOKEN_BROKER_TENANT                    the tenant that commands are about where --tenant does not name one
           TOKEN_BROKER_CONTEXT                   the context to use where --context does not name one
           TOKEN_BROKER_CONTEXTS                  the file of token-broker context; default

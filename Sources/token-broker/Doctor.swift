@@ -134,9 +134,8 @@ private struct Doctor {
         if url.scheme == .https {
             add(.good, "browsers use https")
         } else {
-            let isLocal = SocketAddress(numericHost: url.host, port: 1)?.ip.isLoopback ?? (url.host == "localhost")
             add(
-                isLocal ? .note : .fault,
+                LocalNames.isLoopback(url.host) ? .note : .fault,
                 "TOKEN_BROKER_PUBLIC_BASE_URL is http: codes of logins cross the network unencrypted")
         }
         if configuration.limits.rates.authenticationFailures == nil {

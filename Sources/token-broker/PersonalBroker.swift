@@ -6,7 +6,7 @@ struct PersonalBroker {
     /// The variables of the process, and those that it sets where they are not.
     let environment: [String: String]
     private let directory: String
-    /// Where commands look for the key without being told.
+    /// Where commands look for the address and the key without being told.
     private let usualDirectory: String?
 
     /// Makes the directory for the data, for this user only, and those above it.
@@ -46,8 +46,14 @@ struct PersonalBroker {
             ? "\(directory)/master.keys, without which the data cannot be read"
             : configuration.masterKeysFile ?? "as the variables say"
         var next: [String] = []
-        if address != "http://127.0.0.1:8080" { next.append("export TOKEN_BROKER_URL=\(address)") }
-        if directory != usualDirectory { next.append("export TOKEN_BROKER_DATA_DIR=\(directory)") }
+        if directory != usualDirectory {
+            next.append("export TOKEN_BROKER_DATA_DIR=\(ShellWord.quoted(directory))")
+        }
+        // Commands would speak to another one.
+        if environment["TOKEN_BROKER_URL"] != nil || (try? Contexts.read(environment))?.inUse != nil {
+            let isTLS = configuration.certificate != nil
+            next.append("export TOKEN_BROKER_URL=\(LocalBroker.url(of: configuration.listen, isTLS: isTLS))")
+        }
         next.append("token-broker tenants create --help")
         return """
             The broker runs at \(address) until Control-C.

@@ -1,4 +1,5 @@
 internal import BrokerCore
+internal import CommandLineClient
 internal import CredentialStore
 internal import Cryptography
 internal import HTTPCodec
@@ -21,6 +22,8 @@ struct RunningService {
     /// The task that reads the listener's certificate again when its files change.
     private let renewal: Task<Void, Never>?
     private let files: FileRecordStore?
+    /// Where commands of this machine find the broker; nil with a database.
+    private let announced: HeldFile?
     /// Reads the configured master keys.
     private let keyReads = SingleFlight<Int, Result<Keyring?, Configuration.Faults>>()
     private let log: Log
@@ -145,8 +148,22 @@ struct RunningService {
         return RunningService(
             configuration: configuration, broker: broker, resources: resources, server: server, operations: operations,
             renewal: certificate.map { certificate in Task { await certificate.follow() } }, files: store.files,
-            log: log,
+            announced: announce(server.address, configuration, log), log: log,
             output: output)
+    }
+
+    /// Says in the directory of the embedded store where the broker listens, from now on.
+    private static func announce(_ address: SocketAddress, _ configuration: Configuration, _ log: Log) -> HeldFile? {
+        guard case .files(let directory) = configuration.store else { return nil }
+        do throws(SystemError) {
+            return try LocalBroker.announce(
+                in: directory, at: address, isTLS: configuration.certificate != nil,
+                hasOwnKey: configuration.adminKeys == nil)
+        } catch {
+            // The disk may be full, which keeps no broker from serving.
+            log.warning("address_not_kept", [.configurationFault("\(error)")])
+            return nil
+        }
     }
 
     /// Reads the master keys again, and uses them from now on if the store can do without the others. To be called by one
@@ -251,6 +268,7 @@ struct RunningService {
 
     /// Reports the service as not ready at once, waits for running requests within the grace period, and closes everything.
     func close() async {
+        announced?.remove()
         broker.beginDraining()
         renewal?.cancel()
         log.info("draining", [])
@@ -421,7 +439,9 @@ extension CommandFailure {
         case .cancelled: self.text = "stopped before PostgreSQL answered"
         case .journalFiles, .journalKeys: self.text = "TOKEN_BROKER_JOURNAL_DIR: \(text)"
         case .client: self.text = "TOKEN_BROKER_TRUSTED_CA_FILE: \(text)"
-        case .files(.store(.alreadyOpen)): self.text = text + "; stop that process first"
+        case .files(.store(.alreadyOpen(let directory))):
+            let broker = try? LocalBroker.serving(directory)
+            self.text = text + "; stop that process first" + (broker.map { ": the broker at \($0.url)" } ?? "")
         case .files, .keys, .value, .time: self.text = text
         }
     }

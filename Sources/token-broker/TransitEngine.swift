@@ -96,8 +96,8 @@ struct TransitEngine: Equatable, Sendable {
 
     private static func isDecryption(_ url: URLTarget) -> Bool {
         let path = WireText(url.pathAndQuery)
-        let isLocal = ["localhost", "127.0.0.1", "::1"].contains(url.host)
-        return (url.scheme == .https || isLocal) && path.starts(with: "/v1/") && !path.contains("?")
+        return (url.scheme == .https || LocalNames.isLoopback(url.host)) && path.starts(with: "/v1/")
+            && !path.contains("?")
             && path.split(at: "/").dropLast().last == "decrypt" && !path.ends(with: "/")
     }
 

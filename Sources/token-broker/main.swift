@@ -82,8 +82,10 @@ func printVersion(isJSON: Bool) {
 func loadConfiguration(for command: Command, _ personal: PersonalBroker? = nil) -> Configuration {
     harden()
     do throws(Configuration.Faults) {
-        return try Configuration(
-            environment: personal?.environment ?? ProcessEnvironment.variables, for: command)
+        if let personal { return try Configuration(environment: personal.environment, for: command) }
+        let implied = try ImpliedDirectory(ProcessEnvironment.variables, for: command)
+        if let note = implied.note { Console.printError("token-broker: \(note)") }
+        return try Configuration(environment: implied.environment, for: command)
     } catch {
         for line in error.lines { Console.printError("token-broker: \(line)") }
         Console.exit(ExitStatus.serviceConfiguration.rawValue)
@@ -205,7 +207,9 @@ func runHealthCheck() -> Never {
             let response = try await client.send(ClientRequest(method: .get, url: url))
             Console.exit(response.status == .ok ? 0 : 1)
         } catch {
-            Console.printError("token-broker: \(error)")
+            let reason =
+                (error as? TransportError)?.clause(roots: "TOKEN_BROKER_TRUSTED_CA_FILE") ?? "\(error)"
+            Console.printError("token-broker: the service at \(host):\(listen.port) does not answer: \(reason)")
             Console.exit(1)
         }
     }

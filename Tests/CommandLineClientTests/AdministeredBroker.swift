@@ -53,6 +53,15 @@ final class AdministeredBroker: Sendable {
         return Outcome(status: status, output: terminal.output, errors: terminal.errors)
     }
 
+    /// What commands speak to it with.
+    func api() throws -> BrokerAPI {
+        let environment = ["TOKEN_BROKER_URL": url, "TOKEN_BROKER_API_KEY": BrokerHarness.adminKey]
+        guard let invocation = CommandLines.invocation(["tenants", "list"], environment) else {
+            throw CommandError(.usage, "the words are refused")
+        }
+        return try invocation.broker()
+    }
+
     /// Runs a command line whose words have no spaces in them.
     func run(_ line: String, answers: [String] = [], canAsk: Bool = false, room: Int = .max) async -> Outcome {
         await run(line.split(separator: " ").map(String.init), answers: answers, canAsk: canAsk, room: room)

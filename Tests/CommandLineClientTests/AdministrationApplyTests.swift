@@ -1,8 +1,10 @@
-import BrokerTesting
-import CommandLineClient
-import ExternalText
-import JSON
-import Testing
+internal import BrokerTesting
+internal import ExternalText
+internal import FoundationEssentials
+internal import JSON
+internal import Testing
+
+@testable internal import CommandLineClient
 
 /// `token-broker apply` in front of a broker.
 @Suite(.timeLimit(.minutes(3)))
@@ -112,17 +114,49 @@ struct `Applying a file` {
         #expect(mended.output.hasPrefix("+ tenant two\n"))
     }
 
-    @Test func `sets a secret each time, and never shows it`() async throws {
+    @Test func `sets a secret where there is none, or where it is told to, and never shows it`() async throws {
         let broker = try await AdministeredBroker()
         let path = try broker.file(
             "broker.json", #"{"tenants": {"b": {"provider": "spotify", "client_id": "x", "client_secret": "s3cr3t"}}}"#)
-        for _ in 0..<2 {
-            let applied = await broker.run("apply -f \(path) --yes")
-            #expect(applied.output.contains("client_secret: (secret)"))
+        for words in ["", " --secrets"] {
+            let applied = await broker.run("apply -f \(path) --yes\(words)")
+            #expect(applied.status == .done && applied.output.contains("client_secret: (secret)"), "\(applied.errors)")
             #expect(!applied.output.contains("s3cr3t") && !applied.errors.contains("s3cr3t"))
         }
-        let lines = await broker.run("apply -f \(path) --yes --json")
+        #expect(await broker.run("apply -f \(path) --yes").errors.contains("Nothing differs"))
+        let lines = await broker.run("apply -f \(path) --yes --json --secrets")
         #expect(lines.json["members"]?["client_secret"] == .object(["is_secret": .bool(true)]))
         #expect(await broker.run("tenants show b --json").json["client_secret_set"] == .bool(true))
+    }
+
+    @Test func `tells a program by its status whether something differs`() async throws {
+        let broker = try await AdministeredBroker()
+        let path = try broker.file("broker.yaml", Self.text)
+        let differs = await broker.run("apply -f \(path) --dry-run --exit-code")
+        #expect(differs.status == .partly)
+        #expect(differs.errors.contains("4 things differ from \(path)\nTry: token-broker apply --file \(path)\n"))
+        #expect(await broker.run("apply -f \(path) --yes").status == .done)
+        #expect(await broker.run("apply -f \(path) --dry-run --exit-code").status == .done)
+        #expect(await broker.run("apply -f \(path) --yes --exit-code").status == .usage)
+    }
+
+    @Test func `leaves an app as it is that was changed after the comparison`() async throws {
+        let broker = try await AdministeredBroker()
+        var path = try broker.file("broker.yaml", Self.text)
+        #expect(await broker.run("apply -f \(path) --yes").status == .done)
+        path = try broker.file("changed.yaml", Self.text.replacing("session_days: 30", with: "session_days: 40"))
+        let api = try broker.api()
+        let file = try ApplyFile(String(decoding: Data(contentsOf: URL(filePath: path)), as: UTF8.self), path: path)
+        let plan = ApplyPlan(file, api, setsSecrets: false)
+        let step = try #require(try await plan.steps().first)
+        let changed = await broker.run(
+            "clients create player-android --tenant music --redirect-uri https://b.example.com/redirect --set session_days:=50"
+        )
+        #expect(changed.status == .done)
+        let refused = await #expect(throws: CommandError.self) { _ = try await plan.carryOut(step) }
+        #expect(refused?.text.contains("was changed meanwhile") == true)
+        let shown = await broker.run("clients show player-android --tenant music --json")
+        #expect(shown.json["session_days"] == .integer(50))
+        _ = try await plan.carryOut(try #require(try await plan.steps().first))
     }
 }

@@ -226,7 +226,32 @@ struct `Administration by the command line` {
         let wrong = await broker.run("keys create x --tenant spotify --permission credentials:red")
         #expect(wrong.errors.contains("did you mean credentials:read?"))
         #expect(await broker.run("keys create x --permission login").errors.contains("which tenant?"))
-        #expect(await broker.run("keys create x --tenant spotify --permission login").status == .notFound)
+        let missing = await broker.run("keys create x --tenant spotify --permission login")
+        #expect(missing.status == .notFound)
+        #expect(missing.errors.contains("there is no tenant spotify at http://127.0.0.1:"), "\(missing.errors)")
+        #expect(missing.errors.hasSuffix("\nTry: token-broker tenants list\n"))
+    }
+
+    @Test func `takes the only tenant, and lists them where there are several`() async throws {
+        let broker = try await AdministeredBroker()
+        _ = await broker.run("tenants create spotify --name one --client-id app")
+        let made = await broker.run("keys create x --permission login")
+        #expect(made.status == .done, "\(made.errors)")
+        // Said to a person only.
+        #expect(!made.errors.contains("the only one"))
+        let asked = await broker.run("keys list", canAsk: true)
+        #expect(asked.errors.contains("The tenant is one, the only one."), "\(asked.errors)")
+        // The broker itself asks for the tenant of these.
+        #expect(await broker.run("list").status == .done)
+        #expect(await broker.run("token").errors.contains("Try: token-broker login one\n"))
+        _ = await broker.run("tenants create spotify --name two --client-id app")
+        for words in ["keys list", "list", "token", "tenants show"] {
+            let refused = await broker.run(words)
+            #expect(refused.status == .usage, "\(words)")
+            #expect(
+                refused.errors.contains("which tenant? Name it with --tenant: there are one, two\nTry: "),
+                "\(refused.errors)")
+        }
     }
 
     @Test func `names the rotation to run again where the answer is lost`() async throws {
@@ -237,7 +262,7 @@ struct `Administration by the command line` {
         #expect(lost.status == .unreachable)
         #expect(
             lost.errors.contains(
-                "Try: token-broker keys rotate 0f3b8a6d1c2e4f5a6b7c8d9e --replaces 1 --overlap 1h --tenant t1"),
+                "Try: token-broker keys rotate 0f3b8a6d1c2e4f5a6b7c8d9e --overlap 1h --replaces 1 --tenant t1"),
             "\(lost.errors)")
     }
 

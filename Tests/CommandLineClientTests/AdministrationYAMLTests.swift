@@ -65,7 +65,11 @@ import Testing
         (#"{"a":{"b":1}}"#, #"{"a":{"b":1,"c":2}}"#, false), (#"{"a":{"b":1}}"#, #"{"a":{"c":2}}"#, true),
         (#"{"a":{"b":null}}"#, "{}", false), (#"{"a":{}}"#, "{}", false),
         (#"{"a":[{"b":1}]}"#, #"{"a":[{"b":2}]}"#, true),
-        (#"{"client_secret":"x"}"#, #"{"client_secret_set":true}"#, true),
+        (#"{"client_secret":"x"}"#, #"{"client_secret_set":true}"#, false),
+        (#"{"client_secret":"x"}"#, #"{"client_secret_set":false}"#, true), (#"{"private_key":"x"}"#, "{}", true),
+        (#"{"private_key":"x"}"#, #"{"private_key_set":true}"#, false),
+        (#"{"client_secrets":["x","y"]}"#, #"{"client_secrets_set":2}"#, false),
+        (#"{"client_secrets":["x"]}"#, #"{"client_secrets_set":2}"#, true),
         (#"{"client_secret":null}"#, #"{"client_secret_set":false}"#, false),
         (#"{"client_secret":null}"#, #"{"client_secret_set":true}"#, true),
     ])
@@ -75,6 +79,13 @@ import Testing
             wanted: try JSONValue(parsing: Array(wanted.utf8)), current: try JSONValue(parsing: Array(current.utf8)))
         #expect(difference.isEmpty != differs)
         #expect(!difference.lines.joined().contains("client_secret: x"))
+    }
+
+    @Test func `differs in each secret where these are to be set`() throws {
+        let difference = Difference(
+            wanted: .object(["client_secret": .string("x"), "private_key": .null]),
+            current: .object(["client_secret_set": .bool(true)]), setsSecrets: true)
+        #expect(difference.lines == ["client_secret: (secret)"])
     }
 
     @Test func `takes away what it does not name where it is the whole`() throws {

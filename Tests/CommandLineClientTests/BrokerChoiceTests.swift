@@ -1,5 +1,7 @@
 internal import BrokerTesting
 internal import FoundationEssentials
+internal import HTTPCodec
+internal import Reactor
 internal import Testing
 
 @testable internal import CommandLineClient
@@ -28,10 +30,15 @@ internal import Testing
         try kept.write(["TOKEN_BROKER_CONTEXTS": contexts])
     }
 
-    /// The key that a broker on this machine has made.
-    private func keepLocalKey() throws {
+    /// The key that a broker on this machine has made, and where it listens as long as the result is held.
+    private func serveLocally(
+        _ address: String = "127.0.0.1", port: UInt16 = 9000, isTLS: Bool = false, hasOwnKey: Bool = true
+    ) throws -> HeldFile {
         try FileManager.default.createDirectory(atPath: data, withIntermediateDirectories: true)
         try Data("local-key\n".utf8).write(to: URL(filePath: data + "/admin.key"))
+        return try LocalBroker.announce(
+            in: data, at: try #require(SocketAddress(numericHost: address, port: port)), isTLS: isTLS,
+            hasOwnKey: hasOwnKey)
     }
 
     @Test(
@@ -52,8 +59,15 @@ internal import Testing
             (["--tenant", "t1"], ["TOKEN_BROKER_TENANT": "t2"], "https://work.example", "work-key", "t1"),
             ([], ["TOKEN_BROKER_TENANT": "t2"], "https://work.example", "work-key", "t2"),
             ([], ["TOKEN_BROKER_URL": "http://127.0.0.1:9000"], "http://127.0.0.1:9000", "local-key", nil),
-            ([], ["TOKEN_BROKER_URL": "http://[::1]:9000"], "http://[::1]:9000", "local-key", nil),
-            (["--context", "here"], [:], "http://localhost:9000", "local-key", nil),
+            ([], ["TOKEN_BROKER_URL": "http://127.0.0.1:9000/"], "http://127.0.0.1:9000", "local-key", nil),
+            // Something else may listen at the other loopback address.
+            (["--context", "here"], [:], "http://127.0.0.1:9000", "local-key", nil),
+            // A key by the variable is for the variable's address, else for the one in use.
+            ([], ["TOKEN_BROKER_API_KEY": "k"], "https://work.example", "k", "music"),
+            (
+                ["--context", "bare"], ["TOKEN_BROKER_URL": "https://bare.example/", "TOKEN_BROKER_API_KEY": "k"],
+                "https://bare.example", "k", nil
+            ),
             (
                 [], ["TOKEN_BROKER_URL": "http://127.0.0.1:9000", "TOKEN_BROKER_API_KEY": "k"],
                 "http://127.0.0.1:9000", "k", nil
@@ -63,12 +77,30 @@ internal import Testing
         words: [String], variables: [String: String], url: String, key: String, tenant: String?
     ) throws {
         try keep("work")
-        try keepLocalKey()
+        let held = try serveLocally()
+        defer { held.remove() }
         let all = ["TOKEN_BROKER_CONTEXTS": contexts, "XDG_DATA_HOME": directory.path].merging(variables) { $1 }
         let broker = try choose(all, words)
         #expect(broker.url == url)
         #expect(broker.apiKey == key)
         #expect(broker.tenant == tenant)
+    }
+
+    @Test(
+        arguments: [
+            ("127.0.0.1", 9000, false, "http://127.0.0.1:9000"), ("0.0.0.0", 9000, false, "http://127.0.0.1:9000"),
+            ("::", 9000, true, "https://[::1]:9000"), ("10.1.2.3", 8080, false, "http://10.1.2.3:8080"),
+        ] as [(String, UInt16, Bool, String)])
+    func `is else the one on this machine, where it says that it listens, with the key that it has made`(
+        address: String, port: UInt16, isTLS: Bool, url: String
+    ) throws {
+        let held = try serveLocally(address, port: port, isTLS: isTLS)
+        defer { held.remove() }
+        for environment in [["XDG_DATA_HOME": directory.path], ["TOKEN_BROKER_DATA_DIR": data]] {
+            let broker = try choose(environment)
+            #expect(broker.url == url)
+            #expect(broker.apiKey == "local-key")
+        }
     }
 
     @Test(
@@ -79,19 +111,18 @@ internal import Testing
             (["TOKEN_BROKER_LISTEN": "[::]:9000"], "http://[::1]:9000"),
             (["TOKEN_BROKER_LISTEN": "10.1.2.3:9000"], "http://10.1.2.3:9000"),
         ] as [([String: String], String)])
-    func `is else the one on this machine, with the key that it has made`(
+    func `is at the address of the variables where none says it and a variable has the key`(
         variables: [String: String], url: String
     ) throws {
-        try keepLocalKey()
-        let broker = try choose(["XDG_DATA_HOME": directory.path].merging(variables) { $1 })
+        let all = ["TOKEN_BROKER_API_KEY": "k", "TOKEN_BROKER_DATA_DIR": data].merging(variables) { $1 }
+        let broker = try choose(all)
         #expect(broker.url == url)
-        #expect(broker.apiKey == "local-key")
-        let elsewhere = try choose(["TOKEN_BROKER_DATA_DIR": data].merging(variables) { $1 })
-        #expect(elsewhere.apiKey == "local-key")
+        #expect(broker.apiKey == "k")
     }
 
     @Test func `has a key of a file, the first line of it`() throws {
-        try keepLocalKey()
+        let held = try serveLocally()
+        defer { held.remove() }
         let file = data + "/key"
         let environment = ["XDG_DATA_HOME": directory.path, "TOKEN_BROKER_API_KEY_FILE": file]
         #expect(throws: CommandError(.configuration, "TOKEN_BROKER_API_KEY_FILE: \(file) cannot be read")) {
@@ -103,25 +134,68 @@ internal import Testing
     }
 
     @Test(arguments: [
-        "https://broker.example", "http://127.broker.example", "http://localhost.broker.example",
-        "http://10.1.2.3:8080",
+        "https://broker.example", "http://127.broker.example:9000", "http://localhost.broker.example:9000",
+        "http://10.1.2.3:9000", "http://127.0.0.1:8080", "http://127.0.0.2:9000", "http://[::1]:9000",
+        "https://127.0.0.1:9000", "http://127.0.0.1:9000/other",
     ])
     func `elsewhere is never sent the key of the one on this machine`(url: String) throws {
-        try keepLocalKey()
+        let held = try serveLocally()
+        defer { held.remove() }
         let refusal = #expect(throws: CommandError.self) {
             try choose(["XDG_DATA_HOME": directory.path, "TOKEN_BROKER_URL": url])
         }
         #expect(refusal?.status == .forbidden)
-        #expect(refusal?.next == "token-broker context add NAME --url \(url)")
+        #expect(refusal?.next == "token-broker context add NAME --url \(ShellWord.quoted(url))")
     }
 
-    @Test func `is not guessed where a context has another name, or there is no key`() throws {
+    @Test func `at the address of one that has ended is not sent its key`() async throws {
+        let environment = ["XDG_DATA_HOME": directory.path]
+        let url = "http://127.0.0.1:9000"
+        let held = try serveLocally()
+        let broker = try choose(environment)
+        // What a killed broker leaves behind.
+        let left = try Data(contentsOf: URL(filePath: data + "/address"))
+        held.remove()
+        try left.write(to: URL(filePath: data + "/address"))
+        let gone = await #expect(throws: CommandError.self) { try await broker.send(.init(.get, "/tenants")) }
+        #expect(gone?.text == "the broker in \(data) serves at \(url) no more")
+        let none = #expect(throws: CommandError.self) { try choose(environment) }
+        #expect(none?.status == .unreachable)
+        #expect(none?.next == "token-broker up")
+        let named = #expect(throws: CommandError.self) {
+            try choose(environment.merging(["TOKEN_BROKER_URL": url]) { $1 })
+        }
+        #expect(named?.status == .forbidden)
+    }
+
+    @Test func `that was given another key is not sent the one in its directory`() throws {
+        let held = try serveLocally(hasOwnKey: false)
+        defer { held.remove() }
+        let environment = ["XDG_DATA_HOME": directory.path]
+        #expect(#expect(throws: CommandError.self) { try choose(environment) }?.status == .forbidden)
+        let broker = try choose(environment.merging(["TOKEN_BROKER_API_KEY": "k"]) { $1 })
+        #expect(broker.url == "http://127.0.0.1:9000")
+        #expect(broker.apiKey == "k")
+    }
+
+    @Test func `by a context gets no key that a variable has for another address`() throws {
+        try keep("work")
+        let environment = [
+            "TOKEN_BROKER_CONTEXTS": contexts, "TOKEN_BROKER_URL": "http://a.example", "TOKEN_BROKER_API_KEY": "k",
+        ]
+        #expect(
+            #expect(throws: CommandError.self) { try choose(environment, ["--context", "bare"]) }?.status == .forbidden)
+        let url = ["TOKEN_BROKER_CONTEXTS": contexts, "TOKEN_BROKER_URL": "http://a.example"]
+        #expect(#expect(throws: CommandError.self) { try choose(url) }?.status == .forbidden)
+    }
+
+    @Test func `is not guessed where a context has another name, or none runs`() throws {
         try keep(nil)
         let environment = ["TOKEN_BROKER_CONTEXTS": contexts, "TOKEN_BROKER_DATA_DIR": data]
         let unknown = #expect(throws: CommandError.self) { try choose(environment, ["--context", "wrok"]) }
         #expect(unknown?.status == .configuration)
         #expect(unknown?.text == "unknown context wrok; did you mean work?")
         let none = #expect(throws: CommandError.self) { try choose(environment) }
-        #expect(none?.status == .forbidden)
+        #expect(none?.status == .unreachable)
     }
 }

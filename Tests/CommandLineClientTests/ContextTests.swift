@@ -23,8 +23,8 @@ internal import Testing
     @Test func `are kept in a file that only their owner may read, in a directory of theirs`() async throws {
         let terminal = RecordedTerminal(answers: ["key-one"])
         let added = await CommandLines.run(
-            ["context", "add", "work", "--url", "https://broker.example/", "--tenant", "music"], environment,
-            terminal: terminal)
+            ["context", "add", "work", "--url", "https://broker.example/", "--tenant", "music", "--no-check"],
+            environment, terminal: terminal)
         #expect(added.status == .done, "\(terminal.errors)")
         #expect(terminal.secrets == 1)
         #expect(try mode(path) == 0o600)
@@ -40,13 +40,13 @@ internal import Testing
         try kept.write(environment)
         #expect(try mode(path) == 0o600)
         let names = try FileManager.default.contentsOfDirectory(atPath: directory.path + "/a")
-        #expect(names == ["contexts.json"])
+        #expect(names.sorted() == ["contexts.json", "contexts.json.lock"])
     }
 
     @Test func `are listed without their keys, used and removed`() async throws {
         for (name, key) in [("one", "secret-1"), ("two", "secret-2")] {
             let added = await CommandLines.run(
-                ["context", "add", name, "--url", "http://\(name).example"], environment,
+                ["context", "add", name, "--url", "http://\(name).example", "--no-check"], environment,
                 terminal: RecordedTerminal(answers: [key]))
             #expect(added.status == .done)
         }
@@ -108,7 +108,8 @@ internal import Testing
         #expect(try Contexts.read([:]) == Contexts())
         #expect(try Contexts.read(environment) == Contexts())
         let added = await CommandLines.run(
-            ["context", "add", "a", "--url", "http://a.example"], terminal: RecordedTerminal(answers: ["k"]))
+            ["context", "add", "a", "--url", "http://a.example", "--no-check"],
+            terminal: RecordedTerminal(answers: ["k"]))
         #expect(added.status == .configuration)
         #expect(added.terminal.errors.contains("set HOME, XDG_CONFIG_HOME or TOKEN_BROKER_CONTEXTS"))
     }
@@ -119,11 +120,115 @@ internal import Testing
             (["context", "add", "a", "--url", "http://a.example"], [], "no key was given"),
             (["context", "add", "a", "--url", "http://a.example"], [""], "no key was given"),
             (["context", "add", "a", "--url", "ftp://a.example"], ["k"], "no http or https address"),
+            (["context", "add", "a", "--url", "a.example"], ["k"], "a.example has no scheme: write https://a.example"),
+            (
+                ["context", "add", "a", "--url", "localhost:9480"], ["k"],
+                "localhost:9480 has no scheme: write http://localhost:9480"
+            ),
         ] as [([String], [String], String)] {
             let added = await CommandLines.run(words, environment, terminal: RecordedTerminal(answers: answers))
             #expect(added.status == .usage || added.status == .configuration)
             #expect(added.terminal.errors.contains(complaint), "\(added.terminal.errors)")
             #expect(!FileManager.default.fileExists(atPath: path))
+        }
+    }
+
+    /// A server that answers once.
+    private func add(answering status: Int, _ body: String) async throws -> (
+        status: ExitStatus?, terminal: RecordedTerminal
+    ) {
+        let server = try await TLSTestServer(
+            tls: nil,
+            [
+                .read,
+                .send(
+                    "HTTP/1.1 \(status) x\r\nConnection: close\r\nContent-Length: \(body.utf8.count)\r\n\r\n\(body)"),
+                .hold,
+            ])
+        return await CommandLines.run(
+            ["context", "add", "a", "--url", "http://localhost:\(server.port)"], environment,
+            terminal: RecordedTerminal(answers: ["k"]))
+    }
+
+    @Test func `are kept with a key that the broker takes, and not with one that it refuses`() async throws {
+        let refused = try await add(answering: 401, #"{"code": "unauthorized", "detail": "The API key is unknown."}"#)
+        #expect(refused.status == .forbidden)
+        #expect(
+            refused.terminal.errors.contains(
+                "nothing is kept: The API key is unknown.\nTry: token-broker context add a"))
+        #expect(refused.terminal.errors.hasSuffix(" --no-check\n"), "\(refused.terminal.errors)")
+        for (status, body) in [
+            (404, #"{"title": "Not Found", "status": 404, "detail": "There is no such path."}"#), (200, "{}"),
+            (404, "<html>"), (302, ""),
+        ] {
+            let other = try await add(answering: status, body)
+            #expect(other.status == .failed)
+            #expect(other.terminal.errors.contains("no token-broker answers at http://localhost:"))
+        }
+        #expect(!FileManager.default.fileExists(atPath: path))
+        let taken = try await add(answering: 200, #"{"providers": []}"#)
+        #expect(taken.status == .done, "\(taken.terminal.errors)")
+        #expect(try Contexts.read(environment).entries["a"]?.apiKey == "k")
+    }
+
+    @Test func `are kept with a warning where the broker cannot be reached`() async throws {
+        let port = try PostgresServer.freePort()
+        let added = await CommandLines.run(
+            ["context", "add", "a", "--url", "http://127.0.0.1:\(port)"], environment,
+            terminal: RecordedTerminal(answers: ["k"]))
+        #expect(added.status == .done)
+        #expect(
+            added.terminal.errors.contains(
+                "Kept without having been tried: the broker at http://127.0.0.1:\(port) cannot be reached: "
+                    + "no address of the host accepted a connection"), "\(added.terminal.errors)")
+    }
+
+    @Test func `are all there after several were added at once`() async throws {
+        let environment = environment
+        let names = (0..<8).map { "c\($0)" }
+        await withTaskGroup(of: Void.self) { group in
+            for name in names {
+                group.addTask {
+                    let added = await CommandLines.run(
+                        ["context", "add", name, "--url", "http://a.example", "--no-check"], environment,
+                        terminal: RecordedTerminal(answers: ["k"]))
+                    #expect(added.status == .done)
+                }
+            }
+        }
+        #expect(try Contexts.read(environment).entries.keys.sorted() == names)
+    }
+
+    @Test(arguments: [true, false])
+    func `stay behind a symbolic link, also one that leads to nothing yet`(isThere: Bool) throws {
+        let target = directory.path + "/real.json"
+        if isThere { try Contexts().write(["TOKEN_BROKER_CONTEXTS": target]) }
+        try FileManager.default.createDirectory(atPath: directory.path + "/a", withIntermediateDirectories: true)
+        try FileManager.default.createSymbolicLink(atPath: path, withDestinationPath: "../real.json")
+        let kept = Contexts(current: nil, entries: ["a": Contexts.Entry(url: "http://a.example")])
+        try kept.write(environment)
+        #expect(try FileManager.default.destinationOfSymbolicLink(atPath: path) == "../real.json")
+        #expect(try Contexts.read(["TOKEN_BROKER_CONTEXTS": target]) == kept)
+    }
+
+    @Test(
+        arguments: [
+            ([:], nil),
+            (["TOKEN_BROKER_URL": "http://b.example"], "TOKEN_BROKER_URL is set: commands speak to http://b.example"),
+            (["TOKEN_BROKER_API_KEY": "k"], "TOKEN_BROKER_API_KEY is set: commands use that key at work"),
+            (["TOKEN_BROKER_CONTEXT": "home"], "TOKEN_BROKER_CONTEXT is set: commands use home, not work"),
+            (["TOKEN_BROKER_CONTEXT": "work", "TOKEN_BROKER_URL": "http://b.example"], nil),
+        ] as [([String: String], String?)])
+    func `are listed with the variable that hides the one in use`(
+        variables: [String: String], note: String?
+    ) async throws {
+        try Contexts(current: "work", entries: ["work": Contexts.Entry(url: "http://a.example", apiKey: "k")])
+            .write(environment)
+        let listed = await CommandLines.run(["context", "list"], environment.merging(variables) { $1 })
+        if let note {
+            #expect(listed.terminal.errors.contains(note), "\(listed.terminal.errors)")
+        } else {
+            #expect(listed.terminal.errors.isEmpty)
         }
     }
 }

@@ -26,20 +26,43 @@ internal import Testing
             #expect(process.lines.contains { $0.hasPrefix("  data ") && $0.hasSuffix(" \(data)") })
             #expect(process.lines.contains { $0.hasPrefix("  admin key ") && $0.hasSuffix(" \(data)/admin.key") })
             #expect(process.lines.contains { $0.hasPrefix("  master keys ") && $0.contains(" \(data)/master.keys") })
-            #expect(process.lines.contains("  export TOKEN_BROKER_URL=http://127.0.0.1:\(port)"))
+            #expect(!process.lines.contains { $0.contains("export ") })
             keys.insert(String(decoding: try Data(contentsOf: URL(filePath: data + "/admin.key")), as: UTF8.self))
-            let invocation = CommandLines.invocation(
-                ["context", "list"],
-                ["XDG_DATA_HOME": directory.path, "TOKEN_BROKER_URL": "http://127.0.0.1:\(port)"])
-            let broker = try #require(try invocation?.broker())
-            #expect(try await broker.send(BrokerAPI.Request(.get, "/tenants")).status == .ok)
+            let environment = ["XDG_DATA_HOME": directory.path]
+            #expect(await CommandLines.run(["tenants", "list"], environment).status == .done)
+            let second = try await BrokerProcess.run(["up"], environment: environment)
+            #expect(second.status == 1)
+            #expect(
+                second.output.contains(
+                    "\(data) is in use by another process; stop that process first: the broker at http://127.0.0.1:\(port)"
+                ),
+                "\(second.output)")
             #expect(await process.terminate() == 0)
+            #expect(!FileManager.default.fileExists(atPath: data + "/address"))
+            let after = await CommandLines.run(["tenants", "list"], environment)
+            #expect(after.status == .unreachable && after.terminal.errors.hasSuffix("Try: token-broker up\n"))
         }
         #expect(keys.count == 1)
         for path in [directory.path, data] {
             let attributes = try FileManager.default.attributesOfItem(atPath: path)
             #expect((attributes[.posixPermissions] as? Int) == 0o700)
         }
+    }
+
+    @Test func `says at which data a command on the store looks, and takes those of up`() async throws {
+        let data = directory.path + "/token-broker"
+        let process = try await start(try PostgresServer.freePort())
+        #expect(await process.terminate() == 0)
+        let environment = ["XDG_DATA_HOME": directory.path]
+        // Where the machine has a service's data as well, neither is guessed.
+        let isAlone = !FileManager.default.fileExists(atPath: "/var/lib/token-broker")
+        let chosen = "token-broker: TOKEN_BROKER_DATA_DIR is not set; looking at \(data)"
+        for words in [["keys", "status"], ["doctor"], ["doctor", "store"], ["restored"], ["audit", "verify"]] {
+            let result = try await BrokerProcess.run(words, environment: environment)
+            #expect(result.output.contains(isAlone ? chosen : "set TOKEN_BROKER_DATA_DIR to the"), "\(result.output)")
+        }
+        let named = try await BrokerProcess.run(["keys", "status"], environment: ["TOKEN_BROKER_DATA_DIR": data])
+        #expect(named.status == 0 && !named.output.contains("looking at"))
     }
 
     @Test(

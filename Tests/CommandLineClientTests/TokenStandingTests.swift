@@ -72,7 +72,7 @@ internal import Testing
                     && terminal.errors.hasSuffix("Try again in 10 s.\nTry: token-broker restore --held --tenant web\n"),
                 "\(terminal.errors)")
         } else {
-            #expect(terminal.errors.hasSuffix("Try: token-broker tenants show --tenant web\n"), "\(terminal.errors)")
+            #expect(terminal.errors.hasSuffix("Try: token-broker tenants show web\n"), "\(terminal.errors)")
         }
     }
 }

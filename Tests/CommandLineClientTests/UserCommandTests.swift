@@ -68,7 +68,6 @@ internal import Testing
             ["token", "web", "--format", "env", "--env", "A-B"], ["login", "web", "--upgrade"],
             ["run", "--tenant", "web"],
             ["run", "--tenant", "web", "--env", "1", "--", "true"], ["logout", "web"], ["list", "web", "--limit", "0"],
-            ["token"],
         ] {
             let terminal = RecordedTerminal()
             switch CommandProgram.step(words, terminal: terminal, environment: fixture.environment) {

@@ -194,7 +194,7 @@ import Testing
     }
 
     @Test(arguments: [
-        (Method.get, "", 405), (.put, "/faults", 405), (.post, "/requests", 405), (.post, "/ledger", 405),
+        (Method.post, "", 405), (.put, "/faults", 405), (.post, "/requests", 405), (.post, "/ledger", 405),
         (.get, "/revoke", 405), (.get, "/expire", 405), (.get, "/advance", 405), (.get, "/introspect", 405),
         (.post, "/random_faults", 405), (.get, "/sessions", 405), (.post, "/ledger/summary", 405),
         (.get, "/ledger/users", 404), (.get, "/other", 404), (.get, "/faults/1", 404), (.post, "/revoke", 400),
@@ -203,5 +203,17 @@ import Testing
     ])
     func `unknown paths and methods are refused`(method: Method, path: String, status: Int) async {
         #expect(await ProviderFixture().driver.control(method, path, "{}").status.code == status)
+    }
+
+    @Test func `what it can do is listed, and in the program's help`() async throws {
+        let listed = try #require(await ProviderFixture().driver.control(.get, "").json?["controls"]?.array)
+        #expect(listed.count == 22)
+        for control in listed {
+            let (method, path) = (try #require(control["method"]?.string), try #require(control["path"]?.string?.text))
+            #expect(ProviderOptions.help.contains("  \(method) \(path) "))
+            let place = path.split(separator: "/").dropFirst().map { $0.hasPrefix("{") ? "/1" : "/\($0)" }.joined()
+            let status = await ProviderFixture().driver.control(Method(method.text), place, "{}").status.code
+            #expect(status != 404 && status != 405, "\(method) \(path)")
+        }
     }
 }

@@ -189,29 +189,12 @@ package struct TenantCheck: Sendable {
     /// Why a request failed, and what to change.
     package static func words(_ error: TransportError) -> String {
         switch error {
-        case .invalidURL, .invalidRequest: "The address is not a usable URL."
         case .insecureTarget, .forbiddenAddress: "The address may not be called: " + TargetPolicy.remedy
         case .certificateWithoutTLS: TargetPolicy.certificateRemedy
-        case .nameNotFound: "The host name does not exist or has no address."
-        case .nameResolutionFailed: "The name servers did not answer."
-        case .connectFailed: "No address of the host accepted a connection."
         case .proxyRefused(let status):
             "The proxy that outbound_proxy or HTTPS_PROXY names opens no connection to the host: it answered \(status.code)."
-        case .untrusted(.chain):
-            "The certificate does not lead to a trusted root; one of your own belongs into TOKEN_BROKER_TRUSTED_CA_FILE."
-        case .untrusted(.expired): "The certificate has expired."
-        case .untrusted(.notYetValid): "The certificate is not valid yet."
-        case .untrusted(.hostName): "The certificate does not name this host."
-        case .untrusted(.purpose): "The certificate is not meant for TLS servers."
-        case .untrusted(.pin):
-            "No key of the chain is pinned: pinned_certificates is out of date, or something else answers there."
-        case .untrusted(.noCommonProtocol): "The server offers nothing that is as good as TLS 1.2 with forward secrecy."
-        case .tlsFailed: "The TLS handshake failed."
-        case .timedOut: "The time for an answer ran out."
-        case .connectionLost: "The connection ended before the answer did."
-        case .malformedResponse: "The answer is not well-formed HTTP."
-        case .responseTooLarge: "The answer is too long."
         case .cancelled: "The check was broken off."
+        default: error.sentence(roots: "TOKEN_BROKER_TRUSTED_CA_FILE")
         }
     }
 

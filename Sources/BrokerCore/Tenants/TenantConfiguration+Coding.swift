@@ -351,7 +351,12 @@ extension TenantConfiguration {
                 ?? "must be an absolute \(rules.allowsHTTP ? "http or https" : "https") URL without user information and "
                 + "fragment"
         }
-        if url.scheme == .http, !rules.allowsHTTP { return "must be an https URL" }
+        if url.scheme == .http, !rules.allowsHTTP {
+            return "must be an https URL"
+                + (LocalNames.isLoopback(url.host)
+                    ? "; an http one of this machine takes TOKEN_BROKER_ALLOW_INSECURE_PROVIDERS=true, for development only"
+                    : "")
+        }
         return isBase && text.contains("?") ? "must not have a query" : nil
     }
 

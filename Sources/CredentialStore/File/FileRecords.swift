@@ -12,6 +12,7 @@ internal import Reactor
 /// - `new` contains drafts of files, which do not count. The drafts of a dead process are removed at the next start.
 /// - `reserve` keeps disk space for commits that must succeed on a full disk; see `RoomReserve`.
 /// - `master.keys` and `admin.key` are secrets; see `StoreSecret`.
+/// - `address` says where the broker listens that uses the store, while it does; no part of the store.
 /// - `format` exists in every complete store; the process that uses the store holds a lock on `lock`.
 ///
 /// The changes of a commit are made at once, and become durable with those of other commits at the next checkpoint:

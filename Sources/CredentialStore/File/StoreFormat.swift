@@ -9,6 +9,8 @@ enum StoreFormat {
                 lockName, draftsName, RoomReserve.name, Catalog.name, CommitLog.name, FileLog.directoryName,
                 AuditFrame.directoryName,
                 "lost+found",
+                // Where the broker listens, while it does.
+                "address",
             ]
                 + RecordPath.Tree.allCases.map(\.rawValue) + StoreSecret.allCases.map(\.rawValue))
 

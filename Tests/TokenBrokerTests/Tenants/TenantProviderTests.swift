@@ -102,6 +102,21 @@ internal import TokenBroker
         #expect(answer.pointers == pointers)
     }
 
+    @Test(arguments: [
+        ("http://127.0.0.1:8181", true), ("http://localhost:8181", true), ("http://[::1]:8181", true),
+        ("http://op.example", false), ("http://127.evil.example", false),
+    ])
+    func `an http provider of this machine is refused with the variable that permits it`(
+        issuer: String, isNamed: Bool
+    ) async throws {
+        let broker = try await BrokerHarness()
+        let answer = await broker.call(
+            .put, "/tenants/t1", body: #"{"provider": "oidc", "client_id": "c1", "issuer": "\#(issuer)"}"#)
+        #expect(answer.status == 400)
+        #expect(answer.pointers == ["/issuer"])
+        #expect(answer.text.contains("TOKEN_BROKER_ALLOW_INSECURE_PROVIDERS=true") == isNamed, "\(answer.text)")
+    }
+
     private static let named = #"{"authorization": "https://op.example/a", "token": "https://op.example/t"}"#
 
     @Test(arguments: [
