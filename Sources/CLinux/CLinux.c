@@ -89,7 +89,10 @@ int clinux_forbid_core_dumps(void) {
     for (unsigned long i = 0; i < sizeof crashes / sizeof *crashes; i++) {
         if (signal(crashes[i], SIG_DFL) == SIG_ERR) return -1;
     }
-    struct rlimit none = {0, 0};
+    // The hard limit stays for a program that takes this one's place.
+    struct rlimit none;
+    if (getrlimit(RLIMIT_CORE, &none) == -1) return -1;
+    none.rlim_cur = 0;
     if (setrlimit(RLIMIT_CORE, &none) == -1) return -1;
     return prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
 }

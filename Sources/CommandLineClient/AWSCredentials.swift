@@ -11,7 +11,7 @@ package struct AWSCredentials: Sendable, Equatable {
     package let expiration: String?
 
     /// Those that a token is, as JSON, or that the provider has told beside it. A token of OAuth has none.
-    /// - Throws: `refused`, and says what would have them.
+    /// - Throws: `failed`, and says what would have them.
     package init(_ answer: TokenAnswer) throws(CommandError) {
         let inToken = answer.token.flatMap { try? JSONValue(parsing: Array($0.utf8)) }
         guard
@@ -20,7 +20,7 @@ package struct AWSCredentials: Sendable, Equatable {
             let secret = members["SecretAccessKey"]?.string?.text
         else {
             throw CommandError(
-                .refused,
+                .failed,
                 "the token has no AccessKeyId and SecretAccessKey, which AWS wants. For a token of IAM Identity Center name "
                     + "--account and --role; other tokens go to AssumeRoleWithWebIdentity: have web_identity_token_file "
                     + "name a file with the output of --format bearer")

@@ -107,15 +107,15 @@ extension AdministrationCommands {
                 for member in step.difference.members {
                     writer.name(member.name.text)
                     writer.object { writer in
-                        if AssignedMembers.secrets.contains(member.name) { return writer.member("is_secret", true) }
-                        writer.member("from", member.old ?? .null)
-                        writer.member("to", member.new)
+                        if SecretMembers.whole.contains(member.name) { return writer.member("is_secret", true) }
+                        writer.member("from", SecretMembers.shown(member.name, member.old ?? .null))
+                        writer.member("to", SecretMembers.shown(member.name, member.new))
                     }
                 }
             }
             writer.member("applied", isApplied)
             writer.memberIfPresent("api_key", apiKey)
         }
-        invocation.terminal.write(line + [0x0a])
+        invocation.terminal.print(json: line)
     }
 }

@@ -79,7 +79,8 @@ extension AdministrationCommands {
             members["tenants"] = tenants.isEmpty ? nil : list(Array(Set([tenant] + tenants)).sorted())
             let name = invocation.arguments[0]
             let others = try await ids(ofName: name, invocation, api)
-            let answer = try await api.send(.init(.post, path(tenant) + "/api-keys", json: body(members)))
+            let answer = try await api.send(
+                .init(.post, path(tenant) + "/api-keys", json: body(members), form: .created))
             try showNew(answer, invocation)
             if !others.isEmpty {
                 invocation.terminal.note(
@@ -122,7 +123,7 @@ extension AdministrationCommands {
             members["replaces"] = .integer(replaced)
             let answer: BrokerAPI.Answer
             do throws(CommandError) {
-                answer = try await api.send(.init(.post, path + "/rotate", json: body(members)))
+                answer = try await api.send(.init(.post, path + "/rotate", json: body(members), form: .created))
             } catch {
                 throw rotationError(error, replaced, invocation)
             }

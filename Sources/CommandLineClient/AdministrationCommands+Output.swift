@@ -26,7 +26,7 @@ extension AdministrationCommands {
         var table = TextTable("MEMBER", "VALUE")
         let left = members.keys.filter { !first.contains($0) && $0 != "warnings" && $0 != "dropped" }.sorted()
         for name in first + left {
-            if let value = members[name] { table.add(name.text, text(of: value)) }
+            if let value = members[name] { table.add(name.text, text(of: SecretMembers.shown(name, value))) }
         }
         return table
     }
@@ -68,11 +68,12 @@ extension AdministrationCommands {
     /// The secret of `--secret-file`; nil where that is not given.
     static func secretOfFile(_ invocation: Invocation) throws(CommandError) -> String? {
         guard let path = invocation["secret-file"] else { return nil }
-        let secret =
-            path == "-"
-            ? invocation.terminal.secret("Client secret: ")
-            : try GivenFile.text(path, limit: 64 << 10).split(separator: "\n").first.map(String.init)
-        guard let secret, !secret.isEmpty else { throw CommandError(.refused, "\(path) holds no secret") }
+        let text =
+            path == "-" ? invocation.terminal.secret("Client secret: ") : try GivenFile.text(path, limit: 64 << 10)
+        // By scalars: a carriage return and a line feed are one character of a String.
+        let line = (text ?? "").unicodeScalars.drop { $0 == "\u{feff}" }.prefix { $0 != "\n" && $0 != "\r" }
+        let secret = String(line)
+        guard !secret.isEmpty else { throw CommandError(.refused, "\(path) holds no secret") }
         return secret
     }
 

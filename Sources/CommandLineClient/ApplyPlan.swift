@@ -168,7 +168,7 @@ final class ApplyPlan: Sendable {
                 Step(
                     kind: .key, tenant: tenant.name, name: name, isNew: true,
                     difference: Difference(wanted: members, current: .object([:])),
-                    request: .init(.post, path, json: AdministrationCommands.body(body))))
+                    request: .init(.post, path, json: AdministrationCommands.body(body), form: .created)))
         }
         return steps
     }

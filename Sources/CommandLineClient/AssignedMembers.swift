@@ -7,10 +7,6 @@ internal import JSON
 struct AssignedMembers {
     private(set) var members: [WireText: JSONValue] = [:]
 
-    /// Members that hold secrets, which lists of processes would show.
-    static let secrets: Set<WireText> = [
-        "client_secret", "client_secrets", "private_key", "client_certificate",
-    ]
     private static let longestFile = 64 << 10
 
     /// - Throws: `usage` for a word of another form, a member that stands twice, and a secret; `refused` for a file that cannot be
@@ -83,10 +79,11 @@ struct AssignedMembers {
         if text == "null" { return (path, .null) }
         if text.hasPrefix("@") {
             text = try file(String(text.dropFirst()))
-        } else if let name = path.first, secrets.contains(name) {
+        } else if SecretMembers.contain(path) {
+            let name = path.map(\.text).joined(separator: ".")
             throw CommandError(
                 .usage,
-                "\(name.text) would stand in lists of processes: write it to a file and say \(name.text)"
+                "\(name) would stand in lists of processes: write it to a file and say \(name)"
                     + (isJSON ? ":" : "") + "=@PATH")
         }
         if !isJSON { return (path, .string(WireText(text))) }

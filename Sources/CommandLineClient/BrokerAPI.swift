@@ -14,12 +14,12 @@ package final class BrokerAPI: Sendable {
         package let body: [UInt8]
 
         /// The body as JSON.
-        /// - Throws: `failed` where it is none: what answers is no broker.
+        /// - Throws: `unreachable` where it is none: what answers is no broker.
         package func json() throws(CommandError) -> JSONValue {
             do throws(JSONValue.Fault) {
                 return try JSONValue(parsing: body)
             } catch {
-                throw CommandError(.failed, "the answer is no JSON: \(error); is this the address of a token broker?")
+                throw CommandError.stranger("what comes is no JSON (\(error))")
             }
         }
     }
@@ -31,15 +31,19 @@ package final class BrokerAPI: Sendable {
         package var query: [(name: String, value: String)]
         package var fields: Fields
         package var body: [UInt8]
-        /// Statuses that the caller handles itself beside 2xx.
+        /// Statuses of refusals that the caller handles itself.
         package var expected: Set<Int>
         /// How long the answer may take.
         package var limit: Duration
+        /// What a good answer looks like.
+        package var form: AnswerForm
 
+        /// - Parameter form: nil for that of the method: 204 of DELETE, 200 or 201 of PUT, 200 of others, with JSON.
         package init(
             _ method: Method, _ path: String, query: [(name: String, value: String)] = [], fields: Fields = [:],
-            body: [UInt8] = [], expected: Set<Int> = [], limit: Duration = .seconds(60)
+            body: [UInt8] = [], expected: Set<Int> = [], limit: Duration = .seconds(60), form: AnswerForm? = nil
         ) {
+            self.form = form ?? AnswerForm(method)
             self.method = method
             self.path = path
             self.query = query
@@ -52,11 +56,11 @@ package final class BrokerAPI: Sendable {
         /// With a JSON document as its body.
         package init(
             _ method: Method, _ path: String, json body: [UInt8], fields: Fields = [:], expected: Set<Int> = [],
-            limit: Duration = .seconds(60)
+            limit: Duration = .seconds(60), form: AnswerForm? = nil
         ) {
             var fields = fields
             fields.set("Content-Type", "application/json")
-            self.init(method, path, fields: fields, body: body, expected: expected, limit: limit)
+            self.init(method, path, fields: fields, body: body, expected: expected, limit: limit, form: form)
         }
     }
 
@@ -80,22 +84,14 @@ package final class BrokerAPI: Sendable {
     /// - Parameters:
     ///   - next: how what is to be run next speaks to the same broker.
     ///   - assumed: told once of a tenant that was taken because it is the only one.
-    /// - Throws: `configuration` for an address that is none.
+    /// - Throws: `configuration` for an address that is none, and for a file without a certificate.
     init(
         _ choice: BrokerChoice, tenant: String?, next: NextCommand = NextCommand(context: nil), caFile: String? = nil,
         assumed: @escaping @Sendable (String) -> Void = { _ in }
     ) throws(CommandError) {
         var url = choice.url
         while url.hasSuffix("/") { url.removeLast() }
-        guard URLTarget(url + "/") != nil else {
-            let meant = "http\(LocalNames.isLoopback(ofURL: "http://" + url) ? "" : "s")://\(url)"
-            let isWithoutScheme = !url.contains("://") && URLTarget(meant + "/") != nil
-            throw CommandError(
-                .configuration,
-                isWithoutScheme
-                    ? "\(url) has no scheme: write \(meant)" : "\(url) is no http or https address of a broker",
-                next: "token-broker context list")
-        }
+        try GivenWords.checkAddress(url, .configuration)
         self.url = url
         self.next = next
         self.assumed = assumed
@@ -112,6 +108,8 @@ package final class BrokerAPI: Sendable {
             configuration.maximumBodyBytes = 64 << 20
             client = try HTTPSClient(
                 configuration: configuration, loop: try EventLoop(name: "client"), resolver: try NameResolver())
+        } catch let error as HTTPSClientConfigurationError {
+            throw CommandError(.configuration, "TOKEN_BROKER_CA_FILE: \(error)")
         } catch {
             throw CommandError(.failed, "the client cannot start: \(error)")
         }
@@ -119,14 +117,14 @@ package final class BrokerAPI: Sendable {
 
     /// Sends a request once.
     /// - Throws: what the broker's answer means for the person who asked: `forbidden`, `notFound`, `refused`, `notLoggedIn`,
-    ///   `tryLater`, `failed`; `unreachable` where no answer has come.
+    ///   `tryLater`, `failed`; `unreachable` where no answer has come, or one that no broker gives.
     package func send(_ request: Request) async throws(CommandError) -> Answer {
         let answer = try await answer(to: request)
-        guard let refusal = refusal(answer, of: request) else { return answer }
+        guard let refusal = try refusal(answer, of: request) else { return answer }
         guard tenant == nil, refusal.needsTenant else { throw try await error(of: refusal, request) }
         _ = try await assumeTenant()
         let second = try await self.answer(to: request)
-        if let refusal = self.refusal(second, of: request) { throw try await error(of: refusal, request) }
+        if let refusal = try self.refusal(second, of: request) { throw try await error(of: refusal, request) }
         return second
     }
 
@@ -141,10 +139,19 @@ package final class BrokerAPI: Sendable {
         return Answer(status: response.status, fields: response.fields, body: response.body)
     }
 
-    private func refusal(_ answer: Answer, of request: Request) -> Refusal? {
-        (200..<300).contains(answer.status.code) || request.expected.contains(answer.status.code)
-            ? nil : Refusal(answer)
+    /// Nil for the answer that was asked for.
+    /// - Throws: `unreachable` for one that no broker gives.
+    private func refusal(_ answer: Answer, of request: Request) throws(CommandError) -> Refusal? {
+        if request.form.fits(answer.status, answer.fields) { return nil }
+        let isExpected = request.expected.contains(answer.status.code)
+        if isExpected, AnswerForm.isProblem(answer.fields) { return nil }
+        let refusal = Refusal(answer)
+        if isExpected || answer.status.code < 400 { throw stranger(refusal.words) }
+        return refusal
     }
+
+    /// Something else than a broker has answered.
+    func stranger(_ detail: String) -> CommandError { .stranger(detail, at: url) }
 
     /// What a refusal means. Where something was not found, also whether that is the tenant.
     private func error(of refusal: Refusal, _ request: Request) async throws(CommandError) -> CommandError {
@@ -165,17 +172,18 @@ package final class BrokerAPI: Sendable {
     }
 
     private func isMissing(_ path: String) async -> Bool {
-        let answer = try? await answer(to: Request(.get, path))
-        return answer?.status.code == 404
+        guard let answer = try? await answer(to: Request(.get, path)) else { return false }
+        return Refusal(answer).isNotFound
     }
 
     /// Takes the only tenant that there is, where nothing names one.
     /// - Throws: `usage` where there is none or several, and lists them.
     func assumeTenant() async throws(CommandError) -> String {
         if let tenant { return tenant }
-        let answer = try await answer(
-            to: Request(.get, "/tenants", query: [(name: "limit", value: "\(Self.mostListed)")]))
-        let tenants = (try? answer.json()["tenants"]?.array)?.compactMap { $0["tenant"]?.string?.text } ?? []
+        let request = Request(.get, "/tenants", query: [(name: "limit", value: "\(Self.mostListed)")])
+        let answer = try await answer(to: request)
+        let list = try refusal(answer, of: request) == nil ? try answer.json()["tenants"]?.array : nil
+        let tenants = (list ?? []).compactMap { $0["tenant"]?.string?.text }
         guard tenants.count == 1 else {
             let list = tenants.isEmpty ? "" : ": there are " + tenants.map(TextTable.shown).joined(separator: ", ")
             let isShortened = tenants.count == Self.mostListed ? " and others" : ""
@@ -213,13 +221,13 @@ package final class BrokerAPI: Sendable {
         _ request: Request, idleLimit: Duration, to reader: @escaping @Sendable ([UInt8]) async -> Bool
     ) async throws(CommandError) -> StreamEnd {
         let sent = try clientRequest(request)
-        let body = StreamedBody(reader)
+        let body = StreamedBody(request.form, reader)
         let response: ClientResponse
         do throws(TransportError) {
             response = try await client.stream(
                 sent,
                 to: ResponseReceiver(
-                    idleLimit: idleLimit, onHead: { status, _ in await body.begin(status) },
+                    idleLimit: idleLimit, onHead: { status, fields in await body.begin(status, fields) },
                     onBody: { piece in await body.take(piece) }))
         } catch {
             if error == .cancelled { throw CommandError(.interrupted, "") }
@@ -228,7 +236,8 @@ package final class BrokerAPI: Sendable {
             return .broken
         }
         guard await body.isAccepted else {
-            let refusal = await Refusal(Answer(status: response.status, fields: response.fields, body: body.refusal))
+            let answer = await Answer(status: response.status, fields: response.fields, body: body.refusal)
+            let refusal = try refusal(answer, of: request) ?? Refusal(answer)
             guard tenant == nil, refusal.needsTenant else { throw try await error(of: refusal, request) }
             _ = try await assumeTenant()
             return try await stream(request, idleLimit: idleLimit, to: reader)
@@ -273,19 +282,22 @@ package final class BrokerAPI: Sendable {
 private actor StreamedBody {
     private static let longestRefusal = 1 << 20
 
+    private let form: AnswerForm
     private let reader: @Sendable ([UInt8]) async -> Bool
     private(set) var isAccepted = false
     /// Whether the reader wanted no more.
     private(set) var isLeft = false
     private(set) var refusal: [UInt8] = []
 
-    init(_ reader: @escaping @Sendable ([UInt8]) async -> Bool) {
+    init(_ form: AnswerForm, _ reader: @escaping @Sendable ([UInt8]) async -> Bool) {
+        self.form = form
         self.reader = reader
     }
 
-    func begin(_ status: Status) -> Bool {
-        isAccepted = (200..<300).contains(status.code)
-        return true
+    func begin(_ status: Status, _ fields: Fields) -> Bool {
+        isAccepted = form.fits(status, fields)
+        // What no broker says may have no end.
+        return isAccepted || status.code >= 400
     }
 
     func take(_ piece: [UInt8]) async -> Bool {
@@ -321,7 +333,7 @@ final class Refusal: Sendable {
 
     /// What it means for the person who asked.
     func error(tenant: String?, url: String, _ next: NextCommand) -> CommandError {
-        guard let code else { return foreign(url, next) }
+        guard let code else { return foreign(url) }
         switch answer.status.code {
         case 401:
             return CommandError(
@@ -332,20 +344,26 @@ final class Refusal: Sendable {
             return CommandError(
                 .failed, text, next: next.typed(["tenants", "show"] + (tenant.map { [$0] } ?? [])))
         case 424: return CommandError(.notLoggedIn, text, next: next.typed("login", tenant: tenant))
-        case 429, 503: return CommandError(.tryLater, text + wait)
+        case 408, 429, 503: return CommandError(.tryLater, text + wait)
         case 400..<500: return CommandError(.refused, text)
         default: return CommandError(.failed, text)
         }
     }
 
     /// Of what stands in front of a broker, or of another server: each refusal of a broker has a code.
-    private func foreign(_ url: String, _ next: NextCommand) -> CommandError {
-        let text = "no token-broker answers at \(url), but something that says \(answer.status)"
+    private func foreign(_ url: String) -> CommandError {
+        let stranger = CommandError.stranger(words, at: url)
         switch answer.status.code {
-        case 401, 403: return CommandError(.forbidden, text, next: next.typed("context", "list"))
-        case 429, 503: return CommandError(.tryLater, text + "." + wait)
-        default: return CommandError(.failed, text, next: next.typed("context", "list"))
+        case 401, 403: return CommandError(.forbidden, stranger.text, next: stranger.next)
+        case 408, 429, 503: return CommandError(.tryLater, stranger.text + "." + wait)
+        default: return stranger
         }
+    }
+
+    /// Of an answer that no broker gives: its status, and the type of its content.
+    var words: String {
+        let type = AnswerForm.type(answer.fields).map { " with " + TextTable.shown(String($0.prefix(64))) } ?? ""
+        return "what answers says \(answer.status)\(type)"
     }
 
     /// The broker's words, and a line for each member that it refuses.

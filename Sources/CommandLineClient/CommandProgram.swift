@@ -78,18 +78,22 @@ package enum CommandProgram {
     /// - Returns: the status to end with.
     package static func report(_ error: CommandError, _ terminal: any Terminal) -> ExitStatus {
         if !error.text.isEmpty { terminal.note("token-broker: \(error.text)") }
-        if let next = error.next { terminal.note("Try: \(next)") }
+        if let next = error.next { terminal.note("Try: \(TextTable.shown(next))") }
         return error.status
     }
 }
 
 /// The terminal that the process has.
 package struct SystemTerminal: Terminal {
+    /// Whether the terminal knows no control characters but those of a line.
+    private let isDumb = ProcessEnvironment.variables["TERM"] == "dumb"
+
     package init() {}
 
     package var isTerminal: Bool { TerminalDevice.isTerminal(1) }
     package var canAsk: Bool { TerminalDevice.isTerminal(0) && TerminalDevice.isTerminal(2) }
-    package var showsProgress: Bool { TerminalDevice.isTerminal(2) }
+    package var isErrorTerminal: Bool { TerminalDevice.isTerminal(2) }
+    package var showsProgress: Bool { isErrorTerminal && !isDumb }
     package var width: Int { TerminalDevice.width ?? 80 }
     package func write(_ bytes: [UInt8]) { TerminalDevice.write(bytes, to: 1) }
     package func writeError(_ text: String) { TerminalDevice.write(Array(text.utf8), to: 2) }

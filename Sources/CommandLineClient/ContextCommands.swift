@@ -16,13 +16,14 @@ enum ContextCommands {
             let contexts = try Contexts.read(invocation.environment)
             noteHiding(contexts, invocation)
             if invocation.printsJSON {
-                invocation.terminal.print(String(decoding: contexts.shown, as: UTF8.self))
+                invocation.terminal.print(json: contexts.shown)
                 return
             }
             var table = TextTable("", "NAME", "URL", "TENANT", "KEY")
             for (name, entry) in contexts.entries.sorted(by: { $0.key < $1.key }) {
                 table.add(
-                    name == contexts.current ? "*" : "", name, entry.url, entry.tenant ?? "-",
+                    name == contexts.current ? "*" : "", name, GivenWords.shown(address: entry.url),
+                    entry.tenant ?? "-",
                     entry.apiKey == nil ? "none" : "kept")
             }
             invocation.show(table)
@@ -38,7 +39,8 @@ enum ContextCommands {
                 invocation.terminal.note("TOKEN_BROKER_CONTEXT is set: commands use \(other), not \(name).")
             }
         } else if let url = environment.text("TOKEN_BROKER_URL") {
-            invocation.terminal.note("TOKEN_BROKER_URL is set: commands speak to \(url), not to \(name).")
+            let shown = GivenWords.shown(address: url)
+            invocation.terminal.note("TOKEN_BROKER_URL is set: commands speak to \(shown), not to \(name).")
         } else if let variable = set("TOKEN_BROKER_API_KEY", "TOKEN_BROKER_API_KEY_FILE") {
             invocation.terminal.note("\(variable) is set: commands use that key at \(name), not the one that is kept.")
         }
@@ -66,13 +68,18 @@ enum ContextCommands {
         body: { invocation throws(CommandError) in
             guard let url = invocation["url"] else { throw invocation.wrong("--url is missing: the broker's address") }
             let name = invocation.arguments[0]
-            // Refuses a file that cannot be used before it asks for anything.
+            // Refuses what is wrong, and a file that cannot be used, before a key is asked for.
+            try GivenWords.checkName(name, "the name of the context", .usage)
+            try GivenWords.checkAddress(url, .usage)
+            if let tenant = invocation["tenant"] {
+                try GivenWords.checkName(tenant, "the tenant's name", .usage)
+            }
             _ = try Contexts.read(invocation.environment)
             guard let key = invocation.terminal.secret("Key for \(url): "), !key.isEmpty else {
                 throw invocation.wrong("no key was given")
             }
+            try GivenWords.checkKey(key, "what was given", .usage)
             let entry = Contexts.Entry(url: url, apiKey: key, tenant: invocation["tenant"])
-            // Refuses an address that is none before it is kept.
             let api = try BrokerAPI(
                 BrokerChoice(url: url, apiKey: key), tenant: entry.tenant,
                 caFile: invocation.environment.text("TOKEN_BROKER_CA_FILE"))
@@ -85,16 +92,17 @@ enum ContextCommands {
         })
 
     /// Asks the broker once for something that each key may read.
-    /// - Throws: `forbidden` for a key that it refuses, and `failed` for what is no broker.
+    /// - Throws: `forbidden` for a key that it refuses, and `unreachable` for what is no broker.
     private static func check(_ api: BrokerAPI, _ invocation: Invocation) async throws(CommandError) {
         do throws(CommandError) {
             let answer = try await api.send(BrokerAPI.Request(.get, "/providers", limit: .seconds(10)))
             if try answer.json().object?["providers"] == nil {
-                throw CommandError(.failed, "no token-broker answers at \(api.url)")
+                throw api.stranger("what comes names no providers")
             }
         } catch {
             switch error.status {
-            case .unreachable, .tryLater: invocation.terminal.note("Kept without having been tried: \(error.text)")
+            case .unreachable where !error.isStranger, .tryLater:
+                invocation.terminal.note("Kept without having been tried: \(error.text)")
             default:
                 throw CommandError(
                     error.status, "nothing is kept: \(error.text)", next: invocation.again(["no-check": [""]]))
@@ -127,11 +135,11 @@ enum ContextCommands {
 }
 
 extension Contexts {
-    /// - Throws: `notFound` for a name that is none of them.
+    /// - Throws: `configuration` for a name that is none of them, as with `--context`.
     fileprivate func require(_ name: String) throws(CommandError) {
         if entries[name] != nil { return }
         throw CommandError(
-            .notFound, Nearest.complaint(about: name, "context", among: entries.keys.sorted()),
+            .configuration, Nearest.complaint(about: name, "context", among: entries.keys.sorted()),
             next: "token-broker context list")
     }
 
@@ -144,7 +152,7 @@ extension Contexts {
                 for (name, entry) in entries.sorted(by: { $0.key < $1.key }) {
                     writer.object { writer in
                         writer.member("name", name)
-                        writer.member("url", entry.url)
+                        writer.member("url", GivenWords.shown(address: entry.url))
                         writer.memberIfPresent("tenant", entry.tenant)
                         writer.member("has_key", entry.apiKey != nil)
                     }

@@ -20,7 +20,7 @@ struct Difference: Sendable {
         var wanted = wanted.object ?? [:]
         if isWhole { wanted.merge((current.object ?? [:]).mapValues { _ in .null }) { wanted, _ in wanted } }
         members = wanted.sorted { $0.key < $1.key }.compactMap { name, new in
-            if AssignedMembers.secrets.contains(name) {
+            if SecretMembers.whole.contains(name) {
                 let isSame = setsSecrets && new != .null ? false : Self.isSet(name, like: new, in: current)
                 return isSame ? nil : Member(name: name, old: nil, new: new)
             }
@@ -46,9 +46,9 @@ struct Difference: Sendable {
     /// For people: `scopes: a, b -> a`.
     var lines: [String] {
         members.map { member in
-            let isSecret = AssignedMembers.secrets.contains(member.name)
-            let new = isSecret && member.new != .null ? "(secret)" : AdministrationCommands.text(of: member.new)
-            let old = member.old.map { AdministrationCommands.text(of: $0) + " -> " } ?? ""
+            let new = AdministrationCommands.text(of: SecretMembers.shown(member.name, member.new))
+            let old =
+                member.old.map { AdministrationCommands.text(of: SecretMembers.shown(member.name, $0)) + " -> " } ?? ""
             return TextTable.shown("\(member.name.text): \(old)\(new)")
         }
     }

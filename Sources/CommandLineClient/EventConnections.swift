@@ -89,7 +89,7 @@ struct EventConnections {
 
     private func check(_ reading: EventReading) async throws(CommandError) {
         guard let fault = await reading.fault else { return }
-        throw CommandError(.failed, "\(fault); is this the address of a token broker?")
+        throw api.stranger(fault)
     }
 
     private func connect(
@@ -101,7 +101,8 @@ struct EventConnections {
     }
 
     private static func request(after position: String?) -> BrokerAPI.Request {
-        BrokerAPI.Request(.get, "/events", fields: position.map { ["Last-Event-ID": $0] } ?? [:])
+        BrokerAPI.Request(
+            .get, "/events", fields: position.map { ["Last-Event-ID": $0] } ?? [:], form: .events)
     }
 
     /// The place of the last event that there is: a stream begins with it.
@@ -111,9 +112,9 @@ struct EventConnections {
             await opening.take(bytes)
         }
         guard let position = await opening.position else {
+            if end == .left { throw api.stranger("what comes does not say where the events end") }
             throw CommandError(
-                end == .left ? .failed : .unreachable,
-                "the broker does not say where its events end; is this the address of a token broker?",
+                .unreachable, "the broker does not say where its events end",
                 next: again(["follow": [""], "until": []]))
         }
         return position

@@ -17,7 +17,8 @@ enum ExportCommand {
             """,
         options: [
             .init("jwk", "FILE", "the receiver's key as a JWK; - for standard input"),
-            .init("file", "PATH", "write to this new file of mode 0600, completely or not at all"),
+            .init(
+                "file", "PATH", "write to this new file of mode 0600, completely or not at all; - for standard output"),
             .yes,
         ],
         examples: [
@@ -36,7 +37,8 @@ enum ExportCommand {
         guard let path = invocation["jwk"] else {
             throw invocation.wrong("--jwk is missing: the receiver's public key")
         }
-        let file = invocation["file"]
+        if invocation["file"] == "" { throw invocation.wrong("--file names no file") }
+        let file = invocation["file"].flatMap { $0 == "-" ? nil : $0 }
         if invocation.printsJSON, file == nil {
             throw invocation.wrong("--json needs --file: without it the sealed lines are on standard output")
         }
@@ -49,26 +51,25 @@ enum ExportCommand {
         if !invocation.has("yes") {
             let question = "All refresh tokens of \(tenant) at \(api.url) leave the broker."
             try invocation.requirePerson(question)
-            let typed = invocation.terminal.line(question + " Type the tenant's name to go on: ")
+            let typed = invocation.terminal.line(TextTable.shown(question) + " Type the tenant's name to go on: ")
             guard typed == tenant else { throw CommandError(.refused, "nothing was exported: that is not \(tenant)") }
         }
         let body = JSONWriter.object { json in json.member("jwk", key) }
-        var request = BrokerAPI.Request(.post, "/credentials/export", json: body)
+        var request = BrokerAPI.Request(.post, "/credentials/export", json: body, form: .lines)
         request.limit = .seconds(600)
         let target = try ExportTarget(file, invocation.terminal)
         let end = try await api.stream(request, idleLimit: .seconds(300)) { await target.take($0) }
-        let count = try await target.finish(end)
+        let count = try await target.finish(end, api)
         guard let file else {
             invocation.terminal.note("\(Self.users(count)) sealed.")
             return
         }
         if invocation.printsJSON {
-            invocation.terminal.print(
-                String(
-                    decoding: JSONWriter.object { json in
-                        json.member("file", file)
-                        json.member("lines", count)
-                    }, as: UTF8.self))
+            invocation.printLine(
+                JSONWriter.object { json in
+                    json.member("file", file)
+                    json.member("lines", count)
+                })
         } else {
             invocation.terminal.note("\(Self.users(count)) sealed in \(file).")
         }
@@ -93,8 +94,10 @@ private actor ExportTarget {
     private let path: String?
     private let draft: DraftFile?
     private let terminal: any Terminal
-    private var count = 0
+    private var lines = SealedLines()
     private var fault: SystemError?
+    /// Whether what has come is something else than sealed lines.
+    private var isStrange = false
 
     /// - Parameter path: of a new file; nil for standard output.
     init(_ path: String?, _ terminal: any Terminal) throws(CommandError) {
@@ -111,9 +114,12 @@ private actor ExportTarget {
         CommandError(.refused, "\(path ?? "the file") cannot be written: \(fault)")
     }
 
-    /// - Returns: false where no more can be written.
+    /// - Returns: false where no more can be written, or what comes is not sealed.
     func take(_ piece: [UInt8]) -> Bool {
-        count += piece.count { $0 == 0x0a }
+        guard lines.take(piece) else {
+            isStrange = true
+            return false
+        }
         guard let draft else {
             terminal.write(piece)
             return terminal.outputError == nil
@@ -128,14 +134,19 @@ private actor ExportTarget {
     }
 
     /// - Returns: how many lines have come.
-    /// - Throws: `failed` where these are not all: what is not complete must not look complete.
-    func finish(_ end: BrokerAPI.StreamEnd) throws(CommandError) -> Int {
+    /// - Throws: `failed` where these are not all: what is not complete must not look complete; `unreachable` where they are no
+    ///   sealed lines.
+    func finish(_ end: BrokerAPI.StreamEnd, _ api: BrokerAPI) throws(CommandError) -> Int {
         if let fault { throw Self.error(path, fault) }
+        if isStrange {
+            throw api.stranger(
+                "line \(lines.count + 1) of what comes is not sealed" + (path == nil ? "" : "; no file was written"))
+        }
         try terminal.checkOutput()
-        guard end == .ended else {
+        guard end == .ended, lines.isComplete else {
             throw CommandError(
                 .failed,
-                "the export was cut short after \(count) lines, which are not all"
+                "the export was cut short after \(lines.count) lines, which are not all"
                     + (path == nil ? "" : "; no file was written"))
         }
         do throws(SystemError) {
@@ -143,6 +154,6 @@ private actor ExportTarget {
         } catch {
             throw Self.error(path, error)
         }
-        return count
+        return lines.count
     }
 }

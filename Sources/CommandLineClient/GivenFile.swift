@@ -3,7 +3,7 @@ internal import Reactor
 
 /// Files that a command line names.
 enum GivenFile {
-    /// The text of a file, without the line break at its end.
+    /// The text of a file, without the mark of its encoding at the beginning and the line break at its end.
     /// - Throws: `refused` for one that cannot be read, is longer than `limit` bytes or is no UTF-8.
     static func text(_ path: String, limit: Int) throws(CommandError) -> String {
         var bytes: [UInt8]
@@ -12,6 +12,7 @@ enum GivenFile {
         } catch {
             throw CommandError(.refused, "\(path) cannot be read: \(error)")
         }
+        if bytes.starts(with: [0xef, 0xbb, 0xbf]) { bytes.removeFirst(3) }
         if bytes.last == 0x0a { bytes.removeLast() }
         if bytes.last == 0x0d { bytes.removeLast() }
         guard let text = String(validating: bytes, as: UTF8.self) else {

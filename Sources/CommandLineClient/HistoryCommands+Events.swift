@@ -52,6 +52,7 @@ extension HistoryCommands {
             }
             let since = try invocation.time("since")
             let until = try invocation.time("until")
+            if let since, let until, until < since { throw invocation.wrong("--until is before --since") }
             let keys = try await keysOfUser(invocation, api)
             let filter = EventFilter(
                 types: invocation.values("type"), onlyEnds: invocation.has("ended"), since: since, until: until,
@@ -105,7 +106,7 @@ final class EventOutput: Sendable {
     private func write(_ event: HistoryEvent) {
         if event.isReset {
             terminal.note("Events may be missing here: the broker does not keep all that came before.")
-            if printsJSON { terminal.write(event.json + [0x0a]) }
+            if printsJSON { terminal.print(json: event.json) }
             return
         }
         let (isWanted, isFirst) = state.withLock { state in
@@ -114,7 +115,7 @@ final class EventOutput: Sendable {
             return (isWanted, !state.hasHeader)
         }
         guard isWanted else { return }
-        if printsJSON { return terminal.write(event.json + [0x0a]) }
+        if printsJSON { return terminal.print(json: event.json) }
         if isFirst {
             let header = line(["TIME", "TYPE", "TENANT", "STORAGE KEY", "USER", "CAUSE", "ERROR"])
             terminal.print(isBold ? "\u{1b}[1m\(header)\u{1b}[0m" : header)
@@ -132,7 +133,9 @@ final class EventOutput: Sendable {
         var text = ""
         for (index, cell) in cells.enumerated() where index != 2 || showsTenant {
             text += cell
-            if index < cells.count - 1 { text += String(repeating: " ", count: max(0, widths[index] - cell.count) + 2) }
+            if index < cells.count - 1 {
+                text += String(repeating: " ", count: max(0, widths[index] - TextTable.columns(cell)) + 2)
+            }
         }
         return text
     }

@@ -242,14 +242,14 @@ private struct Outcomes {
     mutating func add(_ outcome: Outcome) {
         all.append(outcome)
         guard invocation.printsJSON else { return }
-        invocation.terminal.write(
+        invocation.printLine(
             JSONWriter.object { writer in
                 writer.member("storage_key", outcome.storageKey)
                 writer.memberOrNull("user_id", users[outcome.storageKey])
                 writer.member("outcome", outcome.kind.rawValue)
                 writer.memberIfPresent("code", outcome.code)
                 writer.memberIfPresent("detail", outcome.detail)
-            } + [0x0a])
+            })
     }
 
     func show() {

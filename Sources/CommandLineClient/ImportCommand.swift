@@ -70,6 +70,7 @@ enum ImportCommand {
         let api = try invocation.broker()
         let tenant = try await invocation.requiredTenant(api)
         let input = try ImportInput(invocation.arguments[1], invocation.terminal)
+        if kind != nil, input.size > TokenFileFormat.longest { throw input.tooLong(TokenFileFormat.longest) }
         let examined = try input.examined()
         var plan = ImportPlan(
             order: ImportState.Order(
@@ -88,6 +89,7 @@ enum ImportCommand {
         if done.all > 0, let path = plan.statePath {
             invocation.terminal.note("\(done.all) were dealt with before (\(path)); going on with the others.")
         }
+        if let path = plan.statePath { try ImportState.checkPlace(path) }
         let running = ImportRun(api, plan, invocation.terminal, done: done)
         try await running.run(source)
         try conclude(running.state.tally, plan, invocation)
@@ -105,11 +107,16 @@ enum ImportCommand {
     ) throws(CommandError) -> ImportSource {
         guard let kind else { return .lines(NDJSONLines(input)) }
         let bytes = try input.whole(limit: TokenFileFormat.longest)
+        let name = input.name == "-" ? "standard input" : input.name
+        if NDJSONLines.begins(bytes) {
+            throw CommandError(
+                .refused, "\(name) has lines of ndjson, and is no file of \(kind.name): import it as ndjson",
+                next: invocation.next.typed("import", "ndjson", input.name))
+        }
         let entries: [TokenFileEntry]
         do throws(TokenFileFault) {
             entries = try kind.read(bytes)
         } catch {
-            let name = input.name == "-" ? "standard input" : input.name
             let place = error.line.map { ", line \($0)" } ?? ""
             throw CommandError(.refused, TextTable.shown("\(name)\(place) \(error.text)"))
         }

@@ -70,17 +70,27 @@ struct ImportInput: Sendable {
     var isFile: Bool { if case .file = content { true } else { false } }
 
     /// The bytes from `offset` on, 1 MiB at most; none at the end.
+    /// - Throws: `refused` for a file that cannot be read, or is not as long as it was.
     func piece(at offset: Int) throws(CommandError) -> [UInt8] {
         switch content {
         case .bytes(let bytes):
             return Array(bytes[min(offset, bytes.count)..<min(offset + Self.pieceSize, bytes.count)])
         case .file(let file):
+            let piece: [UInt8]
             do throws(SystemError) {
-                return try file.read(at: offset, upTo: Self.pieceSize)
+                piece = try file.read(at: offset, upTo: Self.pieceSize)
             } catch {
                 throw CommandError(.refused, "\(name) cannot be read: \(error)")
             }
+            if piece.isEmpty, offset < size {
+                throw CommandError(.refused, "\(name) became shorter while it was read: something else writes to it")
+            }
+            return piece
         }
+    }
+
+    func tooLong(_ limit: Int) -> CommandError {
+        CommandError(.refused, "\(name) has more than \(limit) bytes, which no such file has")
     }
 
     /// All of it.
@@ -91,10 +101,7 @@ struct ImportInput: Sendable {
             let piece = try piece(at: bytes.count)
             if piece.isEmpty { return bytes }
             bytes += piece
-            if bytes.count > limit {
-                throw CommandError(
-                    .refused, "\(name) has more than \(limit) bytes, which no such file has")
-            }
+            if bytes.count > limit { throw tooLong(limit) }
         }
     }
 

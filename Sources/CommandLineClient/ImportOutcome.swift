@@ -27,7 +27,9 @@ struct ImportOutcome: Sendable {
         if let key = told?["storage_key"]?.string?.text ?? item.storageKey, key != item.name { text += " (\(key))" }
         if case .refused(let reason) = item.content { return TextTable.shown("\(text): \(reason)") }
         if told?["outcome"]?.string == "conflict" { text += ": conflict" }
-        text += ": " + (told?["detail"]?.string?.text ?? "the broker gives no reason")
+        // The broker speaks of its own parameter.
+        let detail = told?["detail"]?.string?.text ?? "the broker gives no reason"
+        text += ": " + detail.replacing("replace=true", with: "--replace")
         if let code = told?["error_code"]?.string?.text { text += " (\(code))" }
         var lines = [TextTable.shown(text)]
         let faults = told?["errors"]?.array ?? []
@@ -67,8 +69,7 @@ struct ImportOutcome: Sendable {
         var outcomes: [ImportOutcome] = []
         for line in body.split(separator: 0x0a) {
             guard let value = try? JSONValue(parsing: Array(line)), let number = value["line"]?.integer else {
-                throw CommandError(
-                    .failed, "the answer is no outcome of an import: is this the address of a token broker?")
+                throw CommandError.stranger("what comes is no outcome of an import")
             }
             guard number == outcomes.count + 1, outcomes.count < lines.count else {
                 throw CommandError(

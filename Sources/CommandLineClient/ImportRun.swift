@@ -75,7 +75,8 @@ final class ImportRun {
             if done == 0 || plan.isDry || error.text.isEmpty { throw error }
             throw CommandError(
                 error.status,
-                error.text + "\n  \(done) were dealt with before. The same command goes on with the others.",
+                error.text + "\n  \(done) were dealt with before. The same command "
+                    + (isStateKept ? "goes on with the others." : "begins anew, and finds unchanged what is stored."),
                 next: error.next)
         }
     }
@@ -143,14 +144,14 @@ final class ImportRun {
         let answer = try await api.send(
             BrokerAPI.Request(
                 .post, "/credentials/import", query: plan.query, fields: ["Content-Type": "application/x-ndjson"],
-                body: body, limit: .seconds(600)))
+                body: body, limit: .seconds(600), form: .lines))
         return try ImportOutcome.read(answer.body, of: lines)
     }
 
     private func tell(_ outcomes: [ImportOutcome]) {
-        if plan.printsJSON {
+        if plan.printsJSON, !outcomes.isEmpty {
             bar.clear()
-            terminal.write(outcomes.flatMap(\.encoded))
+            terminal.print(json: outcomes.flatMap(\.encoded))
         }
         for outcome in outcomes {
             let notes = outcome.kind == .refused ? [] : outcome.item.notes

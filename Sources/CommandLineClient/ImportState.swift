@@ -47,8 +47,8 @@ struct ImportState: Sendable, Equatable {
         }
         guard let state = ImportState(decoding: bytes) else {
             throw CommandError(
-                .refused, "\(path) is damaged: it must be what token-broker import has written",
-                next: "rm " + ShellWord.quoted(path))
+                .refused,
+                "\(path) is there, and is not what token-broker import has written: name another file with --state")
         }
         if state.order == order { return state.tally }
         let known = state.order
@@ -62,15 +62,27 @@ struct ImportState: Sendable, Equatable {
             next: "rm " + ShellWord.quoted(path))
     }
 
-    /// - Throws: `refused` where it cannot be written.
+    /// Whether it can be written, which is better known before anything is stored.
+    /// - Throws: `refused` where it cannot.
+    static func checkPlace(_ path: String) throws(CommandError) {
+        do throws(SystemError) {
+            // Goes again with the reference.
+            _ = try DraftFile(for: path)
+        } catch {
+            throw unwritable(path, error, .refused)
+        }
+    }
+
+    private static func unwritable(_ path: String, _ error: SystemError, _ status: ExitStatus) -> CommandError {
+        CommandError(status, "\(path) cannot be written: \(error)\n  --state names another place for it")
+    }
+
+    /// - Throws: `partly` where it cannot be written: it is when lines were dealt with.
     func write(_ path: String) throws(CommandError) {
         do throws(SystemError) {
             try SmallFile.replace(path, encoded)
         } catch {
-            throw CommandError(
-                .refused,
-                "\(path) cannot be written: \(error)\n  --state names another place; without it a killed import begins "
-                    + "anew, which changes nothing that is stored")
+            throw Self.unwritable(path, error, .partly)
         }
     }
 

@@ -12,7 +12,7 @@ extension Invocation {
     func confirm(_ question: String, again: String? = nil) throws(CommandError) {
         if has("yes") { return }
         try requirePerson(question, again: again)
-        let answer = terminal.line(question + " [y/N] ") ?? ""
+        let answer = terminal.line(TextTable.shown(question) + " [y/N] ") ?? ""
         if ["y", "yes"].contains(answer.lowercased()) { return }
         throw CommandError(.failed, "nothing is changed", next: again)
     }
@@ -26,8 +26,8 @@ extension Invocation {
             next: again.map { $0 + " --yes" } ?? self.again(adding: ["--yes"]))
     }
 
-    /// Bytes from the broker as a line on standard output.
-    func printLine(_ bytes: [UInt8]) { terminal.write(bytes.last == 0x0a ? bytes : bytes + [0x0a]) }
+    /// JSON from the broker as a line on standard output.
+    func printLine(_ bytes: [UInt8]) { terminal.print(json: bytes) }
 
     /// A line of JSON.
     func printLine(_ value: JSONValue) { printLine(value.encoded) }

@@ -212,7 +212,7 @@ final class TenantCreation: Sendable {
         table.add("tenant", AdministrationCommands.text(of: tenant["tenant"]))
         for (name, value) in (tenant.object ?? [:]).sorted(by: { $0.key < $1.key })
         where members.members[name] != nil {
-            table.add(name.text, AdministrationCommands.text(of: value))
+            table.add(name.text, AdministrationCommands.text(of: SecretMembers.shown(name, value)))
         }
         table.add("client_secret", tenant["client_secret_set"]?.bool == true ? "set" : "-")
         if let redirect = tenant["redirect_uri"]?.string?.text { table.add("redirect_uri", redirect) }

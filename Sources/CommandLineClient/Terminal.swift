@@ -4,7 +4,9 @@ package protocol Terminal: Sendable {
     var isTerminal: Bool { get }
     /// Whether a person can be asked: standard input and standard error are a terminal.
     var canAsk: Bool { get }
-    /// Whether standard error is a terminal, on which a line may show how far a command is, and a code may be scanned.
+    /// Whether standard error is a terminal, on which a person reads what is noted, and can scan a code.
+    var isErrorTerminal: Bool { get }
+    /// Whether a line that is replaced may show on it how far a command is.
     var showsProgress: Bool { get }
     /// Columns of the terminal at standard error; 80 where that is unknown.
     var width: Int { get }
@@ -25,7 +27,8 @@ package protocol Terminal: Sendable {
 }
 
 extension Terminal {
-    package var showsProgress: Bool { canAsk }
+    package var isErrorTerminal: Bool { canAsk }
+    package var showsProgress: Bool { isErrorTerminal }
 
     /// - Throws: `outputError`, if there is one.
     package func checkOutput() throws(CommandError) { if let outputError { throw outputError } }
@@ -33,6 +36,12 @@ extension Terminal {
     /// A line on standard output.
     package func print(_ text: String) { write(Array((text + "\n").utf8)) }
 
-    /// A line on standard error, for people: what is being done, or what else to know.
-    package func note(_ text: String) { writeError(text + "\n") }
+    /// JSON on standard output, in lines.
+    package func print(json bytes: [UInt8]) {
+        write(TextTable.shownJSON(bytes.last == 0x0a ? bytes : bytes + [0x0a]))
+    }
+
+    /// Lines on standard error, for people: what is being done, or what else to know. What is from outside cannot steer the
+    /// terminal.
+    package func note(_ text: String) { writeError(TextTable.shownLines(text) + "\n") }
 }

@@ -44,9 +44,9 @@ package struct TextTable: Sendable {
                 if column == cells.count - 1 {
                     text += cell
                 } else {
-                    let isCut = width != nil && cell.count > widths[column]
-                    let shown = isCut ? String(cell.prefix(widths[column] - 1)) + "…" : cell
-                    text += shown + String(repeating: " ", count: max(0, widths[column] - shown.count) + 2)
+                    let isCut = width != nil && Self.columns(cell) > widths[column]
+                    let shown = isCut ? Self.beginning(of: cell, in: widths[column] - 1) + "…" : cell
+                    text += shown + String(repeating: " ", count: max(0, widths[column] - Self.columns(shown)) + 2)
                 }
             }
             while text.last == " " { text.removeLast() }
@@ -57,7 +57,7 @@ package struct TextTable: Sendable {
     }
 
     private func measured(in width: Int?) -> [Int] {
-        let natural = header.indices.map { column in ([header] + rows).map { $0[column].count }.max() ?? 0 }
+        let natural = header.indices.map { column in ([header] + rows).map { Self.columns($0[column]) }.max() ?? 0 }
         guard let width else { return natural.map { min($0, Self.widest) } }
         let left = width - 2 * (header.count - 1) - min(natural.last ?? 0, Self.narrowest)
         var limit = natural.max() ?? 0
@@ -65,10 +65,59 @@ package struct TextTable: Sendable {
         return natural.map { min($0, limit) }
     }
 
+    /// How many columns of a terminal a text takes: two for each letter of Chinese, Japanese and Korean and for each emoji, one for
+    /// each other letter with the marks on it. Terminals differ about newer emoji.
+    static func columns(_ text: String) -> Int {
+        if text.utf8.allSatisfy({ $0 < 0x80 }) { return text.utf8.count }
+        return text.reduce(0) { $0 + columns(of: $1) }
+    }
+
+    private static func columns(of letter: Character) -> Int { isWide(letter) ? 2 : 1 }
+
+    /// What of a text fits into so many columns.
+    private static func beginning(of text: String, in width: Int) -> String {
+        var left = width
+        return String(
+            text.prefix { letter in
+                left -= columns(of: letter)
+                return left >= 0
+            })
+    }
+
+    /// The blocks of Unicode whose letters are wide (East Asian Width W and F).
+    private static let wide: [ClosedRange<UInt32>] = [
+        0x1100...0x115f, 0x2e80...0x303e, 0x3041...0x33ff, 0x3400...0x4dbf, 0x4e00...0xa4cf, 0xa960...0xa97f,
+        0xac00...0xd7a3, 0xf900...0xfaff, 0xfe10...0xfe19, 0xfe30...0xfe6f, 0xff01...0xff60, 0xffe0...0xffe6,
+        0x16fe0...0x18dff, 0x1aff0...0x1b2ff, 0x1f200...0x1f265, 0x20000...0x3fffd,
+    ]
+
+    private static func isWide(_ letter: Character) -> Bool {
+        letter.unicodeScalars.contains { scalar in
+            scalar.properties.isEmojiPresentation || scalar == "\u{fe0f}" || wide.contains { $0.contains(scalar.value) }
+        }
+    }
+
     /// A text from outside as a terminal may be shown it.
     package static func shown(_ text: String) -> String {
         guard text.unicodeScalars.contains(where: isControl) else { return text }
         return String(String.UnicodeScalarView(text.unicodeScalars.map { isControl($0) ? "\u{fffd}" : $0 }))
+    }
+
+    /// JSON as a terminal may be shown it, and as programs read it like before: what `shown` replaces is escaped.
+    package static func shownJSON(_ bytes: [UInt8]) -> [UInt8] {
+        if bytes.allSatisfy({ $0 >= 0x20 && $0 < 0x7f || $0 == 0x0a }) { return bytes }
+        var shown: [UInt8] = []
+        for scalar in String(decoding: bytes, as: UTF8.self).unicodeScalars {
+            guard isControl(scalar), !["\n", "\r", "\t"].contains(scalar) else {
+                shown += UTF8.encode(scalar)!
+                continue
+            }
+            for unit in UTF16.encode(scalar)! {
+                let digits = String(unit, radix: 16)
+                shown += Array("\\u\(String(repeating: "0", count: 4 - digits.count))\(digits)".utf8)
+            }
+        }
+        return shown
     }
 
     /// Control characters, and those that turn the direction of writing.

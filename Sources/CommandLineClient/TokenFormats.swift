@@ -1,7 +1,6 @@
 internal import Cryptography
 internal import ExternalText
 internal import JSON
-internal import Reactor
 
 /// How a token is written.
 package enum TokenFormat: String, Sendable, CaseIterable {
@@ -130,38 +129,5 @@ package enum TokenFormats {
         var text = server[...]
         if let range = text.firstRange(of: "://") { text = text[range.upperBound...] }
         return String(text.prefix { $0 != "/" }).lowercased()
-    }
-}
-
-/// What Git asks a credential helper, and what it is answered: lines `name=value`, gitcredentials(7).
-package struct GitCredential: Sendable, Equatable {
-    /// By name; the last value counts. Those whose name ends in `[]` are left out.
-    package private(set) var attributes: [String: String] = [:]
-
-    /// - Parameter input: up to an empty line, or to its end.
-    package init(_ input: [UInt8]) {
-        // By bytes: a carriage return and a line feed are one character of a String.
-        for line in input.split(separator: 0x0a, omittingEmptySubsequences: false) {
-            let text = String(decoding: line.last == 0x0d ? line.dropLast() : line, as: UTF8.self)
-            guard !text.isEmpty else { break }
-            guard let sign = text.firstIndex(of: "="), !text[..<sign].hasSuffix("[]") else { continue }
-            attributes[String(text[..<sign])] = String(text[text.index(after: sign)...])
-        }
-    }
-
-    package var host: String? { attributes["host"]?.lowercased() }
-
-    /// Whether the token would cross a network that others can read.
-    package var isExposed: Bool {
-        guard attributes["protocol"] == "http" else { return false }
-        let name = host.map { $0.hasPrefix("[") ? $0.dropFirst().prefix { $0 != "]" } : $0.prefix { $0 != ":" } } ?? ""
-        return !LocalNames.isLoopback(String(name))
-    }
-
-    /// The answer. The user that Git names already stays.
-    /// - Parameter expiry: seconds since 1970.
-    package func answer(_ token: String, username: String, expiry: Int64?) -> String {
-        "username=\(attributes["username"] ?? username)\npassword=\(token)\n"
-            + (expiry.map { "password_expiry_utc=\($0)\n" } ?? "")
     }
 }

@@ -26,7 +26,8 @@ extension UserCommands {
         ],
         body: { invocation throws(CommandError) in
             let user = try invocation.user()
-            let answer = try await user.send(.init(.post, "/login/initialize", json: loginBody(invocation, user)))
+            let answer = try await user.send(
+                .init(.post, "/login/initialize", json: loginBody(invocation, user), form: .created))
             let begun = try answer.json()
             guard let id = begun["login_id"]?.string?.text, let address = begun["start_uri"]?.string?.text else {
                 throw CommandError(.failed, "the answer has no login_id and no start_uri")
@@ -55,7 +56,7 @@ extension UserCommands {
         ],
         body: { invocation throws(CommandError) in
             let user = try invocation.user()
-            let answer = try await user.send(.init(.post, "/device", json: loginBody(invocation, user)))
+            let answer = try await user.send(.init(.post, "/device", json: loginBody(invocation, user), form: .created))
             let begun = try answer.json()
             guard let handle = begun["device_code"]?.string?.text, let code = begun["user_code"]?.string?.text,
                 let address = begun["verification_uri"]?.string?.text
@@ -165,10 +166,10 @@ struct LoginWait: Sendable {
 extension Invocation {
     /// Shows the QR code of an address to a person, where the terminal is wide enough for it.
     fileprivate func showCode(of address: String) {
-        guard terminal.showsProgress, let code = QRCode(Array(address.utf8)),
+        guard terminal.isErrorTerminal, let code = QRCode(Array(address.utf8)),
             code.width <= terminal.width
         else { return }
         let hasColours = environment.text("NO_COLOR") == nil && environment["TERM"] != "dumb"
-        terminal.note(code.text(hasColours: hasColours))
+        terminal.writeError(code.text(hasColours: hasColours) + "\n")
     }
 }

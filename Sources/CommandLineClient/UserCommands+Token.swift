@@ -30,8 +30,8 @@ extension UserCommands {
             executable-sourced credentials of Google, whose failures are told on standard output with exit status 0, as its \
             libraries read them.
 
-            Git and Docker are given the token for any host that they ask about, unless --host names some. When Git says \
-            that a host has refused the token, the broker renews it.
+            Git and Docker are given the token for any host that they ask about, unless --host names some, but only over \
+            https or on this machine. When Git says that a host has refused the token, the broker renews it.
 
             aws-process needs a token that has AWS's keys, or one of IAM Identity Center with --account, --role and --region.
             """,
@@ -156,8 +156,9 @@ struct TokenCall: Sendable {
         switch action {
         case "get":
             if asked.isExposed {
+                let host = TextTable.shown(asked.host ?? "a host without a name")
                 invocation.terminal.note(
-                    "token-broker: \(asked.host ?? "") is asked over http, where others can read the token")
+                    "token-broker: \(host) is not asked over https, so that others could read the token")
                 return
             }
             let (answer, _) = try await fetch()
@@ -182,7 +183,14 @@ struct TokenCall: Sendable {
         if action != "get" { return }
         let server = String(decoding: input.prefix { $0 != 0x0a && $0 != 0x0d }, as: UTF8.self)
         do throws(CommandError) {
-            if !isFor(TokenFormats.host(ofServer: server)) {
+            let host = TokenFormats.host(ofServer: server)
+            if let mark = server.firstRange(of: "://"),
+                GitCredential.isExposed(scheme: String(server[..<mark.lowerBound]), host: host)
+            {
+                throw CommandError(
+                    .refused, "\(TextTable.shown(host)) is not asked over https, so that others could read the token")
+            }
+            if !isFor(host) {
                 // Docker knows these words, and goes on without a login.
                 invocation.terminal.print("credentials not found in native keychain")
                 throw CommandError(.notFound, "")
@@ -194,7 +202,7 @@ struct TokenCall: Sendable {
             invocation.printLine(TokenFormats.docker(token, server: server, username: username))
         } catch {
             // Docker shows its user what the helper has written to standard output.
-            if !error.text.isEmpty { invocation.terminal.print(error.text) }
+            if !error.text.isEmpty { invocation.terminal.print(TextTable.shownLines(error.text)) }
             throw error
         }
     }

@@ -37,7 +37,8 @@ struct YAMLReader {
     }
 
     private init(_ bytes: [UInt8]) throws(Fault) {
-        for (index, line) in bytes.split(separator: 0x0a, omittingEmptySubsequences: false).enumerated() {
+        let content = bytes.starts(with: [0xef, 0xbb, 0xbf]) ? bytes[3...] : bytes[...]
+        for (index, line) in content.split(separator: 0x0a, omittingEmptySubsequences: false).enumerated() {
             let number = index + 1
             var line = line
             if line.last == 0x0d { line.removeLast() }

@@ -175,7 +175,7 @@ struct YAMLScalar {
         }
         if let value = try? JSONValue(parsing: Array(bytes)) { return value }
         if isDoubtful(digits) {
-            throw Fault(line: number, reason: "\(text) may be a number or a text: write it in quotation marks")
+            throw Fault(line: number, reason: "this may be a number or a text: write it in quotation marks")
         }
         return .string(WireText(text))
     }

@@ -2,8 +2,8 @@ internal import Glibc
 
 /// Has another program take this process's place, execvp(3).
 package enum ProgramReplacement {
-    /// Starts a program in place of this one. It has this process's number, standard streams and directory; signals are as they
-    /// were when this process was started.
+    /// Starts a program in place of this one. It has this process's number, standard streams and directory; signals and
+    /// the limit of core dumps are as they were when this process was started.
     /// - Parameters:
     ///   - arguments: the program, looked for in PATH where it is no path, and what follows it.
     ///   - environment: all of it. It replaces this process's own, so nothing else may be at work that reads variables.
@@ -13,6 +13,7 @@ package enum ProgramReplacement {
         for (name, value) in environment { unsafe setenv(name, value, 1) }
         var words = unsafe arguments.map { (word: String) in unsafe strdup(word) } + [nil]
         TerminationSignal.restore()
+        ProcessHardening.restoreCoreLimit()
         unsafe execvp(arguments[0], &words)
         let error = SystemError.last("execvp \(arguments[0])")
         for index in unsafe words.indices { unsafe free(words[index]) }

@@ -24,6 +24,9 @@ package struct SystemError: Error, Equatable, CustomStringConvertible {
     /// Whether what was written has no reader any more.
     package var isBrokenPipe: Bool { number == EPIPE }
 
+    /// Whether another socket listens at the address.
+    package var isAddressTaken: Bool { number == EADDRINUSE }
+
     /// Whether there is nothing at the path.
     package var isNoSuchFile: Bool { number == ENOENT }
 

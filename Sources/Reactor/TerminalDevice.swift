@@ -99,6 +99,19 @@ package enum TerminalDevice {
         showTyping()
     }
 
+    /// Has the terminal show what is typed while `body` runs, and do then again what it did.
+    static func showingWhatIsTyped(_ body: () -> Void) {
+        var before = termios()
+        let isHidden = unsafe tcgetattr(0, &before) == 0 && before.c_lflag & tcflag_t(ECHO) == 0
+        if isHidden {
+            var shown = before
+            shown.c_lflag |= tcflag_t(ECHO)
+            unsafe tcsetattr(0, TCSANOW, &shown)
+        }
+        body()
+        if isHidden { unsafe tcsetattr(0, TCSANOW, &before) }
+    }
+
     /// Standard input to its end; nil for more than `limit` bytes, or where it cannot be read.
     package static func input(limit: Int) -> [UInt8]? {
         var bytes: [UInt8] = []

@@ -8,11 +8,14 @@ package enum TerminationSignal {
     /// thread is started, since threads inherit the signal mask.
     package static func block() {
         block(signals)
-        var before = sigaction()
-        unsafe sigaction(SIGHUP, nil, &before)
-        let isIgnored = unsafe unsafeBitCast(before.__sigaction_handler.sa_handler, to: Int.self) == ignoring
-        if !isIgnored { changed.withLock { _ = $0.insert(SIGHUP) } }
+        if !isIgnored(SIGHUP) { changed.withLock { _ = $0.insert(SIGHUP) } }
         signal(SIGHUP, SIG_IGN)
+    }
+
+    private static func isIgnored(_ number: CInt) -> Bool {
+        var before = sigaction()
+        unsafe sigaction(number, nil, &before)
+        return unsafe unsafeBitCast(before.__sigaction_handler.sa_handler, to: Int.self) == ignoring
     }
 
     /// What `SIG_IGN` is as a number.
@@ -42,9 +45,32 @@ package enum TerminationSignal {
         block(allSignals)
     }
 
-    /// Like `block`, and leaves SIGHUP as the process was started with it.
+    /// Like `block` but for SIGHUP, and blocks what a terminal sends, so that `waitForCommand` receives it: SIGHUP, SIGQUIT and
+    /// SIGTSTP, unless the process was started with them ignored, as by nohup(1).
     package static func blockForCommand() {
-        block(signals)
+        let numbers = [SIGTERM, SIGINT] + [SIGHUP, SIGQUIT, SIGTSTP].filter { !isIgnored($0) }
+        ofCommand.withLock { $0 = numbers }
+        block(signalSet(of: numbers))
+    }
+
+    /// What `blockForCommand` has blocked.
+    private static let ofCommand = Mutex<[CInt]>([])
+
+    /// Blocks the calling thread until a signal arrives that ends a command. At SIGTSTP the process stops, and goes on at SIGCONT;
+    /// meanwhile the terminal shows what is typed, whatever it does for this process. Requires `blockForCommand`.
+    /// - Returns: what a shell says of a program that SIGHUP (129) or SIGQUIT (131) has ended; nil for SIGTERM and SIGINT.
+    package static func waitForCommand() -> CInt? {
+        let all = signalSet(of: ofCommand.withLock(\.self))
+        while true {
+            let number = wait(for: all)
+            if number != SIGTSTP { return number == SIGHUP || number == SIGQUIT ? 128 + number : nil }
+            TerminalDevice.showingWhatIsTyped {
+                var stop = signalSet(of: [SIGTSTP])
+                raise(SIGTSTP)
+                unsafe pthread_sigmask(SIG_UNBLOCK, &stop, nil)
+                unsafe pthread_sigmask(SIG_BLOCK, &stop, nil)
+            }
+        }
     }
 
     /// Has a write to a pipe that has no reader any more fail, in place of ending the process.
@@ -81,11 +107,12 @@ package enum TerminationSignal {
         return set
     }
 
-    private static var signals: sigset_t {
+    private static var signals: sigset_t { signalSet(of: [SIGTERM, SIGINT]) }
+
+    private static func signalSet(of numbers: [CInt]) -> sigset_t {
         var set = sigset_t()
         unsafe sigemptyset(&set)
-        unsafe sigaddset(&set, SIGTERM)
-        unsafe sigaddset(&set, SIGINT)
+        for number in numbers { unsafe sigaddset(&set, number) }
         return set
     }
 }

@@ -6,6 +6,8 @@ internal import Reactor
 /// Why the program cannot do what it was started for, in one sentence for the operator.
 struct CommandFailure: Error {
     let text: String
+    /// Whether another program listens at the address already.
+    var isAddressTaken = false
 }
 
 extension CommandFailure {

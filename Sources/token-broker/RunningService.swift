@@ -136,7 +136,7 @@ struct RunningService {
         } catch {
             await operations?.close()
             await resources.close()
-            throw CommandFailure(text: "cannot listen: \(error)")
+            throw CommandFailure(text: "cannot listen: \(error)", isAddressTaken: error.isAddressTaken)
         }
         broker.observe { server.statistics }
         if let operations { broker.observeOperations { operations.statistics } }

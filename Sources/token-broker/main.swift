@@ -8,9 +8,10 @@ internal import OAuth
 internal import Reactor
 internal import TokenBroker
 
+StandardStreams.fillClosed()
 TerminationSignal.ignoreBrokenPipes()
 let terminal = SystemTerminal()
-let words = Array(CommandLine.arguments.dropFirst())
+let words = givenWords()
 switch CommandProgram.step(
     words.isEmpty ? ["serve"] : words, terminal: terminal, environment: ProcessEnvironment.variables)
 {
@@ -25,15 +26,25 @@ case .service(let name, let invocation):
     }
 }
 
-/// Runs a command that speaks to a broker, and exits. SIGTERM and SIGINT end it at once; at SIGHUP the process ends as other
-/// programs do, unless nohup(1) has started it.
+/// The words of the command line. Where one of them is no text, the program ends.
+func givenWords() -> [String] {
+    do throws(ProcessArguments.Fault) {
+        return try ProcessArguments.words()
+    } catch {
+        let text = "word \(error.position) of the command line is no text in UTF-8"
+        Console.exit(CommandProgram.report(CommandError(.usage, text), SystemTerminal()).rawValue)
+    }
+}
+
+/// Runs a command that speaks to a broker, and exits. SIGTERM, SIGINT, and what a terminal sends, end it at once, unless nohup(1) has
+/// started it; Control-Z stops it.
 func runClient(_ invocation: Invocation) -> Never {
     TerminationSignal.blockForCommand()
-    harden()
+    harden(isForGood: false)
     Task { Console.exit(await CommandProgram.run(invocation).rawValue) }
-    TerminationSignal.wait()
+    let status = TerminationSignal.waitForCommand()
     TerminalDevice.restore()
-    Console.exit(ExitStatus.interrupted.rawValue)
+    Console.exit(status ?? ExitStatus.interrupted.rawValue)
 }
 
 /// Runs a command of the service, and exits.
@@ -48,11 +59,13 @@ func run(_ command: Command, _ personal: PersonalBroker?) -> Never {
         }
         Console.print("The configuration is valid.")
     case .generateKey(let id):
-        do {
+        do throws(CryptographyError) {
             Console.print(try Keyring.generate(id: id))
         } catch {
-            Console.printError("token-broker: \(error)")
-            Console.exit(ExitStatus.serviceUsage.rawValue)
+            let isName = error == .invalidLength
+            Console.printError(
+                "token-broker: " + (isName ? "the name of a key has 1 to 32 letters, digits, - and _" : "\(error)"))
+            Console.exit((isName ? ExitStatus.serviceUsage : .unprotected).rawValue)
         }
     case .keyStatus, .reseal, .retireKey: runKeyCommand(command)
     case .healthCheck: runHealthCheck()
@@ -108,6 +121,10 @@ func runService(_ personal: PersonalBroker?) -> Never {
             return service
         } catch {
             Console.printError("token-broker: \(error.text)")
+            if personal != nil, error.isAddressTaken {
+                let port = configuration.listen.port == 65_535 ? 8080 : configuration.listen.port + 1
+                Console.printError("Try: token-broker up --port \(port)")
+            }
             Console.exit(1)
         }
     }
@@ -159,9 +176,10 @@ func runMigration() -> Never {
 }
 
 /// Protects the secrets that the process will hold.
-func harden() {
+/// - Parameter isForGood: false where another program may take the place of this one.
+func harden(isForGood: Bool = true) {
     do throws(SystemError) {
-        try ProcessHardening.forbidCoreDumps()
+        try ProcessHardening.forbidCoreDumps(isForGood: isForGood)
     } catch {
         Console.printError("token-broker: \(error)")
         Console.exit(ExitStatus.unprotected.rawValue)

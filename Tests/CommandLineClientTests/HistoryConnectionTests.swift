@@ -135,7 +135,7 @@ internal import Testing
     func `says that what answers is no broker`(body: String) async throws {
         let (status, terminal, _) = try await run("events", "--json", at: [Self.answer(200, body)])
         #expect(status != .done)
-        #expect(terminal.errors.contains("is this the address of a token broker?"), "\(terminal.errors)")
+        #expect(terminal.errors.contains("no token-broker answers at http"), "\(terminal.errors)")
     }
 
     @Test func `is refused as the broker says`() async throws {
@@ -189,6 +189,7 @@ internal import Testing
     @Test(arguments: [
         (["--since", "1h", "--after", "1-0"], "--since and --after both say where to begin"),
         (["--follow", "--until", "1h"], "--follow does not end"),
+        (["--since", "2h", "--until", "3h"], "--until is before --since"),
         (["--after", "last"], "--after must be the id of an event"),
         (["--since", "tomorrow"], "--since must be a time such as"),
         (["--all-tenants", "--tenant", "music"], "--all-tenants and --tenant music exclude each other"),

@@ -46,7 +46,9 @@ internal import Testing
 
     @Test func `are freed or not, where the answer is lost`() async throws {
         let list = #"{"credentials": [{"storage_key": "a", "state": "held"}, {"storage_key": "b", "state": "held"}]}"#
-        let head = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: \(list.utf8.count)\r\n\r\n"
+        let head =
+            "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Type: application/json\r\n"
+            + "Content-Length: \(list.utf8.count)\r\n\r\n"
         let server = try await TLSTestServer(tls: nil, [.read, .send(head + list), .close], [.read, .close])
         let run = await CommandLines.run(
             ["restore", "--held", "--yes"],

@@ -140,7 +140,7 @@ internal import Testing
             [
                 DialogueProcess.python, "-c", Self.typing, directory.path + "/errors",
                 BrokerProcess.program("token-broker"),
-                "context", "add", "a", "--url", "http://a.example",
+                "context", "add", "a", "--url", "http://a.example", "--no-check",
             ], environment: ["TOKEN_BROKER_CONTEXTS": contexts])
         #expect(await process.exitStatus() == 0)
         #expect(process.lines == [#"0 b'Key for http://a.example: \r\n'"#], "\(process.lines)")
@@ -152,7 +152,7 @@ internal import Testing
         let key = directory.path + "/key"
         try Data(#"{"kty": "EC", "crv": "P-256", "x": "x", "y": "y"}"#.utf8).write(to: URL(filePath: key))
         let head = "HTTP/1.1 200 OK\r\nContent-Type: application/x-ndjson\r\n\r\n"
-        let server = try await TLSTestServer(tls: nil, [.read, .send(head + "sealed\n"), .hold])
+        let server = try await TLSTestServer(tls: nil, [.read, .send(head + "a..b.c.d\n"), .hold])
         let process = try await BrokerProcess.start(
             command: ["export", "--tenant", "t", "--yes", "--jwk", key, "--file", directory.path + "/sealed"],
             environment: ["TOKEN_BROKER_URL": "http://localhost:\(server.port)", "TOKEN_BROKER_API_KEY": "key"])

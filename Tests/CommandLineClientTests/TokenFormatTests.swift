@@ -171,7 +171,7 @@ internal import Testing
     func `aws-process refuses a token without keys`(token: String) throws {
         let answer = try Self.answer(token)
         let error = #expect(throws: CommandError.self) { try AWSCredentials(answer) }
-        #expect(error?.status == .refused)
+        #expect(error?.status == .failed)
     }
 
     @Test func `aws-process has the keys of a role`() throws {
@@ -209,10 +209,30 @@ internal import Testing
     @Test(arguments: [
         ("https", "git.example", false), ("http", "git.example", true), ("http", "git.example:8080", true),
         ("http", "localhost:3000", false), ("http", "127.0.0.1", false), ("http", "[::1]:3000", false),
-        ("http", "localhost.example", true), ("http", "", true),
+        ("http", "localhost.example", true), ("http", "", true), ("HTTPS", "git.example", false),
+        ("http", "127.0.0.1.evil.example", true), ("http", "127.evil.example", true),
+        ("http", "127.0.0.1@evil.example", true),
+        ("http", "localhost:80@evil.example", true), ("http", "127.0.0.2:80", false), ("http", "LOCALHOST", false),
+        ("HTTP", "git.example", true), ("HTTP", "localhost", false), ("ftp", "git.example", true),
+        ("ws", "localhost", true),
+        ("", "git.example", true), ("http", "[::1", true), ("http", "[::1].evil.example", true),
     ])
     func `git is given no token for a network that others read`(scheme: String, host: String, isExposed: Bool) {
         #expect(GitCredential(Array("protocol=\(scheme)\nhost=\(host)\n".utf8)).isExposed == isExposed)
+    }
+
+    @Test(arguments: [
+        ("host=git.example", "git.example", true), ("url=http://git.example/a", "git.example", true),
+        ("url=https://git.example/a", "git.example", false), ("url=git.example\nhost=h", "h", true),
+        ("url=http://localhost:80@evil.example/a", "evil.example", true), ("protocol=https\nurl=http://h", "h", true),
+        ("url=https://alice:x@git.example:8443?a", "git.example:8443", false),
+    ])
+    func `git's address stands for its parts, and without a protocol there is no token`(
+        lines: String, host: String, isExposed: Bool
+    ) {
+        let asked = GitCredential(Array((lines + "\n").utf8))
+        #expect(asked.host == host)
+        #expect(asked.isExposed == isExposed)
     }
 
     // MARK: Docker

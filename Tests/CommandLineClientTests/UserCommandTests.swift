@@ -166,7 +166,7 @@ internal import Testing
         try await fixture.store("opaque")
         let opaque = await fixture.run("token", "web", "--format", "google-executable")
         #expect(try Self.json(opaque.terminal.output)["message"]?.string?.text.contains("no JWT") == true)
-        #expect(await fixture.run("token", "web", "--format", "aws-process").status == .refused)
+        #expect(await fixture.run("token", "web", "--format", "aws-process").status == .failed)
         await fixture.close()
     }
 

@@ -1,3 +1,6 @@
+internal import ExternalText
+internal import JSON
+
 /// The lines of a file in the form of `POST /credentials/import`. It holds one line and one piece of the file at most.
 struct NDJSONLines {
     private let input: ImportInput
@@ -15,6 +18,14 @@ struct NDJSONLines {
     private static let lineFeed: UInt8 = 0x0a
 
     init(_ input: ImportInput) { self.input = input }
+
+    /// Whether the first line that is not empty is one of this form: an object that names a storage key.
+    static func begins(_ bytes: [UInt8]) -> Bool {
+        let start = bytes.starts(with: [0xef, 0xbb, 0xbf]) ? bytes[3...] : bytes[...]
+        let line = start.drop { [0x20, 0x09, 0x0a, 0x0d].contains($0) }.prefix { $0 != lineFeed }
+        guard line.first == UInt8(ascii: "{"), line.count <= longest else { return false }
+        return (try? JSONValue(parsing: Array(line)))?["storage_key"] != nil
+    }
 
     /// The next line that is not empty; nil at the end. A line that is too long, or that cannot be an object, is refused.
     mutating func next() throws(CommandError) -> ImportItem? {

@@ -6,6 +6,7 @@ extension TokenFileFormat {
     static let rclone = TokenFileFormat(
         name: "rclone", help: "rclone.conf",
         read: { bytes throws(TokenFileFault) in
+            let bytes = bytes.starts(with: [0xef, 0xbb, 0xbf]) ? Array(bytes[3...]) : bytes
             guard let text = WireText(validating: bytes.span) else { throw TokenFileFault("is no text in UTF-8") }
             return try remotes(text).map(entry)
         })
