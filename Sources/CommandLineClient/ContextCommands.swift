@@ -105,7 +105,8 @@ enum ContextCommands {
                 invocation.terminal.note("Kept without having been tried: \(error.text)")
             default:
                 throw CommandError(
-                    error.status, "nothing is kept: \(error.text)", next: invocation.again(["no-check": [""]]))
+                    error.status, "nothing is kept: \(error.text)\nWith --no-check it is kept all the same.",
+                    next: invocation.again())
             }
         }
     }

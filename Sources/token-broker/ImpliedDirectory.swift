@@ -2,14 +2,14 @@ internal import CommandLineClient
 internal import Reactor
 
 /// The directory of a command on the embedded store where no variable names one: that of the service or that of `token-broker up`,
-/// whichever exists; that of the service where neither does.
+/// whichever exists. Where neither does, it is the service's for `doctor`, which looks before the first start, too.
 struct ImpliedDirectory {
     /// The variables, with the directory.
     private(set) var environment: [String: String]
     /// Which directory was chosen, for the operator; nil where a variable has named the store, and for commands without one.
     private(set) var note: String?
 
-    /// - Throws: where both exist: the one is not guessed.
+    /// - Throws: where both exist, since the one is not guessed, and where neither does: a command makes no store.
     init(_ environment: [String: String], for command: Command) throws(Configuration.Faults) {
         self.environment = environment
         let variables = ["TOKEN_BROKER_DATA_DIR", "TOKEN_BROKER_DATABASE_URL", "TOKEN_BROKER_DATABASE_URL_FILE"]
@@ -21,7 +21,11 @@ struct ImpliedDirectory {
                 "there are data in \(existing.joined(separator: " and in ")): set TOKEN_BROKER_DATA_DIR to the directory that is meant"
             ])
         }
-        let directory = existing.first ?? UserDirectories.dataOfService
+        guard let directory = existing.first ?? (command == .examineInstallation ? directories.last : nil) else {
+            throw Configuration.Faults(lines: [
+                "there are no data in \(directories.joined(separator: " and in ")): set TOKEN_BROKER_DATA_DIR"
+            ])
+        }
         self.environment["TOKEN_BROKER_DATA_DIR"] = directory
         note = "TOKEN_BROKER_DATA_DIR is not set; looking at \(directory)"
     }

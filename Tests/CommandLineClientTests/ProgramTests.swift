@@ -51,11 +51,17 @@ internal import Testing
 
     @Test func `says at which data a command on the store looks, and takes those of up`() async throws {
         let data = directory.path + "/token-broker"
-        let process = try await start(try PostgresServer.freePort())
-        #expect(await process.terminate() == 0)
         let environment = ["XDG_DATA_HOME": directory.path]
         // Where the machine has a service's data as well, neither is guessed.
         let isAlone = !FileManager.default.fileExists(atPath: "/var/lib/token-broker")
+        if isAlone {
+            let none = try await BrokerProcess.run(["keys", "status"], environment: environment)
+            #expect(
+                none.status == 78 && none.output.contains("there are no data in \(data) and in /var/lib/token-broker"))
+            #expect(!FileManager.default.fileExists(atPath: "/var/lib/token-broker"))
+        }
+        let process = try await start(try PostgresServer.freePort())
+        #expect(await process.terminate() == 0)
         let chosen = "token-broker: TOKEN_BROKER_DATA_DIR is not set; looking at \(data)"
         for words in [["keys", "status"], ["doctor"], ["doctor", "store"], ["restored"], ["audit", "verify"]] {
             let result = try await BrokerProcess.run(words, environment: environment)
