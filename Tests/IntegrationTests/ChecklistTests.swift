@@ -26,7 +26,7 @@ import Testing
     @Test func `finds nothing in a careful configuration, and makes no store`() async throws {
         let (status, lines) = try await run(careful)
         #expect(status == 0, "\(lines.joined(separator: "\n"))")
-        #expect(lines.last == "0 faults, 0 warnings, 1 notes")
+        #expect(lines.last == "0 faults, 0 warnings, 1 note")
         #expect(lines.contains("good    a secret was kept out of the log"))
         #expect(!FileManager.default.fileExists(atPath: directory.path))
     }
@@ -45,8 +45,8 @@ import Testing
         (["MASTER_KEYS": ""], 10, "warning the master keys are in TOKEN_BROKER_DATA_DIR"),
         (["API_KEY_DAYS": "0"], 0, "note    TOKEN_BROKER_API_KEY_DAYS is 0"),
         (["API_KEY_MAX_DAYS": "89"], 78, "token-broker: TOKEN_BROKER_API_KEY_DAYS must not be more than"),
-        (["API_KEY_MAX_DAYS": "90"], 0, "0 faults, 0 warnings, 1 notes"),
-        (["API_KEY_DAYS": "0", "API_KEY_MAX_DAYS": "90"], 0, "0 faults, 0 warnings, 1 notes"),
+        (["API_KEY_MAX_DAYS": "90"], 0, "0 faults, 0 warnings, 1 note"),
+        (["API_KEY_DAYS": "0", "API_KEY_MAX_DAYS": "90"], 0, "0 faults, 0 warnings, 1 note"),
         (
             ["ADMIN_KEY": "ops:0123456789abcdef0123456789abcdef,eve/auditor:fedcba9876543210fedcba9876543210"], 0,
             "good    the operators' keys and their roles are ops (admin), eve (auditor)"
