@@ -49,9 +49,9 @@ enum ExportCommand {
         let api = try invocation.broker()
         let tenant = try await invocation.requiredTenant(api)
         if !invocation.has("yes") {
-            let question = "All refresh tokens of \(tenant) at \(api.url) leave the broker."
+            let question = TextTable.shown("All refresh tokens of \(tenant) at \(api.url) leave the broker.")
             try invocation.requirePerson(question)
-            let typed = invocation.terminal.line(TextTable.shown(question) + " Type the tenant's name to go on: ")
+            let typed = invocation.terminal.line(question + " Type the tenant's name to go on: ")
             guard typed == tenant else { throw CommandError(.refused, "nothing was exported: that is not \(tenant)") }
         }
         let body = JSONWriter.object { json in json.member("jwk", key) }

@@ -65,7 +65,7 @@ func run(_ command: Command, _ personal: PersonalBroker?) -> Never {
             let isName = error == .invalidLength
             Console.printError(
                 "token-broker: " + (isName ? "the name of a key has 1 to 32 letters, digits, - and _" : "\(error)"))
-            Console.exit((isName ? ExitStatus.serviceUsage : .unprotected).rawValue)
+            Console.exit((isName ? ExitStatus.serviceUsage : .failed).rawValue)
         }
     case .keyStatus, .reseal, .retireKey: runKeyCommand(command)
     case .healthCheck: runHealthCheck()
