@@ -14,7 +14,7 @@ package final class BrokerAPI: Sendable {
         package let body: [UInt8]
 
         /// The body as JSON.
-        /// - Throws: `unreachable` where it is none: what answers is no broker.
+        /// - Throws: `failed` where it is none: what answers is no broker.
         package func json() throws(CommandError) -> JSONValue {
             do throws(JSONValue.Fault) {
                 return try JSONValue(parsing: body)
@@ -117,7 +117,7 @@ package final class BrokerAPI: Sendable {
 
     /// Sends a request once.
     /// - Throws: what the broker's answer means for the person who asked: `forbidden`, `notFound`, `refused`, `notLoggedIn`,
-    ///   `tryLater`, `failed`; `unreachable` where no answer has come, or one that no broker gives.
+    ///   `tryLater`; `failed`, also for an answer that no broker gives; `unreachable` where none has come.
     package func send(_ request: Request) async throws(CommandError) -> Answer {
         let answer = try await answer(to: request)
         guard let refusal = try refusal(answer, of: request) else { return answer }
@@ -140,7 +140,7 @@ package final class BrokerAPI: Sendable {
     }
 
     /// Nil for the answer that was asked for.
-    /// - Throws: `unreachable` for one that no broker gives.
+    /// - Throws: `failed` for one that no broker gives.
     private func refusal(_ answer: Answer, of request: Request) throws(CommandError) -> Refusal? {
         if request.form.fits(answer.status, answer.fields) { return nil }
         let isExpected = request.expected.contains(answer.status.code)

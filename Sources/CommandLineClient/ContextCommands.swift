@@ -92,7 +92,7 @@ enum ContextCommands {
         })
 
     /// Asks the broker once for something that each key may read.
-    /// - Throws: `forbidden` for a key that it refuses, and `unreachable` for what is no broker.
+    /// - Throws: `forbidden` for a key that it refuses, and `failed` for what is no broker.
     private static func check(_ api: BrokerAPI, _ invocation: Invocation) async throws(CommandError) {
         do throws(CommandError) {
             let answer = try await api.send(BrokerAPI.Request(.get, "/providers", limit: .seconds(10)))
@@ -101,8 +101,7 @@ enum ContextCommands {
             }
         } catch {
             switch error.status {
-            case .unreachable where !error.isStranger, .tryLater:
-                invocation.terminal.note("Kept without having been tried: \(error.text)")
+            case .unreachable, .tryLater: invocation.terminal.note("Kept without having been tried: \(error.text)")
             default:
                 throw CommandError(
                     error.status, "nothing is kept: \(error.text)\nWith --no-check it is kept all the same.",

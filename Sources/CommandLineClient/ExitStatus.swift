@@ -84,8 +84,6 @@ package struct CommandError: Error, Equatable {
     package let text: String
     /// What to run next, as it is typed: `token-broker login --tenant music`. Nil where there is nothing to run.
     package let next: String?
-    /// Whether something answers, and is no broker.
-    private(set) var isStranger = false
 
     package init(_ status: ExitStatus, _ text: String, next: String? = nil) {
         self.status = status
@@ -98,10 +96,8 @@ package struct CommandError: Error, Equatable {
     ///   - detail: what has come.
     ///   - url: the address; nil where it is not known.
     static func stranger(_ detail: String, at url: String? = nil) -> CommandError {
-        var error = CommandError(
-            .unreachable, "no token-broker answers \(url.map { "at " + $0 } ?? "there"): \(detail)",
+        CommandError(
+            .failed, "no token-broker answers \(url.map { "at " + $0 } ?? "there"): \(detail)",
             next: "token-broker context list")
-        error.isStranger = true
-        return error
     }
 }

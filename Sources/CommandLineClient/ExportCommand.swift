@@ -134,8 +134,7 @@ private actor ExportTarget {
     }
 
     /// - Returns: how many lines have come.
-    /// - Throws: `failed` where these are not all: what is not complete must not look complete; `unreachable` where they are no
-    ///   sealed lines.
+    /// - Throws: `failed` where these are not all, since what is not complete must not look complete, and where they are not sealed.
     func finish(_ end: BrokerAPI.StreamEnd, _ api: BrokerAPI) throws(CommandError) -> Int {
         if let fault { throw Self.error(path, fault) }
         if isStrange {

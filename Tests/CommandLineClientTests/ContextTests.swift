@@ -182,7 +182,7 @@ internal import Testing
             (404, "<html>"), (302, ""),
         ] {
             let other = try await add(answering: status, body)
-            #expect(other.status == .unreachable)
+            #expect(other.status == .failed)
             #expect(other.terminal.errors.contains("no token-broker answers at http://localhost:"))
         }
         #expect(!FileManager.default.fileExists(atPath: path))

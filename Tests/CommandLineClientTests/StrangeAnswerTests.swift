@@ -39,7 +39,7 @@ internal import Testing
         ], [page, unlabelled, accepted, elsewhere])
     func `is never taken for done`(words: [String], answer: String) async throws {
         let (status, terminal) = try await run(words, at: answer)
-        #expect(status == .unreachable, "\(terminal.errors)")
+        #expect(status == .failed, "\(terminal.errors)")
         #expect(terminal.output.isEmpty, "\(terminal.output)")
         #expect(
             terminal.errors.hasPrefix("token-broker: no token-broker answers at http://localhost:"),
@@ -49,7 +49,7 @@ internal import Testing
     @Test func `does not say that a tenant or a provider is missing`() async throws {
         let (status, terminal) = try await run(
             ["tenants", "create", "acme", "--client-id", "app", "--no-secret"], at: Self.missing)
-        #expect(status == .unreachable, "\(terminal.errors)")
+        #expect(status == .failed, "\(terminal.errors)")
         #expect(terminal.errors.contains("no token-broker answers at"), "\(terminal.errors)")
     }
 
@@ -64,7 +64,7 @@ internal import Testing
         let (key, file) = (directory.path + "/key.jwk", directory.path + "/sealed")
         try Data(#"{"kty":"EC","crv":"P-256","x":"x","y":"y"}"#.utf8).write(to: URL(filePath: key))
         let (status, terminal) = try await run(["export", "--jwk", key, "--file", file, "--yes"], at: answer)
-        #expect(status == .unreachable, "\(terminal.errors)")
+        #expect(status == .failed, "\(terminal.errors)")
         #expect(!FileManager.default.fileExists(atPath: file))
         if line > 0 { #expect(terminal.errors.contains("line \(line) of what comes is not sealed")) }
     }
