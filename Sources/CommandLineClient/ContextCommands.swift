@@ -39,8 +39,8 @@ enum ContextCommands {
                 invocation.terminal.note("TOKEN_BROKER_CONTEXT is set: commands use \(other), not \(name).")
             }
         } else if let url = environment.text("TOKEN_BROKER_URL") {
-            let shown = GivenWords.shown(address: url)
-            invocation.terminal.note("TOKEN_BROKER_URL is set: commands speak to \(shown), not to \(name).")
+            invocation.terminal.note(
+                "TOKEN_BROKER_URL is set: commands speak to \(GivenWords.shown(address: url)), not to \(name).")
         } else if let variable = set("TOKEN_BROKER_API_KEY", "TOKEN_BROKER_API_KEY_FILE") {
             invocation.terminal.note("\(variable) is set: commands use that key at \(name), not the one that is kept.")
         }
@@ -68,7 +68,7 @@ enum ContextCommands {
         body: { invocation throws(CommandError) in
             guard let url = invocation["url"] else { throw invocation.wrong("--url is missing: the broker's address") }
             let name = invocation.arguments[0]
-            // Refuses what is wrong, and a file that cannot be used, before a key is asked for.
+            // Refuses what is wrong before it asks for anything.
             try GivenWords.checkName(name, "the name of the context", .usage)
             try GivenWords.checkAddress(url, .usage)
             if let tenant = invocation["tenant"] {

@@ -137,11 +137,11 @@ private actor ExportTarget {
     /// - Throws: `failed` where these are not all, since what is not complete must not look complete, and where they are not sealed.
     func finish(_ end: BrokerAPI.StreamEnd, _ api: BrokerAPI) throws(CommandError) -> Int {
         if let fault { throw Self.error(path, fault) }
+        try terminal.checkOutput()
         if isStrange {
             throw api.stranger(
                 "line \(lines.count + 1) of what comes is not sealed" + (path == nil ? "" : "; no file was written"))
         }
-        try terminal.checkOutput()
         guard end == .ended, lines.isComplete else {
             throw CommandError(
                 .failed,

@@ -17,30 +17,24 @@ enum GivenWords {
         } else if let port = URLTarget.refusedPort(of: url + "/") {
             complaint = "\(url): no HTTP answers at port \(port), which belongs to another protocol"
         } else if URLTarget(url + "/") == nil {
+            let meant = "http\(LocalNames.isLoopback(ofURL: "http://" + url) ? "" : "s")://\(url)"
             complaint =
-                withScheme(url).map { "\(url) has no scheme: write \($0)" }
-                ?? "\(url) is no http or https address of a broker"
+                !url.contains("://") && URLTarget(meant + "/") != nil
+                ? "\(url) has no scheme: write \(meant)" : "\(url) is no http or https address of a broker"
         } else {
             return
         }
         throw CommandError(status, complaint, next: status == .usage ? nil : "token-broker context list")
     }
 
-    /// An address that lacks nothing but its scheme, with it.
-    private static func withScheme(_ url: String) -> String? {
-        if url.contains("://") { return nil }
-        let meant = "http\(LocalNames.isLoopback(ofURL: "http://" + url) ? "" : "s")://\(url)"
-        return URLTarget(meant + "/") == nil ? nil : meant
-    }
-
-    /// An address as it is shown: one with a password is not. It is refused where it is used.
-    static func shown(address: String) -> String { isConfidential(address) ? "(has a password)" : address }
-
     /// Whether an address may name a user, with a password.
     static func isConfidential(_ url: String) -> Bool {
         let rest = url.firstRange(of: "://").map { url[$0.upperBound...] } ?? url[...]
         return rest.prefix { !"/?#".contains($0) }.contains("@")
     }
+
+    /// An address for people. One with a password is not shown, and is refused where it is used.
+    static func shown(address: String) -> String { isConfidential(address) ? "(has a password)" : address }
 
     /// - Parameter place: where the key stands, as the subject of a sentence. The key is never repeated.
     /// - Throws: for what no API key is and no request can have: white space, control characters, letters outside of ASCII.

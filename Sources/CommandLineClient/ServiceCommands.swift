@@ -124,7 +124,7 @@ private enum KeyCommands {
     private static let status = CommandSpecification(
         "keys status", "print how much is encrypted with each master key",
         discussion:
-            "Counts records and events. Status 65 says that some are encrypted with a key that is not configured, or damaged.\n\n"
+            "Counts records and events. Status 65 says that some are encrypted with a key that is not configured, or damaged. "
             + ServiceCommands.whereData,
         examples: [.init("token-broker keys status", "whether an old key is still used")])
 

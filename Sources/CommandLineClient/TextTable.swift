@@ -45,7 +45,7 @@ package struct TextTable: Sendable {
                     text += cell
                 } else {
                     let isCut = width != nil && Self.columns(cell) > widths[column]
-                    let shown = isCut ? Self.beginning(of: cell, in: widths[column] - 1) + "…" : cell
+                    let shown = isCut ? Self.cut(cell, to: widths[column] - 1) + "…" : cell
                     text += shown + String(repeating: " ", count: max(0, widths[column] - Self.columns(shown)) + 2)
                 }
             }
@@ -69,17 +69,15 @@ package struct TextTable: Sendable {
     /// each other letter with the marks on it. Terminals differ about newer emoji.
     static func columns(_ text: String) -> Int {
         if text.utf8.allSatisfy({ $0 < 0x80 }) { return text.utf8.count }
-        return text.reduce(0) { $0 + columns(of: $1) }
+        return text.reduce(0) { $0 + (isWide($1) ? 2 : 1) }
     }
 
-    private static func columns(of letter: Character) -> Int { isWide(letter) ? 2 : 1 }
-
-    /// What of a text fits into so many columns.
-    private static func beginning(of text: String, in width: Int) -> String {
+    /// As many letters of a text as fit into so many columns.
+    private static func cut(_ text: String, to width: Int) -> String {
         var left = width
         return String(
             text.prefix { letter in
-                left -= columns(of: letter)
+                left -= isWide(letter) ? 2 : 1
                 return left >= 0
             })
     }

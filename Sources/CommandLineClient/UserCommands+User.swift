@@ -29,9 +29,7 @@ struct CommandUser: Sendable {
     func notLoggedIn(_ text: String) -> CommandError { CommandError(.notLoggedIn, text, next: command("login")) }
 
     /// What puts the user's session back, as it is typed.
-    var restoration: String {
-        api.next.typed("restore", "--storage-key", storageKey, tenant: api.tenant)
-    }
+    var restoration: String { api.next.typed("restore", "--storage-key", storageKey, tenant: api.tenant) }
 
     /// As the broker's interface does; what is to be run next names the same user.
     func send(_ request: BrokerAPI.Request) async throws(CommandError) -> BrokerAPI.Answer {

@@ -21,11 +21,11 @@ package struct SystemError: Error, Equatable, CustomStringConvertible {
     /// Whether the system refused access: a missing right, or a read-only file system.
     package var isRefusal: Bool { [EACCES, EPERM, EROFS].contains(number) }
 
-    /// Whether what was written has no reader any more.
-    package var isBrokenPipe: Bool { number == EPIPE }
-
     /// Whether another socket listens at the address.
     package var isAddressTaken: Bool { number == EADDRINUSE }
+
+    /// Whether what was written has no reader any more.
+    package var isBrokenPipe: Bool { number == EPIPE }
 
     /// Whether there is nothing at the path.
     package var isNoSuchFile: Bool { number == ENOENT }

@@ -148,6 +148,27 @@ internal import Testing
         #expect(refusal?.next == "token-broker context add NAME --url \(ShellWord.quoted(url))")
     }
 
+    @Test(
+        arguments: [
+            (["TOKEN_BROKER_API_KEY": "hunter2\n"], [], ExitStatus.configuration, "TOKEN_BROKER_API_KEY is no API key"),
+            (["TOKEN_BROKER_API_KEY": "hünter2"], [], .configuration, "TOKEN_BROKER_API_KEY is no API key"),
+            (["TOKEN_BROKER_TENANT": "mu\u{1b}sic"], [], .configuration, "the tenant's name has control characters"),
+            ([:], ["--tenant", "mu\nsic"], .usage, "the tenant's name has control characters: mu\u{fffd}sic"),
+            ([:], ["--tenant", ""], .usage, "the tenant's name is empty"),
+            (["TOKEN_BROKER_URL": "http://u:hunter2@h.example"], [], .configuration, "a user name or a password in it"),
+            (["TOKEN_BROKER_URL": "http://h.example?x=1"], [], .configuration, "has a query or a fragment"),
+            (["TOKEN_BROKER_CA_FILE": "/nonexistent"], [], .configuration, "TOKEN_BROKER_CA_FILE: /nonexistent"),
+        ] as [([String: String], [String], ExitStatus, String)])
+    func `is refused by name where what is given cannot be sent`(
+        variables: [String: String], words: [String], status: ExitStatus, complaint: String
+    ) throws {
+        let usual = ["TOKEN_BROKER_URL": "http://h.example", "TOKEN_BROKER_API_KEY": "k"]
+        let refusal = #expect(throws: CommandError.self) { try choose(usual.merging(variables) { $1 }, words) }
+        #expect(refusal?.status == status)
+        #expect(refusal?.text.contains(complaint) == true, "\(refusal?.text ?? "")")
+        #expect(refusal?.text.contains("hunter2") == false)
+    }
+
     @Test func `at the address of one that has ended is not sent its key`() async throws {
         let environment = ["XDG_DATA_HOME": directory.path]
         let url = "http://127.0.0.1:9000"
@@ -187,27 +208,6 @@ internal import Testing
             #expect(throws: CommandError.self) { try choose(environment, ["--context", "bare"]) }?.status == .forbidden)
         let url = ["TOKEN_BROKER_CONTEXTS": contexts, "TOKEN_BROKER_URL": "http://a.example"]
         #expect(#expect(throws: CommandError.self) { try choose(url) }?.status == .forbidden)
-    }
-
-    @Test(
-        arguments: [
-            (["TOKEN_BROKER_API_KEY": "hunter2\n"], [], ExitStatus.configuration, "TOKEN_BROKER_API_KEY is no API key"),
-            (["TOKEN_BROKER_API_KEY": "hünter2"], [], .configuration, "TOKEN_BROKER_API_KEY is no API key"),
-            (["TOKEN_BROKER_TENANT": "mu\u{1b}sic"], [], .configuration, "the tenant's name has control characters"),
-            ([:], ["--tenant", "mu\nsic"], .usage, "the tenant's name has control characters: mu\u{fffd}sic"),
-            ([:], ["--tenant", ""], .usage, "the tenant's name is empty"),
-            (["TOKEN_BROKER_URL": "http://u:hunter2@h.example"], [], .configuration, "a user name or a password in it"),
-            (["TOKEN_BROKER_URL": "http://h.example?x=1"], [], .configuration, "has a query or a fragment"),
-            (["TOKEN_BROKER_CA_FILE": "/nonexistent"], [], .configuration, "TOKEN_BROKER_CA_FILE: /nonexistent"),
-        ] as [([String: String], [String], ExitStatus, String)])
-    func `is refused by name where what is given cannot be sent`(
-        variables: [String: String], words: [String], status: ExitStatus, complaint: String
-    ) throws {
-        let usual = ["TOKEN_BROKER_URL": "http://h.example", "TOKEN_BROKER_API_KEY": "k"]
-        let refusal = #expect(throws: CommandError.self) { try choose(usual.merging(variables) { $1 }, words) }
-        #expect(refusal?.status == status)
-        #expect(refusal?.text.contains(complaint) == true, "\(refusal?.text ?? "")")
-        #expect(refusal?.text.contains("hunter2") == false)
     }
 
     @Test func `is not guessed where a context has another name, or none runs`() throws {

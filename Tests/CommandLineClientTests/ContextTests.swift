@@ -120,11 +120,6 @@ internal import Testing
             (["context", "add", "a", "--url", "http://a.example"], [], "no key was given"),
             (["context", "add", "a", "--url", "http://a.example"], [""], "no key was given"),
             (["context", "add", "a", "--url", "ftp://a.example"], ["k"], "no http or https address"),
-            (["context", "add", "a", "--url", "a.example"], ["k"], "a.example has no scheme: write https://a.example"),
-            (
-                ["context", "add", "a", "--url", "localhost:9480"], ["k"],
-                "localhost:9480 has no scheme: write http://localhost:9480"
-            ),
             (["context", "add", "a", "--url", "http://a.example:22"], ["k"], "no HTTP answers at port 22"),
             (["context", "add", "a", "--url", "http://a.example/raw?x=1"], ["k"], "has a query or a fragment"),
             (["context", "add", "a", "--url", "http://a.example/raw#x"], ["k"], "has a query or a fragment"),
@@ -140,6 +135,11 @@ internal import Testing
             (["context", "add", "a", "--url", "http://a.example"], ["hunter2\0"], "is no API key"),
             (["context", "add", "a", "--url", "http://a.example"], ["hunter2\u{fffd}"], "is no API key"),
             (["context", "add", "a", "--url", "http://a.example"], ["\u{1b}[200~hunter2\u{1b}[201~"], "is no API key"),
+            (["context", "add", "a", "--url", "a.example"], ["k"], "a.example has no scheme: write https://a.example"),
+            (
+                ["context", "add", "a", "--url", "localhost:9480"], ["k"],
+                "localhost:9480 has no scheme: write http://localhost:9480"
+            ),
         ] as [([String], [String], String)] {
             let added = await CommandLines.run(words, environment, terminal: RecordedTerminal(answers: answers))
             #expect(added.status == .usage)
@@ -153,15 +153,10 @@ internal import Testing
     private func add(answering status: Int, _ body: String) async throws -> (
         status: ExitStatus?, terminal: RecordedTerminal
     ) {
+        let type = status < 400 ? "application/json" : "application/problem+json"
+        let head = "HTTP/1.1 \(status) x\r\nConnection: close\r\nContent-Type: \(type)\r\n"
         let server = try await TLSTestServer(
-            tls: nil,
-            [
-                .read,
-                .send(
-                    "HTTP/1.1 \(status) x\r\nConnection: close\r\nContent-Type: application/json\r\n"
-                        + "Content-Length: \(body.utf8.count)\r\n\r\n\(body)"),
-                .hold,
-            ])
+            tls: nil, [.read, .send("\(head)Content-Length: \(body.utf8.count)\r\n\r\n\(body)"), .hold])
         let added = await CommandLines.run(
             ["context", "add", "a", "--url", "http://localhost:\(server.port)"], environment,
             terminal: RecordedTerminal(answers: ["k"]))
