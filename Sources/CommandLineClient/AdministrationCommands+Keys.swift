@@ -165,16 +165,13 @@ extension AdministrationCommands {
     /// - Parameter tenant: the key's, where that is to be named.
     static func checkPrinted(_ key: JSONValue, tenant: String?, _ invocation: Invocation) throws(CommandError) {
         guard let error = invocation.terminal.outputError, key["api_key"] != nil else { return }
-        let id = TextTable.shown(text(of: key["id"]))
+        let id = text(of: key["id"])
         let reason = error.text.isEmpty ? "what reads standard output has gone" : error.text
-        let options = [("tenant", tenant), ("context", invocation["context"])].compactMap { name, value in
-            value.map { " --\(name) \($0)" }
-        }.joined()
         throw CommandError(
             error.status,
-            "the secret of the API key \(id) was made, and could not be printed: \(reason). Rotate the key, or delete it with "
-                + "token-broker keys delete \(id)\(options)",
-            next: "token-broker keys rotate \(id)\(options)")
+            "the secret of the API key \(TextTable.shown(id)) was made, and could not be printed: \(reason). Rotate the key, or "
+                + "delete it with " + invocation.next.typed("keys", "delete", id, tenant: tenant),
+            next: invocation.next.typed("keys", "rotate", id, tenant: tenant))
     }
 
     /// The key that the command names, by its identifier, or by its name where no other key has that.

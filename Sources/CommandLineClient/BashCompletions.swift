@@ -63,21 +63,21 @@ enum BashCompletions {
     }
 
     private static var paths: String {
-        "        " + CompletionWords.paths.map(CompletionWords.quoted).joined(separator: " | \\\n        ")
+        "        " + CompletionWords.paths.map(ShellWord.inQuotes).joined(separator: " | \\\n        ")
     }
 
     private static var commands: String {
         CommandCatalog.all.map { command in
             let options = command.allOptions.map { "--" + $0.name }.joined(separator: " ")
             let valued = CompletionWords.valued(command).joined(separator: " ")
-            return "        \(CompletionWords.quoted(command.name))) options=\"\(options)\" valued=\" \(valued) \""
+            return "        \(ShellWord.inQuotes(command.name))) options=\"\(options)\" valued=\" \(valued) \""
                 + (command.takesCommand ? " runs=1" : "") + " ;;\n"
         }.joined()
     }
 
     private static var groups: String {
         CompletionWords.groups.map { before, _ in
-            "            \(CompletionWords.quoted(before))) found=\"\(words(before))\" ;;\n"
+            "            \(ShellWord.inQuotes(before))) found=\"\(words(before))\" ;;\n"
         }.joined()
     }
 
@@ -87,7 +87,7 @@ enum BashCompletions {
 
     private static func choices(_ isWanted: (String) -> Bool) -> String {
         CompletionWords.choices.filter { isWanted($0.pattern) }.map { pattern, words in
-            "            \(CompletionWords.quoted(pattern))) found=\"\(words.joined(separator: " "))\" ;;\n"
+            "            \(ShellWord.inQuotes(pattern))) found=\"\(words.joined(separator: " "))\" ;;\n"
         }.joined()
     }
 }

@@ -19,9 +19,7 @@ package final class BrokerAPI: Sendable {
             do throws(JSONValue.Fault) {
                 return try JSONValue(parsing: body)
             } catch {
-                throw CommandError(
-                    .failed, "no token-broker answers there: what comes is no JSON (\(error))",
-                    next: "token-broker context list")
+                throw CommandError.stranger("what comes is no JSON (\(error))")
             }
         }
     }
@@ -141,21 +139,19 @@ package final class BrokerAPI: Sendable {
         return Answer(status: response.status, fields: response.fields, body: response.body)
     }
 
-    /// Something else than a broker has answered.
-    func stranger(_ detail: String) -> CommandError {
-        CommandError(.failed, "no token-broker answers at \(url): \(detail)", next: next.typed("context", "list"))
-    }
-
-    /// What the broker refuses; nil for the answer that was asked for.
-    /// - Throws: `failed` for an answer that no broker gives.
+    /// Nil for the answer that was asked for.
+    /// - Throws: `failed` for one that no broker gives.
     private func refusal(_ answer: Answer, of request: Request) throws(CommandError) -> Refusal? {
         if request.form.fits(answer.status, answer.fields) { return nil }
         let isExpected = request.expected.contains(answer.status.code)
         if isExpected, AnswerForm.isProblem(answer.fields) { return nil }
-        if answer.status.code >= 400, !isExpected { return Refusal(answer) }
-        let type = AnswerForm.type(answer.fields).map { " with " + TextTable.shown(String($0.prefix(64))) } ?? ""
-        throw stranger("what answers says \(answer.status)\(type)")
+        let refusal = Refusal(answer)
+        if isExpected || answer.status.code < 400 { throw stranger(refusal.words) }
+        return refusal
     }
+
+    /// Something else than a broker has answered.
+    func stranger(_ detail: String) -> CommandError { .stranger(detail, at: url) }
 
     /// What a refusal means. Where something was not found, also whether that is the tenant.
     private func error(of refusal: Refusal, _ request: Request) async throws(CommandError) -> CommandError {
@@ -176,17 +172,18 @@ package final class BrokerAPI: Sendable {
     }
 
     private func isMissing(_ path: String) async -> Bool {
-        let answer = try? await answer(to: Request(.get, path))
-        return answer?.status.code == 404
+        guard let answer = try? await answer(to: Request(.get, path)) else { return false }
+        return Refusal(answer).isNotFound
     }
 
     /// Takes the only tenant that there is, where nothing names one.
     /// - Throws: `usage` where there is none or several, and lists them.
     func assumeTenant() async throws(CommandError) -> String {
         if let tenant { return tenant }
-        let answer = try await answer(
-            to: Request(.get, "/tenants", query: [(name: "limit", value: "\(Self.mostListed)")]))
-        let tenants = (try? answer.json()["tenants"]?.array)?.compactMap { $0["tenant"]?.string?.text } ?? []
+        let request = Request(.get, "/tenants", query: [(name: "limit", value: "\(Self.mostListed)")])
+        let answer = try await answer(to: request)
+        let list = try refusal(answer, of: request) == nil ? try answer.json()["tenants"]?.array : nil
+        let tenants = (list ?? []).compactMap { $0["tenant"]?.string?.text }
         guard tenants.count == 1 else {
             let list = tenants.isEmpty ? "" : ": there are " + tenants.map(TextTable.shown).joined(separator: ", ")
             let isShortened = tenants.count == Self.mostListed ? " and others" : ""
@@ -240,7 +237,7 @@ package final class BrokerAPI: Sendable {
         }
         guard await body.isAccepted else {
             let answer = await Answer(status: response.status, fields: response.fields, body: body.refusal)
-            guard let refusal = try refusal(answer, of: request) else { return .broken }
+            let refusal = try refusal(answer, of: request) ?? Refusal(answer)
             guard tenant == nil, refusal.needsTenant else { throw try await error(of: refusal, request) }
             _ = try await assumeTenant()
             return try await stream(request, idleLimit: idleLimit, to: reader)
@@ -336,7 +333,7 @@ final class Refusal: Sendable {
 
     /// What it means for the person who asked.
     func error(tenant: String?, url: String, _ next: NextCommand) -> CommandError {
-        guard let code else { return foreign(url, next) }
+        guard let code else { return foreign(url) }
         switch answer.status.code {
         case 401:
             return CommandError(
@@ -354,13 +351,19 @@ final class Refusal: Sendable {
     }
 
     /// Of what stands in front of a broker, or of another server: each refusal of a broker has a code.
-    private func foreign(_ url: String, _ next: NextCommand) -> CommandError {
-        let text = "no token-broker answers at \(url), but something that says \(answer.status)"
+    private func foreign(_ url: String) -> CommandError {
+        let stranger = CommandError.stranger(words, at: url)
         switch answer.status.code {
-        case 401, 403: return CommandError(.forbidden, text, next: next.typed("context", "list"))
-        case 408, 429, 503: return CommandError(.tryLater, text + "." + wait)
-        default: return CommandError(.failed, text, next: next.typed("context", "list"))
+        case 401, 403: return CommandError(.forbidden, stranger.text, next: stranger.next)
+        case 408, 429, 503: return CommandError(.tryLater, stranger.text + "." + wait)
+        default: return stranger
         }
+    }
+
+    /// Of an answer that no broker gives: its status, and the type of its content.
+    var words: String {
+        let type = AnswerForm.type(answer.fields).map { " with " + TextTable.shown(String($0.prefix(64))) } ?? ""
+        return "what answers says \(answer.status)\(type)"
     }
 
     /// The broker's words, and a line for each member that it refuses.

@@ -27,11 +27,11 @@ struct BrokerChoice {
         if let (_, entry) = try Self.namedContext(invocation) {
             // The variable's key is for the variable's address.
             let isForIt = url == nil || url.map(Self.trimmed) == Self.trimmed(entry.url)
-            try self.init(entry, key: entry.apiKey ?? (isForIt ? key : nil), locals)
+            try self.init(entry, key: Key(of: entry) ?? (isForIt ? key : nil), locals)
         } else if let url {
             try self.init(Contexts.Entry(url: url), key: key, locals)
         } else if let (_, entry) = try Contexts.read(environment).inUse {
-            try self.init(entry, key: key ?? entry.apiKey, locals)
+            try self.init(entry, key: key ?? Key(of: entry), locals)
         } else if let key {
             let url = try locals.only()?.url ?? Self.usualURL(environment)
             try self.init(Contexts.Entry(url: url), key: key, locals)
@@ -54,18 +54,17 @@ struct BrokerChoice {
         return (name, entry)
     }
 
-    private init(_ entry: Contexts.Entry, key: String?, _ locals: LocalBrokers) throws(CommandError) {
+    private init(_ entry: Contexts.Entry, key: Key?, _ locals: LocalBrokers) throws(CommandError) {
         try GivenWords.checkAddress(entry.url, .configuration)
-        if let key, key == entry.apiKey { try GivenWords.checkKey(key, "the key of the context", .configuration) }
         tenant = entry.tenant
         whenUnreachable = Self.whenUnreachable(entry.url, locals)
         if let key {
-            (url, apiKey, local) = (entry.url, key, nil)
+            (url, apiKey, local) = (entry.url, try key.checked(), nil)
             return
         }
         for broker in locals.serving {
             guard let address = broker.address(for: entry.url), let key = broker.apiKey else { continue }
-            (url, apiKey, local) = (address, key, broker)
+            (url, apiKey, local) = (address, try Key(key, of: broker).checked(), broker)
             return
         }
         let others = locals.serving.map { "; the broker in \($0.directory) is at \($0.url)" }.joined()
@@ -85,7 +84,7 @@ struct BrokerChoice {
                     .forbidden,
                     "the broker at \(broker.url) has not made its admin key itself: set TOKEN_BROKER_API_KEY to it")
             }
-            (url, apiKey, tenant, local) = (broker.url, key, nil, broker)
+            (url, apiKey, tenant, local) = (broker.url, try Key(key, of: broker).checked(), nil, broker)
             whenUnreachable = "token-broker up"
             return
         }
@@ -117,17 +116,35 @@ struct BrokerChoice {
             "http://\(host == "0.0.0.0" || host.isEmpty ? "127.0.0.1" : host == "[::]" ? "[::1]" : host)\(listen[colon...])"
     }
 
-    private static func keyOfVariables(_ environment: [String: String]) throws(CommandError) -> String? {
-        if let key = environment.text("TOKEN_BROKER_API_KEY") {
-            try GivenWords.checkKey(key, "TOKEN_BROKER_API_KEY", .configuration)
-            return key
-        }
+    private static func keyOfVariables(_ environment: [String: String]) throws(CommandError) -> Key? {
+        if let key = environment.text("TOKEN_BROKER_API_KEY") { return Key(key, "TOKEN_BROKER_API_KEY") }
         guard let path = environment.text("TOKEN_BROKER_API_KEY_FILE") else { return nil }
         guard let key = GivenFile.firstLine(of: path) else {
             throw CommandError(.configuration, "TOKEN_BROKER_API_KEY_FILE: \(path) cannot be read")
         }
-        try GivenWords.checkKey(key, "TOKEN_BROKER_API_KEY_FILE", .configuration)
-        return key
+        return Key(key, "TOKEN_BROKER_API_KEY_FILE")
+    }
+
+    /// A key, and where it stands.
+    private struct Key {
+        private let text: String
+        /// As the subject of a sentence.
+        private let place: String
+
+        init(_ text: String, _ place: String) { (self.text, self.place) = (text, place) }
+
+        init?(of entry: Contexts.Entry) {
+            guard let key = entry.apiKey else { return nil }
+            self.init(key, "the key of the context")
+        }
+
+        init(_ text: String, of broker: LocalBroker) { self.init(text, "admin.key in \(broker.directory)") }
+
+        /// - Throws: `configuration` for what cannot be sent.
+        func checked() throws(CommandError) -> String {
+            try GivenWords.checkKey(text, place, .configuration)
+            return text
+        }
     }
 
     private static func trimmed(_ url: String) -> Substring {

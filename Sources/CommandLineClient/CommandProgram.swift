@@ -92,7 +92,8 @@ package struct SystemTerminal: Terminal {
 
     package var isTerminal: Bool { TerminalDevice.isTerminal(1) }
     package var canAsk: Bool { TerminalDevice.isTerminal(0) && TerminalDevice.isTerminal(2) }
-    package var showsProgress: Bool { TerminalDevice.isTerminal(2) && !isDumb }
+    package var isErrorTerminal: Bool { TerminalDevice.isTerminal(2) }
+    package var showsProgress: Bool { isErrorTerminal && !isDumb }
     package var width: Int { TerminalDevice.width ?? 80 }
     package func write(_ bytes: [UInt8]) { TerminalDevice.write(bytes, to: 1) }
     package func writeError(_ text: String) { TerminalDevice.write(Array(text.utf8), to: 2) }

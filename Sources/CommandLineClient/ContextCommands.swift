@@ -97,7 +97,7 @@ enum ContextCommands {
         do throws(CommandError) {
             let answer = try await api.send(BrokerAPI.Request(.get, "/providers", limit: .seconds(10)))
             if try answer.json().object?["providers"] == nil {
-                throw CommandError(.failed, "no token-broker answers at \(api.url)")
+                throw api.stranger("what comes names no providers")
             }
         } catch {
             switch error.status {

@@ -90,4 +90,14 @@ package struct CommandError: Error, Equatable {
         self.text = text
         self.next = next
     }
+
+    /// Something else than a broker has answered.
+    /// - Parameters:
+    ///   - detail: what has come.
+    ///   - url: the address; nil where it is not known.
+    static func stranger(_ detail: String, at url: String? = nil) -> CommandError {
+        CommandError(
+            .failed, "no token-broker answers \(url.map { "at " + $0 } ?? "there"): \(detail)",
+            next: "token-broker context list")
+    }
 }

@@ -36,6 +36,7 @@ extension HistoryCommands {
             if isOfAll, let tenant = invocation["tenant"] {
                 throw invocation.wrong("--all-tenants and --tenant \(tenant) exclude each other")
             }
+            if isOfAll, invocation.has("user") { throw invocation.wrong("--all-tenants and --user exclude each other") }
             if invocation.has("ended"), invocation.has("type") {
                 throw invocation.wrong("--ended and --type both say which events")
             }

@@ -122,9 +122,10 @@ private struct Restoring {
     private func noteHeld() async throws(CommandError) {
         let count = try await api.listedSets(state: "held").count
         if count == 0 { return }
+        let next = api.next.typed("restore", "--held", "--dry-run", tenant: tenant)
         invocation.terminal.note(
             "\(Self.sessions(count)) of \(tenant) \(count == 1 ? "is" : "are") held, because the provider refuses many users at "
-                + "once. To see whose: token-broker restore --tenant \(tenant) --held --dry-run")
+                + "once. To see whose: \(next)")
     }
 
     /// What the broker keeps aside of what is asked for. Of storage keys that are named, also those of which it keeps nothing aside:

@@ -111,7 +111,7 @@ enum ImportCommand {
         if NDJSONLines.begins(bytes) {
             throw CommandError(
                 .refused, "\(name) has lines of ndjson, and is no file of \(kind.name): import it as ndjson",
-                next: "token-broker import ndjson \(ShellWord.quoted(input.name))")
+                next: invocation.next("import", "ndjson", input.name))
         }
         let entries: [TokenFileEntry]
         do throws(TokenFileFault) {

@@ -69,9 +69,7 @@ struct ImportOutcome: Sendable {
         var outcomes: [ImportOutcome] = []
         for line in body.split(separator: 0x0a) {
             guard let value = try? JSONValue(parsing: Array(line)), let number = value["line"]?.integer else {
-                throw CommandError(
-                    .failed, "no token-broker answers there: what comes is no outcome of an import",
-                    next: "token-broker context list")
+                throw CommandError.stranger("what comes is no outcome of an import")
             }
             guard number == outcomes.count + 1, outcomes.count < lines.count else {
                 throw CommandError(

@@ -1,19 +1,20 @@
 extension Invocation {
     /// The broker that the command speaks to, as `BrokerChoice` says.
     /// - Parameter ofAllTenants: whether the command is about all tenants, whichever the context and the variables name.
-    /// - Throws: `configuration`, `forbidden` and `unreachable`, and says what to set or to start.
+    /// - Throws: `configuration`, `forbidden` and `unreachable`, and says what to set or to start; `usage` for a name of a tenant
+    ///   that is none.
     package func broker(ofAllTenants: Bool = false) throws(CommandError) -> BrokerAPI {
         let choice = try BrokerChoice(self)
         let terminal = terminal
-        let tenant = self["tenant"] ?? environment.text("TOKEN_BROKER_TENANT") ?? choice.tenant
+        let tenant =
+            ofAllTenants ? nil : self["tenant"] ?? environment.text("TOKEN_BROKER_TENANT") ?? choice.tenant
         if let tenant {
             try GivenWords.checkName(tenant, "the tenant's name", has("tenant") ? .usage : .configuration)
         }
         return try BrokerAPI(
-            choice, tenant: ofAllTenants ? nil : tenant, next: next,
-            caFile: environment.text("TOKEN_BROKER_CA_FILE"),
+            choice, tenant: tenant, next: next, caFile: environment.text("TOKEN_BROKER_CA_FILE"),
             assumed: { tenant in
-                if terminal.showsProgress { terminal.note("The tenant is \(TextTable.shown(tenant)), the only one.") }
+                if terminal.isErrorTerminal { terminal.note("The tenant is \(tenant), the only one.") }
             })
     }
 

@@ -29,7 +29,12 @@ package enum ShellWord {
     package static func quoted(_ word: String) -> String {
         let word = TextTable.shown(word)
         if !word.isEmpty, word.utf8.allSatisfy(plain.contains) { return word }
-        return "'" + word.split(separator: "'", omittingEmptySubsequences: false).joined(separator: "'\\''") + "'"
+        return inQuotes(word)
+    }
+
+    /// The same in single quotes, whatever is in it.
+    static func inQuotes(_ word: String) -> String {
+        "'" + word.split(separator: "'", omittingEmptySubsequences: false).joined(separator: #"'\''"#) + "'"
     }
 }
 

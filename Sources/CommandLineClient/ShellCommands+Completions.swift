@@ -52,11 +52,6 @@ enum CompletionWords {
         return order.map { before in (before, all.filter { $0.before == before }) }
     }
 
-    /// In single quotes, for bash and zsh.
-    static func quoted(_ text: String) -> String {
-        "'" + text.split(separator: "'", omittingEmptySubsequences: false).joined(separator: #"'\''"#) + "'"
-    }
-
     /// Choices of a command's options and arguments: the pattern `COMMAND --option` or `COMMAND POSITION`, and the words.
     static var choices: [(pattern: String, words: [String])] {
         CommandCatalog.all.flatMap { command in

@@ -135,7 +135,7 @@ final class TenantCreation: Sendable {
             // Standard input may be one that never ends.
             return terminal.note(
                 "The tenant has no client secret, since \(provider) does not require one, and standard input is not read for it. "
-                    + "To set one: token-broker tenants set \(name) --secret; --no-secret says that the client has none."
+                    + "To set one: \(api.next.typed("tenants", "set", name, "--secret")); --no-secret says that the client has none."
             )
         }
         let secret =
@@ -168,14 +168,14 @@ final class TenantCreation: Sendable {
         AdministrationCommands.noteWarnings(tenant, invocation)
         let count = profile["notes"]?.array?.count ?? 0
         if count > 0 {
-            terminal.note(
-                "\(count == 1 ? "A note" : "\(count) notes") on this provider: token-broker providers show \(provider)")
+            let next = api.next.typed("providers", "show", provider)
+            terminal.note("\(count == 1 ? "A note" : "\(count) notes") on this provider: \(next)")
         }
-        terminal.note("What the profile has filled in: token-broker tenants show \(name)")
+        terminal.note("What the profile has filled in: \(api.next.typed("tenants", "show", name))")
         terminal.note(
             logsIn
-                ? "Next, log a user in: " + api.next.typed("login", name)
-                : "Next, try what can be tried without a user: " + api.next.typed("tenants", "check", name))
+                ? "Next, log a user in: \(api.next.typed("login", name))"
+                : "Next, try what can be tried without a user: \(api.next.typed("tenants", "check", name))")
     }
 
     /// What is to be registered before a user can log in, and where.

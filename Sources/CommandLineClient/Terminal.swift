@@ -4,8 +4,9 @@ package protocol Terminal: Sendable {
     var isTerminal: Bool { get }
     /// Whether a person can be asked: standard input and standard error are a terminal.
     var canAsk: Bool { get }
-    /// Whether standard error is a terminal, on which a line that is replaced may show how far a command is, and a code may be
-    /// scanned.
+    /// Whether standard error is a terminal, on which a person reads what is noted, and can scan a code.
+    var isErrorTerminal: Bool { get }
+    /// Whether a line that is replaced may show on it how far a command is.
     var showsProgress: Bool { get }
     /// Columns of the terminal at standard error; 80 where that is unknown.
     var width: Int { get }
@@ -26,7 +27,8 @@ package protocol Terminal: Sendable {
 }
 
 extension Terminal {
-    package var showsProgress: Bool { canAsk }
+    package var isErrorTerminal: Bool { canAsk }
+    package var showsProgress: Bool { isErrorTerminal }
 
     /// - Throws: `outputError`, if there is one.
     package func checkOutput() throws(CommandError) { if let outputError { throw outputError } }

@@ -32,7 +32,7 @@ package enum TokenFormat: String, Sendable, CaseIterable {
 package enum TokenFormats {
     /// `export NAME='…'` lines for a POSIX shell.
     package static func env(_ token: String, names: [String]) -> String {
-        names.map { "export \($0)='\(token.replacingQuotes)'\n" }.joined()
+        names.map { "export \($0)=\(ShellWord.inQuotes(token))\n" }.joined()
     }
 
     /// Whether a text can be the name of a variable in a shell.
@@ -129,12 +129,5 @@ package enum TokenFormats {
         var text = server[...]
         if let range = text.firstRange(of: "://") { text = text[range.upperBound...] }
         return String(text.prefix { $0 != "/" }).lowercased()
-    }
-}
-
-extension String {
-    /// For a text between single quotes of a shell.
-    fileprivate var replacingQuotes: String {
-        split(separator: "'", omittingEmptySubsequences: false).joined(separator: #"'\''"#)
     }
 }

@@ -166,7 +166,7 @@ struct LoginWait: Sendable {
 extension Invocation {
     /// Shows the QR code of an address to a person, where the terminal is wide enough for it.
     fileprivate func showCode(of address: String) {
-        guard terminal.showsProgress, let code = QRCode(Array(address.utf8)),
+        guard terminal.isErrorTerminal, let code = QRCode(Array(address.utf8)),
             code.width <= terminal.width
         else { return }
         let hasColours = environment.text("NO_COLOR") == nil && environment["TERM"] != "dumb"

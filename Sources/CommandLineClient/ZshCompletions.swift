@@ -78,26 +78,26 @@ enum ZshCompletions {
     }
 
     private static var paths: String {
-        "        (" + CompletionWords.paths.map(CompletionWords.quoted).joined(separator: " | \\\n        ")
+        "        (" + CompletionWords.paths.map(ShellWord.inQuotes).joined(separator: " | \\\n        ")
     }
 
     /// `'name:what it is'` for `_describe`.
     private static func described(_ name: String, _ help: String) -> String {
-        CompletionWords.quoted("\(name):\(help)")
+        ShellWord.inQuotes("\(name):\(help)")
     }
 
     private static var commands: String {
         CommandCatalog.all.map { command in
             let options = command.allOptions.map { "            " + described("--" + $0.name, $0.help) + "\n" }
             let valued = CompletionWords.valued(command).joined(separator: " ")
-            return "        (\(CompletionWords.quoted(command.name))) valued=\" \(valued) \""
+            return "        (\(ShellWord.inQuotes(command.name))) valued=\" \(valued) \""
                 + (command.takesCommand ? " runs=1" : "") + " options=(\n\(options.joined())        ) ;;\n"
         }.joined()
     }
 
     private static var groups: String {
         CompletionWords.groups.map { before, _ in
-            "        (\(CompletionWords.quoted(before))) found=(\n\(described(before))        ) ;;\n"
+            "        (\(ShellWord.inQuotes(before))) found=(\n\(described(before))        ) ;;\n"
         }.joined()
     }
 
@@ -109,7 +109,7 @@ enum ZshCompletions {
 
     private static func choices(_ isWanted: (String) -> Bool) -> String {
         CompletionWords.choices.filter { isWanted($0.pattern) }.map { pattern, words in
-            "        (\(CompletionWords.quoted(pattern))) choices=(\(words.joined(separator: " "))) ;;\n"
+            "        (\(ShellWord.inQuotes(pattern))) choices=(\(words.joined(separator: " "))) ;;\n"
         }.joined()
     }
 }

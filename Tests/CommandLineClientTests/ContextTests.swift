@@ -135,7 +135,6 @@ internal import Testing
             (["context", "add", "a", "--url", "http://a.example"], ["hunter2\0"], "is no API key"),
             (["context", "add", "a", "--url", "http://a.example"], ["hunter2\u{fffd}"], "is no API key"),
             (["context", "add", "a", "--url", "http://a.example"], ["\u{1b}[200~hunter2\u{1b}[201~"], "is no API key"),
-
             (["context", "add", "a", "--url", "a.example"], ["k"], "a.example has no scheme: write https://a.example"),
             (
                 ["context", "add", "a", "--url", "localhost:9480"], ["k"],

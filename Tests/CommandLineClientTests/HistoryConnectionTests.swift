@@ -193,6 +193,7 @@ internal import Testing
         (["--after", "last"], "--after must be the id of an event"),
         (["--since", "tomorrow"], "--since must be a time such as"),
         (["--all-tenants", "--tenant", "music"], "--all-tenants and --tenant music exclude each other"),
+        (["--all-tenants", "--user", "42"], "--all-tenants and --user exclude each other"),
         (["--ended", "--type", "login"], "--ended and --type both say which events"),
         (["--type", "credentials.updatd"], "did you mean credentials.updated?"),
     ])

@@ -14,7 +14,7 @@ internal import Testing
             #expect(ended.status == .done && ended.output.isEmpty)
             #expect(
                 ended.errors.contains("2 sessions of t1 are held")
-                    && ended.errors.contains("token-broker restore --tenant t1 --held --dry-run"), "\(ended.errors)")
+                    && ended.errors.contains("token-broker restore --held --dry-run --tenant t1"), "\(ended.errors)")
 
             let seen = await night.run(["restore", "--held", "--dry-run"])
             #expect(seen.status == .done, "\(seen.errors)")
@@ -26,7 +26,7 @@ internal import Testing
             #expect(unasked.status == .usage)
             #expect(
                 unasked.errors.contains("Free 2 sessions of t1?")
-                    && unasked.errors.contains("Try: token-broker restore --tenant t1 --held --yes"),
+                    && unasked.errors.contains("Try: token-broker restore --held --tenant t1 --yes"),
                 "\(unasked.errors)")
 
             let freed = await night.run(["restore", "--held", "--verify", "--yes"])
@@ -47,7 +47,8 @@ internal import Testing
     @Test func `are freed or not, where the answer is lost`() async throws {
         let list = #"{"credentials": [{"storage_key": "a", "state": "held"}, {"storage_key": "b", "state": "held"}]}"#
         let head =
-            "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: \(list.utf8.count)\r\n\r\n"
+            "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Type: application/json\r\n"
+            + "Content-Length: \(list.utf8.count)\r\n\r\n"
         let server = try await TLSTestServer(tls: nil, [.read, .send(head + list), .close], [.read, .close])
         let run = await CommandLines.run(
             ["restore", "--held", "--yes"],

@@ -10,12 +10,9 @@ internal import Testing
     private static let ofClient = #"{"level": "client", "token": "own", "expires": "2099-01-01T00:00:00Z"}"#
 
     private static func answer(_ status: Int, _ body: String, _ fields: String = "") -> [TLSTestServer.Step] {
-        [
-            .read,
-            .send(
-                "HTTP/1.1 \(status) x\r\nConnection: close\r\n\(fields)Content-Length: \(body.utf8.count)\r\n\r\n\(body)"
-            ), .close,
-        ]
+        let head =
+            "HTTP/1.1 \(status) x\r\nConnection: close\r\nContent-Type: application/\(status < 400 ? "json" : "problem+json")\r\n"
+        return [.read, .send("\(head)\(fields)Content-Length: \(body.utf8.count)\r\n\r\n\(body)"), .close]
     }
 
     private func run(_ words: String..., before server: TLSTestServer) async -> (ExitStatus?, RecordedTerminal) {
@@ -72,7 +69,7 @@ internal import Testing
                     && terminal.errors.hasSuffix("Try again in 10 s.\nTry: token-broker restore --held --tenant web\n"),
                 "\(terminal.errors)")
         } else {
-            #expect(terminal.errors.hasSuffix("Try: token-broker tenants show --tenant web\n"), "\(terminal.errors)")
+            #expect(terminal.errors.hasSuffix("Try: token-broker tenants show web\n"), "\(terminal.errors)")
         }
     }
 }
