@@ -33,7 +33,8 @@ extension TransportError {
 
     /// The same behind a colon: without a capital at its beginning and a full stop at its end.
     package func clause(roots: StaticString) -> String {
-        let text = sentence(roots: roots).dropLast()
-        return text.prefix(1).lowercased() + text.dropFirst()
+        // Each sentence begins with a letter of ASCII.
+        let bytes = sentence(roots: roots).utf8.dropLast()
+        return String(decoding: bytes.prefix(1).map { $0 | 0x20 } + bytes.dropFirst(), as: UTF8.self)
     }
 }

@@ -95,7 +95,6 @@ struct CredentialsListRoutes {
         case .one(let storageKey):
             let id = CredentialsID(tenant: tenant.name, storageKey: storageKey)
             let restored = try await broker.core.restorer.restore(id, of: tenant, wanted.mode)
-            note(id, restored)
             return CredentialsRoutes.summary(storageKey, restored.held, restored.snapshot)
         case .named(let storageKeys): return await restore(storageKeys, of: tenant, wanted.mode, next: nil)
         case .ended(let span, let cause, let after):
@@ -148,9 +147,6 @@ struct CredentialsListRoutes {
         _ storageKeys: [StorageKey], of tenant: Tenant, _ mode: CredentialsRestorer.Mode, next: StorageKey?
     ) async -> Response {
         let results = await broker.core.restorer.restore(storageKeys, of: tenant, mode)
-        for case (let storageKey, .success(let restored)) in zip(storageKeys, results) {
-            note(CredentialsID(tenant: tenant.name, storageKey: storageKey), restored)
-        }
         return await Page.answer(results.count) { json in
             json.name("outcomes")
             json.array { json in
@@ -170,10 +166,5 @@ struct CredentialsListRoutes {
             }
             if let next { json.member("next_cursor", Page.cursor(after: next.description)) }
         }
-    }
-
-    private func note(_ id: CredentialsID, _ restored: CredentialsRestorer.Restored) {
-        guard let snapshot = restored.snapshot else { return }
-        broker.log.info("credentials_restored", LogField.credentials(id) + [.version(snapshot.version)])
     }
 }

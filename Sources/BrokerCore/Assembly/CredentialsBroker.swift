@@ -199,10 +199,11 @@ package final class CredentialsBroker: Sendable {
         credentials = CredentialsProvider(renewer: renewer, renewalPatience: settings.renewalPatience)
         writer = CredentialsWriter(records: records)
         importer = CredentialsImporter(renewer: renewer, writer: writer)
-        restorer = CredentialsRestorer(renewer: renewer, writer: writer, credentials: credentials)
         exporter = CredentialsExporter(records: records)
         revocations = RevocationJob(
             records: records, providers: providers, clientFaults: renewer.clientFaults)
+        restorer = CredentialsRestorer(
+            renewer: renewer, writer: writer, credentials: credentials, revocations: revocations)
         let intake = GrantIntake(
             verifier: providers.verifier, writer: writer, renewer: renewer, revocations: revocations)
         accounts = AccountFlow(records: records, providers: providers, intake: intake)

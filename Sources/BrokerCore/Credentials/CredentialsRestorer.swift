@@ -25,16 +25,21 @@ package final class CredentialsRestorer: Sendable {
     private let renewer: CredentialsRenewer
     private let writer: CredentialsWriter
     private let credentials: CredentialsProvider
+    private let revocations: RevocationJob
     /// The presentations under way, each of one session.
     private let flights: SingleFlight<RefreshID, Result<Restored, BrokerError>>
 
     private var records: CredentialsRecords { renewer.records }
     private var time: any Time { renewer.time }
 
-    init(renewer: CredentialsRenewer, writer: CredentialsWriter, credentials: CredentialsProvider) {
+    init(
+        renewer: CredentialsRenewer, writer: CredentialsWriter, credentials: CredentialsProvider,
+        revocations: RevocationJob
+    ) {
         self.renewer = renewer
         self.writer = writer
         self.credentials = credentials
+        self.revocations = revocations
         flights = SingleFlight(on: renewer.providers.endpoint.executor)
     }
 
@@ -75,6 +80,8 @@ package final class CredentialsRestorer: Sendable {
         _ id: CredentialsID, of tenant: Tenant, _ mode: Mode, _ store: StoreState
     ) async -> Result<Restored, BrokerError> {
         if store.isAway.load(ordering: .relaxed) { return .failure(BrokerError(StoreError.unavailable)) }
+        // The client has gone: no further session is begun for it.
+        if Task.isCancelled { return .failure(Self.requestEnded) }
         do throws(BrokerError) {
             return .success(try await restore(id, of: tenant, mode))
         } catch {
@@ -97,7 +104,7 @@ package final class CredentialsRestorer: Sendable {
     package func restore(_ id: CredentialsID, of tenant: Tenant, _ mode: Mode) async throws(BrokerError) -> Restored {
         switch mode {
         case .dry:
-            return try await onWhatIsStored(of: id) { standing in
+            return try await onWhatIsStored(of: id, tenant) { standing in
                 switch standing {
                 case .held(let held, _): .success(Restored(held: held, snapshot: nil))
                 case .quarantined(let quarantined, _):
@@ -105,10 +112,11 @@ package final class CredentialsRestorer: Sendable {
                 }
             }
         case .plain:
-            return try await onWhatIsStored(of: id) { standing throws(StoreError) in
+            return try await onWhatIsStored(of: id, tenant) { standing throws(StoreError) in
                 switch standing {
                 case .held(let held, let current):
                     guard try await self.records.free(id, held) else { throw .conflict }
+                    self.noteRestored(id, current)
                     return .success(Restored(held: held, snapshot: current))
                 case .quarantined(let quarantined, let current):
                     return .success(
@@ -117,7 +125,7 @@ package final class CredentialsRestorer: Sendable {
             }
         case .verifying:
             if renewer.draining.isClosed { throw Self.draining }
-            let begun = try await onWhatIsStored(of: id) { standing throws(StoreError) in
+            let begun = try await onWhatIsStored(of: id, tenant) { standing throws(StoreError) in
                 try await self.begin(standing, id, of: tenant)
             }
             guard let presented = begun else { return try await renew(id, of: tenant) }
@@ -129,10 +137,7 @@ package final class CredentialsRestorer: Sendable {
                     return .failure(error)
                 }
             }
-            guard let run else {
-                throw BrokerError(
-                    .retryableError, "The request ended before the provider had answered.", retryAfter: 1)
-            }
+            guard let run else { throw Self.requestEnded }
             return try run.value.get()
         }
     }
@@ -148,14 +153,15 @@ package final class CredentialsRestorer: Sendable {
 
     /// Runs `body` on what can be restored, and again after a conflict.
     private func onWhatIsStored<R>(
-        of id: CredentialsID, _ body: (Standing) async throws(StoreError) -> Result<R, BrokerError>
+        of id: CredentialsID, _ tenant: Tenant, _ body: (Standing) async throws(StoreError) -> Result<R, BrokerError>
     ) async throws(BrokerError) -> R {
         let outcome: Result<R, BrokerError>
         do throws(StoreError) {
             outcome = try await retryingConflicts { () async throws(StoreError) in
                 let current = try await self.records.reread(id)
-                if let held = current.record.granted, held.level == .user, !current.record.isOver {
-                    guard try await self.records.isHeld(id, current.record.held) else {
+                if current.record.granted?.level == .user, !current.record.isOver {
+                    // Over a session that is held, a login's set may wait for its verification.
+                    guard let held = current.record.held, try await self.records.isHeld(id, held) else {
                         return .failure(Self.isLoggedIn)
                     }
                     return try await body(.held(held, current))
@@ -167,7 +173,8 @@ package final class CredentialsRestorer: Sendable {
                     if try await self.records.reread(id).version != current.version { throw .conflict }
                     return .failure(Self.nothing)
                 }
-                if self.renewer.holders.isAtWork(quarantined.lease) { return .failure(Self.isUnderWay) }
+                let rules = TokenPresentation.rules(of: tenant, by: self.renewer)
+                if await self.renewer.isBeingPresented(quarantined, by: rules) { return .failure(Self.isUnderWay) }
                 return try await body(.quarantined(quarantined, over: current))
             }
         } catch {
@@ -181,15 +188,21 @@ package final class CredentialsRestorer: Sendable {
     /// - Parameter renewed: when the provider has granted them instead of those; nil where it was not asked.
     private func write(
         _ credentials: HeldCredentials, _ renewed: Timestamp?, _ id: CredentialsID, over current: CredentialsSnapshot,
-        of quarantined: CredentialsRecords.Quarantine
+        of quarantined: CredentialsRecords.Quarantine?
     ) async throws(StoreError) -> Restored {
         let now = time.now
         // A login of its own: the sessions of apps have ended with the one before, and stay ended.
         let held = credentials.loggedIn(after: current.record.held, at: now)
         let snapshot = try await records.write(
-            CredentialRecord(held: held, renewed: renewed), id, over: current, alongside: [quarantined.removal]
+            CredentialRecord(held: held, renewed: renewed), id, over: current,
+            alongside: quarantined.map { [$0.removal] } ?? []
         ) { version in [.updated(id, to: held, version: version, by: .restored, nil, at: now)] }
+        noteRestored(id, snapshot)
         return Restored(held: held, snapshot: snapshot)
+    }
+
+    private func noteRestored(_ id: CredentialsID, _ snapshot: CredentialsSnapshot) {
+        records.log.info("credentials_restored", LogField.credentials(id) + [.version(snapshot.version)])
     }
 
     // MARK: Verified
@@ -241,6 +254,18 @@ package final class CredentialsRestorer: Sendable {
                 for: presented.rules.leaseSpan, marksUse: true, notAfter: records.claimDeadline))
     }
 
+    /// Extends the lease before a call: another process may have taken it since, and a logout may have come.
+    private func claimAgain(_ presented: Presented, _ id: CredentialsID) async throws(BrokerError) {
+        do throws(StoreError) {
+            try await records.commit([claim(presented, id, replacing: presented.holder)])
+        } catch .conflict {
+            throw Self.isUnderWay
+        } catch {
+            records.report(error, id)
+            throw BrokerError(error)
+        }
+    }
+
     /// Refreshes credentials that were held.
     private func renew(_ id: CredentialsID, of tenant: Tenant) async throws(BrokerError) -> Restored {
         let query = CredentialsQuery(policy: .localForceRefresh, lowestLevel: .user)
@@ -256,7 +281,8 @@ package final class CredentialsRestorer: Sendable {
         defer { renewer.holders.end(presented.holder) }
         let earlier = presented.quarantined.content.credentials
         let presentation = TokenPresentation(
-            of: earlier, id, of: tenant, by: renewer, again: "restore the session again")
+            of: earlier, id, of: tenant, by: renewer, again: "restore the session again",
+            claim: { () async throws(BrokerError) in try await self.claimAgain(presented, id) })
         let token = renewer.keeper.beginExtending(
             LeaseKeeper.Held(
                 record: CredentialsRecords.quarantineID(id), version: presented.quarantined.version,
@@ -273,11 +299,12 @@ package final class CredentialsRestorer: Sendable {
             throw error
         }
         switch granted {
-        case .refreshToken(let kept): return try await settle(kept, presented, id, presentation)
+        case .refreshToken(let kept):
+            return try await settle(kept, presented, id, of: tenant, grace: presentation.grace)
         case .tokens(let held, let idToken):
             switch await presentation.verdict(on: held, idToken) {
             case .verified(let verified, let told) where !earlier.isOfOtherUser(than: told):
-                return try await settle(verified, presented, id, presentation)
+                return try await settle(verified, presented, id, of: tenant, grace: presentation.grace)
             case .verified:
                 records.log.error(
                     "subject_changed", LogField.credentials(id) + [.provider(tenant.configuration.preset)])
@@ -298,44 +325,76 @@ package final class CredentialsRestorer: Sendable {
     /// Stores what the provider has just granted, so that its refresh token is nowhere else. A store that does not take it is asked
     /// again until it does; meanwhile the journal has it, if there is one.
     private func settle(
-        _ held: HeldCredentials, _ presented: Presented, _ id: CredentialsID, _ presentation: TokenPresentation
+        _ held: HeldCredentials, _ presented: Presented, _ id: CredentialsID, of tenant: Tenant, grace: Duration
     ) async throws(BrokerError) -> Restored {
-        let (now, version) = (time.now, presented.quarantined.version)
+        let now = time.now
+        let login = held.loggedIn(after: presented.current.record.held, at: now)
         var publication = Publication(
-            id: id,
-            record: CredentialRecord(
-                held: held.loggedIn(after: presented.current.record.held, at: now), renewed: now),
-            base: presented.current.version, origin: .restored
+            id: id, record: CredentialRecord(held: login, renewed: now), base: presented.current.version,
+            origin: .restored
         ) { _ in [] }
         publication.spent = presented.quarantined.content.credentials.refreshTokenDigest
         var isJournaled = false
         let outcome = try await writer.untilStored(
             id,
             failed: { (error, tries) throws(BrokerError) in
-                if error == .conflict { throw CredentialsWriter.tenantIsGone }
-                if tries == 1 {
-                    isJournaled = await self.renewer.publisher.writeJournal(publication, grace: presentation.grace)
-                }
+                if error == .conflict, await self.isRemoved(id.tenant) { throw CredentialsWriter.tenantIsGone }
+                if tries == 1 { isJournaled = await self.renewer.publisher.writeJournal(publication, grace: grace) }
             },
             { () async throws(StoreError) in
-                try await retryingConflicts { () async throws(StoreError) -> Result<Restored, BrokerError> in
-                    let current = try await self.records.reread(id, requiringTombstones: false)
-                    if let stored = current.record.granted, stored.level == .user, !current.record.isOver {
-                        // An earlier try may have been carried out although its answer was lost.
-                        let isOwn = stored.refreshToken == held.refreshToken && stored.accessToken == held.accessToken
-                        return isOwn ? .success(Restored(held: stored, snapshot: current)) : .failure(Self.isLoggedIn)
-                    }
-                    guard let quarantined = try await self.records.quarantined(id), quarantined.version == version
-                    else {
-                        return .failure(Self.nothing)
-                    }
-                    return .success(try await self.write(held, now, id, over: current, of: quarantined))
+                try await retryingConflicts { () async throws(StoreError) in
+                    try await self.store(held, at: now, presented, id)
                 }
             })
         let isStored = if case .success = outcome { true } else { false }
         if isJournaled { await renewer.publisher.leaveJournal(publication, isStored: isStored) }
-        if case .failure(Self.isLoggedIn) = outcome { try await keep(held, presented, id) }
+        switch outcome {
+        case .success: break
+        case .failure(Self.isLoggedIn): try await keep(held, presented, id)
+        case .failure: await revoke(held, id, of: tenant)
+        }
         return try outcome.get()
+    }
+
+    /// Makes one try to store what the provider has granted.
+    /// - Returns: `isLoggedIn` where another login has come, and `nothing` where a logout has.
+    private func store(
+        _ held: HeldCredentials, at now: Timestamp, _ presented: Presented, _ id: CredentialsID
+    ) async throws(StoreError) -> Result<Restored, BrokerError> {
+        let current = try await records.reread(id, requiringTombstones: false)
+        if let stored = current.record.granted, stored.level == .user, !current.record.isOver {
+            // An earlier try may have been carried out although its answer was lost.
+            if stored.refreshToken == held.refreshToken, stored.accessToken == held.accessToken {
+                return .success(Restored(held: stored, snapshot: current))
+            }
+            // A session that was restored meanwhile with the refresh token that is spent goes on with its successor.
+            let spent = presented.quarantined.content.credentials.refreshTokenDigest
+            guard let spent, stored.refreshTokenDigest == spent else { return .failure(Self.isLoggedIn) }
+            return .success(try await write(held, now, id, over: current, of: nil))
+        }
+        let quarantined = try await records.quarantined(id)
+        if let quarantined, quarantined.version == presented.quarantined.version {
+            return .success(try await write(held, now, id, over: current, of: quarantined))
+        }
+        // Its time is over. A logout would have left another version.
+        guard quarantined == nil, current.version == presented.current.version else { return .failure(Self.nothing) }
+        return .success(try await write(held, now, id, over: current, of: nil))
+    }
+
+    /// Has a grant revoked that came after a logout, and that nothing will use.
+    private func revoke(_ held: HeldCredentials, _ id: CredentialsID, of tenant: Tenant) async {
+        records.log.warning("restored_grant_dropped", LogField.credentials(id))
+        do throws(StoreError) {
+            try await records.commit(
+                [.require(RecordID(.tenant, id.tenant))] + revocations.revocation(of: held, id, of: tenant))
+            revocations.beginSoon()
+        } catch {
+            if error != .conflict { records.report(error, id) }
+        }
+    }
+
+    private func isRemoved(_ tenant: TenantName) async -> Bool {
+        (try? await records.vault.version(of: RecordID(.tenant, tenant)) == nil) ?? false
     }
 
     /// Keeps the refresh token that the provider has given in exchange for that of quarantined credentials, in its place, which ends
@@ -375,6 +434,8 @@ package final class CredentialsRestorer: Sendable {
         }
     }
 
+    private static let requestEnded = BrokerError(
+        .retryableError, "The request ended before the session was restored.", retryAfter: 1)
     private static let isLoggedIn = BrokerError(
         .conflict, "User credentials are stored under this storage key already.")
     private static let nothing = BrokerError(

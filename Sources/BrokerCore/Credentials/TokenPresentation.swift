@@ -7,9 +7,10 @@ internal import Renewal
 /// The presentation of a refresh token to the provider that is part of no user's record: that of a line of an import, or of
 /// quarantined credentials. Nothing is stored here.
 ///
-/// The calls are those of a renewal (`RenewalCalls`, and `RenewalAttempt` decides which come next), without the lease of a record,
-/// and no other process makes them. So a token whose answer was lost is presented again here, as often as the tenant's schedule says
-/// and within the provider's grace.
+/// The calls are those of a renewal (`RenewalCalls`, and `RenewalAttempt` decides which come next), without the lease of a user's
+/// record. No other process makes them: the one that has a line of an import is alone with it, and quarantined credentials have a
+/// lease of their own, which `claim` takes again before each call. So a token whose answer was lost is presented again here, as often
+/// as the tenant's schedule says and within the provider's grace.
 final class TokenPresentation {
     /// What the provider has granted.
     enum Granted {
@@ -28,6 +29,8 @@ final class TokenPresentation {
     private let basis: RenewalBasis
     private let calls: RenewalCalls
     private let report: RenewalReport
+    /// Called before each call to the provider; throws where the token must not be presented any more.
+    private let claim: () async throws(BrokerError) -> Void
     /// Is never taken: there is no record for it.
     private let lease: RenewalLease
     private var attempt: RenewalAttempt
@@ -37,15 +40,19 @@ final class TokenPresentation {
     private let beginning: MonotonicInstant
     private var stepBegan: Duration = .zero
 
-    /// - Parameter again: what is to be done where an answer was lost or the provider changes, such as "import the line again".
+    /// - Parameters:
+    ///   - again: what is to be done where an answer was lost or the provider changes, such as "import the line again".
+    ///   - claim: called before each call to the provider; throws where the token must not be presented any more.
     init(
-        of held: HeldCredentials, _ id: CredentialsID, of tenant: Tenant, by renewer: CredentialsRenewer, again: String
+        of held: HeldCredentials, _ id: CredentialsID, of tenant: Tenant, by renewer: CredentialsRenewer, again: String,
+        claim: @escaping () async throws(BrokerError) -> Void = {}
     ) {
         self.held = held
         self.id = id
         self.tenant = tenant
         self.renewer = renewer
         self.again = again
+        self.claim = claim
         request = RenewalRequest(
             id: id, tenant: tenant, query: CredentialsQuery(), urgency: .background, trigger: .ahead,
             isPresentation: true)
@@ -143,7 +150,13 @@ final class TokenPresentation {
                         throw BrokerError.shuttingDown
                     }
                     step = next(.waited)
-                case .claim: step = next(.claimed)
+                case .claim:
+                    try await self.claim()
+                    step = next(.claimed)
+                case .ask(let latest, _) where self.elapsed > latest:
+                    // The claim may have run out meanwhile.
+                    self.report.failure = BrokerError(StoreError.unavailable)
+                    step = next(.tooLate)
                 case .ask(_, let limit):
                     let isPressing = self.mayBeSpent && self.attempt.isWithinGrace(at: self.elapsed)
                     let outcome = try await self.calls.ask(

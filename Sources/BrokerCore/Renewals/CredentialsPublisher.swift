@@ -391,6 +391,8 @@ final class CredentialsPublisher: Sendable {
                 publication.holder = exchange.holder
                 publication.spent = exchange.spent
                 publication.isOfSameUser = entry.isOfSameUser
+                // What it was restored from is spent.
+                if entry.origin == .restored { publication.quarantine = .drop }
                 log.warning("credentials_found_in_journal", LogField.credentials(entry.id))
                 if let holder = exchange.holder { holders.resume(holder) }
                 var attempt = RenewalAttempt(

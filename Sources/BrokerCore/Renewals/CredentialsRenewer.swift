@@ -256,3 +256,13 @@ extension CredentialsDecision {
         }
     }
 }
+
+extension CredentialsRenewer {
+    /// Whether a call may still present the refresh token of quarantined credentials, or be about to store its successor.
+    func isBeingPresented(_ quarantined: CredentialsRecords.Quarantine, by rules: RenewalRules) async -> Bool {
+        guard let lease = quarantined.lease, !lease.isSettled else { return false }
+        if holders.isActive(lease.holder) { return true }
+        let reachable = await records.reachableFor()
+        return rules.waitBeforeTakingOver(holders.standing(lease), storeReachableFor: reachable) > .zero
+    }
+}

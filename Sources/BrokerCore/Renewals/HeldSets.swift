@@ -163,7 +163,8 @@ struct HeldSets: Sendable {
             let (now, window) = (time.now, tenant.configuration.wave.window)
             guard let quarantined = try await records.quarantined(id), quarantined.content.until > now,
                 let session = quarantined.content.session, session.cause == .revoked,
-                session.time >= wave.since.advanced(by: .zero - window), !renewer.holders.isAtWork(quarantined.lease)
+                session.time >= wave.since.advanced(by: .zero - window),
+                await !renewer.isBeingPresented(quarantined, by: renewer.rules(for: .refreshToken, of: tenant))
             else { return }
             // A login of its own: the sessions of apps have ended with the one before.
             let held = quarantined.content.credentials.loggedIn(after: current.record.held, at: now)

@@ -38,11 +38,8 @@ final class LeaseHolders: Sendable {
         }
     }
 
-    /// Whether the holder of a lease may still be working.
-    func isAtWork(_ lease: Lease?) -> Bool {
-        guard let lease, !lease.isSettled else { return false }
-        return !lease.hasRunOut && !isGone(lease.holder)
-    }
+    /// Whether the holder is an attempt of this process that has not ended.
+    func isActive(_ name: String) -> Bool { state.withLock { $0.active.contains(WireText(name)) } }
 
     /// Makes a name active again that an earlier process left in the journal.
     func resume(_ name: String) {

@@ -203,10 +203,45 @@ internal import TokenBroker
         other.transport.enqueue(Self.granted)
         let taken = await Self.restore(other, #""storage_key": "u0", "verify": true"#)
         #expect(taken.status == 200, "\(taken.text)")
-        broker.transport.always(Self.refused)
+        // The first one, which was only asleep, has lost its lease, and presents the spent token no more.
         gate.open()
-        #expect(await first.value.status == 424)
+        #expect(await first.value.status == 503)
+        #expect(broker.transport.seen.count == 2)
+        #expect(broker.transport.unforeseen == 0)
         #expect(await other.get("storage_key=u0").token == "a2")
+    }
+
+    @Test func `a session that was restored meanwhile with the spent token goes on with the new one`() async throws {
+        let time = ManualTime()
+        let store = FaultyStore(MemoryRecordStore { time.monotonic }, revalidateAfter: .seconds(5))
+        let broker = try await Self.ended(store: store, time: time)
+        let other = try await BrokerHarness(store: store, time: time)
+        let gate = Gate()
+        broker.transport.enqueue(.after(gate, Self.granted))
+        async let first = Self.restore(broker, #""storage_key": "u0", "verify": true"#)
+        await gate.arrivals()
+        time.advance(by: .seconds(600))
+        let plain = await Self.restore(other, #""storage_key": "u0""#)
+        #expect(plain.status == 200, "\(plain.text)")
+        gate.open()
+        #expect(await first.status == 200)
+        time.advance(by: .seconds(10))
+        #expect(await other.get("storage_key=u0").token == "a2")
+        #expect(other.transport.seen.isEmpty)
+    }
+
+    @Test func `what is kept aside no longer when the provider answers is restored`() async throws {
+        let broker = try await Self.ended()
+        let gate = Gate()
+        broker.transport.enqueue(.after(gate, Self.granted))
+        async let restored = Self.restore(broker, #""storage_key": "u0", "verify": true"#)
+        await gate.arrivals()
+        broker.time.advance(by: .seconds(8 * 86_400))
+        _ = try await broker.vault.removeExpired(before: broker.time.now, limit: 500)
+        #expect(try await broker.count(.quarantine) == 0)
+        gate.open()
+        #expect(await restored.status == 200)
+        #expect(await broker.status(storageKey: "u0").isLoggedIn == true)
     }
 
     @Test func `a store that is away for a moment takes what was granted`() async throws {
