@@ -71,14 +71,12 @@ struct Night {
         #expect(answer.status == 200, "\(answer.text)")
     }
 
-    /// The provider refuses the next refreshes of the users, whose sessions are held.
-    func hold(_ users: String...) async throws {
-        script(users.count)
-        for user in users {
-            let answer = try await broker.call(
-                .get, "/credentials?storage_key=user-\(user)&policy=local_force_refresh", tenant: "t1")
-            #expect(answer.status == 424 && answer.json["code"]?.string == "illegal_configuration", "\(answer.text)")
-        }
+    /// The provider refuses the next refresh of the user, whose session is held. During a wave no other user's is asked for.
+    func hold(_ user: String) async throws {
+        script(1)
+        let answer = try await broker.call(
+            .get, "/credentials?storage_key=user-\(user)&policy=local_force_refresh", tenant: "t1")
+        #expect(answer.status == 424 && answer.json["code"]?.string == "illegal_configuration", "\(answer.text)")
     }
 
     private func script(_ times: Int) {
