@@ -11,18 +11,37 @@ package struct EndedSession: Sendable, Equatable {
         case expired
     }
 
-    package var time: Timestamp
-    package var cause: Cause
+    /// Few sessions have ended, and many records are in memory: one that has none takes a word for it.
+    private final class Content: Sendable {
+        let time: Timestamp
+        let cause: Cause
+        let code: String?
+        let errorCode: String?
+
+        init(_ time: Timestamp, _ cause: Cause, _ code: String?, _ errorCode: String?) {
+            self.time = time
+            self.cause = cause
+            self.code = code
+            self.errorCode = errorCode
+        }
+    }
+
+    private let content: Content
+
+    package var time: Timestamp { content.time }
+    package var cause: Cause { content.cause }
     /// The error code of the renewal that found it, as callers got it (`BrokerError.Code`); nil where no renewal did, and when an
     /// earlier build wrote the record.
-    package var code: String?
+    package var code: String? { content.code }
     /// The provider's error code in that answer; nil when it sent none.
-    package var errorCode: String?
+    package var errorCode: String? { content.errorCode }
 
     package init(_ cause: Cause, at time: Timestamp, code: String? = nil, errorCode: String? = nil) {
-        self.time = time
-        self.cause = cause
-        self.code = code
-        self.errorCode = errorCode
+        content = Content(time, cause, code, errorCode)
+    }
+
+    package static func == (one: EndedSession, other: EndedSession) -> Bool {
+        (one.time, one.cause) == (other.time, other.cause)
+            && (one.code, one.errorCode) == (other.code, other.errorCode)
     }
 }

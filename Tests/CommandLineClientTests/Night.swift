@@ -71,9 +71,10 @@ struct Night {
         #expect(answer.status == 200, "\(answer.text)")
     }
 
-    /// The provider refuses the next refresh of the user, whose session is held. During a wave no other user's is asked for.
+    /// The provider refuses the next refresh of the user, whose session is held, and the wave's first trial, which follows at once.
+    /// During a wave no other user's is asked for.
     func hold(_ user: String) async throws {
-        script(1)
+        script(2)
         let answer = try await broker.call(
             .get, "/credentials?storage_key=user-\(user)&policy=local_force_refresh", tenant: "t1")
         #expect(answer.status == 424 && answer.json["code"]?.string == "illegal_configuration", "\(answer.text)")
