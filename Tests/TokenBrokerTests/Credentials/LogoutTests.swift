@@ -103,7 +103,8 @@ internal import TokenBroker
             ended
                 == CredentialRecord(
                     held: nil, ended: SHA256.digest(Array("r1".utf8)),
-                    session: EndedSession(.revoked, at: broker.time.now)))
+                    session: EndedSession(
+                        .revoked, at: broker.time.now, code: "unexpected_error", errorCode: "invalid_grant")))
         _ = await Self.delete(broker)
         let purged = try await broker.vault.read(id).flatMap { CredentialRecord(decoding: $0.content.revealedBytes) }
         #expect(purged == CredentialRecord(held: nil))
