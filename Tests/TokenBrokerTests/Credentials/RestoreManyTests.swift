@@ -68,7 +68,7 @@ internal import TokenBroker
         broker.time.advance(by: .seconds(60))
         let since = broker.time.now
         await Self.end(broker, ["late1", "late2", "other"])
-        try await Self.change(broker, "other") { $0.session?.cause = .expired }
+        try await Self.change(broker, "other") { $0.session = $0.session.map { EndedSession(.expired, at: $0.time) } }
         #expect(Self.outcomes(await Self.restore(broker, #"{"ended_since": "2026-11-21T10:00:00Z"}"#)) == [])
         let revoked = await Self.restore(broker, #"{"ended_since": "\#(since)", "cause": "revoked"}"#)
         #expect(Self.outcomes(revoked) == ["late1 restored", "late2 restored"])
