@@ -15,8 +15,9 @@ struct AWSPortal: Sendable {
         guard !region.isEmpty, region.utf8.count <= 32,
             region.utf8.allSatisfy({ (0x61...0x7a).contains($0) || (0x30...0x39).contains($0) || $0 == 0x2d })
         else { throw CommandError(.usage, "\(region) is no region of AWS, such as eu-central-1") }
-        var base = environment.text("AWS_ENDPOINT_URL_SSO") ?? "https://portal.sso.\(region).\(Self.domain(of: region))"
-        while base.hasSuffix("/") { base.removeLast() }
+        let address =
+            environment.text("AWS_ENDPOINT_URL_SSO") ?? "https://portal.sso.\(region).\(Self.domain(of: region))"
+        let base = address.trimmingSlash
         guard URLTarget(base + "/") != nil else {
             throw CommandError(.configuration, "AWS_ENDPOINT_URL_SSO is no http or https address")
         }

@@ -42,9 +42,5 @@ package enum AnswerForm: Sendable, Equatable {
     static func isProblem(_ fields: Fields) -> Bool { type(fields) == "application/problem+json" }
 
     /// The media type without its parameters; nil for none.
-    static func type(_ fields: Fields) -> String? {
-        fields["Content-Type"].map { field in
-            String(field.text.prefix { $0 != ";" }).filter { $0 != " " && $0 != "\t" }.lowercased()
-        }
-    }
+    static func type(_ fields: Fields) -> WireText? { fields["Content-Type"].map { MediaType($0).name } }
 }

@@ -89,8 +89,7 @@ package final class BrokerAPI: Sendable {
         _ choice: BrokerChoice, tenant: String?, next: NextCommand = NextCommand(context: nil), caFile: String? = nil,
         assumed: @escaping @Sendable (String) -> Void = { _ in }
     ) throws(CommandError) {
-        var url = choice.url
-        while url.hasSuffix("/") { url.removeLast() }
+        let url = choice.url.trimmingSlash
         try GivenWords.checkAddress(url, .configuration)
         self.url = url
         self.next = next
@@ -362,7 +361,7 @@ final class Refusal: Sendable {
 
     /// Of an answer that no broker gives: its status, and the type of its content.
     var words: String {
-        let type = AnswerForm.type(answer.fields).map { " with " + TextTable.shown(String($0.prefix(64))) } ?? ""
+        let type = AnswerForm.type(answer.fields).map { " with " + TextTable.shown(String($0.text.prefix(64))) } ?? ""
         return "what answers says \(answer.status)\(type)"
     }
 

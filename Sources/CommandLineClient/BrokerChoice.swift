@@ -26,7 +26,7 @@ struct BrokerChoice {
         let locals = LocalBrokers(environment)
         if let (_, entry) = try Self.namedContext(invocation) {
             // The variable's key is for the variable's address.
-            let isForIt = url == nil || url.map(Self.trimmed) == Self.trimmed(entry.url)
+            let isForIt = url == nil || url?.trimmingSlash == entry.url.trimmingSlash
             try self.init(entry, key: Key(of: entry) ?? (isForIt ? key : nil), locals)
         } else if let url {
             try self.init(Contexts.Entry(url: url), key: key, locals)
@@ -146,12 +146,6 @@ struct BrokerChoice {
             return text
         }
     }
-
-    private static func trimmed(_ url: String) -> Substring {
-        var url = url[...]
-        while url.hasSuffix("/") { url.removeLast() }
-        return url
-    }
 }
 
 extension Contexts {
@@ -164,6 +158,20 @@ extension Contexts {
 extension LocalNames {
     /// Whether a URL's host is this machine.
     static func isLoopback(ofURL text: String) -> Bool {
-        URLTarget(text.hasSuffix("/") ? text : text + "/").map { isLoopback($0.host) } ?? false
+        URLTarget(ofBroker: text).map { isLoopback($0.host) } ?? false
     }
+}
+
+extension String {
+    /// An address without the slashes at its end.
+    package var trimmingSlash: String {
+        var text = self
+        while text.hasSuffix("/") { text.removeLast() }
+        return text
+    }
+}
+
+extension URLTarget {
+    /// The root of a broker's address, which may end with a slash.
+    init?(ofBroker address: String) { self.init(address.hasSuffix("/") ? address : address + "/") }
 }

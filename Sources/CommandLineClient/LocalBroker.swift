@@ -55,7 +55,7 @@ package struct LocalBroker: Sendable, Equatable {
     /// broker's own address, since something else may listen at the other loopback address; not with TLS, where the certificate
     /// names the host.
     func address(for text: String) -> String? {
-        guard let wanted = URLTarget(text.hasSuffix("/") ? text : text + "/"), let own = URLTarget(url + "/"),
+        guard let wanted = URLTarget(ofBroker: text), let own = URLTarget(ofBroker: url),
             wanted.pathAndQuery == "/", wanted.scheme == own.scheme, wanted.port == own.port
         else { return nil }
         if wanted.host == own.host { return url }

@@ -1,4 +1,5 @@
 internal import BrokerCore
+internal import CommandLineClient
 internal import CredentialStore
 internal import Cryptography
 internal import HTTPSClient

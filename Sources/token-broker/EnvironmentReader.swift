@@ -262,12 +262,6 @@ struct EnvironmentReader: TextReader {
 }
 
 extension String {
-    var trimmingSlash: String {
-        var text = self
-        while text.hasSuffix("/") { text.removeLast() }
-        return text
-    }
-
     var trimmingNewlines: String {
         var text = Substring(self)
         while let last = text.last, last.isNewline { text.removeLast() }

@@ -66,18 +66,13 @@ package final class CredentialsImporter: Sendable {
         if renewer.draining.isClosed { throw Self.draining }
         let (renewer, writer) = (renewer, writer)
         // A refresh token that was exchanged is stored even where the client of the import has gone.
-        let run = await flights.run(RefreshID(), within: nil) { [line, current] in
-            do throws(BrokerError) {
-                return .success(
-                    try await ImportPresentation(line, over: current, of: tenant, by: renewer, writer).run())
-            } catch {
-                return .failure(error)
-            }
-        }
-        guard let run else {
-            throw BrokerError(.retryableError, "The request ended before the line was dealt with.", retryAfter: 1)
-        }
-        return try run.value.get()
+        return try await flights.runToEnd(
+            RefreshID(), on: renewer.providers.endpoint.executor,
+            interruption: "The request ended before the line was dealt with.",
+            work: { [line, current] () async throws(BrokerError) in
+                try await ImportPresentation(line, over: current, of: tenant, by: renewer, writer).run()
+            },
+            reporting: { _ in })
     }
 
     private static let draining = BrokerError(

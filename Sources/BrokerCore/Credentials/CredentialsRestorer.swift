@@ -81,7 +81,7 @@ package final class CredentialsRestorer: Sendable {
     ) async -> Result<Restored, BrokerError> {
         if store.isAway.load(ordering: .relaxed) { return .failure(BrokerError(StoreError.unavailable)) }
         // The client has gone: no further session is begun for it.
-        if Task.isCancelled { return .failure(Self.requestEnded) }
+        if Task.isCancelled { return .failure(BrokerError(.retryableError, Self.interruption, retryAfter: 1)) }
         do throws(BrokerError) {
             return .success(try await restore(id, of: tenant, mode))
         } catch {
@@ -130,15 +130,10 @@ package final class CredentialsRestorer: Sendable {
             }
             guard let presented = begun else { return try await renew(id, of: tenant) }
             // A refresh token that was exchanged is stored even where the operator's client has gone.
-            let run = await flights.run(RefreshID(), within: nil) {
-                do throws(BrokerError) {
-                    return .success(try await self.present(presented, id, of: tenant))
-                } catch {
-                    return .failure(error)
-                }
-            }
-            guard let run else { throw Self.requestEnded }
-            return try run.value.get()
+            return try await flights.runToEnd(
+                RefreshID(), on: renewer.providers.endpoint.executor, interruption: Self.interruption,
+                work: { () async throws(BrokerError) in try await self.present(presented, id, of: tenant) },
+                reporting: { _ in })
         }
     }
 
@@ -173,8 +168,7 @@ package final class CredentialsRestorer: Sendable {
                     if try await self.records.reread(id).version != current.version { throw .conflict }
                     return .failure(Self.nothing)
                 }
-                let rules = TokenPresentation.rules(of: tenant, by: self.renewer)
-                if await self.renewer.isBeingPresented(quarantined, by: rules) { return .failure(Self.isUnderWay) }
+                if await self.renewer.isBeingPresented(quarantined, of: tenant) { return .failure(Self.isUnderWay) }
                 return try await body(.quarantined(quarantined, over: current))
             }
         } catch {
@@ -338,7 +332,9 @@ package final class CredentialsRestorer: Sendable {
         let outcome = try await writer.untilStored(
             id,
             failed: { (error, tries) throws(BrokerError) in
-                if error == .conflict, await self.isRemoved(id.tenant) { throw CredentialsWriter.tenantIsGone }
+                if error == .conflict, (try? await self.records.tenantExists(id)) == false {
+                    throw CredentialsWriter.tenantIsGone
+                }
                 if tries == 1 { isJournaled = await self.renewer.publisher.writeJournal(publication, grace: grace) }
             },
             { () async throws(StoreError) in
@@ -393,10 +389,6 @@ package final class CredentialsRestorer: Sendable {
         }
     }
 
-    private func isRemoved(_ tenant: TenantName) async -> Bool {
-        (try? await records.vault.version(of: RecordID(.tenant, tenant)) == nil) ?? false
-    }
-
     /// Keeps the refresh token that the provider has given in exchange for that of quarantined credentials, in its place, which ends
     /// the lease. Nothing is done where they were removed or replaced meanwhile.
     private func keep(
@@ -434,8 +426,7 @@ package final class CredentialsRestorer: Sendable {
         }
     }
 
-    private static let requestEnded = BrokerError(
-        .retryableError, "The request ended before the session was restored.", retryAfter: 1)
+    private static let interruption = "The request ended before the session was restored."
     private static let isLoggedIn = BrokerError(
         .conflict, "User credentials are stored under this storage key already.")
     private static let nothing = BrokerError(

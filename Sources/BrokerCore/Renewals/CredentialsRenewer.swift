@@ -259,10 +259,11 @@ extension CredentialsDecision {
 
 extension CredentialsRenewer {
     /// Whether a call may still present the refresh token of quarantined credentials, or be about to store its successor.
-    func isBeingPresented(_ quarantined: CredentialsRecords.Quarantine, by rules: RenewalRules) async -> Bool {
+    func isBeingPresented(_ quarantined: CredentialsRecords.Quarantine, of tenant: Tenant) async -> Bool {
         guard let lease = quarantined.lease, !lease.isSettled else { return false }
         if holders.isActive(lease.holder) { return true }
         let reachable = await records.reachableFor()
-        return rules.waitBeforeTakingOver(holders.standing(lease), storeReachableFor: reachable) > .zero
+        return rules(for: .refreshToken, of: tenant)
+            .waitBeforeTakingOver(holders.standing(lease), storeReachableFor: reachable) > .zero
     }
 }

@@ -164,7 +164,7 @@ struct HeldSets: Sendable {
             guard let quarantined = try await records.quarantined(id), quarantined.content.until > now,
                 let session = quarantined.content.session, session.cause == .revoked,
                 session.time >= wave.since.advanced(by: .zero - window),
-                await !renewer.isBeingPresented(quarantined, by: renewer.rules(for: .refreshToken, of: tenant))
+                await !renewer.isBeingPresented(quarantined, of: tenant)
             else { return }
             // A login of its own: the sessions of apps have ended with the one before.
             let held = quarantined.content.credentials.loggedIn(after: current.record.held, at: now)
