@@ -151,9 +151,11 @@ internal import TokenBroker
 
     // MARK: An answer to whatever is asked
 
+    private static let usersTokens = Set(users.map { "r-\($0)" })
+
     private static func tokens(_ broker: BrokerHarness, invented: Bool) -> Int {
         broker.transport.seen.count { seen in
-            seen.form["refresh_token"].map { (!$0.description.hasPrefix("r-")) == invented } ?? false
+            seen.form["refresh_token"].map { usersTokens.contains($0.description) != invented } ?? false
         }
     }
 
@@ -210,7 +212,7 @@ internal import TokenBroker
         code: ScriptedTransport.Step, token: ScriptedTransport.Step, ends: Bool
     ) async throws {
         let refresh = ScriptedTransport.Step.decide { seen in
-            seen.form["refresh_token"].map { $0.description.hasPrefix("r-") } == true ? .json(400, "") : token
+            seen.form["refresh_token"].map { Self.usersTokens.contains($0.description) } == true ? .json(400, "") : token
         }
         let broker = try await Self.make(Self.provider(refresh: refresh, code: code), users: ["user1"])
         let answer = await Self.get(broker, "user1")
