@@ -34,6 +34,8 @@ final class TokenPresentation {
     /// Is never taken: there is no record for it.
     private let lease: RenewalLease
     private var attempt: RenewalAttempt
+    /// What of the grant is in the journal; nil for nothing.
+    private var journaled: Publication?
     /// What is to be done after a failure, in words.
     private let again: String
     /// The origin of the attempt's times.
@@ -75,9 +77,6 @@ final class TokenPresentation {
 
     private var elapsed: Duration { beginning.duration(to: renewer.time.monotonic) }
 
-    /// For how long the provider accepts a refresh token again that it has exchanged.
-    var grace: Duration { attempt.rules.grace }
-
     /// Whether a call whose answer was lost may have spent the refresh token.
     var mayBeSpent: Bool { attempt.isUncertain && tenant.configuration.effectiveRotation != .never }
 
@@ -110,6 +109,23 @@ final class TokenPresentation {
         guard let server = calls.server else { return .unavailable(report.reason(basis)) }
         return await renewer.providers.verifier.verdict(
             on: .refresh(held, idToken: idToken), of: tenant.configuration, at: server, waits: false)
+    }
+
+    // MARK: On its way to the store
+
+    /// Writes what is stored of the grant to the journal, if there is one, so that it survives the process: the store has not taken it.
+    /// - Parameter base: the version that the record replaces.
+    func writeJournal(_ record: CredentialRecord, over base: Int64, by origin: BrokerEvent.Origin) async {
+        var publication = Publication(id: id, record: record, base: base, origin: origin) { _ in [] }
+        publication.spent = held.refreshTokenDigest
+        if await renewer.publisher.writeJournal(publication, grace: attempt.rules.grace) { journaled = publication }
+    }
+
+    /// Removes what `writeJournal` has written, if anything.
+    /// - Parameter isStored: whether the grant is in the store now.
+    func leaveJournal(isStored: Bool) async {
+        if let journaled { await renewer.publisher.leaveJournal(journaled, isStored: isStored) }
+        journaled = nil
     }
 
     private func granted() throws(BrokerError) -> Granted {

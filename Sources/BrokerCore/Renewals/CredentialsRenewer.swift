@@ -57,7 +57,7 @@ package final class CredentialsRenewer: Sendable {
         self.quarantine = quarantine
         decider = CredentialsDecider(servers: providers.servers, time: time)
         holders = LeaseHolders(isOnlyWriter: !records.isShared)
-        keeper = LeaseKeeper(records: records, time: time)
+        keeper = LeaseKeeper(records: records, holders: holders, abandoned: abandoned)
         failures = RenewalFailures(isShared: records.isShared)
         clientFaults = ClientFaults(records: records)
         outages = Outages(records: records, circuits: providers.endpoint.circuits)
