@@ -5,7 +5,7 @@ internal import Reactor
 internal import Renewal
 
 /// The presentation of a refresh token to the provider that is part of no user's record: that of a line of an import, or of
-/// quarantined credentials. Nothing is stored here.
+/// quarantined credentials. `ImportPresentation` and `CredentialsRestorer` store what is granted; here it only goes to the journal.
 ///
 /// The calls are those of a renewal (`CredentialsRenewer.ask`, and `RenewalAttempt` decides which come next), without the lease of a
 /// user's record. No other process makes them: the one that has a line of an import is alone with it, and quarantined credentials have a
@@ -21,9 +21,6 @@ final class TokenPresentation {
         case tokens(HeldCredentials, idToken: SecretBytes?)
     }
 
-    private let held: HeldCredentials
-    private let id: CredentialsID
-    private let tenant: Tenant
     private let renewer: CredentialsRenewer
     private var renewal: Renewal
     /// Called before each call to the provider; throws where the token must not be presented any more.
@@ -44,15 +41,13 @@ final class TokenPresentation {
         of held: HeldCredentials, _ id: CredentialsID, of tenant: Tenant, by renewer: CredentialsRenewer, again: String,
         claim: @escaping () async throws(BrokerError) -> Void = {}
     ) {
-        self.held = held
-        self.id = id
-        self.tenant = tenant
         self.renewer = renewer
         self.again = again
         self.claim = claim
-        renewal = Renewal(id, of: tenant, CredentialsQuery(), .background, as: .ahead, isPresentation: true)
-        renewal.snapshot = CredentialsSnapshot(CredentialRecord(held: held), of: id, version: 0)
-        (renewal.decision, renewal.grant) = (.refresh(isEarly: false), .refreshToken)
+        renewal = Renewal(
+            id: id, tenant: tenant, query: CredentialsQuery(), urgency: .background, trigger: .ahead,
+            isPresentation: true, snapshot: CredentialsSnapshot(CredentialRecord(held: held), of: id, version: 0),
+            decision: .refresh(isEarly: false), grant: .refreshToken)
         attempt = RenewalAttempt(rules: Self.rules(of: tenant, by: renewer), waits: true)
         beginning = renewer.time.monotonic
     }
@@ -64,6 +59,8 @@ final class TokenPresentation {
         return rules
     }
 
+    private var id: CredentialsID { renewal.id }
+    private var tenant: Tenant { renewal.tenant }
     private var elapsed: Duration { beginning.duration(to: renewer.time.monotonic) }
 
     /// Whether a call whose answer was lost may have spent the refresh token.
@@ -99,13 +96,23 @@ final class TokenPresentation {
             on: .refresh(held, idToken: idToken), of: tenant.configuration, at: server, waits: false)
     }
 
+    private func granted() throws(BrokerError) -> Granted {
+        if let kept = renewer.keptRecord(renewal, delay: attempt.successorDelay)?.granted {
+            return .refreshToken(kept.unserved(at: renewer.time.now))
+        }
+        guard let held = renewer.grantedRecord(renewal, delay: attempt.successorDelay)?.record.granted else {
+            throw renewer.reason(renewal)
+        }
+        return .tokens(held, idToken: renewal.response?.tokens.idToken)
+    }
+
     // MARK: On its way to the store
 
     /// Writes what is stored of the grant to the journal, if there is one, so that it survives the process: the store has not taken it.
     /// - Parameter base: the version that the record replaces.
     func writeJournal(_ record: CredentialRecord, over base: Int64, by origin: BrokerEvent.Origin) async {
         var publication = Publication(id: id, record: record, base: base, origin: origin) { _ in [] }
-        publication.spent = held.refreshTokenDigest
+        publication.spent = renewal.held?.refreshTokenDigest
         if await renewer.publisher.writeJournal(publication, grace: attempt.rules.grace) { journaled = publication }
     }
 
@@ -114,16 +121,6 @@ final class TokenPresentation {
     func leaveJournal(isStored: Bool) async {
         if let journaled { await renewer.publisher.leaveJournal(journaled, isStored: isStored) }
         journaled = nil
-    }
-
-    private func granted() throws(BrokerError) -> Granted {
-        if let kept = renewer.keptRecord(renewal, delay: attempt.successorDelay)?.granted {
-            return .refreshToken(kept.unserved(at: renewer.time.now))
-        }
-        guard let held = renewer.grantedRecord(renewal, delay: attempt.successorDelay)?.record.granted else {
-            throw renewer.reason(renewal)
-        }
-        return .tokens(held, idToken: renewal.response?.0.idToken)
     }
 
     // MARK: Calls
@@ -146,7 +143,7 @@ final class TokenPresentation {
                 switch next(outcome) {
                 case .read:
                     // What was put aside may be too fresh to be presented.
-                    let delay = held.refreshableFrom.map { renewer.time.now.duration(to: $0) } ?? .zero
+                    let delay = renewal.held?.refreshableFrom.map { renewer.time.now.duration(to: $0) } ?? .zero
                     outcome = .stands(RenewalAttempt.Standing(version: 0, isDue: true, lease: nil, delay: delay))
                 case .wait(let duration):
                     do {

@@ -9,7 +9,7 @@ extension CredentialsRenewer {
     // MARK: What was granted
 
     /// What is to be stored after the provider has granted something.
-    enum Grant {
+    enum Storable {
         case publication(Publication)
         /// Nothing, or it is stored already.
         case ended(Result<Renewed, BrokerError>)
@@ -18,7 +18,7 @@ extension CredentialsRenewer {
     /// Judges what was granted, and makes the record that is to be stored.
     func publication(
         of renewal: inout Renewal, by attempt: RenewalAttempt, under lease: OwnLease
-    ) async -> Grant {
+    ) async -> Storable {
         let (record, origin, refusal): (CredentialRecord, BrokerEvent.Origin, BrokerError?)
         if let kept = keptRecord(renewal, delay: attempt.successorDelay) {
             (record, origin, refusal) = (kept, renewal.grant == .upgrade ? .upgrade : .refresh, reason(renewal))
@@ -29,7 +29,7 @@ extension CredentialsRenewer {
             switch await judge(granted, cause, renewal) {
             case .stored(let judged, let reason): (record, origin, refusal) = (judged, cause, reason)
             case .otherUser:
-                let ending = Ending.otherUser(newest: renewal.response?.0.refreshToken)
+                let ending = Ending.otherUser(newest: renewal.response?.tokens.refreshToken)
                 return .ended(
                     await publishEnd(renewal, ending, isDoubtful: false, under: lease) ?? .success(.overtaken))
             case nil: return .ended(.success(.overtaken))
@@ -37,8 +37,8 @@ extension CredentialsRenewer {
         }
         let rest = time.now.duration(to: record.granted?.expires ?? time.now)
         // Counted from when it was asked for: the answer may have been late, or this process held up.
-        let life = renewal.response?.0.lifetime ?? rest
-        renewal.granted = Renewal.Granted(refusal: refusal, life: life, rest: rest)
+        let life = renewal.response?.tokens.lifetime ?? rest
+        renewal.forCallers = Renewal.ForCallers(refusal: refusal, life: life, rest: rest)
         var publication = Publication(
             id: renewal.id, record: record, base: renewal.snapshot.version, origin: origin,
             events: events(record, origin, refusal, renewal))
@@ -53,7 +53,7 @@ extension CredentialsRenewer {
     func published(
         _ publication: Publication, of renewal: Renewal, under lease: OwnLease
     ) async -> Result<Renewed, BrokerError> {
-        guard let snapshot = publication.stored, let granted = renewal.granted else {
+        guard let snapshot = publication.stored, let answer = renewal.forCallers else {
             await announceOvertaken(renewal, by: lease)
             return .success(.overtaken)
         }
@@ -72,18 +72,18 @@ extension CredentialsRenewer {
             return .success(.overtaken)
         }
         // A token that lives no longer than the lead time would be due again at once, and at every read.
-        if renewal.grant == .refreshToken, granted.rest <= renewal.tenant.terms.leadTime {
-            decider.pauseEarlyRenewal(id, of: snapshot.version, for: granted.rest / 2)
+        if renewal.grant == .refreshToken, answer.rest <= renewal.tenant.terms.leadTime {
+            decider.pauseEarlyRenewal(id, of: snapshot.version, for: answer.rest / 2)
         }
         // The session lives although the upgrade was refused. Callers get that refusal for a while, without another call.
         if renewal.grant == .upgrade, renewal.response?.by == .refreshToken {
             remember(reason(renewal), over: snapshot.version, renewal)
         }
-        if let refusal = granted.refusal {
+        if let refusal = answer.refusal {
             pauseAfter(refusal, of: snapshot, renewal)
             return .failure(refusal)
         }
-        return .success(.new(snapshot, life: granted.life))
+        return .success(.new(snapshot, life: answer.life))
     }
 
     /// Has an upgrade or an early renewal wait that has brought a refresh token and nothing to serve. The record has a new version,
@@ -167,7 +167,7 @@ extension CredentialsRenewer {
     private func judge(
         _ record: CredentialRecord, _ origin: BrokerEvent.Origin, _ renewal: Renewal
     ) async -> Judged? {
-        guard let held = record.granted, let server = renewal.server, let response = renewal.response?.0 else {
+        guard let held = record.granted, let server = renewal.server, let response = renewal.response?.tokens else {
             return nil
         }
         let waiting = WaitingVerification(

@@ -96,7 +96,9 @@ package final class CredentialsRenewer: Sendable {
         // A store that has lost its last commits gives their versions to other contents. Only the change feed reports
         // that, so without it a version proves nothing.
         let known = self.records.isFollowing ? self.records.cache.fresh(id, now: self.time.monotonic) : nil
-        var run = RenewalRun(self, Renewal(id, of: tenant, query, urgency, as: trigger, assuming: known))
+        let renewal = Renewal(
+            id: id, tenant: tenant, query: query, urgency: urgency, trigger: trigger, assumed: known)
+        var run = RenewalRun(self, renewal)
         return await run.run()
     }
 

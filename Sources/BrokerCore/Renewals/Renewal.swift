@@ -17,7 +17,7 @@ struct Renewal {
     let trigger: BrokerEvent.Trigger
     /// Whether a refresh token is presented that no user's record has (`TokenPresentation`), so that no other process makes the calls
     /// that are left.
-    let isPresentation: Bool
+    var isPresentation = false
     /// Names the renewal in events and in the log.
     let refreshID = RefreshID()
 
@@ -59,8 +59,10 @@ struct Renewal {
     var trial: ProviderCircuits.Key?
     /// Whether the provider's token endpoint was looked for anew, which one renewal does once.
     var hasFollowed = false
-    /// How often the provider was asked, and for how long the renewal has waited between.
-    var (asked, waited): (Int, Duration) = (0, .zero)
+    /// How often the provider was asked.
+    var asked = 0
+    /// For how long the renewal has waited between the calls.
+    var waited: Duration = .zero
     /// A presentation waits once, since no caller does.
     lazy var limits = RateLimitWaits(tenant.configuration.schedule, atLeast: isPresentation ? 1 : 0)
 
@@ -109,8 +111,8 @@ struct Renewal {
     /// Nil if the failure counts.
     var excuse: Excuse?
 
-    /// What callers are told of a grant once it is stored.
-    struct Granted {
+    /// What callers get of a grant once it is stored.
+    struct ForCallers {
         /// Why callers get nothing of it; nil if they get the record.
         let refusal: BrokerError?
         /// The lifetime of the credentials when they were granted.
@@ -120,20 +122,7 @@ struct Renewal {
     }
 
     /// Nil before there is something to store.
-    var granted: Granted?
-
-    init(
-        _ id: CredentialsID, of tenant: Tenant, _ query: CredentialsQuery, _ urgency: ProviderBudget.Urgency,
-        as trigger: BrokerEvent.Trigger, assuming assumed: CredentialsSnapshot? = nil, isPresentation: Bool = false
-    ) {
-        self.id = id
-        self.tenant = tenant
-        self.query = query
-        self.urgency = urgency
-        self.trigger = trigger
-        self.assumed = assumed
-        self.isPresentation = isPresentation
-    }
+    var forCallers: ForCallers?
 
     var held: HeldCredentials? { snapshot.record.held }
     var spendsRefreshToken: Bool { grant?.spendsRefreshToken == true }
@@ -154,7 +143,7 @@ struct Renewal {
     }
 
     /// What the provider granted, and by which kind of request; nil if it granted nothing.
-    var response: (TokenResponse, by: TokenRequest.Grant)? {
+    var response: (tokens: TokenResponse, by: TokenRequest.Grant)? {
         if case .granted(let response, let grant) = answer { (response, grant) } else { nil }
     }
 

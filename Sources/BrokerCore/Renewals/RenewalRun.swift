@@ -296,11 +296,11 @@ struct RenewalRun {
         publisher.publishInBackground(publication, attempt, step, since: beginning)
         isHandedOver = true
         // Nil if this process knows of a later change of the record: then only the store can say which of the two counts.
-        guard let snapshot = records.unpublished(renewal.id), let granted = renewal.granted else {
+        guard let snapshot = records.unpublished(renewal.id), let answer = renewal.forCallers else {
             return await leaveStored(.success(.overtaken))
         }
         return await leaveStored(
-            granted.refusal.map { .failure($0) } ?? .success(.new(snapshot, life: granted.life)))
+            answer.refusal.map { .failure($0) } ?? .success(.new(snapshot, life: answer.life)))
     }
 
     // MARK: The end
