@@ -26,7 +26,7 @@ package final class CredentialsRenewer: Sendable {
     let holders: LeaseHolders
     let keeper: LeaseKeeper
     let abandoned = AbandonedLeases()
-    let failures: RenewalFailures
+    let failures: RecentFailures
     let clientFaults: ClientFaults
     package let outages: Outages
     package let waves: Waves
@@ -55,10 +55,10 @@ package final class CredentialsRenewer: Sendable {
         tenants = records.tenants
         self.providers = providers
         self.quarantine = quarantine
-        decider = CredentialsDecider(servers: providers.servers, time: time)
+        failures = RecentFailures(isShared: records.isShared, time: time)
+        decider = CredentialsDecider(servers: providers.servers, failures: failures, time: time)
         holders = LeaseHolders(isOnlyWriter: !records.isShared)
         keeper = LeaseKeeper(records: records, time: time)
-        failures = RenewalFailures(isShared: records.isShared)
         clientFaults = ClientFaults(records: records)
         outages = Outages(records: records, circuits: providers.endpoint.circuits)
         waves = Waves(records: records, metrics: metrics)

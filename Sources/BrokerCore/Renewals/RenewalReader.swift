@@ -165,8 +165,8 @@ final class RenewalReader {
         if let grant = basis.grant, let lease = basis.lease, let failure = lease.failure,
             !renewer.holders.isOwn(lease.holder),
             let error = renewer.failures.read(
-                failure, request.id, basis.snapshot.version, grant, isUpgrade: request.isUpgrade(basis),
-                of: request.tenant, renewer.time.monotonic), request.urgency == .caller
+                failure, request.id, version: basis.snapshot.version, grant: grant,
+                isUpgrade: request.isUpgrade(basis), of: request.tenant), request.urgency == .caller
         {
             return error
         }

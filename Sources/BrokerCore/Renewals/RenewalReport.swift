@@ -51,7 +51,7 @@ final class RenewalReport {
             ?? BrokerError(
                 .networkError, "The provider could not be reached or did not answer in time.", retryAfter: 5)
         let error = request.isUpgrade(basis) ? failure.asFailedUpgrade : failure
-        return pausesFurtherTries(basis) ? error.retrying(after: RenewalFailures.pause(after: error)) : error
+        return pausesFurtherTries(basis) ? error.retrying(after: RecentFailures.pause(after: error)) : error
     }
 
     /// Whether further callers get this failure for a while, without another try. That is so for an upgrade, no failure of
@@ -66,9 +66,9 @@ final class RenewalReport {
     /// Keeps the failure, so that further callers get it at once.
     func remember(_ error: BrokerError, over version: Int64, _ basis: RenewalBasis) {
         guard let grant = basis.grant else { return }
-        renewer.failures.remember(
-            error, id, version, grant, of: request.tenant, for: RenewalFailures.pause(after: error),
-            now: renewer.time.monotonic)
+        renewer.failures.noteUpgrade(
+            error, id, version: version, configuration: request.tenant.version, grant: grant,
+            for: RecentFailures.pause(after: error))
     }
 
     /// What callers get when the provider does not accept the tenant's client, or has left the last calls without an answer; nil
@@ -101,8 +101,7 @@ final class RenewalReport {
 
     private func pauseIfEarly(_ basis: RenewalBasis) {
         guard basis.decision == .refresh(isEarly: true) else { return }
-        renewer.decider.pauseEarlyRenewal(
-            id, of: basis.snapshot.version, for: CredentialsDecider.pauseAfterEarlyFailure)
+        renewer.failures.noteEarly(id, version: basis.snapshot.version, for: RecentFailures.earlyPause)
     }
 
     private func outage(_ basis: RenewalBasis) -> BrokerError? {
@@ -181,7 +180,7 @@ final class RenewalReport {
         if let grant = basis.grant, grant.spendsRefreshToken {
             events.append(.refreshFailed(request.eventContext(grant), error, at: now))
             if pauses {
-                let retry = now.advanced(by: RenewalFailures.pause(after: error))
+                let retry = now.advanced(by: RecentFailures.pause(after: error))
                 events.append(.degraded(id, error, retryAt: retry, request.refreshID, at: now))
             }
         }

@@ -231,8 +231,8 @@ final class RenewalRun {
         if case .failure = result { isFailure = true }
         if isFailure, basis.decision == .refresh(isEarly: true), isReported || lease.claim == .failed {
             // Callers wait for a store that takes nothing as they do for a provider that does not answer.
-            renewer.decider.pauseEarlyRenewal(
-                request.id, of: basis.snapshot.version, for: CredentialsDecider.pauseAfterEarlyFailure)
+            renewer.failures.noteEarly(
+                request.id, version: basis.snapshot.version, for: RecentFailures.earlyPause)
         }
         if isReported, lease.claim != .notMade || basis.decision == .retire || isFailure {
             report.ended(result, basis, isDoubtful: isDoubtful, took: elapsed)

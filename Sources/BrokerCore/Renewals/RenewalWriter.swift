@@ -85,7 +85,7 @@ struct RenewalWriter {
         case .stored(let snapshot):
             // A token that lives no longer than the lead time would be due again at once, and at every read.
             if basis.grant == .refreshToken, rest <= tenant.terms.leadTime {
-                renewer.decider.pauseEarlyRenewal(id, of: snapshot.version, for: rest / 2)
+                renewer.failures.noteEarly(id, version: snapshot.version, for: rest / 2)
             }
             // The session lives although the upgrade was refused. Callers get that refusal for a while, without another call.
             if basis.grant == .upgrade, calls.granted?.grant == .refreshToken {
@@ -111,8 +111,7 @@ struct RenewalWriter {
     private func pauseAfter(_ refusal: BrokerError, of snapshot: CredentialsSnapshot, isUsable: Bool) {
         if !isUsable, report.pausesFurtherTries(basis) { report.remember(refusal, over: snapshot.version, basis) }
         if basis.decision == .refresh(isEarly: true) {
-            renewer.decider.pauseEarlyRenewal(
-                id, of: snapshot.version, for: CredentialsDecider.pauseAfterEarlyFailure)
+            renewer.failures.noteEarly(id, version: snapshot.version, for: RecentFailures.earlyPause)
         }
     }
 
