@@ -28,6 +28,7 @@ package final class CredentialsRenewer: Sendable {
     let abandoned = AbandonedLeases()
     let failures: RecentFailures
     let clientFaults: ClientFaults
+    package let gate: ProviderGate
     package let outages: Outages
     package let waves: Waves
     let verification: GrantVerification
@@ -59,9 +60,12 @@ package final class CredentialsRenewer: Sendable {
         decider = CredentialsDecider(servers: providers.servers, failures: failures, time: time)
         holders = LeaseHolders(isOnlyWriter: !records.isShared)
         keeper = LeaseKeeper(records: records, time: time)
-        clientFaults = ClientFaults(records: records)
-        outages = Outages(records: records, circuits: providers.endpoint.circuits)
+        clientFaults = ClientFaults(records: records, health: providers.endpoint.health)
+        outages = Outages(records: records, health: providers.endpoint.health)
         waves = Waves(records: records, metrics: metrics)
+        gate = ProviderGate(
+            decider: decider, failures: failures, clientFaults: clientFaults, waves: waves, holders: holders,
+            records: records, providers: providers)
         verification = GrantVerification(
             records: records, providers: providers, quarantine: quarantine, metrics: metrics)
         publisher = CredentialsPublisher(

@@ -265,7 +265,9 @@ extension BrokerError {
 
     /// The same error with another time after which to ask again.
     func retrying(after duration: Duration) -> BrokerError {
-        BrokerError(code, detail, errorCode: errorCode, retryAfter: Self.seconds(duration))
+        var error = BrokerError(code, detail, errorCode: errorCode, retryAfter: Self.seconds(duration))
+        error.withheld = withheld
+        return error
     }
 
     private static func seconds(_ duration: Duration) -> Int { max(1, Int((duration.milliseconds + 999) / 1000)) }

@@ -28,7 +28,7 @@ final class RenewalCalls {
     /// The last client that the provider has accepted.
     private var accepted: ClientUse?
     /// The circuit of which the next call is the trial; nil where it is none.
-    private var trial: ProviderCircuits.Key?
+    private var trial: ProviderClient.OfTenant?
     /// Whether the provider's token endpoint was looked for anew, which one renewal does once.
     private var hasFollowed = false
     /// Whether the next call goes elsewhere than the last one, which the provider has not used.
@@ -45,7 +45,7 @@ final class RenewalCalls {
     private var id: CredentialsID { request.id }
     private var tenant: Tenant { request.tenant }
     private var endpoint: TokenEndpoint { renewer.providers.endpoint }
-    private var circuits: ProviderCircuits { endpoint.circuits }
+    private var health: ProviderHealths { endpoint.health }
 
     init(_ renewer: CredentialsRenewer, _ request: RenewalRequest, _ report: RenewalReport) {
         self.renewer = renewer
@@ -88,27 +88,25 @@ final class RenewalCalls {
     /// - Returns: what callers get where it will not.
     func enterCircuit(_ basis: RenewalBasis) -> BrokerError? {
         guard let server, let grant = basis.grant, grant != .accountCreation else { return nil }
-        let refusal = admit(through: ProviderCircuits.Key(tenant.name, basis.client(of: tenant), at: server))
-        // After a cache entry, the store is read, and this is asked again.
-        if refusal != nil, !basis.isAssumed { circuits.countSpared(server.preset) }
-        return refusal
+        let client = basis.client(of: tenant)
+        let circuit = ProviderClient.OfTenant(tenant.name, client, at: server)
+        if trial == circuit { return nil }
+        switch health.admit(ProviderHealths.Subject(tenant, ClientUse(client, grant), at: circuit), .circuit) {
+        case .yes: return nil
+        case .trial:
+            trial = circuit
+            return nil
+        case .no(let refusal):
+            // After a cache entry, the store is read, and this is asked again.
+            if !basis.isAssumed { health.countSpared(server.preset) }
+            return health.error(refusal)
+        }
     }
 
     /// Leaves the trial to another renewal if this one has not made it.
     func leaveCircuit() {
-        if let trial { circuits.giveBack(trial) }
+        if let trial { health.giveBack(trial) }
         trial = nil
-    }
-
-    private func admit(through circuit: ProviderCircuits.Key) -> BrokerError? {
-        if trial == circuit { return nil }
-        switch circuits.admit(circuit) {
-        case .free: return nil
-        case .trial:
-            trial = circuit
-            return nil
-        case .refused(let error): return error
-        }
     }
 
     // MARK: The request
@@ -131,19 +129,16 @@ final class RenewalCalls {
             report.failure = error
             return .denied
         }
-        if mayBeHeldBack, let error = admit(through: call.circuit) {
-            circuits.countSpared(call.server.preset)
-            (report.failure, report.isSparing) = (error, true)
+        // Other renewals may have waited for a place at the provider together with this one.
+        var heeded: ProviderHealth.Aspects = admitted == call.shown ? [] : .fault
+        if mayBeHeldBack, trial != call.circuit { heeded.insert(.circuit) }
+        switch await renewer.gate.admit(call, of: tenant, heeding: heeded) {
+        case .yes(let isTrial): if isTrial { trial = call.circuit }
+        case .no(let error, let isSparing):
+            (report.failure, report.isSparing) = (error, isSparing)
             return .denied
         }
-        if admitted != call.shown {
-            // Other renewals may have waited for a place at the provider together with this one.
-            if let error = await renewer.clientFaults.admit(call.shown, of: tenant) {
-                report.failure = error
-                return .denied
-            }
-            admitted = call.shown
-        }
+        admitted = call.shown
         if attempt.isUncertain, call.grant.spendsRefreshToken {
             renewer.log.warning("refresh_outcome_unknown", request.logFields + [.provider(call.server.preset)])
             renewer.metrics.repeatedAfterUnknownOutcome(provider: call.server.preset.name)
@@ -255,7 +250,7 @@ final class RenewalCalls {
             accepted = call.shown
             granted = (response, call.grant)
             if call.grant.spendsRefreshToken { renewer.waves.noteRenewed(tenant, from: basis.snapshot.record) }
-            endpoint.budget.pauses.lift(user(of: call))
+            health.lift(user(of: call))
             return .granted
         case .rotated(_, let refreshToken):
             accepted = call.shown
@@ -294,7 +289,7 @@ final class RenewalCalls {
             if !isUpgrade { pause(call, for: wait) }
         case .again(_, let wait):
             retry = wait.map { self.retry(after: $0, call, trace) } ?? .scheduled
-            if !isLeftAlone(trace), let outage = circuits.outage(call.circuit) {
+            if !isLeftAlone(trace), let outage = health.outage(call.circuit) {
                 // The call was the circuit's trial, or has opened it. No caller waits for a provider that answers no calls. A
                 // token that may be spent is presented again in the background (`LeaseRecovery`), while the grace lasts.
                 (report.failure, report.isSparing, retry) = (outage, true, .never)
@@ -318,23 +313,23 @@ final class RenewalCalls {
     ) -> RenewalAttempt.Retry {
         if wait <= BackoffSchedule.longestWait {
             // For the user's later renewals, if this one ends before.
-            endpoint.budget.pauses.pauseAlone(user(of: call), for: wait, now: renewer.time.monotonic)
+            health.pauseAlone(user(of: call), for: wait)
             let isRescue = trace != .none && request.urgency != .caller
             let next = tenant.configuration.schedule.wait(before: asked, retryAfter: wait) ?? wait
             guard next <= patience || isRescue else { return .never }
             isAskedToWait = true
             return .notBefore(wait)
         }
-        endpoint.budget.pauses.pauseAll(call.pause, for: wait, now: renewer.time.monotonic)
+        health.pauseAll(call.pause, for: wait)
         return .never
     }
 
     /// Has renewals leave the provider alone that has asked for it.
     private func pause(_ call: TokenEndpoint.Call, for wait: Duration) {
-        endpoint.budget.pauses.pause(user(of: call), for: wait, now: renewer.time.monotonic)
+        health.pause(user(of: call), for: wait)
     }
 
-    private func user(of call: TokenEndpoint.Call) -> ProviderPauses.User { ProviderPauses.User(id, of: call.pause) }
+    private func user(of call: TokenEndpoint.Call) -> ProviderClient.User { ProviderClient.User(id, of: call.pause) }
 
     /// Whether the provider's answer ends the session. If an earlier call whose answer was lost may have spent the refresh
     /// token, the refusal need not be the provider's or the user's will; events and metrics tell that apart.
@@ -426,7 +421,7 @@ final class RenewalCalls {
                 while true {
                     if !attempt.isUncertain, let prepared = self.prepared {
                         wait = try self.endpoint.wait(
-                            wait, heeding: ProviderPauses.User(self.id, of: prepared.pause),
+                            wait, heeding: ProviderClient.User(self.id, of: prepared.pause),
                             atMost: self.renewer.time.monotonic.duration(to: latest))
                     }
                     if await self.isStopped(after: wait, attempt) { return .stopped }
@@ -449,7 +444,7 @@ final class RenewalCalls {
             if duration > .zero { try? await time.sleep(for: duration) }
         } else if duration > .zero {
             let recovery = isAskedToWait ? nil : prepared?.circuit
-            let recoveries = circuits.recoveries
+            let recoveries = health.recoveries
             let ticket = recovery.map { recoveries.ticket($0) }
             await draining.wait(for: 0, since: draining.ticket(0)) {
                 guard let recovery, let ticket else {

@@ -85,9 +85,9 @@ final class RenewalReader {
         guard decision.grant != nil, snapshot.version > 0 else { return nil }
         if renewer.waves.isOn(request.tenant.name) {
             // Only the store tells whether other sets are held.
-            return report.knownRefusalOfHeld(basis).map { .ended(.failure($0)) }
+            return renewer.gate.knownHold(request, basis).map { .ended(.failure($0)) }
         }
-        if let obstacle = obstacle(to: basis) { return .ended(.failure(obstacle)) }
+        if let obstacle = renewer.gate.obstacle(to: request, basis) { return .ended(.failure(obstacle)) }
         return due(basis, lease: nil)
     }
 
@@ -139,10 +139,10 @@ final class RenewalReader {
         // Another replica may be exchanging the refresh token, so that it is put away under the lease only. Credentials
         // without a refresh token need no lease.
         if basis.decision == .retire, basis.held?.refreshToken == nil { lease = nil }
-        if let obstacle = obstacle(to: basis) { return .ended(.failure(obstacle)) }
+        if let obstacle = renewer.gate.obstacle(to: request, basis) { return .ended(.failure(obstacle)) }
         // A trial whose process has died may have spent the refresh token, which is presented again then.
         let mayBeSpent = lease.map { $0.hasRunOut || isGone } ?? false
-        if !mayBeSpent, let refusal = await report.refusalOfHeld(basis) { return .ended(.failure(refusal)) }
+        if !mayBeSpent, let refusal = await renewer.gate.hold(request, basis) { return .ended(.failure(refusal)) }
         if let lease, !isGone || lease.isOpen { storeReachableFor = await records.reachableFor() }
         return due(basis, lease: lease.map(renewer.holders.standing))
     }
@@ -157,20 +157,6 @@ final class RenewalReader {
         return .due(
             RenewalAttempt.Standing(version: basis.snapshot.version, isDue: true, lease: lease, delay: delay),
             renewer.rules(for: basis.grant, of: request.tenant))
-    }
-
-    /// Why the provider is not asked: another replica's attempt failed a moment ago, or the provider does not accept the
-    /// client, or answers no calls. Nil where it may be asked.
-    private func obstacle(to basis: RenewalBasis) -> BrokerError? {
-        if let grant = basis.grant, let lease = basis.lease, let failure = lease.failure,
-            !renewer.holders.isOwn(lease.holder),
-            let error = renewer.failures.read(
-                failure, request.id, version: basis.snapshot.version, grant: grant,
-                isUpgrade: request.isUpgrade(basis), of: request.tenant), request.urgency == .caller
-        {
-            return error
-        }
-        return report.obstacle(basis)
     }
 
     /// Waits until another replica announces the end of its renewal, or for `duration` at most.

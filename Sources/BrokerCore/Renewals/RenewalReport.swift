@@ -71,54 +71,6 @@ final class RenewalReport {
             for: RecentFailures.pause(after: error))
     }
 
-    /// What callers get when the provider does not accept the tenant's client, or has left the last calls without an answer; nil
-    /// where it may be asked. No renewal has begun by then.
-    func obstacle(_ basis: RenewalBasis) -> BrokerError? {
-        guard let grant = basis.grant else { return nil }
-        let use = ClientUse(basis.client(of: request.tenant), grant)
-        guard let fault = renewer.clientFaults.refusal(of: use, request.tenant) ?? outage(basis) else { return nil }
-        pauseIfEarly(basis)
-        return request.isUpgrade(basis) ? fault.asFailedUpgrade : fault
-    }
-
-    /// What callers get of credentials that are held because of a wave; nil where the provider may be asked.
-    func refusalOfHeld(_ basis: RenewalBasis) async -> BrokerError? {
-        guard basis.spendsRefreshToken,
-            let refusal = await renewer.waves.refusal(of: basis.held, id, request.tenant)
-        else { return nil }
-        pauseIfEarly(basis)
-        return refusal
-    }
-
-    /// The same without asking the store.
-    func knownRefusalOfHeld(_ basis: RenewalBasis) -> BrokerError? {
-        guard basis.spendsRefreshToken,
-            let refusal = renewer.waves.knownRefusal(of: basis.held, id, request.tenant)
-        else { return nil }
-        pauseIfEarly(basis)
-        return refusal
-    }
-
-    private func pauseIfEarly(_ basis: RenewalBasis) {
-        guard basis.decision == .refresh(isEarly: true) else { return }
-        renewer.failures.noteEarly(id, version: basis.snapshot.version, for: RecentFailures.earlyPause)
-    }
-
-    private func outage(_ basis: RenewalBasis) -> BrokerError? {
-        // A cache entry does not show whether the refresh token may be spent. Where it may be, it is presented again in the
-        // background.
-        let isBackgrounds = request.urgency == .caller && basis.lease?.hasRunOut == true
-        guard !basis.isAssumed, isBackgrounds || basis.lease?.isSettled ?? true, basis.grant != .accountCreation,
-            !renewer.records.rollback.isDoubtful(basis.snapshot.version)
-        else { return nil }
-        let (tenant, providers) = (request.tenant, renewer.providers)
-        guard let server = providers.servers.knownServer(for: tenant.configuration) else { return nil }
-        let circuits = providers.endpoint.circuits
-        let refusal = circuits.refusal(ProviderCircuits.Key(tenant.name, basis.client(of: tenant), at: server))
-        if refusal != nil { circuits.countSpared(server.preset) }
-        return refusal
-    }
-
     // MARK: To listeners and other replicas
 
     /// Gives the lease back, with the reason for the other replicas, and reports the failure.
@@ -266,6 +218,7 @@ final class RenewalReport {
         case .failure(let error):
             outcome = !error.endsSession ? .failed : isDoubtful ? .sessionLost : .sessionEnded
             fields.append(.code(error.code))
+            if let withheld = error.withheld { fields.append(.withheld(withheld)) }
         }
         renewer.metrics.renewalEnded(
             provider: request.tenant.configuration.preset.name, basis.grant, outcome, took: duration)
@@ -294,14 +247,17 @@ extension BrokerError {
     /// What callers get when an upgrade fails: an error that may be over at the next try, since the user stays logged in with
     /// the stored credentials.
     var asFailedUpgrade: BrokerError {
+        var error: BrokerError
         switch code {
         case .retryableError, .storageUnavailable, .notFound: return self
-        case .networkError: return BrokerError(.retryableError, detail, retryAfter: retryAfter)
-        default: break
+        case .networkError: error = BrokerError(.retryableError, detail, retryAfter: retryAfter)
+        default:
+            error = BrokerError(
+                .retryableError,
+                "The stored credentials were obtained with another client configuration, and carrying them over to the "
+                    + "present one failed: \(detail)", errorCode: errorCode, retryAfter: retryAfter ?? 5)
         }
-        return BrokerError(
-            .retryableError,
-            "The stored credentials were obtained with another client configuration, and carrying them over to the "
-                + "present one failed: \(detail)", errorCode: errorCode, retryAfter: retryAfter ?? 5)
+        error.withheld = withheld
+        return error
     }
 }
