@@ -187,10 +187,27 @@ package final class ProviderBudget: Sendable {
         _ urgency: Urgency = .caller, by user: CredentialsID? = nil, mayWait: Bool = true, heedsPause: Bool = true,
         _ body: () async throws(BrokerError) -> R
     ) async throws(BrokerError) -> R {
+        let place = try await takePlace(
+            for: client, at: server, of: tenant, urgency, by: user, mayWait: mayWait, heedsPause: heedsPause)
+        defer { giveBack(place) }
+        return try await body()
+    }
+
+    /// A place at a provider, which is given back once.
+    package struct Place: Sendable {
+        fileprivate let urgency: Urgency
+        fileprivate let origin: String
+    }
+
+    /// Takes a place as `withPlace` does, until `giveBack`.
+    package func takePlace(
+        for client: ClientConfiguration, at server: AuthorizationServer, of tenant: TenantName, _ urgency: Urgency,
+        by user: CredentialsID?, mayWait: Bool, heedsPause: Bool
+    ) async throws(BrokerError) -> Place {
         let origin = server.origin
         let pause = heedsPause ? ProviderClient.User(user, of: ProviderClient(client, at: server)) : nil
         switch await take(urgency, at: origin, pause, tenant, mayWait: mayWait) {
-        case .taken: break
+        case .taken: return Place(urgency: urgency, origin: origin)
         case .paused(let refusal): throw health.error(refusal)
         case .full:
             throw BrokerError(
@@ -198,9 +215,9 @@ package final class ProviderBudget: Sendable {
                 retryAfter: 5)
         case .cancelled: throw BrokerError.shuttingDown
         }
-        defer { giveBack(urgency, at: origin) }
-        return try await body()
     }
+
+    package func giveBack(_ place: Place) { giveBack(place.urgency, at: place.origin) }
 
     package var usage: Usage {
         providers.withLock { providers in

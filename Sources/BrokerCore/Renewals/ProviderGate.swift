@@ -44,69 +44,68 @@ package final class ProviderGate: Sendable {
 
     /// What callers get without a renewal: another replica has just failed to renew, or the provider does not accept the client,
     /// or has left the last calls without an answer. Nil if it may be asked.
-    func obstacle(to request: RenewalRequest, _ basis: RenewalBasis) -> BrokerError? {
-        guard let grant = basis.grant else { return nil }
-        let tenant = request.tenant
-        if let failure = basis.lease.flatMap(failureElsewhere),
+    func obstacle(to renewal: Renewal) -> BrokerError? {
+        guard let grant = renewal.grant else { return nil }
+        let tenant = renewal.tenant
+        if let failure = renewal.lease.flatMap(failureElsewhere),
             let error = failures.read(
-                failure, request.id, version: basis.snapshot.version, grant: grant,
-                isUpgrade: request.isUpgrade(basis), of: tenant), request.urgency == .caller
+                failure, renewal.id, version: renewal.snapshot.version, grant: grant,
+                isUpgrade: renewal.isUpgrade, of: tenant), renewal.urgency == .caller
         {
-            return withheld(.failedElsewhere, error, request)
+            return withheld(.failedElsewhere, error, renewal)
         }
-        let server = heedsCircuit(request, basis) ? servers.knownServer(for: tenant.configuration) : nil
-        let subject = subject(tenant, basis, grant, at: server)
+        let server = heedsCircuit(renewal) ? servers.knownServer(for: tenant.configuration) : nil
+        let subject = subject(renewal, grant, at: server)
         guard let refusal = health.refusal(subject, [.fault, .circuit]) else { return nil }
         if let server, refusal.code == .circuitOpen { health.countSpared(server.preset) }
-        pauseIfEarly(request, basis)
-        let error = withheld(refusal.code, health.error(refusal), request)
-        return request.isUpgrade(basis) ? error.asFailedUpgrade : error
+        pauseIfEarly(renewal)
+        let error = withheld(refusal.code, health.error(refusal), renewal)
+        return renewal.isUpgrade ? error.asFailedUpgrade : error
     }
 
     /// What callers get of credentials that are held because of a wave; nil if the provider may be asked.
-    func hold(_ request: RenewalRequest, _ basis: RenewalBasis) async -> BrokerError? {
-        guard basis.spendsRefreshToken,
-            let refusal = await waves.refusal(of: basis.held, request.id, request.tenant)
+    func hold(_ renewal: Renewal) async -> BrokerError? {
+        guard renewal.spendsRefreshToken,
+            let refusal = await waves.refusal(of: renewal.held, renewal.id, renewal.tenant)
         else { return nil }
-        pauseIfEarly(request, basis)
-        return withheld(.waveOn, refusal, request)
+        pauseIfEarly(renewal)
+        return withheld(.waveOn, refusal, renewal)
     }
 
     /// The same without asking the store.
-    func knownHold(_ request: RenewalRequest, _ basis: RenewalBasis) -> BrokerError? {
-        guard basis.spendsRefreshToken,
-            let refusal = waves.knownRefusal(of: basis.held, request.id, request.tenant)
+    func knownHold(_ renewal: Renewal) -> BrokerError? {
+        guard renewal.spendsRefreshToken,
+            let refusal = waves.knownRefusal(of: renewal.held, renewal.id, renewal.tenant)
         else { return nil }
-        pauseIfEarly(request, basis)
-        return withheld(.waveOn, refusal, request)
+        pauseIfEarly(renewal)
+        return withheld(.waveOn, refusal, renewal)
     }
 
     /// Whether a renewal fails before its lease while the provider answers no calls.
-    private func heedsCircuit(_ request: RenewalRequest, _ basis: RenewalBasis) -> Bool {
+    private func heedsCircuit(_ renewal: Renewal) -> Bool {
         // A cache entry does not show whether the refresh token may be spent. If it may be, it is presented again in the
         // background.
-        let isBackgrounds = request.urgency == .caller && basis.lease?.hasRunOut == true
-        return !basis.isAssumed && (isBackgrounds || basis.lease?.isSettled ?? true)
-            && basis.grant != .accountCreation && !records.rollback.isDoubtful(basis.snapshot.version)
+        let isBackgrounds = renewal.urgency == .caller && renewal.lease?.hasRunOut == true
+        return !renewal.isAssumed && (isBackgrounds || renewal.lease?.isSettled ?? true)
+            && renewal.grant != .accountCreation && !records.rollback.isDoubtful(renewal.snapshot.version)
     }
 
     private func subject(
-        _ tenant: Tenant, _ basis: RenewalBasis, _ grant: TokenRequest.Grant, at server: AuthorizationServer?,
-        for user: CredentialsID? = nil
+        _ renewal: Renewal, _ grant: TokenRequest.Grant, at server: AuthorizationServer?
     ) -> ProviderHealths.Subject {
-        let client = basis.client(of: tenant)
+        let (tenant, client) = (renewal.tenant, renewal.client)
         return ProviderHealths.Subject(
             tenant, ClientUse(client, grant),
-            at: server.map { ProviderClient.OfTenant(tenant.name, client, at: $0) }, for: user)
+            at: server.map { ProviderClient.OfTenant(tenant.name, client, at: $0) }, for: renewal.id)
     }
 
-    private func pauseIfEarly(_ request: RenewalRequest, _ basis: RenewalBasis) {
-        guard basis.decision == .refresh(isEarly: true) else { return }
-        failures.noteEarly(request.id, version: basis.snapshot.version, for: RecentFailures.earlyPause)
+    private func pauseIfEarly(_ renewal: Renewal) {
+        guard renewal.isEarly else { return }
+        failures.noteEarly(renewal.id, version: renewal.snapshot.version, for: RecentFailures.earlyPause)
     }
 
-    private func withheld(_ code: Withheld.Code, _ error: BrokerError, _ request: RenewalRequest) -> BrokerError {
-        if log.isEnabled(.debug) { log.debug("refresh_withheld", request.logFields + [.withheld(code)]) }
+    private func withheld(_ code: Withheld.Code, _ error: BrokerError, _ renewal: Renewal) -> BrokerError {
+        if log.isEnabled(.debug) { log.debug("refresh_withheld", renewal.logFields + [.withheld(code)]) }
         var error = error
         error.withheld = code
         return error
@@ -156,39 +155,36 @@ package final class ProviderGate: Sendable {
             return Withheld(.tooEarly, until: earliest, "The provider does not renew a token that is so new.")
         }
         guard let grant = decision.grant else { return nil }
-        let basis = RenewalBasis(snapshot: snapshot, decision: decision, grant: grant)
-        if let withheld = await withheldByStore(basis, id, tenant) { return withheld }
-        if let withheld = withheldByProvider(basis, grant, id, tenant) { return withheld }
-        if let withheld = await withheldElsewhere(basis, id, tenant) { return withheld }
-        return withheldByFailure(basis, grant, id, tenant)
+        var renewal = Renewal(id, of: tenant, forced, .caller, as: .forced)
+        (renewal.snapshot, renewal.decision, renewal.grant) = (snapshot, decision, grant)
+        if let withheld = await withheldByStore(renewal) { return withheld }
+        if let withheld = withheldByProvider(renewal, grant) { return withheld }
+        if let withheld = await withheldElsewhere(renewal) { return withheld }
+        return withheldByFailure(renewal, grant)
     }
 
-    private func withheldByStore(_ basis: RenewalBasis, _ id: CredentialsID, _ tenant: Tenant) async -> Withheld? {
-        guard basis.spendsRefreshToken else { return nil }
+    private func withheldByStore(_ renewal: Renewal) async -> Withheld? {
+        guard renewal.spendsRefreshToken else { return nil }
         if let hold = records.rollback.remainingHold {
             return Withheld(
                 .storeWentBack, until: time.now.advanced(by: hold),
                 "The store has lost its last commits. No refresh token is presented before all replicas have stored again what "
                     + "they know.")
         }
-        guard await waves.holds(basis.held, id) else { return nil }
-        return Withheld(.waveOn, until: nil, Waves.refusal(tenant).detail)
+        guard await waves.holds(renewal.held, renewal.id) else { return nil }
+        return Withheld(.waveOn, until: nil, Waves.refusal(renewal.tenant).detail)
     }
 
-    private func withheldByProvider(
-        _ basis: RenewalBasis, _ grant: TokenRequest.Grant, _ id: CredentialsID, _ tenant: Tenant
-    ) -> Withheld? {
-        let server = servers.knownServer(for: tenant.configuration)
-        let refusal = health.refusal(subject(tenant, basis, grant, at: server, for: id), [.fault, .pause, .circuit])
+    private func withheldByProvider(_ renewal: Renewal, _ grant: TokenRequest.Grant) -> Withheld? {
+        let server = servers.knownServer(for: renewal.tenant.configuration)
+        let refusal = health.refusal(subject(renewal, grant, at: server), [.fault, .pause, .circuit])
         return refusal.map { Withheld($0.code, until: timeOfDay(at: $0.until), health.error($0).detail) }
     }
 
-    private func withheldElsewhere(
-        _ basis: RenewalBasis, _ id: CredentialsID, _ tenant: Tenant
-    ) async -> Withheld? {
-        guard records.isShared, basis.snapshot.version > 0 else { return nil }
+    private func withheldElsewhere(_ renewal: Renewal) async -> Withheld? {
+        guard records.isShared, renewal.snapshot.version > 0 else { return nil }
         do throws(StoreError) {
-            guard let lease = try await records.vault.readSealed(CredentialsRecords.recordID(id))?.lease else {
+            guard let lease = try await records.vault.readSealed(CredentialsRecords.recordID(renewal.id))?.lease else {
                 return nil
             }
             if !lease.isSettled, !lease.hasRunOut, !holders.isOwn(lease.holder) {
@@ -196,24 +192,22 @@ package final class ProviderGate: Sendable {
                     .leaseElsewhere, until: time.now.advanced(by: lease.remaining),
                     "Another replica renews these credentials. Its result is waited for.")
             }
-            let isUpgrade = basis.decision.isUpgrade && tenant.terms.canUpgrade
             guard let failure = failureElsewhere(lease),
-                let error = RecentFailures.meaning(of: failure, isUpgrade: isUpgrade, of: tenant)?.error
+                let error = RecentFailures.meaning(of: failure, isUpgrade: renewal.isUpgrade, of: renewal.tenant)?.error
             else { return nil }
             return Withheld(.failedElsewhere, until: time.now.advanced(by: failure.remaining), error.detail)
         } catch {
             // What other replicas do is not known, and the rest is.
-            records.report(error, id)
+            records.report(error, renewal.id)
             return nil
         }
     }
 
-    private func withheldByFailure(
-        _ basis: RenewalBasis, _ grant: TokenRequest.Grant, _ id: CredentialsID, _ tenant: Tenant
-    ) -> Withheld? {
+    private func withheldByFailure(_ renewal: Renewal, _ grant: TokenRequest.Grant) -> Withheld? {
         func current(_ kinds: RecentFailures.Kinds) -> RecentFailures.Current? {
             failures.current(
-                id, kinds, version: basis.snapshot.version, configuration: tenant.version, grant: grant)
+                renewal.id, kinds, version: renewal.snapshot.version, configuration: renewal.tenant.version,
+                grant: grant)
         }
         // An upgrade's failure lasts longer than the answers that it has caused.
         guard let found = current(.upgrade) ?? current([.degraded, .recovery, .early]) else { return nil }
