@@ -156,7 +156,8 @@ package final class CredentialsBroker: Sendable {
         self.events = events
 
         let transport = TracingTransport(transport)
-        budget = ProviderBudget(limits: settings.providerBudget, time: time)
+        budget = ProviderBudget(
+            limits: settings.providerBudget, health: ProviderHealths(time: time, metrics: metrics, log: log))
         let servers = ProviderServers(
             transport: transport, targets: settings.providerTargets, time: time, metrics: metrics, log: log)
         let endpoint = TokenEndpoint(
@@ -174,11 +175,11 @@ package final class CredentialsBroker: Sendable {
             ? nil
             : WorkloadTokens(
                 settings.workloadIssuers, keys: providers.verifier.keys, transport: transport, instruments: instruments)
-        tenants = TenantDirectory(vault: vault, bus: bus, time: time) { [pauses = budget.pauses] tenant in
+        tenants = TenantDirectory(vault: vault, bus: bus, time: time) { [health = budget.health] tenant in
             // The new configuration may have corrected what the provider asked to pause for, or did not answer.
-            endpoint.circuits.reset(tenant.name)
+            health.reset(tenant.name)
             guard let server = servers.knownServer(for: tenant.configuration) else { return }
-            pauses.lift(ProviderPauses.Key(tenant.configuration.client, at: server))
+            health.lift(ProviderClient(tenant.configuration.client, at: server))
         }
         profiles = OperatorProfiles(vault: vault, tenants: tenants, time: time, log: log)
         tenantCheck = TenantCheck(providers: providers, transport: transport, time: time)

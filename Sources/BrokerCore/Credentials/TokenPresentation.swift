@@ -132,7 +132,7 @@ final class TokenPresentation {
     private func present(at server: AuthorizationServer) async throws(BrokerError) -> End {
         let (endpoint, client) = (renewer.providers.endpoint, tenant.configuration.client)
         // No caller waits, so the presentation waits for a pause that the provider has asked for.
-        let user = ProviderPauses.User(id, of: ProviderPauses.Key(client, at: server))
+        let user = ProviderClient.User(id, of: ProviderClient(client, at: server))
         try await endpoint.waitBeforeRetry(CallWaits(server.schedule, heeding: user))
         return try await endpoint.budget.withPlace(for: client, at: server, of: tenant.name, .background, by: id) {
             () async throws(BrokerError) in

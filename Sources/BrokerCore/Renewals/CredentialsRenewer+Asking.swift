@@ -42,27 +42,24 @@ extension CredentialsRenewer {
     /// - Returns: what callers get if it will not.
     func enterCircuit(_ renewal: inout Renewal) -> BrokerError? {
         guard let server = renewal.server, let grant = renewal.grant, grant != .accountCreation else { return nil }
-        let refusal = admit(
-            &renewal, through: ProviderCircuits.Key(renewal.tenant.name, renewal.client, at: server))
-        // After a cache entry, the store is read, and this is asked again.
-        if refusal != nil, !renewal.isAssumed { providers.endpoint.circuits.countSpared(server.preset) }
-        return refusal
+        let (tenant, client, health) = (renewal.tenant, renewal.client, providers.endpoint.health)
+        let circuit = ProviderClient.OfTenant(tenant.name, client, at: server)
+        if renewal.trial == circuit { return nil }
+        switch health.admit(ProviderHealths.Subject(tenant, ClientUse(client, grant), at: circuit), .circuit) {
+        case .yes: return nil
+        case .trial:
+            renewal.trial = circuit
+            return nil
+        case .no(let refusal):
+            // After a cache entry, the store is read, and this is asked again.
+            if !renewal.isAssumed { health.countSpared(server.preset) }
+            return health.error(refusal)
+        }
     }
 
     /// Leaves the trial to another renewal if this one has not made it.
     func leaveCircuit(_ renewal: inout Renewal) {
-        if let trial = renewal.trial.take() { providers.endpoint.circuits.giveBack(trial) }
-    }
-
-    private func admit(_ renewal: inout Renewal, through circuit: ProviderCircuits.Key) -> BrokerError? {
-        if renewal.trial == circuit { return nil }
-        switch providers.endpoint.circuits.admit(circuit) {
-        case .free: return nil
-        case .trial:
-            renewal.trial = circuit
-            return nil
-        case .refused(let error): return error
-        }
+        if let trial = renewal.trial.take() { providers.endpoint.health.giveBack(trial) }
     }
 
     // MARK: The request
@@ -88,19 +85,17 @@ extension CredentialsRenewer {
             return .denied
         }
         let endpoint = providers.endpoint
-        if mayBeHeldBack, let error = admit(&renewal, through: call.circuit) {
-            endpoint.circuits.countSpared(call.server.preset)
-            (renewal.failure, renewal.excuse) = (error, .sparing)
+        // Other renewals may have waited for a place at the provider together with this one.
+        var heeded: ProviderHealth.Aspects = renewal.admitted == call.shown ? [] : .fault
+        if mayBeHeldBack, renewal.trial != call.circuit { heeded.insert(.circuit) }
+        switch await gate.admit(call, of: renewal.tenant, heeding: heeded) {
+        case .yes(let isTrial): if isTrial { renewal.trial = call.circuit }
+        case .no(let error, let isSparing):
+            renewal.failure = error
+            if isSparing { renewal.excuse = .sparing }
             return .denied
         }
-        if renewal.admitted != call.shown {
-            // Other renewals may have waited for a place at the provider together with this one.
-            if let error = await clientFaults.admit(call.shown, of: renewal.tenant) {
-                renewal.failure = error
-                return .denied
-            }
-            renewal.admitted = call.shown
-        }
+        renewal.admitted = call.shown
         if attempt.isUncertain, call.grant.spendsRefreshToken {
             log.warning("refresh_outcome_unknown", renewal.logFields + [.provider(call.server.preset)])
             metrics.repeatedAfterUnknownOutcome(provider: call.server.preset.name)
@@ -221,7 +216,7 @@ extension CredentialsRenewer {
         _ renewal: inout Renewal
     ) async -> RenewalAttempt.Outcome {
         let (tenant, endpoint) = (renewal.tenant, providers.endpoint)
-        let user = ProviderPauses.User(renewal.id, of: call.pause)
+        let user = ProviderClient.User(renewal.id, of: call.pause)
         let isUpgrade = renewal.isUpgrade && call.grant == renewal.grant
         var retry = RenewalAttempt.Retry.scheduled
         switch answer {
@@ -229,7 +224,7 @@ extension CredentialsRenewer {
             renewal.accepted = call.shown
             renewal.answer = .granted(response, by: call.grant)
             if call.grant.spendsRefreshToken { waves.noteRenewed(tenant, from: renewal.snapshot.record) }
-            endpoint.budget.pauses.lift(user)
+            endpoint.health.lift(user)
             return .granted
         case .rotated(_, let refreshToken):
             renewal.accepted = call.shown
@@ -273,7 +268,7 @@ extension CredentialsRenewer {
             retry = wait.map { self.retry(after: $0, call, trace, &renewal) } ?? .scheduled
             // Only a presentation can save a refresh token that its own calls may have spent.
             let isLeftAlone = renewal.isPresentation && trace != .none
-            if !isLeftAlone, let outage = endpoint.circuits.outage(call.circuit) {
+            if !isLeftAlone, let outage = endpoint.health.outage(call.circuit) {
                 // The call was the circuit's trial, or has opened it. No caller waits for a provider that answers no calls. A
                 // token that may be spent is presented again in the background (`LeaseRecovery`), while the grace lasts.
                 (renewal.failure, renewal.excuse, retry) = (outage, .sparing, .never)
@@ -292,13 +287,13 @@ extension CredentialsRenewer {
     private func retry(
         after wait: Duration, _ call: TokenEndpoint.Call, _ trace: TokenEndpoint.Trace, _ renewal: inout Renewal
     ) -> RenewalAttempt.Retry {
-        let pauses = providers.endpoint.budget.pauses
+        let health = providers.endpoint.health
         guard wait <= BackoffSchedule.longestWait else {
-            pauses.pauseAll(call.pause, for: wait, now: time.monotonic)
+            health.pauseAll(call.pause, for: wait)
             return .never
         }
         // For the user's later renewals, if this one ends before.
-        pauses.pauseAlone(ProviderPauses.User(renewal.id, of: call.pause), for: wait, now: time.monotonic)
+        health.pauseAlone(ProviderClient.User(renewal.id, of: call.pause), for: wait)
         let isRescue = trace != .none && renewal.urgency != .caller
         let next = renewal.tenant.configuration.schedule.wait(before: renewal.asked, retryAfter: wait) ?? wait
         guard next <= renewal.patience || isRescue else { return .never }
@@ -307,8 +302,8 @@ extension CredentialsRenewer {
     }
 
     /// Has renewals leave the provider alone that has asked for it.
-    private func pauseOthers(_ user: ProviderPauses.User, for wait: Duration) {
-        providers.endpoint.budget.pauses.pause(user, for: wait, now: time.monotonic)
+    private func pauseOthers(_ user: ProviderClient.User, for wait: Duration) {
+        providers.endpoint.health.pause(user, for: wait)
     }
 
     /// Whether the provider's answer ends the session. If an earlier call whose answer was lost may have spent the refresh
@@ -411,7 +406,7 @@ extension CredentialsRenewer {
             while true {
                 if !attempt.isUncertain, let prepared = renewal.prepared {
                     wait = try providers.endpoint.wait(
-                        wait, heeding: ProviderPauses.User(renewal.id, of: prepared.pause),
+                        wait, heeding: ProviderClient.User(renewal.id, of: prepared.pause),
                         atMost: time.monotonic.duration(to: latest))
                 }
                 if await isStopped(after: wait, by: attempt, &renewal) { return .stopped }
@@ -436,7 +431,7 @@ extension CredentialsRenewer {
         } else if duration > .zero {
             var recovery = renewal.prepared?.circuit
             if case .wait = renewal.answer { recovery = nil }
-            let recoveries = providers.endpoint.circuits.recoveries
+            let recoveries = providers.endpoint.health.recoveries
             let ticket = recovery.map { recoveries.ticket($0) }
             await draining.wait(for: 0, since: draining.ticket(0)) { [recovery] in
                 guard let recovery, let ticket else {

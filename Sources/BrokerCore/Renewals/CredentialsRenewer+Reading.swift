@@ -60,9 +60,9 @@ extension CredentialsRenewer {
         guard renewal.grant != nil, snapshot.version > 0 else { return nil }
         if waves.isOn(renewal.tenant.name) {
             // Only the store tells whether other sets are held.
-            return knownRefusalOfHeld(renewal).map { .ended(.failure($0)) }
+            return gate.knownHold(renewal).map { .ended(.failure($0)) }
         }
-        if let obstacle = obstacle(to: renewal) { return .ended(.failure(obstacle)) }
+        if let obstacle = gate.obstacle(to: renewal) { return .ended(.failure(obstacle)) }
         return due(renewal, lease: nil)
     }
 
@@ -116,10 +116,10 @@ extension CredentialsRenewer {
         // Another replica may be exchanging the refresh token, so that it is put away under the lease only. Credentials
         // without a refresh token need no lease.
         if renewal.decision == .retire, renewal.held?.refreshToken == nil { lease = nil }
-        if let obstacle = obstacle(to: renewal) { return .ended(.failure(obstacle)) }
+        if let obstacle = gate.obstacle(to: renewal) { return .ended(.failure(obstacle)) }
         // A trial whose process has died may have spent the refresh token, which is presented again then.
         let mayBeSpent = lease.map { $0.hasRunOut || isGone } ?? false
-        if !mayBeSpent, let refusal = await refusalOfHeld(renewal) { return .ended(.failure(refusal)) }
+        if !mayBeSpent, let refusal = await gate.hold(renewal) { return .ended(.failure(refusal)) }
         if let lease, !isGone || lease.isOpen { renewal.storeReachableFor = await records.reachableFor() }
         return due(renewal, lease: lease.map(holders.standing))
     }
@@ -146,70 +146,5 @@ extension CredentialsRenewer {
             try? await time.sleep(for: pause)
         }
         return !Task.isCancelled
-    }
-
-    // MARK: What keeps the provider from being asked
-
-    /// Why the provider is not asked: another replica's attempt failed a moment ago, or the provider does not accept the
-    /// client, or answers no calls. Nil if it may be asked.
-    private func obstacle(to renewal: Renewal) -> BrokerError? {
-        if let grant = renewal.grant, let lease = renewal.lease, let failure = lease.failure,
-            !holders.isOwn(lease.holder),
-            let error = failures.read(
-                failure, renewal.id, renewal.snapshot.version, grant, isUpgrade: renewal.isUpgrade,
-                of: renewal.tenant, time.monotonic), renewal.urgency == .caller
-        {
-            return error
-        }
-        return faultOrOutage(renewal)
-    }
-
-    /// What callers get when the provider does not accept the tenant's client, or has left the last calls without an answer; nil
-    /// if it may be asked. No renewal has begun by then.
-    private func faultOrOutage(_ renewal: Renewal) -> BrokerError? {
-        guard let grant = renewal.grant else { return nil }
-        let use = ClientUse(renewal.client, grant)
-        guard let fault = clientFaults.refusal(of: use, renewal.tenant) ?? outage(renewal) else { return nil }
-        pauseIfEarly(renewal)
-        return renewal.isUpgrade ? fault.asFailedUpgrade : fault
-    }
-
-    private func outage(_ renewal: Renewal) -> BrokerError? {
-        // A cache entry does not show whether the refresh token may be spent. If it may be, it is presented again in the
-        // background.
-        let isBackgrounds = renewal.urgency == .caller && renewal.lease?.hasRunOut == true
-        guard !renewal.isAssumed, isBackgrounds || renewal.lease?.isSettled ?? true, renewal.grant != .accountCreation,
-            !records.rollback.isDoubtful(renewal.snapshot.version)
-        else { return nil }
-        let tenant = renewal.tenant
-        guard let server = providers.servers.knownServer(for: tenant.configuration) else { return nil }
-        let circuits = providers.endpoint.circuits
-        let refusal = circuits.refusal(ProviderCircuits.Key(tenant.name, renewal.client, at: server))
-        if refusal != nil { circuits.countSpared(server.preset) }
-        return refusal
-    }
-
-    /// What callers get of credentials that are held because of a wave; nil if the provider may be asked.
-    private func refusalOfHeld(_ renewal: Renewal) async -> BrokerError? {
-        guard renewal.spendsRefreshToken,
-            let refusal = await waves.refusal(of: renewal.held, renewal.id, renewal.tenant)
-        else { return nil }
-        pauseIfEarly(renewal)
-        return refusal
-    }
-
-    /// The same without asking the store.
-    private func knownRefusalOfHeld(_ renewal: Renewal) -> BrokerError? {
-        guard renewal.spendsRefreshToken,
-            let refusal = waves.knownRefusal(of: renewal.held, renewal.id, renewal.tenant)
-        else { return nil }
-        pauseIfEarly(renewal)
-        return refusal
-    }
-
-    private func pauseIfEarly(_ renewal: Renewal) {
-        guard renewal.isEarly else { return }
-        decider.pauseEarlyRenewal(
-            renewal.id, of: renewal.snapshot.version, for: CredentialsDecider.pauseAfterEarlyFailure)
     }
 }

@@ -22,7 +22,7 @@ extension CredentialsRenewer {
             ?? BrokerError(
                 .networkError, "The provider could not be reached or did not answer in time.", retryAfter: 5)
         let error = renewal.isUpgrade ? failure.asFailedUpgrade : failure
-        return pausesFurtherTries(renewal) ? error.retrying(after: RenewalFailures.pause(after: error)) : error
+        return pausesFurtherTries(renewal) ? error.retrying(after: RecentFailures.pause(after: error)) : error
     }
 
     /// Whether further callers get this failure for a while, without another try. That is so for an upgrade, no failure of
@@ -37,9 +37,9 @@ extension CredentialsRenewer {
     /// Keeps the failure, so that further callers get it at once.
     func remember(_ error: BrokerError, over version: Int64, _ renewal: Renewal) {
         guard let grant = renewal.grant else { return }
-        failures.remember(
-            error, renewal.id, version, grant, of: renewal.tenant, for: RenewalFailures.pause(after: error),
-            now: time.monotonic)
+        failures.noteUpgrade(
+            error, renewal.id, version: version, configuration: renewal.tenant.version, grant: grant,
+            for: RecentFailures.pause(after: error))
     }
 
     // MARK: To listeners and other replicas
@@ -101,7 +101,7 @@ extension CredentialsRenewer {
         if let grant = renewal.grant, grant.spendsRefreshToken {
             events.append(.refreshFailed(renewal.eventContext(grant), error, at: now))
             if pauses {
-                let retry = now.advanced(by: RenewalFailures.pause(after: error))
+                let retry = now.advanced(by: RecentFailures.pause(after: error))
                 events.append(.degraded(id, error, retryAt: retry, renewal.refreshID, at: now))
             }
         }
@@ -181,6 +181,7 @@ extension CredentialsRenewer {
         case .failure(let error):
             outcome = !error.endsSession ? .failed : isDoubtful ? .sessionLost : .sessionEnded
             fields.append(.code(error.code))
+            if let withheld = error.withheld { fields.append(.withheld(withheld)) }
         }
         metrics.renewalEnded(
             provider: renewal.tenant.configuration.preset.name, renewal.grant, outcome, took: duration)
@@ -199,14 +200,17 @@ extension BrokerError {
     /// What callers get when an upgrade fails: an error that may be over at the next try, since the user stays logged in with
     /// the stored credentials.
     var asFailedUpgrade: BrokerError {
+        var error: BrokerError
         switch code {
         case .retryableError, .storageUnavailable, .notFound: return self
-        case .networkError: return BrokerError(.retryableError, detail, retryAfter: retryAfter)
-        default: break
+        case .networkError: error = BrokerError(.retryableError, detail, retryAfter: retryAfter)
+        default:
+            error = BrokerError(
+                .retryableError,
+                "The stored credentials were obtained with another client configuration, and carrying them over to the "
+                    + "present one failed: \(detail)", errorCode: errorCode, retryAfter: retryAfter ?? 5)
         }
-        return BrokerError(
-            .retryableError,
-            "The stored credentials were obtained with another client configuration, and carrying them over to the "
-                + "present one failed: \(detail)", errorCode: errorCode, retryAfter: retryAfter ?? 5)
+        error.withheld = withheld
+        return error
     }
 }

@@ -73,7 +73,7 @@ extension CredentialsRenewer {
         }
         // A token that lives no longer than the lead time would be due again at once, and at every read.
         if renewal.grant == .refreshToken, answer.rest <= renewal.tenant.terms.leadTime {
-            decider.pauseEarlyRenewal(id, of: snapshot.version, for: answer.rest / 2)
+            failures.noteEarly(id, version: snapshot.version, for: answer.rest / 2)
         }
         // The session lives although the upgrade was refused. Callers get that refusal for a while, without another call.
         if renewal.grant == .upgrade, renewal.response?.by == .refreshToken {
@@ -93,8 +93,7 @@ extension CredentialsRenewer {
             remember(refusal, over: snapshot.version, renewal)
         }
         if renewal.isEarly {
-            decider.pauseEarlyRenewal(
-                renewal.id, of: snapshot.version, for: CredentialsDecider.pauseAfterEarlyFailure)
+            failures.noteEarly(renewal.id, version: snapshot.version, for: RecentFailures.earlyPause)
         }
     }
 

@@ -26,8 +26,9 @@ package final class CredentialsRenewer: Sendable {
     let holders: LeaseHolders
     let keeper: LeaseKeeper
     let abandoned = AbandonedLeases()
-    let failures: RenewalFailures
+    let failures: RecentFailures
     let clientFaults: ClientFaults
+    package let gate: ProviderGate
     package let outages: Outages
     package let waves: Waves
     let verification: GrantVerification
@@ -55,13 +56,16 @@ package final class CredentialsRenewer: Sendable {
         tenants = records.tenants
         self.providers = providers
         self.quarantine = quarantine
-        decider = CredentialsDecider(servers: providers.servers, time: time)
+        failures = RecentFailures(isShared: records.isShared, time: time)
+        decider = CredentialsDecider(servers: providers.servers, failures: failures, time: time)
         holders = LeaseHolders(isOnlyWriter: !records.isShared)
         keeper = LeaseKeeper(records: records, holders: holders, abandoned: abandoned)
-        failures = RenewalFailures(isShared: records.isShared)
-        clientFaults = ClientFaults(records: records)
-        outages = Outages(records: records, circuits: providers.endpoint.circuits)
+        clientFaults = ClientFaults(records: records, health: providers.endpoint.health)
+        outages = Outages(records: records, health: providers.endpoint.health)
         waves = Waves(records: records, metrics: metrics)
+        gate = ProviderGate(
+            decider: decider, failures: failures, clientFaults: clientFaults, waves: waves, holders: holders,
+            records: records, providers: providers)
         verification = GrantVerification(
             records: records, providers: providers, quarantine: quarantine, metrics: metrics)
         publisher = CredentialsPublisher(

@@ -56,7 +56,7 @@ struct Renewal {
     /// The last client that the provider has accepted.
     var accepted: ClientUse?
     /// The circuit of which the next call is the trial; nil if it is none.
-    var trial: ProviderCircuits.Key?
+    var trial: ProviderClient.OfTenant?
     /// Whether the provider's token endpoint was looked for anew, which one renewal does once.
     var hasFollowed = false
     /// How often the provider was asked.

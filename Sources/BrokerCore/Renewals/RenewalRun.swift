@@ -367,8 +367,8 @@ struct RenewalRun {
         let isFailure = if case .failure = result { true } else { false }
         if isFailure, renewal.isEarly, isReported || claim == .failed {
             // Callers wait for a store that takes nothing as they do for a provider that does not answer.
-            renewer.decider.pauseEarlyRenewal(
-                renewal.id, of: renewal.snapshot.version, for: CredentialsDecider.pauseAfterEarlyFailure)
+            renewer.failures.noteEarly(
+                renewal.id, version: renewal.snapshot.version, for: RecentFailures.earlyPause)
         }
         if isReported, claim != .notMade || renewal.decision == .retire || isFailure {
             renewer.ended(result, renewal, isDoubtful: isDoubtful, took: elapsed)
