@@ -83,6 +83,17 @@ package final class Vault: Sendable {
         return try open(stored)
     }
 
+    /// The record, and the versions of `others`, without opening these; see `RecordStore`.
+    package func read(_ id: RecordID, with others: [RecordID]) async throws(StoreError) -> (
+        record: OpenRecord, versions: [Int64?]
+    )? {
+        guard let (stored, versions) = try await store.read(id, with: others) else { return nil }
+        guard stored.id == id, versions.count == others.count else {
+            throw .damaged("the store gave another record for \(id.text)")
+        }
+        return (try open(stored), versions)
+    }
+
     /// The record of the kind with this look-up digest, or nil.
     package func find(_ kind: RecordKind, lookup: [UInt8]) async throws(StoreError) -> OpenRecord? {
         guard let stored = try await store.find(kind, lookup: lookup) else { return nil }

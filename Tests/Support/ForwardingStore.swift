@@ -16,6 +16,14 @@ extension ForwardingStore {
         return try await inner.read(id)
     }
 
+    /// One call, as the store counts and disturbs it: that for the record.
+    package func read(_ id: RecordID, with others: [RecordID]) async throws(StoreError) -> (
+        record: StoredRecord, versions: [Int64?]
+    )? {
+        guard let record = try await read(id) else { return nil }
+        return (record, try await inner.versions(of: others))
+    }
+
     package func find(_ kind: RecordKind, lookup: [UInt8]) async throws(StoreError) -> StoredRecord? {
         try admit()
         return try await inner.find(kind, lookup: lookup)

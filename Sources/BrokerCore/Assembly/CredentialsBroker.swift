@@ -264,7 +264,6 @@ package final class CredentialsBroker: Sendable {
         cacheRevalidation.include(tenants.revalidatedCache)
         cacheRevalidation.include(clients.revalidatedCache)
         cacheRevalidation.include(sessions.revalidatedCache)
-        for cache in tombstones.revalidatedCaches { cacheRevalidation.include(cache) }
         baseURL = BaseURLWatch(vault: vault, url: settings.publicBaseURL, time: time, log: log)
         housekeeping = Housekeeping(
             vault: vault, memory: memory, sessions: sessions.memory, baseURL: baseURL, profiles: profiles,

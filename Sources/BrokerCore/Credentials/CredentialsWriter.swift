@@ -217,13 +217,11 @@ package final class CredentialsWriter: Sendable {
                 // The set that was granted last: with it, the provider revokes the whole grant.
                 let others = current.record.granted.map(companions) ?? []
                 let ended = current.version == 0 ? [] : [(CredentialsRecords.recordID(id), current.version)]
-                _ = try await self.records.tombstones.ending(ended) { tombstones throws(StoreError) in
-                    try await self.records.write(
-                        nothing, id, over: current, alongside: removals + others + tombstones,
-                        endingSessionsBy: .logout
-                    ) { version in
-                        held.map { [.deauthorized(id, from: $0, version: version, by: .logout, nil, at: now)] } ?? []
-                    }
+                let tombstones = try await self.records.tombstones.changes(ending: ended)
+                _ = try await self.records.write(
+                    nothing, id, over: current, alongside: removals + others + tombstones, endingSessionsBy: .logout
+                ) { version in
+                    held.map { [.deauthorized(id, from: $0, version: version, by: .logout, nil, at: now)] } ?? []
                 }
                 // The set that was granted last: with it, the provider revokes the whole grant.
                 return current.record.granted

@@ -139,19 +139,20 @@ final class CredentialsRecords: Sendable {
 
     /// What is stored and the lease on it, read from the store. If this process knows a newer version that the store has lost,
     /// that is stored again first.
-    /// - Parameter requires: whether this fails where the tombstones cannot tell whether credentials were put back. False for a
+    /// - Parameter requires: whether this fails where it cannot be told whether credentials were put back. False for a
     ///   caller that replaces the record, whatever it is: to that one they count as stored.
     func readWithLease(
         _ id: CredentialsID, requiringTombstones requires: Bool = true
     ) async throws(StoreError) -> (snapshot: CredentialsSnapshot, lease: Lease?) {
         let known = knownVersion(id)
         let ticket = cache.ticket(id, now: time.monotonic)
-        var read = try await vault.read(Self.recordID(id))
+        let found = try await tombstones.read(Self.recordID(id))
+        var (read, told) = (found?.record, found?.told)
         if isInQuestion(id, read?.version ?? 0, known: known) {
             switch try await reconcile(id, with: read) {
             case .storedAgain(let snapshot): return (snapshot, nil)
             // Another replica may have stored it again meanwhile.
-            case .current(let found): read = found
+            case .current(let current): (read, told) = (current, nil)
             }
         }
         guard let record = read else {
@@ -161,7 +162,7 @@ final class CredentialsRecords: Sendable {
         let content = try content(of: record, id)
         let snapshot = CredentialsSnapshot(content, of: id, version: record.version)
         do throws(StoreError) {
-            if content.granted != nil, try await tombstones.isPutBack(record) {
+            if content.granted != nil, try await tombstones.isPutBack(record, told) {
                 // The user has logged out. A login replaces the record, and has a later version than the logout.
                 let nothing = CredentialsSnapshot(CredentialRecord(held: nil), of: id, version: record.version)
                 return (nothing, record.lease)

@@ -29,6 +29,12 @@ struct ReportingStore: RecordStore {
         try await reporting(.read) { () async throws(StoreError) in try await inner.read(id) }
     }
 
+    func read(_ id: RecordID, with others: [RecordID]) async throws(StoreError) -> (
+        record: StoredRecord, versions: [Int64?]
+    )? {
+        try await reporting(.read) { () async throws(StoreError) in try await inner.read(id, with: others) }
+    }
+
     func find(_ kind: RecordKind, lookup: [UInt8]) async throws(StoreError) -> StoredRecord? {
         try await reporting(.read) { () async throws(StoreError) in try await inner.find(kind, lookup: lookup) }
     }

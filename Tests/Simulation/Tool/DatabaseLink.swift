@@ -291,6 +291,14 @@ final class DatabaseLink: RecordStore, @unchecked Sendable {
         try await call("a read", about: id) { database throws(StoreError) in try await database.records.read(id) }
     }
 
+    func read(_ id: RecordID, with others: [RecordID]) async throws(StoreError) -> (
+        record: StoredRecord, versions: [Int64?]
+    )? {
+        try await call("a read", about: id) { database throws(StoreError) in
+            try await database.records.read(id, with: others)
+        }
+    }
+
     func find(_ kind: RecordKind, lookup: [UInt8]) async throws(StoreError) -> StoredRecord? {
         try await call("a look-up") { database throws(StoreError) in
             try await database.records.find(kind, lookup: lookup)
