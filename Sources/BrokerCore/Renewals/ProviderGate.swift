@@ -155,7 +155,7 @@ package final class ProviderGate: Sendable {
             return Withheld(.tooEarly, until: earliest, "The provider does not renew a token that is so new.")
         }
         guard let grant = decision.grant else { return nil }
-        var renewal = Renewal(id, of: tenant, forced, .caller, as: .forced)
+        var renewal = Renewal(id: id, tenant: tenant, query: forced, urgency: .caller, trigger: .forced)
         (renewal.snapshot, renewal.decision, renewal.grant) = (snapshot, decision, grant)
         if let withheld = await withheldByStore(renewal) { return withheld }
         if let withheld = withheldByProvider(renewal, grant) { return withheld }
