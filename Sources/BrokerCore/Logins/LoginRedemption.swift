@@ -57,7 +57,7 @@ final class LoginRedemption: Sendable {
 
     /// How often a store that does not answer is asked again, after 0.2, 0.4, 0.8, 1.6 and 3.2 seconds: a user waits meanwhile,
     /// and the code of the login may expire.
-    static let storeRetries = 5
+    static let storeRetries = CommitRetries.times(5)
 
     init(
         vault: Vault, endpoint: TokenEndpoint, moves: MovedEndpoints, intake: GrantIntake, revocations: RevocationJob,
@@ -145,7 +145,7 @@ final class LoginRedemption: Sendable {
             try await logins.replace(
                 usedRecord, version: record.version,
                 telling: failure(of: used, grant) + (codeGuard.map { [$0.insertion] } ?? []),
-                retries: Self.storeRetries)
+                retrying: Self.storeRetries)
         } catch .conflict {
             return .overtaken
         } catch {
@@ -418,7 +418,7 @@ final class LoginRedemption: Sendable {
             try await logins.replace(
                 failed.record(replacing: use.record), version: use.record.version,
                 telling: failure(of: login, Result<SecretBytes, BrokerError>.failure(error)) + settlement,
-                retries: Self.storeRetries)
+                retrying: Self.storeRetries)
             if settlement.count > 1 { revocations.beginSoon() }
         } catch {
             log.warning("login_outcome_not_stored", LogField.credentials(login.credentialsID) + [.store(error)])
