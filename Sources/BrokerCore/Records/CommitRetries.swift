@@ -1,15 +1,14 @@
 internal import CredentialStore
 
 /// How often a commit is sent again to a store that does not answer, after the pauses of `CredentialsRecords.pause(beforeTry:)`.
+/// One that is sent once goes by `Vault.commit` alone.
 enum CommitRetries: Sendable {
-    case never
     case times(Int)
     /// Until the store answers, or the task is cancelled.
     case untilAnswered
 
     fileprivate func allow(after retries: Int) -> Bool {
         switch self {
-        case .never: false
         case .times(let count): retries < count
         case .untilAnswered: true
         }

@@ -368,7 +368,8 @@ final class CredentialsRecords: Sendable {
     func commit(_ commit: PreparedCommit) async throws(StoreError) -> PreparedCommit.Arrival {
         do throws(StoreError) {
             let arrival = try await vault.commit(commit)
-            lastCommit.store(time.monotonic.nanoseconds, ordering: .relaxed)
+            // To find an earlier one is no sign that the store takes commits now.
+            if arrival == .now { lastCommit.store(time.monotonic.nanoseconds, ordering: .relaxed) }
             return arrival
         } catch {
             if error == .unavailable { noteFailure() }

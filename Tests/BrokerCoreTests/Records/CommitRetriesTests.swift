@@ -23,7 +23,7 @@ internal import Testing
 
     @Test func `send it as often as they say, with longer and longer pauses`() async throws {
         store.setDown(true)
-        for (retries, count) in [(CommitRetries.never, 1), (.times(1), 2), (.times(3), 4)] {
+        for (retries, count) in [(CommitRetries.times(0), 1), (.times(1), 2), (.times(3), 4)] {
             let commit = try insertion()
             let commits = store.commits
             await #expect(throws: StoreError.unavailable) {
