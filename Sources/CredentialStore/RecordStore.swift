@@ -94,6 +94,9 @@ package protocol RecordStore: AuditReading {
         after sequence: Int64, tenant: TenantName?, limit: Int
     ) async throws(StoreError) -> [PlacedLogEntry]
 
+    /// Whether the log has this entry, with exactly its sealed octets. May read the whole log.
+    func contains(_ entry: StoredLogEntry) async throws(StoreError) -> Bool
+
     /// The bounds of the log, including the entries whose commit was complete before the call.
     func logBounds() async throws(StoreError) -> LogBounds
 

@@ -87,6 +87,11 @@ extension ForwardingStore {
         return try await inner.entries(after: sequence, tenant: tenant, limit: limit)
     }
 
+    package func contains(_ entry: StoredLogEntry) async throws(StoreError) -> Bool {
+        try admit()
+        return try await inner.contains(entry)
+    }
+
     package func logBounds() async throws(StoreError) -> LogBounds {
         try admit()
         return try await inner.logBounds()

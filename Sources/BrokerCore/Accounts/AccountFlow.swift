@@ -72,7 +72,7 @@ package final class AccountFlow: Sendable {
         }
         let stored: Activated
         switch outcome {
-        case .stored(let snapshot):
+        case .stored(let snapshot, _):
             guard let held = snapshot.record.held else {
                 throw BrokerError(.retryableError, "The credentials kept changing. Ask again.", retryAfter: 1)
             }

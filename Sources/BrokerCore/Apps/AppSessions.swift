@@ -247,12 +247,16 @@ package final class AppSessions: Sendable {
         ]
     }
 
-    /// Makes the commit that begins a session, and has the session in memory from then on.
-    func begin(_ session: AppSession, by changes: [VaultChange]) async throws(StoreError) {
+    /// Sends the commit that begins a session, perhaps again, and has the session in memory from then on.
+    func begin(_ session: AppSession, by commit: PreparedCommit) async throws(StoreError) {
         let ticket = cache.ticket(session.recordID, now: time.monotonic)
-        try await vault.commit(changes)
-        cache.put(session.recordID, session, ticket)
-        await memory.keepBegun(session)
+        var isNewest = true
+        switch try await vault.commit(commit) {
+        case .now: cache.put(session.recordID, session, ticket)
+        // It may have ended since.
+        case .earlier: isNewest = try await reread(session.recordID)?.version == session.version
+        }
+        if isNewest { await memory.keepBegun(session) }
         bus.announce(session.tenant)
     }
 

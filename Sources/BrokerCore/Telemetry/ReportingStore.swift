@@ -95,6 +95,10 @@ struct ReportingStore: RecordStore {
         }
     }
 
+    func contains(_ entry: StoredLogEntry) async throws(StoreError) -> Bool {
+        try await reporting(.read) { () async throws(StoreError) in try await inner.contains(entry) }
+    }
+
     func logBounds() async throws(StoreError) -> LogBounds {
         try await reporting(.read) { () async throws(StoreError) in try await inner.logBounds() }
     }

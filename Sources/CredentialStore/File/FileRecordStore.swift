@@ -117,6 +117,10 @@ package actor FileRecordStore: RecordStore {
         }
     }
 
+    package func contains(_ entry: StoredLogEntry) throws(StoreError) -> Bool {
+        try attempt { files throws(FileStoreError) in try files.contains(entry) }
+    }
+
     package func logBounds() throws(StoreError) -> LogBounds {
         try attempt { files throws(FileStoreError) in try files.logBounds() }
     }

@@ -112,7 +112,7 @@ package struct PostgresRecordStore: RecordStore {
         self.notifier = notifier
         log = PostgresLog(database: database, lineageWatch: lineage)
         committer = PostgresCommitter(
-            database: database, log: log, lineageWatch: lineage, durability: durability, notifier: notifier)
+            database: database, lineageWatch: lineage, durability: durability, notifier: notifier)
     }
 
     // MARK: Reading
@@ -243,7 +243,15 @@ package struct PostgresRecordStore: RecordStore {
         // unknown outcome. The deadlines of the commit end the task.
         let outcome = await Task(executorPreference: database.pool.executor) { () async -> Result<Void, StoreError> in
             do throws(StoreError) {
-                return .success(try await committer.commit(changes))
+                if try await committer.commit(changes) { return .success(()) }
+                switch try await self.outcome(of: changes) {
+                case .carriedOut: return .success(())
+                // This commit or another one has changed the record.
+                case .overtaken: return .failure(.conflict)
+                // A second try names the same versions, so the two cannot both succeed. For entries alone the caller has to
+                // choose between none and two.
+                case .unknown: return .failure(.unavailable)
+                }
             } catch {
                 return .failure(error)
             }
@@ -292,6 +300,8 @@ package struct PostgresRecordStore: RecordStore {
     ) async throws(StoreError) -> [PlacedLogEntry] {
         try await log.entries(after: sequence, tenant: tenant, limit: limit)
     }
+
+    package func contains(_ entry: StoredLogEntry) async throws(StoreError) -> Bool { try await log.contains(entry) }
 
     package func logBounds() async throws(StoreError) -> LogBounds { try await log.assignSequences() }
 

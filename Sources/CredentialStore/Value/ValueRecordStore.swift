@@ -296,6 +296,10 @@ package final class ValueRecordStore: RecordStore {
         }
     }
 
+    package func contains(_ entry: StoredLogEntry) async throws(StoreError) -> Bool {
+        try await reading { store throws(StoreError) in try await store.contains(entry) }
+    }
+
     package func logBounds() async throws(StoreError) -> LogBounds {
         try await reading { store throws(StoreError) in try await store.logBounds() }
     }

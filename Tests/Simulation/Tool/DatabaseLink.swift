@@ -370,6 +370,12 @@ final class DatabaseLink: RecordStore, @unchecked Sendable {
         }
     }
 
+    func contains(_ entry: StoredLogEntry) async throws(StoreError) -> Bool {
+        try await call("a search of the log") { database throws(StoreError) in
+            try await database.records.contains(entry)
+        }
+    }
+
     func logBounds() async throws(StoreError) -> LogBounds {
         try await call("a look at the log") { database throws(StoreError) in try await database.records.logBounds() }
     }
