@@ -12,7 +12,7 @@ package final class Vault: Sendable {
     /// Writes entries for the changes that this vault commits; nil when changes are not audited.
     private let audit: Audit?
     /// Called with the changes of each commit that took place; nil for no call.
-    private let committed: (@Sendable ([VaultChange]) -> Void)?
+    private let committed: (@Sendable ([VaultChange]) async -> Void)?
 
     /// The audit of changes.
     private struct Audit: Sendable {
@@ -37,8 +37,8 @@ package final class Vault: Sendable {
         Vault(store: make(store), current, sealer: sealer, audit: audit, committed)
     }
 
-    /// The same vault, which tells of the changes of each of its commits once they took place.
-    package func telling(_ committed: @escaping @Sendable ([VaultChange]) -> Void) -> Vault {
+    /// The same vault, which tells of the changes of each of its commits once they took place. The commit returns after that.
+    package func telling(_ committed: @escaping @Sendable ([VaultChange]) async -> Void) -> Vault {
         Vault(store: store, current, sealer: sealer, audit: audit, committed)
     }
 
@@ -60,7 +60,7 @@ package final class Vault: Sendable {
 
     private init(
         store: any RecordStore, _ current: CurrentKeyring, sealer: Sealer, audit: Audit?,
-        _ committed: (@Sendable ([VaultChange]) -> Void)?
+        _ committed: (@Sendable ([VaultChange]) async -> Void)?
     ) {
         self.store = store
         self.current = current
@@ -141,7 +141,7 @@ package final class Vault: Sendable {
         } else {
             try await store.commit(sealed)
         }
-        committed?(changes)
+        await committed?(changes)
     }
 
     /// Removes up to `limit` records that expire before `now`. Returns how many were removed.

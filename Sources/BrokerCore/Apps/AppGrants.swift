@@ -257,7 +257,7 @@ package final class AppGrants: Sendable {
                     isStored = try await sessions.reread(session.recordID)?.secretDigest == session.secretDigest
                 }
                 if isStored {
-                    await sessions.memory.keepBegun(session)
+                    await sessions.memory.note(sessions.beginning(session, client) + others)
                 } else {
                     try await sessions.begin(session, by: sessions.beginning(session, client) + others)
                 }
@@ -332,7 +332,9 @@ package final class AppGrants: Sendable {
             do throws(StoreError) {
                 if tries > 0, let standing = try await sessions.reread(session.recordID) {
                     if ConstantTime.equal(standing.secretDigest, rotated.secretDigest) {
-                        sessions.memory.keep(standing)
+                        await sessions.memory.note([
+                            .replace(standing.record(end: sessions.end(of: standing, client)), version: session.version)
+                        ])
                         sessions.unanswered.forget(token.secretDigest)
                         return answer
                     }

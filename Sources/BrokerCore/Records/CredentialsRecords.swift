@@ -25,8 +25,8 @@ final class CredentialsRecords: Sendable {
     let vault: Vault
     let time: any Time
     let log: Log
-    /// What was stored lately, for a store that loses commits.
-    let memory: GrantMemory
+    /// What this process committed lately, for a store that loses commits.
+    let memory: RecentCommits
     let rollback: StoreRollback
     let losses: StoreLosses
     let journals: JournalRegistry
@@ -57,7 +57,7 @@ final class CredentialsRecords: Sendable {
     private static let claimLimit: Duration = .seconds(6)
 
     init(
-        vault: Vault, tenants: TenantDirectory, tombstones: Tombstones, bus: EventBus, memory: GrantMemory,
+        vault: Vault, tenants: TenantDirectory, tombstones: Tombstones, bus: EventBus, memory: RecentCommits,
         options: Options, instruments: Instruments
     ) {
         (time, log) = (instruments.time, instruments.log)
@@ -80,13 +80,7 @@ final class CredentialsRecords: Sendable {
         } orOlder: {
             rollback.recheck($0)
         }
-        bus.onRemoval { memory.drop($0) }
-        bus.onChange(of: .credentials) { id, version in
-            guard let version, let id = CredentialsID(id), version > memory.version(id) else { return }
-            // Just after the store has lost commits, a higher version may be that of an older grant.
-            if Self.mayComeAfter(id, memory, rollback) { return rollback.recheck(id) }
-            memory.supersede(id, by: version)
-        }
+        memory.follow(bus, rollback)
     }
 
     /// The cache, for `CacheRevalidation`.
@@ -268,7 +262,10 @@ final class CredentialsRecords: Sendable {
         }
         let ticket = cache.ticket(id, now: time.monotonic)
         do throws(StoreError) {
-            try await commit(prepared.changes)
+            try await memory.replacing(prepared.replaced, of: Self.recordID(id), by: prepared.snapshot.version) {
+                () async throws(StoreError) in
+                try await self.commit(prepared.changes)
+            }
         } catch {
             // The store may have carried out the change although its answer was lost.
             if error == .unavailable { cache.remove(id) }
@@ -277,8 +274,6 @@ final class CredentialsRecords: Sendable {
         // The answer may come so late that this process has read what came after this change.
         let isOvertaken = cache.any(id).map { $0.version > prepared.snapshot.version } ?? false
         if !isOvertaken { cache.put(id, prepared.snapshot, ticket) }
-        await memory.keep(
-            prepared.snapshot.record, id, version: prepared.snapshot.version, after: prepared.replaced)
         if endsPublication { published(id) }
         return adopt(prepared.snapshot, id, due: prepared.due)
     }
