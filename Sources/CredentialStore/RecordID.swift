@@ -42,9 +42,10 @@ package enum RecordKind: String, Sendable, CaseIterable, Hashable {
     /// What a replica has registered of its journal, for a shared store that loses its last commits. Under the tenant
     /// `.broker`; the key is the journal's identity.
     case journal
-    /// Credentials that this process stored recently, for a shared store that loses its last commits. In the journal of
-    /// a process only; the key is the storage key.
-    case granted
+    /// What this process stored or removed recently, for a shared store that loses its last commits. In the journal of a process
+    /// only. For credentials, the key is the storage key; for another record, it is under the tenant `.broker`, and the key is a
+    /// digest of that record's kind, tenant and key.
+    case recent = "granted"
     /// The history of commits that the shared store showed last; see `StoreLineage`. Under the tenant `.broker`.
     case lineage
     /// An app that logs its users in through the broker. The key is the client identifier; the look-up digest is its
@@ -55,8 +56,8 @@ package enum RecordKind: String, Sendable, CaseIterable, Hashable {
     /// That a session of an app has ended, for some minutes: no replica may store it again. The key begins with that of the
     /// session.
     case endedSession = "ended-session"
-    /// A session of an app that this process began or ended recently, for a shared store that loses its last commits. In
-    /// the journal of a process only; the key is that of the session.
+    /// A session of an app that a process began or ended recently. Written by earlier builds only, in the journal of a process;
+    /// the key is that of the session.
     case keptSession = "kept-session"
     /// An authorization code for an app, unused or used. The key is the code's digest.
     case code

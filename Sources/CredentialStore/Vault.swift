@@ -11,8 +11,8 @@ package final class Vault: Sendable {
     let sealer: Sealer
     /// Writes entries for the changes that this vault commits; nil when changes are not audited.
     private let audit: Audit?
-    /// Called once with the changes of each commit that took place, when that is known; nil for no call.
-    private let committed: (@Sendable ([VaultChange]) -> Void)?
+    /// Called with the changes of each commit that took place; nil for no call.
+    private let committed: (@Sendable ([VaultChange]) async -> Void)?
 
     /// The audit of changes.
     private struct Audit: Sendable {
@@ -37,8 +37,9 @@ package final class Vault: Sendable {
         Vault(store: make(store), current, sealer: sealer, audit: audit, committed)
     }
 
-    /// The same vault, which tells of the changes of each of its commits once, when it is known that they took place.
-    package func telling(_ committed: @escaping @Sendable ([VaultChange]) -> Void) -> Vault {
+    /// The same vault, which tells of the changes of each of its commits once they took place. The commit returns after that.
+    /// It does not tell of a commit that only turned out to have been carried out earlier: its records may have moved on.
+    package func telling(_ committed: @escaping @Sendable ([VaultChange]) async -> Void) -> Vault {
         Vault(store: store, current, sealer: sealer, audit: audit, committed)
     }
 
@@ -60,7 +61,7 @@ package final class Vault: Sendable {
 
     private init(
         store: any RecordStore, _ current: CurrentKeyring, sealer: Sealer, audit: Audit?,
-        _ committed: (@Sendable ([VaultChange]) -> Void)?
+        _ committed: (@Sendable ([VaultChange]) async -> Void)?
     ) {
         self.store = store
         self.current = current
@@ -182,20 +183,16 @@ package final class Vault: Sendable {
             guard error == .conflict, wasSent, try await hasCarriedOut(commit) else { throw error }
             return .earlier
         }
-        tell(of: commit)
+        commit.noteCarriedOut()
+        await committed?(commit.changes)
         return .now
     }
 
-    /// Whether the store shows that it has carried out an earlier try; then tells of its changes.
+    /// Whether the store shows that it has carried out an earlier try.
     private func hasCarriedOut(_ commit: PreparedCommit) async throws(StoreError) -> Bool {
         guard try await store.outcome(of: commit.sealed) == .carriedOut else { return false }
-        tell(of: commit)
-        return true
-    }
-
-    private func tell(of commit: PreparedCommit) {
         commit.noteCarriedOut()
-        committed?(commit.changes)
+        return true
     }
 
     /// Removes up to `limit` records that expire before `now`. Returns how many were removed.

@@ -326,7 +326,9 @@ package final class AppGrants: Sendable {
                     guard let standing = try await self.sessions.reread(session.recordID),
                         ConstantTime.equal(standing.secretDigest, rotated.secretDigest)
                     else { throw .conflict }
-                    self.sessions.memory.keep(standing)
+                    await self.sessions.memory.note([
+                        .replace(standing.record(end: self.sessions.end(of: standing, client)), version: session.version)
+                    ])
                 }
             } unanswered: {
                 // If the store has carried it out, the app's next try presents a token that is replaced.

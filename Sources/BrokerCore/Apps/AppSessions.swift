@@ -27,28 +27,23 @@ package final class AppSessions: Sendable {
     /// When refresh tokens were presented first that are being answered, or were not answered in time.
     let deferred: DeferredTokens
     let deferralReports: DeferralReports
-    let memory: SessionMemory
+    /// What this process committed lately, for a store that loses commits.
+    var memory: RecentCommits { records.memory }
 
-    init(records: CredentialsRecords, clients: AppClientDirectory, journal: Journal?) {
+    init(records: CredentialsRecords, clients: AppClientDirectory) {
         self.records = records
         self.clients = clients
         (vault, bus, time, log) = (records.vault, records.bus, records.time, records.log)
         unanswered = UnansweredGrants(time: time)
         deferred = DeferredTokens(time: time)
         deferralReports = DeferralReports(of: deferred, records: records)
-        memory = SessionMemory(span: records.memory.span, journal: journal, time: time, log: log)
         cache = RevalidatingCache(bytes: 32 << 20, validity: bus.cacheValidity) { id, session in
             2 * id.key.utf8.count + 512 + session.replaced.reduce(0) { $0 + $1.answer.count + 128 }
                 + (session.deviceKey?.jwk.count ?? 0) + (session.deviceInfo?.count ?? 0)
         } version: {
             $0.version
         }
-        bus.onChange(of: .session) { [cache, memory, rollback = records.rollback] id, version in
-            cache.invalidate(id, olderThan: version)
-            if let version { return memory.supersede(id, by: version) }
-            // After a loss of commits, a session that is not there may be one that was lost.
-            if !rollback.isRecent { memory.forget(id) }
-        }
+        bus.onChange(of: .session) { [cache] id, version in cache.invalidate(id, olderThan: version) }
         bus.onRemoval { [cache] tenant in cache.removeAll { id, _ in id.tenant == tenant } }
     }
 
@@ -231,7 +226,6 @@ package final class AppSessions: Sendable {
             throw error
         }
         cache.put(session.recordID, next, ticket)
-        memory.keep(next)
         return next
     }
 
@@ -250,20 +244,19 @@ package final class AppSessions: Sendable {
     /// Sends the commit that begins a session, perhaps again, and has the session in memory from then on.
     func begin(_ session: AppSession, by commit: PreparedCommit) async throws(StoreError) {
         let ticket = cache.ticket(session.recordID, now: time.monotonic)
-        var isNewest = true
         switch try await vault.commit(commit) {
         case .now: cache.put(session.recordID, session, ticket)
         // It may have ended since.
-        case .earlier: isNewest = try await reread(session.recordID)?.version == session.version
+        case .earlier:
+            if try await reread(session.recordID)?.version == session.version { await memory.note(commit.changes) }
         }
-        if isNewest { await memory.keepBegun(session) }
         bus.announce(session.tenant)
     }
 
     // MARK: Ends
 
     /// For how long the store shows that a session has ended: for longer than any process keeps the session.
-    private var markValidity: Duration { max(.seconds(600), records.memory.span * 2) }
+    private var markValidity: Duration { max(.seconds(600), memory.span * 2) }
 
     /// What the keys of the records that show a session's end begin with.
     private static func markPrefix(_ id: RecordID) -> String { id.key + "." }
@@ -334,7 +327,8 @@ package final class AppSessions: Sendable {
             guard let record = try await self.vault.read(id) else {
                 if isKnown, self.records.rollback.isUnsettled {
                     try await self.putMark(id)
-                    await self.memory.keepEnded(id, version: 0)
+                    // As after a commit that ends it.
+                    await self.memory.note([.remove(id, version: 0)])
                 }
                 return false
             }
@@ -346,7 +340,6 @@ package final class AppSessions: Sendable {
                 [.remove(id, version: record.version), self.mark(id, record.version)] + companions(session),
                 events: [event], of: session.credentialsID)
             self.bus.announce(id, version: nil)
-            await self.memory.keepEnded(id, version: record.version)
             self.log.info(
                 "session_ended", LogField.credentials(session.credentialsID) + [.outcome(cause.logged)])
             return true

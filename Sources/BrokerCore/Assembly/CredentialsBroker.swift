@@ -40,7 +40,7 @@ package final class CredentialsBroker: Sendable {
         package var eventSpan: Duration = .zero
         /// The memory that cached credentials may take, in bytes. Default 256 MiB.
         package var cacheBytes = 256 << 20
-        /// For how long this process remembers what it has stored, in case the store loses its last commits; see `GrantMemory`.
+        /// For how long this process remembers what it has stored, in case the store loses its last commits; see `RecentCommits`.
         /// Default 900 s; zero remembers nothing.
         package var grantMemory: Duration = .seconds(900)
         /// For how long, after the store has lost its last commits, the journals of replicas that do not run are waited for; see
@@ -117,7 +117,7 @@ package final class CredentialsBroker: Sendable {
     package var hasOtherBaseURL: Bool { baseURL.differs }
     package let journals: JournalRegistry
     let storeRecovery: StoreRecovery
-    private let recent: RecentRecords
+    private let recent: RecentCommits
     private let housekeeping: Housekeeping
     /// The vault that the broker uses: it reports failures of the store to the log and the metrics.
     package let vault: Vault
@@ -141,10 +141,10 @@ package final class CredentialsBroker: Sendable {
         let reports = StoreReports(log, metrics, time: time)
         let reporting = vault.behind { ReportingStore(inner: $0, reports: reports) }
         audit = AuditTrail(settings.audit, vault: reporting, time: time, log: log)
-        // A store with one writer loses no commits while it is open.
-        let recent = RecentRecords(span: vault.revalidateAfter == nil ? .zero : settings.grantMemory, time: time)
+        let recent = RecentCommits(
+            RecentCommits.Limits(span: settings.grantMemory), vault: vault, journal: journal, time: time, log: log)
         self.recent = recent
-        let vault = audit.audited(reporting).telling { recent.note($0) }
+        let vault = audit.audited(reporting).telling { await recent.note($0) }
         self.vault = vault
         let bus = EventBus(cacheValidity: CacheValidity(lifetime: vault.revalidateAfter))
         self.bus = bus
@@ -185,11 +185,9 @@ package final class CredentialsBroker: Sendable {
         tenantCheck = TenantCheck(providers: providers, transport: transport, time: time)
 
         let schedule = ExpirySchedule(notice: settings.expiryNotice)
-        let memory = GrantMemory(
-            GrantMemory.Limits(span: settings.grantMemory), vault: vault, journal: journal, time: time, log: log)
         tombstones = Tombstones(vault: vault, bus: bus, instruments: instruments)
         let records = CredentialsRecords(
-            vault: vault, tenants: tenants, tombstones: tombstones, bus: bus, memory: memory,
+            vault: vault, tenants: tenants, tombstones: tombstones, bus: bus, memory: recent,
             options: CredentialsRecords.Options(
                 schedule: schedule, cacheBytes: settings.cacheBytes, journal: journal,
                 journalWait: settings.journalWait),
@@ -209,7 +207,7 @@ package final class CredentialsBroker: Sendable {
             verifier: providers.verifier, writer: writer, renewer: renewer, revocations: revocations)
         accounts = AccountFlow(records: records, providers: providers, intake: intake)
         let clients = AppClientDirectory(records: records)
-        let sessions = AppSessions(records: records, clients: clients, journal: journal)
+        let sessions = AppSessions(records: records, clients: clients)
         apps = AppGrants(
             clients: clients, sessions: sessions, credentials: credentials,
             limits: TokenEndpointLimits(settings.appRequests, vault: vault, instruments: instruments), audit: audit)
@@ -247,11 +245,9 @@ package final class CredentialsBroker: Sendable {
         storeRecovery = StoreRecovery(
             vault: vault, records: records,
             others: StoreRecovery.Others(
-                before: [SettingsRecovery(recent, records: records)],
-                after: [
-                    LoginRecovery(recent, records: records), sessions,
-                    EventRecovery(vault: vault, feed: events, bus: bus, log: log),
-                ]), time: time, log: log)
+                before: [SettingsRecovery(records: records)],
+                after: [LoginRecovery(records: records), SessionRecovery(sessions: sessions)],
+                events: EventRecovery(vault: vault, feed: events, bus: bus, log: log)), time: time, log: log)
         leaseRecovery = LeaseRecovery(vault: vault, renewer: renewer, time: time, log: log)
         waveJob = WaveJob(renewer: renewer)
         expiryJob = ExpiryJob(
@@ -266,7 +262,7 @@ package final class CredentialsBroker: Sendable {
         cacheRevalidation.include(sessions.revalidatedCache)
         baseURL = BaseURLWatch(vault: vault, url: settings.publicBaseURL, time: time, log: log)
         housekeeping = Housekeeping(
-            vault: vault, memory: memory, sessions: sessions.memory, baseURL: baseURL, profiles: profiles,
+            vault: vault, memory: recent, baseURL: baseURL, profiles: profiles,
             events: (settings.eventRetention, settings.eventLimit), time: time, log: log)
         ChangeFeed(bus: bus, time: time, log: log).subscribe(to: vault)
     }
@@ -378,7 +374,7 @@ package final class CredentialsBroker: Sendable {
         // A tenant that cannot be read is removed all the same.
         let tenant = try? await tenants.tenant(name)
         guard let version = try await tenants.delete(name, isWanted: isWanted) else { return false }
-        recent.noteRemoval(of: name, version: version)
+        await recent.note([.remove(RecordID(.tenant, name), version: version)])
         if let tenant { discovery.endRegistrations(of: tenant) }
         return true
     }

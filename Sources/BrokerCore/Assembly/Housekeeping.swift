@@ -6,8 +6,7 @@ internal import OAuth
 /// Every replica does so, and finds only what no other replica has removed.
 struct Housekeeping: BackgroundJob {
     let vault: Vault
-    let memory: GrantMemory
-    let sessions: SessionMemory
+    let memory: RecentCommits
     let baseURL: BaseURLWatch
     let profiles: OperatorProfiles
     /// For how long events are kept, and the events of how many commits at most.
@@ -18,7 +17,6 @@ struct Housekeeping: BackgroundJob {
     func work() async -> NextTime {
         await baseURL.check()
         await memory.expire()
-        await sessions.expire()
         await profiles.settleDue()
         await removeExpired()
         await trimEvents()

@@ -92,7 +92,7 @@ enum AuditedChanges {
         case .tenant, .apiKey, .credentials, .quarantine, .client, .session, .biometricKey, .provider: true
         // Their records change at each poll, and events tell of their ends.
         case .login, .device: false
-        case .callerIdentity, .keyCheck, .revocation, .trouble, .unpublished, .process, .granted, .lineage, .code,
+        case .callerIdentity, .keyCheck, .revocation, .trouble, .unpublished, .process, .recent, .lineage, .code,
             .sessionToken,
             .usedChallenge, .biometricLogin, .softwareKey, .requestCount, .sessionEnding, .endedSession,
             .keptSession, .journal, .outage, .wave, .held, .aside, .tombstone, .tombstones:

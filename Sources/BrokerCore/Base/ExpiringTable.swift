@@ -42,27 +42,6 @@ final class ExpiringTable<Key: Hashable & Sendable, Value: Sendable>: Sendable {
         }
     }
 
-    /// Removes the values of the keys that are named so.
-    func removeAll(where isNamed: (Key) -> Bool) {
-        entries.withLock { entries in
-            for (key, _) in entries.all where isNamed(key) { entries.removeValue(forKey: key) }
-        }
-    }
-
-    /// Changes the value of a key in its place; it ends when it would have ended. Does nothing where there is none.
-    func change(_ key: Key, _ change: (inout Value) -> Void) {
-        entries.withLock { entries in
-            guard var entry = entries[key] else { return }
-            change(&entry.value)
-            entries[key] = entry
-        }
-    }
-
     /// Removes the value of a key.
-    /// - Parameter isOutdated: whether the value is to be removed.
-    func remove(_ key: Key, where isOutdated: (Value) -> Bool = { _ in true }) {
-        entries.withLock { entries in
-            if let entry = entries[key], isOutdated(entry.value) { entries.removeValue(forKey: key) }
-        }
-    }
+    func remove(_ key: Key) { entries.withLock { _ = $0.removeValue(forKey: key) } }
 }

@@ -6,15 +6,21 @@ internal import Waiting
 
 /// Stores records again that the store has lost, as after a failover to a standby that was behind.
 ///
-/// Versions rise with time, so of two records the one with the lower version was written first. A record that another replica
-/// has stored again has a new, higher version. Whether it is older than the record that this process knows, then shows in the
-/// digests of the tokens.
+/// Which of two records is the newer one is decided by `Newness`.
 extension CredentialsRecords {
     /// The newest record that this process knows.
     private struct Known {
         let version: Int64
         let record: CredentialRecord
         let replaced: [[UInt8]]
+
+        func isNewer(than stored: CredentialRecord?, _ version: Int64, mayBeRestored: Bool) -> Bool {
+            let spent = stored.flatMap { $0.granted?.level == .user && !$0.isOver ? $0.exchanged : $0.ended }
+            return Newness.isNewer(
+                Newness.Credentials(version: self.version, isAct: record.isAct, replaced: replaced),
+                than: Newness.StoredCredentials(version: version, token: stored?.tokenDigest, spent: spent),
+                mayBeRestored: mayBeRestored)
+        }
     }
 
     /// The newest version that this process has written or read, or that was announced to it; 0 for none. To be taken before
@@ -24,7 +30,7 @@ extension CredentialsRecords {
         return max(memory.version(id), cache.any(id)?.version ?? 0)
     }
 
-    /// The same, even where `GrantMemory` is not used.
+    /// The same, even where `RecentCommits` keeps nothing.
     func newestKnown(_ id: CredentialsID) -> Int64 { max(knownVersion(id), cache.any(id)?.version ?? 0) }
 
     /// Whether a record that was read is to be compared with the newest record that this process knows.
@@ -34,16 +40,24 @@ extension CredentialsRecords {
 
     /// Whether the record that this process knows may be newer than a record with a higher version: another replica may have
     /// stored that again, or a renewal may have been under way when the store lost commits.
-    static func mayComeAfter(_ id: CredentialsID, _ memory: GrantMemory, _ rollback: StoreRollback) -> Bool {
+    static func mayComeAfter(_ id: CredentialsID, _ memory: RecentCommits, _ rollback: StoreRollback) -> Bool {
         rollback.remainingHold != nil ? memory.hasContent(id) : rollback.isUnsettled && memory.hasAct(id)
     }
 
     private func newest(_ id: CredentialsID) throws(StoreError) -> Known? {
-        let recent = try memory.grant(id)
+        let recent = try self.recent(id)
         if let read = cache.any(id), read.version >= memory.version(id), read.version > recent?.version ?? 0 {
             return Known(version: read.version, record: read.record, replaced: [])
         }
-        return recent.map { Known(version: $0.version, record: $0.record, replaced: $0.replaced) }
+        return recent
+    }
+
+    /// What this process stored itself.
+    private func recent(_ id: CredentialsID) throws(StoreError) -> Known? {
+        guard memory.isEnabled, let commit = try memory.commit(Self.recordID(id)), let stored = commit.record else {
+            return nil
+        }
+        return Known(version: commit.version, record: try content(of: stored, id), replaced: commit.replaced)
     }
 
     enum Reconciled {
@@ -62,8 +76,8 @@ extension CredentialsRecords {
             let stored = try found.map { record throws(StoreError) in try content(of: record, id) }
             let version = found?.version ?? 0
             let mayBeRestored = rollback.mayBeRestored(version)
-            guard Self.isNewer(known, than: stored, version, mayBeRestored: mayBeRestored) else {
-                if version > known.version { memory.supersede(id, by: version) }
+            guard known.isNewer(than: stored, version, mayBeRestored: mayBeRestored) else {
+                if version > known.version { memory.supersede(Self.recordID(id), by: version) }
                 return .current(found)
             }
             // A record that does not exist may have been removed with its tenant without an announcement.
@@ -73,24 +87,13 @@ extension CredentialsRecords {
             } catch .conflict {
                 found = try await vault.read(Self.recordID(id))
                 if found == nil, try await !tenantExists(id) {
-                    memory.drop(id)
+                    memory.forget(Self.recordID(id))
                     forget(id)
                     return .current(nil)
                 }
             }
         }
         throw .conflict
-    }
-
-    private static func isNewer(
-        _ known: Known, than stored: CredentialRecord?, _ version: Int64, mayBeRestored: Bool
-    ) -> Bool {
-        if version < known.version { return true }
-        guard version > known.version, mayBeRestored, let stored else { return false }
-        if let digest = stored.tokenDigest, known.replaced.contains(digest) { return true }
-        // The store lost a login or a logout, and then took the result of a renewal that had begun before it.
-        let spent = stored.granted?.level == .user && !stored.isOver ? stored.exchanged : stored.ended
-        return known.record.isAct && spent.map(known.replaced.contains) ?? false
     }
 
     private func storeAgain(
@@ -139,7 +142,9 @@ extension CredentialsRecords {
         let oldest = time.now.advanced(by: .zero - memory.span).milliseconds * 1000
         var known: [CredentialsID: Int64] = [:]
         for (id, version) in cache.versions(from: oldest) { known[id] = version }
-        for entry in memory.all { known[entry.id] = max(known[entry.id] ?? 0, entry.version) }
+        for commit in memory.known([.credentials]) {
+            if let id = CredentialsID(commit.id) { known[id] = max(known[id] ?? 0, commit.version) }
+        }
         var lost = 0
         for batch in Array(known).inBatches(of: Self.sweepBatch) {
             if Task.isCancelled { throw .unavailable }

@@ -25,8 +25,8 @@ final class CredentialsRecords: Sendable {
     let vault: Vault
     let time: any Time
     let log: Log
-    /// What was stored lately, for a store that loses commits.
-    let memory: GrantMemory
+    /// What this process committed lately, for a store that loses commits.
+    let memory: RecentCommits
     let rollback: StoreRollback
     let losses: StoreLosses
     let journals: JournalRegistry
@@ -57,7 +57,7 @@ final class CredentialsRecords: Sendable {
     private static let claimLimit: Duration = .seconds(6)
 
     init(
-        vault: Vault, tenants: TenantDirectory, tombstones: Tombstones, bus: EventBus, memory: GrantMemory,
+        vault: Vault, tenants: TenantDirectory, tombstones: Tombstones, bus: EventBus, memory: RecentCommits,
         options: Options, instruments: Instruments
     ) {
         (time, log) = (instruments.time, instruments.log)
@@ -80,13 +80,7 @@ final class CredentialsRecords: Sendable {
         } orOlder: {
             rollback.recheck($0)
         }
-        bus.onRemoval { memory.drop($0) }
-        bus.onChange(of: .credentials) { id, version in
-            guard let version, let id = CredentialsID(id), version > memory.version(id) else { return }
-            // Just after the store has lost commits, a higher version may be that of an older grant.
-            if Self.mayComeAfter(id, memory, rollback) { return rollback.recheck(id) }
-            memory.supersede(id, by: version)
-        }
+        memory.follow(bus, rollback)
     }
 
     /// The cache, for `CacheRevalidation`.
@@ -284,24 +278,25 @@ final class CredentialsRecords: Sendable {
         let arrival: PreparedCommit.Arrival
         do throws(StoreError) {
             let next = if let commit { commit } else { try vault.prepare(prepared.changes) }
-            arrival = try await self.commit(next)
+            arrival = try await memory.replacing(prepared.replaced, of: Self.recordID(id), by: prepared.snapshot.version) {
+                () async throws(StoreError) in
+                let arrival = try await self.commit(next)
+                // The record may have moved on since.
+                if arrival == .earlier,
+                    try await self.reread(id, requiringTombstones: false).version == prepared.snapshot.version
+                {
+                    await self.memory.note(next.changes)
+                }
+                return arrival
+            }
         } catch {
             // The store may have carried out the change although its answer was lost.
             if error == .unavailable { cache.remove(id) }
             throw error
         }
-        var isNewest = true
-        switch arrival {
-        case .now:
-            // The answer may come so late that this process has read what came after this change.
-            let isOvertaken = cache.any(id).map { $0.version > prepared.snapshot.version } ?? false
-            if !isOvertaken { cache.put(id, prepared.snapshot, ticket) }
-        case .earlier: isNewest = try await reread(id, requiringTombstones: false).version == prepared.snapshot.version
-        }
-        if isNewest {
-            await memory.keep(
-                prepared.snapshot.record, id, version: prepared.snapshot.version, after: prepared.replaced)
-        }
+        // The answer may come so late that this process has read what came after this change.
+        let isOvertaken = cache.any(id).map { $0.version > prepared.snapshot.version } ?? false
+        if arrival == .now, !isOvertaken { cache.put(id, prepared.snapshot, ticket) }
         // After an earlier try was carried out, a renewal may have brought a later grant that waits.
         let waits = arrival == .earlier && unpublished(id).map { $0.version > prepared.snapshot.version } ?? false
         if endsPublication, !waits { published(id) }

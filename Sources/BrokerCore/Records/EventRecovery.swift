@@ -8,7 +8,7 @@ internal import OAuth
 ///
 /// Of credentials that the log tells something newer about, only the other events are appended: an event that comes late
 /// must not tell that a user was logged out who is logged in.
-final class EventRecovery: RestoredRecords {
+final class EventRecovery: Sendable {
     private struct Subject: Hashable {
         let tenant: TenantName
         let key: String
@@ -30,11 +30,8 @@ final class EventRecovery: RestoredRecords {
         self.log = log
     }
 
-    func takeUp() async throws(StoreError) -> Bool { false }
-
-    func restoreLost(isLastTime: Bool) async throws(StoreError) {
-        // The events of what the replicas store again come first.
-        guard isLastTime else { return }
+    /// Appends again what the log lacks.
+    func restoreLost() async throws(StoreError) {
         let recent = feed.takeRecent()
         if recent.isEmpty { return }
         do throws(StoreError) {

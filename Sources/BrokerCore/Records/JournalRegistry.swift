@@ -36,7 +36,7 @@ package final class JournalRegistry: Sendable {
     private static let most = 1000
 
     private let losses: StoreLosses
-    private let memory: GrantMemory
+    private let memory: RecentCommits
     private let vault: Vault
     private let journal: Journal?
     private let time: any Time
@@ -46,7 +46,7 @@ package final class JournalRegistry: Sendable {
     private let list: CoalescedCall<Result<[RegisteredJournal], StoreError>>
 
     init(
-        _ losses: StoreLosses, memory: GrantMemory, vault: Vault, journal: Journal?, time: any Time, log: Log
+        _ losses: StoreLosses, memory: RecentCommits, vault: Vault, journal: Journal?, time: any Time, log: Log
     ) {
         (self.losses, self.memory, self.vault, self.journal) = (losses, memory, vault, journal)
         (self.time, self.log) = (time, log)
@@ -149,7 +149,7 @@ package final class JournalRegistry: Sendable {
 
     /// Removes the registration where the journal has nothing that the store could lack. To be called at the end.
     func leave(isStored: Bool) async throws(StoreError) {
-        guard let own = state.withLock({ $0.registered == nil ? nil : $0.own }), isStored, !memory.hasContent else {
+        guard let own = state.withLock({ $0.registered == nil ? nil : $0.own }), isStored, !memory.hasCredentials else {
             return
         }
         let id = RegisteredJournal.recordID(own)

@@ -1,4 +1,3 @@
-internal import Containers
 internal import CredentialStore
 internal import OAuth
 internal import Reactor
@@ -9,127 +8,62 @@ internal import Waiting
 /// it is not deleted once more.
 ///
 /// A record keeps the version that it had, so a change that came after it, in the store as it is now, has a higher one and stays.
-struct SettingsRecovery: RestoredRecords {
-    private static let batch = 200
-
-    private let recent: RecentRecords
+struct SettingsRecovery: RecordRestorer {
     private let records: CredentialsRecords
 
     private var vault: Vault { records.vault }
 
-    /// - Parameter recent: is told of the commits of the vault that `records` use.
-    init(_ recent: RecentRecords, records: CredentialsRecords) {
-        self.recent = recent
-        self.records = records
-        for kind in RecentRecords.settingKinds {
-            records.bus.onChange(of: kind) { [rollback = records.rollback] id, version in
-                // While the replicas store again what is lost, a record that is not there may be one that was lost. After that
-                // it was removed.
-                if version != nil || rollback.remainingHold == nil { recent.forgetSetting(id, olderThan: version) }
-            }
-        }
-        records.bus.onRemoval { recent.forget($0) }
-    }
+    init(records: CredentialsRecords) { self.records = records }
 
-    func takeUp() async throws(StoreError) -> Bool { false }
-
-    func restoreLost(isLastTime: Bool) async throws(StoreError) {
-        guard records.rollback.isRecent else { return }
-        // Records of a tenant that is not there yet cannot be stored.
-        let (tenants, others) = recent.settings.reduce(into: ([RecentRecords.Change](), [RecentRecords.Change]())) {
-            if $1.id.kind == .tenant { $0.0.append($1) } else { $0.1.append($1) }
-        }
-        var count = 0
-        for changes in [tenants, others] {
-            for batch in Self.groups(changes).inBatches(of: Self.batch) {
-                let versions = try await vault.versions(of: batch.flatMap { $0.map(\.id) })
-                let lost = Set(zip(batch.joined(), versions).filter { Self.isLost($0, $1) }.map { Self.owner($0.0) })
-                let groups = batch.filter { lost.contains(Self.owner($0[0])) }
-                count += try await CredentialsRecords.count(groups, records.log) { group async throws(StoreError) in
-                    try await self.restoreUnlessChanged(group)
-                }
-            }
-        }
-        if count > 0 { records.log.warning("settings_stored_again", [.restored(count)]) }
-    }
-
-    /// - Parameter stored: the version in the store; nil for none.
-    private static func isLost(_ change: RecentRecords.Change, _ stored: Int64?) -> Bool {
-        switch change {
-        case .stored(let record): stored ?? 0 < record.version
-        case .removed(_, let version): stored.map { $0 <= version } ?? false
-        }
-    }
+    let event: StaticString = "settings_stored_again"
+    let needsKnownLoss = true
+    /// Records of a tenant that is not there yet cannot be stored.
+    let stages: [[RecordKind]] = [[.tenant], [.apiKey, .client, .biometricKey, .provider]]
 
     /// The records of one API key are changed by one commit, since the one takes over the digest that the other one gives up.
-    private static func owner(_ change: RecentRecords.Change) -> RecordID {
-        change.id.kind == .apiKey ? .apiKey(change.id.apiKeyID, of: change.id.tenant) : change.id
+    func owner(of id: RecordID) -> RecordID {
+        id.kind == .apiKey ? .apiKey(id.apiKeyID, of: id.tenant) : id
     }
 
-    /// What belongs together.
-    private static func groups(_ changes: [RecentRecords.Change]) -> [[RecentRecords.Change]] {
-        var groups: [[RecentRecords.Change]] = []
-        var places: [RecordID: Int] = [:]
-        for change in changes {
-            let id = owner(change)
-            if let place = places[id] {
-                groups[place].append(change)
-            } else {
-                places[id] = groups.count
-                groups.append([change])
-            }
-        }
-        return groups
-    }
-
-    private static let tries = 3
-
-    /// - Returns: whether the store had lost something of it.
-    private func restoreUnlessChanged(_ group: [RecentRecords.Change]) async throws(StoreError) -> Bool {
-        for _ in 0..<Self.tries {
-            do throws(StoreError) {
-                return try await restore(group)
-            } catch .conflict {
-                // Another replica was faster, the tenant is gone, or another record has the look-up digest.
-                continue
-            }
-        }
-        return false
-    }
-
-    private func restore(_ group: [RecentRecords.Change]) async throws(StoreError) -> Bool {
-        let versions = try await vault.versions(of: group.map(\.id))
+    func restore(_ group: [RecordID]) async throws(StoreError) -> Bool {
+        let known = records.memory.known(group)
+        let versions = try await vault.versions(of: known.map(\.id))
         var (changes, insertions, ended) = ([VaultChange](), [VaultChange](), [(id: RecordID, version: Int64)]())
         var changed: [(id: RecordID, version: Int64?)] = []
-        for (change, stored) in zip(group, versions) {
-            switch change {
-            case .stored(let record):
-                guard Self.isLost(change, stored) else { continue }
-                if record.id.kind == .apiKey, record.id.tenant != .broker,
-                    try await records.tombstones.isOver(record.id, version: record.version)
-                {
-                    continue
-                }
-                if let stored {
-                    changes.append(.replace(record, version: stored))
-                    ended.append((record.id, stored))
-                } else {
-                    insertions.append(.insert(record))
-                }
-                changed.append((record.id, record.version))
-            case .removed(let id, _):
-                guard let stored, Self.isLost(change, stored) else { continue }
-                if id.kind == .tenant { return try await removeTenant(id, version: stored) }
-                changes.append(.remove(id, version: stored))
-                if id.kind == .client { changes.append(sessionEnding(of: id)) }
-                ended.append((id, id.isOfEarlierSecret ? stored : .max))
-                changed.append((id, nil))
-            }
+        // An API key that is there in an older version was not removed meanwhile, and has lost both records of its rotation.
+        let isOlder = zip(known, versions).contains { known, stored in
+            stored != nil && known.id == owner(of: known.id) && Newness.isNewer(known, than: stored)
         }
-        guard let tenant = changed.first?.id.tenant else { return false }
+        for (var known, stored) in zip(known, versions) {
+            if isOlder { known.isTakenUp = false }
+            guard Newness.isNewer(known, than: stored) else { continue }
+            if known.isRemoved {
+                guard let stored else { continue }
+                if known.id.kind == .tenant { return try await removeTenant(known.id, version: stored) }
+                changes.append(.remove(known.id, version: stored))
+                if known.id.kind == .client { changes.append(sessionEnding(of: known.id)) }
+                ended.append((known.id, known.id.isOfEarlierSecret ? stored : .max))
+                changed.append((known.id, nil))
+                continue
+            }
+            guard let record = try records.memory.commit(known.id)?.record else { continue }
+            if record.id.kind == .apiKey, record.id.tenant != .broker,
+                try await records.tombstones.isOver(record.id, version: record.version)
+            {
+                continue
+            }
+            if let stored {
+                changes.append(.replace(record, version: stored))
+                ended.append((record.id, stored))
+            } else {
+                insertions.append(.insert(record))
+            }
+            changed.append((record.id, record.version))
+        }
+        guard let first = changed.first?.id else { return false }
         // The secrets of a key of several tenants and the profiles of providers are under no tenant.
-        if !insertions.isEmpty, group.first?.id.kind != .tenant, tenant != .broker {
-            changes.insert(.require(RecordID(.tenant, tenant)), at: 0)
+        if !insertions.isEmpty, first.kind != .tenant, first.tenant != .broker {
+            changes.insert(.require(RecordID(.tenant, first.tenant)), at: 0)
         }
         // Only API keys have tombstones, of what is stored here.
         let tombstones = try await records.tombstones.changes(ending: ended.filter { $0.id.kind == .apiKey })

@@ -1,3 +1,4 @@
+internal import Containers
 internal import CredentialStore
 internal import Cryptography
 internal import ExternalText
@@ -6,15 +7,38 @@ internal import OAuth
 internal import Reactor
 internal import Waiting
 
-/// What a process stores again, beside credentials, when the shared store has lost commits.
-protocol RestoredRecords: Sendable {
-    /// Reads what an earlier process has written to the journal.
-    /// - Returns: whether there is anything that the store may lack.
-    func takeUp() async throws(StoreError) -> Bool
+/// Stores records of some kinds again, beside credentials, that the shared store has lost. `StoreRecovery` walks over what this
+/// process knows of them, and compares versions.
+protocol RecordRestorer: Sendable {
+    /// The kinds of records. Those of one stage are stored again before those of the next one.
+    var stages: [[RecordKind]] { get }
+    /// What the log calls it where anything was stored again.
+    var event: StaticString { get }
+    /// Whether the store must be known to have lost commits within the span. A process that starts with a journal does not know.
+    var needsKnownLoss: Bool { get }
 
-    /// Stores again what the store has lost.
-    /// - Parameter isLastTime: whether the other replicas have had their turn.
-    func restoreLost(isLastTime: Bool) async throws(StoreError)
+    /// The record that this one belongs to: what belongs together is stored again together.
+    func owner(of id: RecordID) -> RecordID
+
+    /// The records whose versions show whether the store has lost what is known.
+    func witnesses(of known: RecentCommits.Known) -> [RecordID]
+
+    /// Whether the store may have lost what is known.
+    /// - Parameter versions: those of the witnesses; nil for one that is not there.
+    func mayBeLost(_ known: RecentCommits.Known, _ versions: [Int64?]) -> Bool
+
+    /// Stores again, by one commit, what of these records the store has lost.
+    /// - Returns: false where it has lost nothing of them, or what it has is newer.
+    /// - Throws: `.conflict` where another replica was faster, or the tenant is gone.
+    func restore(_ group: [RecordID]) async throws(StoreError) -> Bool
+}
+
+extension RecordRestorer {
+    func owner(of id: RecordID) -> RecordID { id }
+    func witnesses(of known: RecentCommits.Known) -> [RecordID] { [known.id] }
+    func mayBeLost(_ known: RecentCommits.Known, _ versions: [Int64?]) -> Bool {
+        Newness.isNewer(known, than: versions[0])
+    }
 }
 
 /// Notices that the shared store has lost commits, and stores everything again that this process knows and the store has lost.
@@ -34,18 +58,20 @@ final class StoreRecovery: BackgroundJob {
 
     var wakeUps: KeyedSignal<Int>? { rollback.wakeUps }
     private var rollback: StoreRollback { records.rollback }
-    private var memory: GrantMemory { records.memory }
+    private var memory: RecentCommits { records.memory }
 
-    /// What is stored again beside credentials, in this order.
+    /// What is stored again beside credentials.
     struct Others: Sendable {
         /// What credentials are stored under.
-        let before: [any RestoredRecords]
-        let after: [any RestoredRecords]
-
-        var all: [any RestoredRecords] { before + after }
+        let before: [any RecordRestorer]
+        let after: [any RecordRestorer]
+        let events: EventRecovery
     }
 
     private let others: Others
+    private static let batch = 200
+    /// How often records are compared again that another replica changes meanwhile.
+    private static let tries = 3
 
     init(vault: Vault, records: CredentialsRecords, others: Others, time: any Time, log: Log) {
         self.others = others
@@ -63,9 +89,7 @@ final class StoreRecovery: BackgroundJob {
         do throws(StoreError) {
             try await records.journals.takeUp()
             try await memory.takeUp()
-            var isAny = memory.count > 0
-            for records in others.all where try await records.takeUp() { isAny = true }
-            if isAny { rollback.askForSweep() }
+            if !memory.isEmpty { rollback.askForSweep() }
         } catch {
             log.error("journal_failed", [.store(error)])
             throw BrokerError(error)
@@ -169,11 +193,72 @@ final class StoreRecovery: BackgroundJob {
     private var isStored: Bool { records.countOfUnpublished == 0 }
 
     /// Credentials as early as possible: refresh tokens are presented again once the hold is over.
+    /// - Parameter isLastTime: whether the other replicas have had their turn. What another replica has changed since is stored again
+    ///   only then: that replica has it as it was later, unless its process has died.
     /// - Returns: see `CredentialsRecords.reconcileAll`.
     private func restoreAll(isLastTime: Bool) async throws(StoreError) -> Int {
-        for records in others.before { try await records.restoreLost(isLastTime: isLastTime) }
+        for restorer in others.before { try await restore(by: restorer, isLastTime) }
         let lost = try await records.reconcileAll()
-        for records in others.after { try await records.restoreLost(isLastTime: isLastTime) }
+        for restorer in others.after { try await restore(by: restorer, isLastTime) }
+        // The events of what the replicas store again come first.
+        if isLastTime { try await others.events.restoreLost() }
+        return lost
+    }
+
+    private func restore(by restorer: any RecordRestorer, _ isLastTime: Bool) async throws(StoreError) {
+        if restorer.needsKnownLoss, !rollback.isRecent { return }
+        var count = 0
+        for kinds in restorer.stages {
+            let known = memory.known(kinds).filter { isLastTime || !$0.isSuperseded }
+            for batch in Self.groups(known, by: restorer.owner).inBatches(of: Self.batch) {
+                let lost = try await lost(Array(batch.joined()), restorer)
+                let groups = batch.map { $0.map(\.id) }.filter { lost.contains(restorer.owner(of: $0[0])) }
+                count += try await CredentialsRecords.count(groups, log) { group async throws(StoreError) in
+                    for _ in 0..<Self.tries {
+                        do throws(StoreError) {
+                            return try await restorer.restore(group)
+                        } catch .conflict {
+                            continue
+                        }
+                    }
+                    return false
+                }
+            }
+        }
+        if count > 0 { log.warning(restorer.event, [.restored(count)]) }
+    }
+
+    /// What belongs together, in the order of what is known.
+    private static func groups(
+        _ known: [RecentCommits.Known], by owner: (RecordID) -> RecordID
+    ) -> [[RecentCommits.Known]] {
+        var groups: [[RecentCommits.Known]] = []
+        var places: [RecordID: Int] = [:]
+        for known in known {
+            let id = owner(known.id)
+            if let place = places[id] {
+                groups[place].append(known)
+            } else {
+                places[id] = groups.count
+                groups.append([known])
+            }
+        }
+        return groups
+    }
+
+    /// The owners of what the store may have lost.
+    private func lost(
+        _ known: [RecentCommits.Known], _ restorer: any RecordRestorer
+    ) async throws(StoreError) -> Set<RecordID> {
+        let witnesses = known.map { restorer.witnesses(of: $0) }
+        var versions = try await vault.versions(of: Array(witnesses.joined()))[...]
+        var lost: Set<RecordID> = []
+        for (known, witnesses) in zip(known, witnesses) {
+            if restorer.mayBeLost(known, Array(versions.prefix(witnesses.count))) {
+                lost.insert(restorer.owner(of: known.id))
+            }
+            versions = versions.dropFirst(witnesses.count)
+        }
         return lost
     }
 
@@ -182,7 +267,7 @@ final class StoreRecovery: BackgroundJob {
         // After a start with a journal, the store may have lost nothing.
         guard rollback.isRecent || counts != StoreRollback.Counts() else { return }
         let fields: [LogField] = [
-            .kept(memory.count), .restored(counts.restored), .endedAgain(counts.ended), .lost(lost),
+            .kept(memory.countOfCredentials), .restored(counts.restored), .endedAgain(counts.ended), .lost(lost),
         ]
         if lost > 0 { log.error("store_went_back", fields) } else { log.warning("store_went_back", fields) }
     }

@@ -339,7 +339,10 @@ extension RecordID {
                 + "of tenant \(tenant) may have to log in again"
         case .process: "nothing: other replicas wait a few seconds for the leases of the process that died"
         case .journal: "nothing: its replica registers its journal again"
-        case .granted:
+        case .recent where tenant == .broker:
+            "nothing, unless the database loses the commits of the last minutes: then a change of a session, a key or an app "
+                + "may be lost"
+        case .recent:
             "nothing, unless the database loses the commits of some minutes: then the user under storage key \(key) "
                 + "of tenant \(tenant) may have to log in again"
         case .lineage: "nothing: a start writes it again"

@@ -45,13 +45,8 @@ internal import Testing
         #expect(table.values == [2, 3])
     }
 
-    @Test func `loses what is removed, on a condition or without one`() {
+    @Test func `loses what is removed`() {
         let table = table()
-        table.set("a", 1)
-        table.remove("a") { $0 > 1 }
-        #expect(table["a"] == 1)
-        table.remove("a") { $0 > 0 }
-        #expect(table["a"] == nil)
         table.set("a", 1)
         table.remove("a")
         table.remove("b")

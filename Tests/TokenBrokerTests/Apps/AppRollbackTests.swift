@@ -112,7 +112,7 @@ internal import TokenBroker
         run.cancel()
         await run.value
         #expect(revalidation.missedChangeCount == 1)
-        #expect(core.apps.sessions.memory.recent.count == 1)
+        #expect(core.credentials.records.memory.known([.session]).count == 1)
         async let recovered: Void = Self.recover(setting.one)
         await setting.time.sleepers(of: .milliseconds(500))
         setting.time.advance(by: StoreRollback.hold)
@@ -219,6 +219,11 @@ internal import TokenBroker
         #expect(await setting.two.refresh(token).status == 400)
     }
 
+    /// What the journal has of sessions.
+    private static func sessions(_ journal: Journal) async throws -> [RecentCommit] {
+        try await journal.recent().map(\.commit).filter { $0.id.kind == .session }
+    }
+
     private static func journal(_ directory: StoreFixtureDirectory) async throws -> Journal {
         Journal(
             vault: Vault(
@@ -247,15 +252,15 @@ internal import TokenBroker
         let next = try await BrokerHarness(
             store: ReplicaStore(setting.store, in: setting.group), time: setting.time, journal: journal)
         try await next.broker.core.takeUpJournal()
-        let memory = next.broker.core.apps.sessions.memory
+        let memory = next.broker.core.credentials.records.memory
         await memory.expire()
-        #expect(try await journal.keptSessions().isEmpty == (age == 900))
+        #expect(try await Self.sessions(journal).isEmpty == (age == 900))
         await Self.recover(next)
         #expect(await setting.sessions() == count)
         if count == 1, !isEnded { #expect(await next.refresh(token).status == 200) }
         setting.time.advance(by: .seconds(900))
         await memory.expire()
-        #expect(try await journal.keptSessions().isEmpty)
+        #expect(try await Self.sessions(journal).isEmpty)
         await journal.close()
     }
 }

@@ -15,15 +15,15 @@ internal import TokenBroker
     private struct Setting {
         let time = ManualTime()
         let store: RewindingStore
+        let group = ReplicaStore.Group()
         let ways: [ReplicaStore]
         let one: BrokerHarness
         let two: BrokerHarness
 
-        init() async throws {
-            let group = ReplicaStore.Group()
+        init(journal: Journal? = nil) async throws {
             store = RewindingStore(MemoryRecordStore { [time] in time.monotonic })
             ways = [ReplicaStore(store, in: group), ReplicaStore(store, in: group)]
-            one = try await BrokerHarness(store: ways[0], time: time)
+            one = try await BrokerHarness(store: ways[0], time: time, journal: journal)
             two = try await BrokerHarness(store: ways[1], time: time)
             for way in ways { way.follow() }
             for broker in [one, two] { try await broker.broker.core.takeUpJournal() }
@@ -41,6 +41,20 @@ internal import TokenBroker
 
         func look() async {
             for broker in [two, one] { _ = await broker.broker.core.storeRecovery.check() }
+        }
+
+        /// Loses what was committed since the store was noted, and `one` is killed.
+        /// - Returns: the process that is started with its journal.
+        func restart(_ journal: StoreFixtureDirectory) async throws -> BrokerHarness {
+            time.advance(by: .seconds(2))
+            store.goBack()
+            await one.broker.core.renewer.publisher.journal?.close()
+            let next = try await BrokerHarness(
+                store: ReplicaStore(store, in: group), time: time, journal: try await journal.journal())
+            try await next.broker.core.takeUpJournal()
+            _ = await next.broker.core.storeRecovery.check()
+            time.advance(by: .seconds(10))
+            return next
         }
 
         func key(_ broker: BrokerHarness) async throws -> (id: String, secret: String) {
@@ -205,5 +219,72 @@ internal import TokenBroker
         await setting.look()
         #expect(await setting.one.call(.get, "/tenants/t1").json["client_id"]?.text == "later")
         #expect(await setting.one.call(.get, "/tenants/t2").json["client_id"]?.text == "again")
+    }
+
+    // MARK: The journal
+
+    @Test func `have an API key deleted again by the next process of a replica that was killed`() async throws {
+        let directory = StoreFixtureDirectory()
+        let setting = try await Setting(journal: try await directory.journal())
+        let key = try await setting.key(setting.one)
+        setting.store.note()
+        #expect(await setting.one.call(.delete, "/tenants/t1/api-keys/\(key.id)").status == 204)
+        let next = try await setting.restart(directory)
+        for broker in [next, setting.two] {
+            #expect(await broker.call(.get, "/credentials", key: key.secret).status == 401)
+        }
+    }
+
+    @Test func `have an API key rotated again by the next process, with both of its secrets`() async throws {
+        let directory = StoreFixtureDirectory()
+        let setting = try await Setting(journal: try await directory.journal())
+        let key = try await setting.key(setting.one)
+        setting.store.note()
+        let rotated = await setting.one.call(
+            .post, "/tenants/t1/api-keys/\(key.id)/rotate", body: #"{"overlap": 3600}"#)
+        let secret = try #require(rotated.json["api_key"]?.text)
+        let next = try await setting.restart(directory)
+        for broker in [next, setting.two] {
+            #expect(await broker.call(.get, "/credentials", key: secret).status == 200)
+            #expect(await broker.call(.get, "/credentials", key: key.secret).status == 200)
+        }
+    }
+
+    @Test func `have a client changed again and another one removed again by the next process`() async throws {
+        let directory = StoreFixtureDirectory()
+        let setting = try await Setting(journal: try await directory.journal())
+        for client in ["changed", "gone"] { await setting.one.makeClient(client) }
+        setting.store.note()
+        let settings = #"{"redirect_uris": ["https://new.example/cb"], "storage_key": "default"}"#
+        #expect(await setting.one.call(.put, "/tenants/t1/clients/changed", body: settings).status == 200)
+        #expect(await setting.one.call(.delete, "/tenants/t1/clients/gone").status == 204)
+        let next = try await setting.restart(directory)
+        #expect(await next.call(.get, "/tenants/t1/clients/changed").text.contains("https://new.example/cb"))
+        #expect(await next.call(.get, "/tenants/t1/clients/gone").status == 404)
+    }
+
+    // The replica was away when the other one removed them.
+    @Test func `stay removed although the journal of a replica that was killed has them`() async throws {
+        let directory = StoreFixtureDirectory()
+        let setting = try await Setting(journal: try await directory.journal())
+        await setting.one.makeClient("gone")
+        let key = try await setting.key(setting.one)
+        #expect(await setting.two.call(.delete, "/tenants/t1/clients/gone").status == 204)
+        #expect(await setting.two.call(.delete, "/tenants/t1/api-keys/\(key.id)").status == 204)
+        // Nothing of that is lost.
+        setting.store.note()
+        let next = try await setting.restart(directory)
+        #expect(await next.call(.get, "/tenants/t1/clients/gone").status == 404)
+        #expect(await next.call(.get, "/credentials", key: key.secret).status == 401)
+    }
+
+    // An operator restores the database to get the tenant back.
+    @Test func `have no tenant removed again by a process that starts anew`() async throws {
+        let directory = StoreFixtureDirectory()
+        let setting = try await Setting(journal: try await directory.journal())
+        setting.store.note()
+        #expect(await setting.one.call(.delete, "/tenants/t1").status == 204)
+        let next = try await setting.restart(directory)
+        #expect(await next.call(.get, "/tenants/t1").status == 200)
     }
 }
