@@ -6,11 +6,10 @@ internal import Synchronization
 
 /// All parts of the service that a route needs.
 package final class Broker: Sendable {
-    /// The settings of the core are also members of this type.
-    @dynamicMemberLookup
     package struct Settings: Sendable {
         package var core = CredentialsBroker.Settings()
-        package var adminKeys: AdminKeys
+        /// The operators' keys. Nil, the default, lets no operator in.
+        package var adminKeys: AdminKeys?
         package var rates = Rates()
         /// How long an API key is valid whose creator does not say it; nil for without end, which is the default.
         package var apiKeyLifetime: Duration?
@@ -23,16 +22,7 @@ package final class Broker: Sendable {
         /// Whether each successful `GET /credentials` gets a line in the log. If not, the metrics only count them.
         package var logsReads = false
 
-        package subscript<Value>(dynamicMember member: WritableKeyPath<CredentialsBroker.Settings, Value>) -> Value {
-            get { core[keyPath: member] }
-            set { core[keyPath: member] = newValue }
-        }
-
-        /// - Parameter publicBaseURL: the URL without a slash at its end.
-        package init(publicBaseURL: String, adminKeys: AdminKeys) {
-            self.adminKeys = adminKeys
-            core.publicBaseURL = publicBaseURL
-        }
+        package init() {}
     }
 
     package let settings: Settings

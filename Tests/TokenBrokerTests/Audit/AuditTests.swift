@@ -16,8 +16,8 @@ internal import TokenBroker
         changes: Bool = true, reads: AuditTrail.Reads = .all, store: (any RecordStore)? = nil
     ) async throws -> BrokerHarness {
         let broker = try await BrokerHarness(store: store) { settings in
-            settings.audit.changes = changes
-            settings.audit.reads = reads
+            settings.core.audit.changes = changes
+            settings.core.audit.reads = reads
         }
         await broker.makeTenant()
         return broker
@@ -291,7 +291,7 @@ internal import TokenBroker
         async throws
     {
         let time = ManualTime()
-        let broker = try await BrokerHarness(time: time) { $0.audit.changes = true }
+        let broker = try await BrokerHarness(time: time) { $0.core.audit.changes = true }
         await broker.makeTenant()
         let keys = [await broker.makeKey("t1", Self.listener), await broker.makeKey("t1", Self.listener)]
         var count = try await Self.entries(broker).count
@@ -325,7 +325,7 @@ internal import TokenBroker
     // H107
     @Test func `callers that are refused at the same time are counted together beyond a thousand`() async throws {
         let time = ManualTime()
-        let broker = try await BrokerHarness(time: time) { $0.audit.changes = true }
+        let broker = try await BrokerHarness(time: time) { $0.core.audit.changes = true }
         let audit = broker.broker.core.audit
         for index in 0..<1002 {
             for _ in 0..<11 {
@@ -368,8 +368,8 @@ internal import TokenBroker
         let time = ManualTime()
         time.holdSleeps()
         let broker = try await BrokerHarness(time: time) { settings in
-            settings.audit.changes = true
-            settings.audit.signatureInterval = .seconds(17)
+            settings.core.audit.changes = true
+            settings.core.audit.signatureInterval = .seconds(17)
         }
         try await broker.broker.core.audit.open()
         #expect(try await Self.verify(broker) == [1, 2, 0, 1])

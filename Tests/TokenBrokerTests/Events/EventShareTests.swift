@@ -30,7 +30,7 @@ internal import TokenBroker
 
     @Test func `a busy tenant does not push out the events of a quiet one`() async throws {
         let time = ManualTime(skipsSleeps: false)
-        let broker = try await Self.broker(time: time) { $0.eventLimit = 10 }
+        let broker = try await Self.broker(time: time) { $0.core.eventLimit = 10 }
         for tenant in ["busy", "quiet"] { await broker.makeTenant(tenant) }
         let many = (1...1200).map { "b\($0)" }
         await Self.write(["q1", "q2"] + many + ["q3"], broker)

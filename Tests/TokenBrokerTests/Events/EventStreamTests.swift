@@ -261,7 +261,7 @@ internal import TokenBroker
     @Test func `more listeners of a tenant than allowed are refused, and the place of one that leaves is free`()
         async throws
     {
-        let broker = try await Self.broker { $0.listenersPerTenant = 2 }
+        let broker = try await Self.broker { $0.core.listenersPerTenant = 2 }
         await broker.makeTenant()
         await broker.makeTenant("t2")
         let first = await broker.listen(tenant: "t1")
@@ -344,7 +344,7 @@ internal import TokenBroker
     @Test func `a store that is away refuses all who came while it was asked, and their places are free`() async throws
     {
         let store = BrokerFaultyStore()
-        let broker = try await Self.broker(store: store) { $0.listenersPerTenant = 50 }
+        let broker = try await Self.broker(store: store) { $0.core.listenersPerTenant = 50 }
         await broker.makeTenant()
         await broker.listen(tenant: "t1").close()
         store.isAway = true
@@ -512,8 +512,8 @@ internal import TokenBroker
     @Test func `events go when they are too old or too many`() async throws {
         let time = ManualTime(skipsSleeps: false)
         let broker = try await Self.broker(time: time) { settings in
-            settings.eventRetention = .seconds(86_400)
-            settings.eventLimit = 10
+            settings.core.eventRetention = .seconds(86_400)
+            settings.core.eventLimit = 10
         }
         await broker.makeTenant()
         for number in 0..<1025 { await broker.set("a", storageKey: "k\(number)", members: #""level": "client", "#) }
