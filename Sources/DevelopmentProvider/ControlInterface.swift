@@ -134,16 +134,10 @@ struct ControlInterface {
             guard let token = try members.string("token") else { throw Complaint("token is missing.") }
             try members.end()
             return Self.introspection(provider.introspect(accessToken: token.text))
-        case ([], _): return .methodNotAllowed("GET, DELETE")
-        case (["faults"], _): return .methodNotAllowed("GET, POST, DELETE")
-        case (["random_faults"], _): return .methodNotAllowed("GET, PUT, DELETE")
-        case (["requests"], _): return .methodNotAllowed("GET, DELETE")
-        case (["ledger"], _), (["ledger", "summary"], _), (["keys"], _): return .methodNotAllowed("GET")
-        case (["sessions"], _), (["revoke"], _), (["expire"], _), (["advance"], _), (["introspect"], _),
-            (["accounts"], _),
-            (["keys", "publish"], _), (["keys", "rotate"], _):
-            return .methodNotAllowed("POST")
-        default: throw Complaint("There is no such path.", status: .notFound)
+        default:
+            let methods = Self.controls.filter { $0.segments == segments }.map(\.method)
+            if methods.isEmpty { throw Complaint("There is no such path.", status: .notFound) }
+            return .methodNotAllowed(methods.joined(separator: ", "))
         }
     }
 

@@ -62,29 +62,10 @@ package final class Broker: Sendable {
     package var deviceLogins: DeviceFlow { core.deviceLogins }
     package var events: EventFeed { core.events }
 
-    /// Starts the background jobs.
-    package func start() {
-        core.start()
-    }
-
     /// Reports the service as not ready from now on, and ends every long poll and event stream.
     package func beginDraining() {
         health.beginDraining()
         core.beginDraining()
-    }
-
-    /// Waits until running work has ended; see `CredentialsBroker.finish`.
-    package func finish(within limit: Duration? = nil) async {
-        await core.finish(within: limit)
-    }
-
-    /// Removes a tenant with its API keys, logins and credentials.
-    /// - Parameter isWanted: whether the tenant may be removed that has this version now; nil for any.
-    /// - Throws: `precondition_failed` for one that may not.
-    package func deleteTenant(
-        _ name: TenantName, isWanted: (@Sendable (Int64?) -> Bool)? = nil
-    ) async throws(BrokerError) -> Bool {
-        try await core.deleteTenant(name, isWanted: isWanted)
     }
 
     /// Adds the server's counts to the metrics.

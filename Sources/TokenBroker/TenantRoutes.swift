@@ -159,7 +159,7 @@ struct TenantRoutes {
         try call.refuseQuery()
         let isWanted = Self.condition(call)
         guard let name = TenantName(call.parameters["tenant"] ?? ""),
-            try await broker.deleteTenant(name, isWanted: Self.hasCondition(call) ? isWanted : nil)
+            try await broker.core.deleteTenant(name, isWanted: Self.hasCondition(call) ? isWanted : nil)
         else { throw BrokerError.noSuchTenant }
         broker.log.info("tenant_deleted", [.tenant(name)])
         return .empty(.noContent)

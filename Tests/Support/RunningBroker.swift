@@ -104,7 +104,7 @@ package final class RunningBroker: Sendable {
         if wasClosed { return }
         broker.beginDraining()
         await server.drain(within: .seconds(5))
-        await broker.finish()
+        await broker.core.finish()
         await transport.close()
         await vault.close()
         await server.close()

@@ -186,7 +186,7 @@ internal import TokenBroker
         let change = await broker.call(.put, "/tenants/t2", body: #"{"client_id": "c1"}"#)
         #expect(change.status == (isDamaged ? 500 : 503))
         #expect(await broker.call(.get, "/tenants/t2").status == 404)
-        await broker.broker.finish()
+        await broker.broker.core.finish()
         _ = try await Self.verify(broker)
     }
 
@@ -313,7 +313,7 @@ internal import TokenBroker
         time.advance(by: .milliseconds(1))
         #expect(try await refuse(1, keys[0]) == [6, nil])
         // The end of the process writes what was only counted.
-        await broker.broker.finish()
+        await broker.broker.core.finish()
         #expect(try await refuse(0, keys[0]) == [1])
         let last = try #require(try await Self.entries(broker).last)
         #expect(last["action"]?.text == "request.refused" && last["outcome"]?.text == "refused")
@@ -335,7 +335,7 @@ internal import TokenBroker
         }
         // Two of them share one allowance of ten.
         #expect(try await Self.entries(broker).count == 10_010)
-        await broker.broker.finish()
+        await broker.broker.core.finish()
         let counted = try await Self.entries(broker).dropFirst(10_010)
         #expect(counted.count == 1001)
         let others = counted.filter { $0["caller"]?.text == "others" }
@@ -373,14 +373,14 @@ internal import TokenBroker
         }
         try await broker.broker.core.audit.open()
         #expect(try await Self.verify(broker) == [1, 2, 0, 1])
-        broker.broker.start()
+        broker.broker.core.start()
         await broker.makeTenant()
         #expect(try await Self.verify(broker)[2] == 1)
         await time.sleepers(of: .seconds(17))
         time.advance(by: .seconds(17))
         await time.sleepers(of: .seconds(17))
         #expect(try await Self.verify(broker)[2] == 0)
-        await broker.broker.finish()
+        await broker.broker.core.finish()
         #expect(try await Self.verify(broker) == [1, 5, 0, 0])
     }
 
@@ -389,7 +389,7 @@ internal import TokenBroker
         await broker.makeTenant()
         await broker.logIn()
         try await broker.broker.core.audit.open()
-        await broker.broker.finish()
+        await broker.broker.core.finish()
         #expect(try await broker.store.allAuditChains() == [])
     }
 }

@@ -385,7 +385,7 @@ internal import TokenBroker
         for listener in listeners { await listener.end() }
         let late = await broker.listen(tenant: "t1")
         await late.end()
-        await broker.broker.finish()
+        await broker.broker.core.finish()
     }
 
     /// What ends the right to listen.
@@ -494,7 +494,7 @@ internal import TokenBroker
         let id = await listener.events(3)[1].id
         broker.broker.beginDraining()
         await listener.end()
-        await broker.broker.finish()
+        await broker.broker.core.finish()
         await broker.vault.close()
 
         store = try await FileRecordStore(directory: directory.path)
@@ -505,7 +505,7 @@ internal import TokenBroker
         #expect(Self.keys(await resumed.events(2)) == ["k3", "k4"])
         broker.broker.beginDraining()
         await resumed.end()
-        await broker.broker.finish()
+        await broker.broker.core.finish()
         await broker.vault.close()
     }
 
@@ -517,7 +517,7 @@ internal import TokenBroker
         }
         await broker.makeTenant()
         for number in 0..<1025 { await broker.set("a", storageKey: "k\(number)", members: #""level": "client", "#) }
-        broker.broker.start()
+        broker.broker.core.start()
         // Housekeeping, the poller of device logins and the notices of expiry.
         await time.sleepers(of: .seconds(60), .seconds(5))
         // The marker of those that are gone is an entry as well.
@@ -526,7 +526,7 @@ internal import TokenBroker
         time.advance(by: .seconds(86_401))
         while try await broker.vault.logBounds().trimmed < 1025 { await Task.yield() }
         broker.broker.beginDraining()
-        await broker.broker.finish()
+        await broker.broker.core.finish()
     }
 }
 

@@ -262,7 +262,7 @@ internal import TokenBroker
                 broker.transport.always(.after(gate, .json(200, BrokerHarness.token("\(canary)-new"))))
                 let answer = await broker.get(fields: ["Prefer": "wait=0"])
                 gate.open()
-                await broker.broker.finish()
+                await broker.broker.core.finish()
                 return (broker, answer)
             }),
         Situation(

@@ -37,7 +37,7 @@ internal import Waiting
             await one.makeTenant("t1", #"{"client_id": "c1"}"#)
             key = await one.makeKey()
             await one.set("a1", refresh: "r1", lifetime: .seconds(86_400))
-            two.broker.start()
+            two.broker.core.start()
             await time.sleepers(of: SleepLength.jobsOfReplica)
         }
 
@@ -69,7 +69,7 @@ internal import Waiting
         // not been used for some rounds.
         #expect((69...82).contains(pair.store.asked.count))
         #expect(pair.two.broker.core.cacheRevalidation.missedChangeCount == 0)
-        await pair.two.broker.finish()
+        await pair.two.broker.core.finish()
     }
 
     @Test func `lets entries expire that are not used`() async throws {
@@ -83,7 +83,7 @@ internal import Waiting
         #expect(await pair.get().token == "a1")
         // The key, its tenant, the credentials, and the mark of the tenant's tombstones; and twice the replicas' base URL.
         #expect(pair.store.reads == reads + 4 + 2)
-        await pair.two.broker.finish()
+        await pair.two.broker.core.finish()
     }
 
     @Test(arguments: [false, true])
@@ -104,7 +104,7 @@ internal import Waiting
         #expect(pair.two.broker.core.cacheRevalidation.missedChangeCount == 3, "with the mark of the tombstones")
         #expect(await pair.get().level == "basic")
         #expect(await pair.two.get("storage_key=other").token == "b1")
-        await pair.two.broker.finish()
+        await pair.two.broker.core.finish()
     }
 
     @Test func `finds that a tenant or an API key is gone that no feed reported`() async throws {
@@ -119,7 +119,7 @@ internal import Waiting
         #expect(await pair.one.call(.delete, "/tenants/t1").status == 204)
         await pair.pass(61)
         #expect(await pair.two.get().status == 404)
-        await pair.two.broker.finish()
+        await pair.two.broker.core.finish()
     }
 
     @Test func `wakes tasks that wait for a change that no feed reported`() async throws {
@@ -133,7 +133,7 @@ internal import Waiting
         await pair.pass(61)
         await changes.wait(for: id, since: ticket) { _ = try? await Task.sleep(for: .seconds(600)) }
         #expect(await pair.get().token == "a2")
-        await pair.two.broker.finish()
+        await pair.two.broker.core.finish()
     }
 
     @Test func `pauses while no feed covers anything`() async throws {
@@ -153,7 +153,7 @@ internal import Waiting
         #expect(await pair.get().token == "a1")
         await pair.pass(120, isAlive: false)
         #expect(pair.store.asked.count == asked)
-        await pair.two.broker.finish()
+        await pair.two.broker.core.finish()
     }
 
     @Test func `renews nothing while the store fails, and tries it one question at a time`() async throws {
@@ -171,7 +171,7 @@ internal import Waiting
         #expect(pair.store.reads == reads + 4)
         await pair.pass(120)
         #expect(pair.store.asked.count >= 3)
-        await pair.two.broker.finish()
+        await pair.two.broker.core.finish()
     }
 
     @Test func `does not take for true what was told before the feed was lost and came back`() async throws {
@@ -191,7 +191,7 @@ internal import Waiting
         gate.open()
         await pair.pass(1)
         #expect(await pair.get().level == "basic")
-        await pair.two.broker.finish()
+        await pair.two.broker.core.finish()
     }
 
     /// The other replica announces none of its commits, like a replica that dies after each one.
@@ -213,7 +213,7 @@ internal import Waiting
         for number in 0..<600 {
             await other.set("a\(number)", lifetime: .seconds(86_400), storageKey: "k\(number)")
         }
-        one.broker.start()
+        one.broker.core.start()
         await time.sleepers(of: SleepLength.jobsOfReplica)
         func pass(_ seconds: Int) async {
             var life = store.life.makeAsyncIterator()
@@ -240,7 +240,7 @@ internal import Waiting
         #expect(await one.get("storage_key=k17").level == "basic")
         // The user who has logged out, the one who has logged in anew, and the mark.
         #expect(store.reads == reads + 1 + 3)
-        await one.broker.finish()
+        await one.broker.core.finish()
         await store.close()
         await silent.close()
     }
@@ -248,7 +248,7 @@ internal import Waiting
     @Test func `is over when the broker has finished`() async throws {
         let pair = try await Pair()
         #expect(await pair.get().token == "a1")
-        await pair.two.broker.finish()
+        await pair.two.broker.core.finish()
         let questions = pair.store.questions
         for _ in 0..<120 {
             pair.time.advance(by: .seconds(1))
@@ -263,12 +263,12 @@ internal import Waiting
         let broker = try await BrokerHarness(store: store, time: time)
         await broker.makeTenant()
         await broker.set("a1", refresh: "r1", lifetime: .seconds(86_400))
-        broker.broker.start()
+        broker.broker.core.start()
         await time.sleepers(of: .housekeeping, .expiryNotices, .leaseSearchAlone)
         await time.pass(.seconds(120))
         #expect(await broker.get().token == "a1")
         #expect(store.questions == 0)
-        await broker.broker.finish()
+        await broker.broker.core.finish()
     }
 }
 
