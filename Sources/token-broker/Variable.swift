@@ -77,7 +77,7 @@ struct Variable: Sendable {
     }()
 }
 
-/// The rows of a table. Statement by statement, because the compiler takes minutes for a literal of so many generic calls.
+/// The rows of a table, one statement each: so the compiler finds the types of each row by itself.
 @resultBuilder enum VariableRows {
     static func buildExpression(_ row: Variable) -> [Variable] { [row] }
     static func buildPartialBlock(first: [Variable]) -> [Variable] { first }

@@ -37,7 +37,7 @@ BOUNDS = {
     "places of a variable": 2,
     "files of renewals": 30,
     "lines of renewals": 6_438,
-    "lines of Sources": 109_905,
+    "lines of Sources": 109_873,
 }
 
 # Variables that have more places, and why.
