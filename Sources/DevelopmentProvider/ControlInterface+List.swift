@@ -1,3 +1,4 @@
+internal import ExternalText
 internal import HTTPCodec
 internal import HTTPServer
 internal import JSON
@@ -15,6 +16,9 @@ extension ControlInterface {
             self.path = "/_control" + path
             self.meaning = meaning
         }
+
+        /// What stands behind `/_control` in the path.
+        var segments: [WireText] { path.utf8.split(separator: UInt8(ascii: "/")).dropFirst().map { WireText($0) } }
     }
 
     static let controls: [Control] = [

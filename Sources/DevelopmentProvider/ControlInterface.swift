@@ -27,12 +27,10 @@ struct ControlInterface {
     }
 
     private func answer(_ request: Request, _ segments: [WireText]) throws(Complaint) -> Response {
-        let done = Response(.noContent, fields: ["Cache-Control": "no-store"])
         switch (segments, request.method) {
         case ([], .get): return Self.list
         case ([], .delete):
             provider.reset()
-            return done
         case (["faults"], .get):
             return .json(.ok) { writer in
                 writer.name("faults")
@@ -42,20 +40,14 @@ struct ControlInterface {
             guard provider.script(try Self.fault(try Members(request))) else {
                 throw Complaint("Too many faults are waiting.", status: .conflict)
             }
-            return done
         case (["faults"], .delete):
             provider.removeFaults()
-            return done
         case (["random_faults"], .get):
-            var writer = JSONWriter()
-            Self.write(provider.randomFaults, to: &writer)
-            return .json(.ok, writer.bytes)
+            return Self.json { Self.write(provider.randomFaults, to: &$0) }
         case (["random_faults"], .put):
             provider.disturbAtRandom(try Self.randomFaults(try Members(request)))
-            return done
         case (["random_faults"], .delete):
             provider.disturbAtRandom(nil)
-            return done
         case (["requests"], .get):
             return .json(.ok) { writer in
                 writer.name("counters")
@@ -65,22 +57,15 @@ struct ControlInterface {
             }
         case (["requests"], .delete):
             provider.resetRequests()
-            return done
         case (["ledger"], .get):
-            var writer = JSONWriter()
-            provider.ledger.write(to: &writer)
-            return .json(.ok, writer.bytes)
+            return Self.json { provider.ledger.write(to: &$0) }
         case (["ledger", "summary"], .get):
-            var writer = JSONWriter()
-            provider.ledgerSummary.write(to: &writer)
-            return .json(.ok, writer.bytes)
+            return Self.json { provider.ledgerSummary.write(to: &$0) }
         case (_, .get) where segments.count == 3 && segments[0] == "ledger" && segments[1] == "users":
             guard segments[2].count <= 19, let user = Int64(segments[2].text), user > 0 else {
                 throw Complaint("The user number in the path is not a positive integer.")
             }
-            var writer = JSONWriter()
-            provider.ledger(userID: user).write(to: &writer)
-            return .json(.ok, writer.bytes)
+            return Self.json { provider.ledger(userID: user).write(to: &$0) }
         case (["sessions"], .post):
             return try openSessions(try Members(request))
         case (["revoke"], .post):
@@ -95,7 +80,6 @@ struct ControlInterface {
             let user = try members.userID()
             try members.end()
             provider.expire(what, userID: user)
-            return done
         case (["advance"], .post):
             var members = try Members(request)
             guard let seconds = try members.integer("seconds", in: 0...1_000_000_000) else {
@@ -118,33 +102,32 @@ struct ControlInterface {
             }
         case (["keys", "publish"], .post):
             provider.publishNextKey()
-            return done
         case (["keys", "rotate"], .post):
             provider.rotateKeys()
-            return done
         case (["accounts"], .post):
             var members = try Members(request)
             guard let user = try members.string("user"), !user.isEmpty else { throw Complaint("user is missing.") }
             let state = try members.choice("state", of: AccountState.self) ?? .active
             try members.end()
             provider.setAccount(user.text, to: state)
-            return done
         case (["introspect"], .post):
             var members = try Members(request)
             guard let token = try members.string("token") else { throw Complaint("token is missing.") }
             try members.end()
             return Self.introspection(provider.introspect(accessToken: token.text))
-        case ([], _): return .methodNotAllowed("GET, DELETE")
-        case (["faults"], _): return .methodNotAllowed("GET, POST, DELETE")
-        case (["random_faults"], _): return .methodNotAllowed("GET, PUT, DELETE")
-        case (["requests"], _): return .methodNotAllowed("GET, DELETE")
-        case (["ledger"], _), (["ledger", "summary"], _), (["keys"], _): return .methodNotAllowed("GET")
-        case (["sessions"], _), (["revoke"], _), (["expire"], _), (["advance"], _), (["introspect"], _),
-            (["accounts"], _),
-            (["keys", "publish"], _), (["keys", "rotate"], _):
-            return .methodNotAllowed("POST")
-        default: throw Complaint("There is no such path.", status: .notFound)
+        default:
+            let methods = Self.controls.filter { $0.segments == segments }.map(\.method)
+            if methods.isEmpty { throw Complaint("There is no such path.", status: .notFound) }
+            return .methodNotAllowed(methods.joined(separator: ", "))
         }
+        // Done, and there is nothing to say of it.
+        return Response(.noContent, fields: ["Cache-Control": "no-store"])
+    }
+
+    private static func json(_ write: (inout JSONWriter) -> Void) -> Response {
+        var writer = JSONWriter()
+        write(&writer)
+        return .json(.ok, writer.bytes)
     }
 
     /// Opens one session for `user`, or `count` sessions for users whose names are `prefix` and a number from `first`

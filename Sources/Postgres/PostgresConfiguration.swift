@@ -25,7 +25,8 @@ package struct PostgresConfiguration: Sendable, CustomStringConvertible {
     package var statementTimeout: Duration = .seconds(5)
 
     /// How many connections a pool opens at most. Default 4.
-    package var maximumConnections = 4
+    package var maximumConnections = usualConnections
+    package static let usualConnections = 4
 
     /// How many borrowers may wait for a connection of a pool; a further one is refused at once. Reads that share a
     /// pipeline count as one. Default 256.

@@ -6,11 +6,10 @@ internal import Synchronization
 
 /// All parts of the service that a route needs.
 package final class Broker: Sendable {
-    /// The settings of the core are also members of this type.
-    @dynamicMemberLookup
     package struct Settings: Sendable {
         package var core = CredentialsBroker.Settings()
-        package var adminKeys: AdminKeys
+        /// The operators' keys. Nil, the default, lets no operator in.
+        package var adminKeys: AdminKeys?
         package var rates = Rates()
         /// How long an API key is valid whose creator does not say it; nil for without end, which is the default.
         package var apiKeyLifetime: Duration?
@@ -23,16 +22,7 @@ package final class Broker: Sendable {
         /// Whether each successful `GET /credentials` gets a line in the log. If not, the metrics only count them.
         package var logsReads = false
 
-        package subscript<Value>(dynamicMember member: WritableKeyPath<CredentialsBroker.Settings, Value>) -> Value {
-            get { core[keyPath: member] }
-            set { core[keyPath: member] = newValue }
-        }
-
-        /// - Parameter publicBaseURL: the URL without a slash at its end.
-        package init(publicBaseURL: String, adminKeys: AdminKeys) {
-            self.adminKeys = adminKeys
-            core.publicBaseURL = publicBaseURL
-        }
+        package init() {}
     }
 
     package let settings: Settings
@@ -72,29 +62,10 @@ package final class Broker: Sendable {
     package var deviceLogins: DeviceFlow { core.deviceLogins }
     package var events: EventFeed { core.events }
 
-    /// Starts the background jobs.
-    package func start() {
-        core.start()
-    }
-
     /// Reports the service as not ready from now on, and ends every long poll and event stream.
     package func beginDraining() {
         health.beginDraining()
         core.beginDraining()
-    }
-
-    /// Waits until running work has ended; see `CredentialsBroker.finish`.
-    package func finish(within limit: Duration? = nil) async {
-        await core.finish(within: limit)
-    }
-
-    /// Removes a tenant with its API keys, logins and credentials.
-    /// - Parameter isWanted: whether the tenant may be removed that has this version now; nil for any.
-    /// - Throws: `precondition_failed` for one that may not.
-    package func deleteTenant(
-        _ name: TenantName, isWanted: (@Sendable (Int64?) -> Bool)? = nil
-    ) async throws(BrokerError) -> Bool {
-        try await core.deleteTenant(name, isWanted: isWanted)
     }
 
     /// Adds the server's counts to the metrics.

@@ -57,13 +57,13 @@ package struct CallerAuthenticator: Sendable {
         }
     }
 
-    private let adminKeys: AdminKeys
+    private let adminKeys: AdminKeys?
     private let keys: CallerKeyDirectory
     private let workloads: WorkloadTokens?
     private let time: any Time
 
     /// - Parameter workloads: nil where no tokens of workloads are accepted.
-    package init(adminKeys: AdminKeys, keys: CallerKeyDirectory, workloads: WorkloadTokens?, time: any Time) {
+    package init(adminKeys: AdminKeys?, keys: CallerKeyDirectory, workloads: WorkloadTokens?, time: any Time) {
         self.adminKeys = adminKeys
         self.keys = keys
         self.workloads = workloads
@@ -172,7 +172,7 @@ package struct CallerAuthenticator: Sendable {
 
     /// Finds the caller in memory.
     func find(_ digest: SHA256.Words, at clocks: (now: Timestamp, monotonic: MonotonicInstant)) -> Finding {
-        if let (name, role) = adminKeys.find(digest: digest) { return .admin(name, role) }
+        if let (name, role) = adminKeys?.find(digest: digest) { return .admin(name, role) }
         var key = keys.inMemory(digest: digest, now: clocks.monotonic)
         if key == nil, let workloads, let proof = workloads.known(digest, at: clocks.now) {
             key = keys.inMemory(digest: proof.identity, now: clocks.monotonic)

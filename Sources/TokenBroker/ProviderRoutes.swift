@@ -101,7 +101,7 @@ struct ProviderRoutes {
                 faults: [.init("", "is required")])
         }
         let isWanted = TenantRoutes.condition(call)
-        let targets = broker.settings.providerTargets
+        let targets = broker.settings.core.providerTargets
         let change = try await call.json { (json) throws(BrokerError) in
             var document = try Self.document(json, named: name)
             if case .object(let members) = document, members.values.contains(.null) {

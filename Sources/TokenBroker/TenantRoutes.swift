@@ -58,7 +58,7 @@ struct TenantRoutes {
                 "tenant",
                 "A tenant's name is 1 to 63 characters of a-z, 0-9 and hyphen, and does not begin with a hyphen.")
         }
-        let targets = broker.settings.providerTargets
+        let targets = broker.settings.core.providerTargets
         let provider = try await call.json { (json) throws(BrokerError) in json["provider"] ?? .null }
         let profile = try await broker.core.profiles.profile(named: provider)
         let (configuration, named) = try await call.json { (json) throws(BrokerError) in
@@ -80,7 +80,7 @@ struct TenantRoutes {
     private func patch(_ call: Call) async throws(BrokerError) -> Response {
         try call.refuseQuery()
         guard let name = TenantName(call.parameters["tenant"] ?? "") else { throw BrokerError.noSuchTenant }
-        let targets = broker.settings.providerTargets
+        let targets = broker.settings.core.providerTargets
         let patch = try await call.json { (json) throws(BrokerError) in json }
         guard case .object = patch else { throw BrokerError(.invalidRequest, "The body must be an object.") }
         let condition = Self.condition(call)
@@ -159,7 +159,7 @@ struct TenantRoutes {
         try call.refuseQuery()
         let isWanted = Self.condition(call)
         guard let name = TenantName(call.parameters["tenant"] ?? ""),
-            try await broker.deleteTenant(name, isWanted: Self.hasCondition(call) ? isWanted : nil)
+            try await broker.core.deleteTenant(name, isWanted: Self.hasCondition(call) ? isWanted : nil)
         else { throw BrokerError.noSuchTenant }
         broker.log.info("tenant_deleted", [.tenant(name)])
         return .empty(.noContent)

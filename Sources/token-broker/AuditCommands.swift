@@ -167,7 +167,7 @@ private struct AuditTool {
     /// The log, and the text of the master keys, if there are any.
     private func open() async throws(CommandFailure) -> (any AuditReading, keys: String?) {
         switch configuration.store {
-        case .postgres(let database, _): return (try await connect(database), configuration.masterKeys?.revealedText)
+        case .postgres(let database): return (try await connect(database), configuration.masterKeys?.revealedText)
         case .files(let directory):
             do throws(FileStoreError) {
                 let log = try AuditDirectory(directory)

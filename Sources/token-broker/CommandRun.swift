@@ -58,7 +58,7 @@ struct CommandStore {
         let writer = output
         log = Log(threshold: .error, time: time) { writer.write($0) }
         var configuration = configuration
-        configuration.migratesSchema = false
+        configuration.database.migrates = false
         store = try await RunningService.openStore(configuration, loop: loop, log: log, time: time)
     }
 

@@ -3,6 +3,7 @@ internal import CommandLineClient
 internal import CredentialStore
 internal import Cryptography
 internal import HTTPSClient
+internal import HTTPServer
 internal import OAuth
 internal import Postgres
 internal import Reactor
@@ -89,7 +90,7 @@ private struct Doctor {
     // MARK: The configuration
 
     private mutating func checkProviders() {
-        let targets = configuration.providerTargets
+        let targets = configuration.broker.core.providerTargets
         if targets.unlisted != .none {
             add(.fault, "TOKEN_BROKER_ALLOW_INSECURE_PROVIDERS is true: it is for development only")
         } else if targets.allowsHTTP {
@@ -116,7 +117,7 @@ private struct Doctor {
             } catch {
                 add(.fault, "the files of TOKEN_BROKER_TLS_CERTIFICATE and TOKEN_BROKER_TLS_KEY were just changed")
             }
-        } else if configuration.listen.ip.isLoopback {
+        } else if configuration.server.address.ip.isLoopback {
             add(.good, "TOKEN_BROKER_LISTEN has no TLS, and is reached from this machine only")
         } else {
             add(
@@ -124,13 +125,13 @@ private struct Doctor {
                 "TOKEN_BROKER_LISTEN has no TLS: set TOKEN_BROKER_TLS_CERTIFICATE, or let nothing but a TLS proxy reach it"
             )
         }
-        if !configuration.workloadIssuers.isEmpty {
-            let names = configuration.workloadIssuers.map { "\($0.issuer) for \($0.audience)" }
+        if !configuration.broker.core.workloadIssuers.isEmpty {
+            let names = configuration.broker.core.workloadIssuers.map { "\($0.issuer) for \($0.audience)" }
             add(
                 .good,
                 "workloads may send tokens (TOKEN_BROKER_WORKLOAD_ISSUERS) of " + names.joined(separator: ", "))
         }
-        guard let url = URLTarget(configuration.publicBaseURL) else { return }
+        guard let url = URLTarget(configuration.broker.core.publicBaseURL) else { return }
         if url.scheme == .https {
             add(.good, "browsers use https")
         } else {
@@ -138,7 +139,7 @@ private struct Doctor {
                 LocalNames.isLoopback(url.host) ? .note : .fault,
                 "TOKEN_BROKER_PUBLIC_BASE_URL is http: codes of logins cross the network unencrypted")
         }
-        if configuration.limits.rates.authenticationFailures == nil {
+        if configuration.broker.rates.authenticationFailures == nil {
             add(.warning, "TOKEN_BROKER_AUTHENTICATION_FAILURE_RATE is 0: guesses of API keys are not delayed")
         }
     }
@@ -170,24 +171,23 @@ private struct Doctor {
                 .warning,
                 "the master keys are in TOKEN_BROKER_DATA_DIR beside the records: use TOKEN_BROKER_MASTER_KEYS_FILE")
         }
-        if let keys = configuration.adminKeys {
+        if let keys = configuration.broker.adminKeys {
             let texts = keys.described.map { "\($0.name) (\($0.role.rawValue))" }
             add(.good, "the operators' keys and their roles are " + texts.joined(separator: ", "))
         }
-        let limits = configuration.limits
-        if limits.apiKeyLifetime == nil, limits.apiKeyLongestLifetime == nil {
+        if configuration.broker.apiKeyLifetime == nil, configuration.broker.apiKeyLongestLifetime == nil {
             add(.note, "TOKEN_BROKER_API_KEY_DAYS is 0: API keys whose creator names no expires_in have no end")
         }
     }
 
     private mutating func checkLog() {
         if configuration.logLevel == .debug { add(.warning, "TOKEN_BROKER_LOG_LEVEL is debug") }
-        if configuration.audit.changes {
+        if configuration.broker.core.audit.changes {
             add(.good, "the audit log tells of changes")
         } else {
             add(.note, "TOKEN_BROKER_AUDIT_CHANGES is false: there is no audit log of changes")
         }
-        if case .none = configuration.audit.reads { add(.note, "TOKEN_BROKER_AUDIT_READS is none") }
+        if case .none = configuration.broker.core.audit.reads { add(.note, "TOKEN_BROKER_AUDIT_READS is none") }
         checkCanary()
     }
 
@@ -218,16 +218,18 @@ private struct Doctor {
     }
 
     private mutating func checkDatabase() {
-        guard case .postgres(let database, let listening) = configuration.store else { return }
+        guard case .postgres(let database) = configuration.store else { return }
         var links = [("TOKEN_BROKER_DATABASE_URL", database.link)]
-        if case .through(let listener) = listening { links.append(("TOKEN_BROKER_DATABASE_LISTEN_URL", listener.link)) }
+        if case .through(let listener) = configuration.database.listening {
+            links.append(("TOKEN_BROKER_DATABASE_LISTEN_URL", listener.link))
+        }
         for (variable, link) in links {
             add(
                 link.isAuthenticated ? .good : .fault,
                 "\(variable): the connection is \(link.description)"
                     + (link.isAuthenticated ? "" : ": use sslmode=verify-full"))
         }
-        if configuration.journalDirectory == nil {
+        if configuration.resources.journalDirectory == nil {
             add(
                 .note,
                 "without TOKEN_BROKER_JOURNAL_DIR, tokens are lost that a provider grants to a replica which dies while the "
@@ -267,7 +269,9 @@ private struct Doctor {
                     .fault,
                     "the store cannot be used: " + (opened.store.reports.lastReason ?? "see the log of the service"))
             }
-            if let other = try await BaseURLWatch.other(than: configuration.publicBaseURL, in: opened.store.vault) {
+            if let other = try await BaseURLWatch.other(
+                than: configuration.broker.core.publicBaseURL, in: opened.store.vault)
+            {
                 add(
                     .warning,
                     "a replica of this store has another public base URL (\(other)): set TOKEN_BROKER_PUBLIC_BASE_URL to the "
@@ -387,7 +391,7 @@ private struct Doctor {
         let start = "tenant \(key.tenant): the API key \(key.id) "
         let begun = key.secret.rotated ?? key.created
         func days(_ duration: Duration) -> Int64 { duration.components.seconds / 86_400 }
-        if let longest = configuration.limits.apiKeyLongestLifetime,
+        if let longest = configuration.broker.apiKeyLongestLifetime,
             key.expires.map({ begun.duration(to: $0) > longest }) ?? true
         {
             let life = key.expires.map { "is valid for \(days(begun.duration(to: $0))) days" } ?? "has no end"

@@ -1,5 +1,7 @@
 internal import CommandLineClient
+internal import HTTPServer
 internal import Reactor
+internal import TokenBroker
 
 /// What `token-broker up` sets for a broker of one person on this machine.
 struct PersonalBroker {
@@ -21,7 +23,7 @@ struct PersonalBroker {
         if let port = try invocation.integer("port", in: 1...65_535) {
             environment["TOKEN_BROKER_LISTEN"] = "127.0.0.1:\(port)"
         }
-        environment["TOKEN_BROKER_LOG_LEVEL"] = environment["TOKEN_BROKER_LOG_LEVEL"] ?? "warning"
+        environment.merge(["TOKEN_BROKER_LOG_LEVEL": "warning"]) { given, _ in given }
         usualDirectory = UserDirectories.dataOfUser(environment)
         guard let directory = environment["TOKEN_BROKER_DATA_DIR"] ?? usualDirectory else {
             throw CommandError(
@@ -39,8 +41,9 @@ struct PersonalBroker {
 
     /// Where it is, where its keys are, and what to run next. Without a line break at the end.
     func announcement(_ configuration: Configuration) -> String {
-        let address = "\(configuration.certificate == nil ? "http" : "https")://\(configuration.listen)"
-        let adminKey = configuration.adminKeys == nil ? "\(directory)/admin.key" : "as TOKEN_BROKER_ADMIN_KEY says"
+        let address = "\(configuration.certificate == nil ? "http" : "https")://\(configuration.server.address)"
+        let adminKey =
+            configuration.broker.adminKeys == nil ? "\(directory)/admin.key" : "as TOKEN_BROKER_ADMIN_KEY says"
         let masterKeys =
             configuration.leavesMasterKeysToStore
             ? "\(directory)/master.keys, without which the data cannot be read"
@@ -52,7 +55,7 @@ struct PersonalBroker {
         // Commands would speak to another one.
         if environment["TOKEN_BROKER_URL"] != nil || (try? Contexts.read(environment))?.inUse != nil {
             let isTLS = configuration.certificate != nil
-            next.append("export TOKEN_BROKER_URL=\(LocalBroker.url(of: configuration.listen, isTLS: isTLS))")
+            next.append("export TOKEN_BROKER_URL=\(LocalBroker.url(of: configuration.server.address, isTLS: isTLS))")
         }
         next.append("token-broker tenants create --help")
         return """

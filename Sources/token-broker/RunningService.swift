@@ -51,105 +51,83 @@ struct RunningService {
             log.info("service_links_ignored", [.count(configuration.serviceLinkCount)])
         }
         for variable in configuration.exposedFiles {
-            log.warning("secret_file_readable_by_others", [.variable(variable)])
+            log.warning(
+                "secret_file_readable_by_others", [.variable(variable.name, isFileForm: variable.isFileForm)])
         }
         let store = try await openStore(configuration, loop: loop, log: log, time: time)
-        let adminKeys = try await adminKeys(configuration, store, log)
-
-        var settings = Broker.Settings(publicBaseURL: configuration.publicBaseURL, adminKeys: adminKeys)
+        var settings = configuration.broker
+        settings.adminKeys = try await adminKeys(configuration, store, log)
         settings.version = Command.versionText
         settings.hasOperationsListener = configuration.operationsListen != nil
-        settings.logsReads = configuration.logsReads
-        settings.providerTargets = configuration.providerTargets
-        settings.core.clientFileDirectories = configuration.clientFileDirectories
-        settings.quarantine = configuration.quarantine
-        settings.expiryNotice = configuration.expiryNotice
-        settings.eventRetention = configuration.eventRetention
-        settings.eventLimit = configuration.eventLimit
         // At most ten writes a second for each event stream. The delay does no harm: an event only announces a change, and
         // subscribers at other replicas learn of the change even later.
-        settings.eventSpan = .milliseconds(100)
-        settings.cacheBytes = configuration.cacheBytes
-        settings.core.grantMemory = configuration.grantMemory
-        settings.core.journalWait = configuration.journalWait
-        settings.core.audit = configuration.audit
-        settings.core.providerBudget.places = configuration.providerConcurrency
-        settings.providerTimeout = configuration.providerTimeout
-        settings.core.renewalPatience = configuration.renewalPatience
-        settings.rates = configuration.limits.rates
-        settings.core.workloadIssuers = configuration.workloadIssuers
-        settings.apiKeyLifetime = configuration.limits.apiKeyLifetime
-        settings.apiKeyLongestLifetime = configuration.limits.apiKeyLongestLifetime
-        settings.pendingLogins = configuration.limits.pendingLogins
-        settings.pendingDeviceLogins = configuration.limits.pendingDeviceLogins
-        settings.pendingAppLogins = configuration.limits.pendingAppLogins
-        settings.listenersPerKey = configuration.limits.eventStreamsPerKey
-        settings.listenersPerTenant = configuration.limits.eventStreamsPerTenant
-        settings.appRequests = configuration.limits.appRequests
-
-        report(configuration.providerTargets, log)
+        settings.core.eventSpan = .milliseconds(100)
+        report(settings.core.providerTargets, log)
         let resources = try await openResources(
             store, for: settings.core, configuration, loop: loop, log: log, time: time)
-        let broker = Broker(
+        do throws(CommandFailure) {
+            return try await RunningService(configuration, settings, resources, log, output)
+        } catch {
+            await resources.close()
+            throw error
+        }
+    }
+
+    /// Makes the broker, binds the listeners and starts the jobs. The caller closes the resources if it fails.
+    private init(
+        _ configuration: Configuration, _ settings: Broker.Settings, _ resources: BrokerResources, _ log: Log,
+        _ output: LineWriter
+    ) async throws(CommandFailure) {
+        (self.configuration, self.resources, self.log, self.output) = (configuration, resources, log, output)
+        let store = resources.store
+        files = store.files
+        broker = Broker(
             settings: settings, vault: resources.vault, journal: resources.journal, transport: resources.client,
             time: resources.time, log: log)
         broker.health.explain { store.reports.lastReason }
         do throws(StoreError) {
             try await broker.core.audit.open()
         } catch {
-            await resources.close()
             throw CommandFailure(text: "the audit log cannot be written: \(store.reports.lastReason ?? "\(error)")")
         }
         do throws(BrokerError) {
             try await broker.core.takeUpJournal()
         } catch {
-            await resources.close()
             throw CommandFailure(text: "the journal in TOKEN_BROKER_JOURNAL_DIR cannot be read")
         }
-        var serverConfiguration = ServerConfiguration(address: configuration.listen)
-        if let loops = configuration.eventLoops { serverConfiguration.loopCount = loops }
-        serverConfiguration.maximumConnections = try connectionLimit(configuration, log)
-        serverConfiguration.trustedProxies = TrustedProxies(configuration.trustedProxies)
-        serverConfiguration.limits.bodyBytes = Service.longestContent
-        serverConfiguration.maximumConnectionsPerSource = configuration.maximumConnectionsPerSource
+        var listener = configuration.server
+        listener.maximumConnections = try Self.connectionLimit(listener.maximumConnections, log)
+        listener.limits.bodyBytes = Service.longestContent
         let certificate: ListenerCertificate?
         do {
-            certificate = try configuration.certificate.map { try ListenerCertificate($0, time: time, log: log) }
+            certificate = try configuration.certificate.map {
+                try ListenerCertificate($0, time: SystemTime(), log: log)
+            }
         } catch {
-            await resources.close()
             throw CommandFailure(text: "TOKEN_BROKER_TLS_CERTIFICATE, TLS_KEY and TLS_CLIENT_CA: \(error)")
         }
-        serverConfiguration.tls = certificate?.context
-        let server: Server
-        let operations: Server?
+        listener.tls = certificate?.context
         do throws(SystemError) {
-            operations = try operationsServer(configuration, broker)
+            operations = try Self.operationsServer(configuration, broker)
         } catch {
-            await resources.close()
             throw CommandFailure(text: "cannot listen on TOKEN_BROKER_OPERATIONS_LISTEN: \(error)")
         }
         do throws(SystemError) {
             server = try Server(
-                configuration: serverConfiguration,
-                handler: Service(
-                    broker, scope: operations == nil ? .all : .api))
+                configuration: listener, handler: Service(broker, scope: operations == nil ? .all : .api))
         } catch {
             await operations?.close()
-            await resources.close()
             throw CommandFailure(text: "cannot listen: \(error)", isAddressTaken: error.isAddressTaken)
         }
-        broker.observe { server.statistics }
+        broker.observe { [server] in server.statistics }
         if let operations { broker.observeOperations { operations.statistics } }
         if let certificate { broker.observeCertificate { certificate.expires } }
         resources.start(broker.core)
         if let operations { log.info("listening_for_operations", [.address(operations.address)]) }
         log.info("listening", [.address(server.address)])
         ProcessMemory.releaseStartPages()
-        return RunningService(
-            configuration: configuration, broker: broker, resources: resources, server: server, operations: operations,
-            renewal: certificate.map { certificate in Task { await certificate.follow() } }, files: store.files,
-            announced: announce(server.address, configuration, log), log: log,
-            output: output)
+        renewal = certificate.map { certificate in Task { await certificate.follow() } }
+        announced = Self.announce(server.address, configuration, log)
     }
 
     /// Says in the directory of the embedded store where the broker listens, from now on.
@@ -158,7 +136,7 @@ struct RunningService {
         do throws(SystemError) {
             return try LocalBroker.announce(
                 in: directory, at: address, isTLS: configuration.certificate != nil,
-                hasOwnKey: configuration.adminKeys == nil)
+                hasOwnKey: configuration.broker.adminKeys == nil)
         } catch {
             // The disk may be full, which keeps no broker from serving.
             log.warning("address_not_kept", [.configurationFault("\(error)")])
@@ -253,12 +231,12 @@ struct RunningService {
         let time = SystemTime()
         let (output, loop) = try makeOutputAndLoop()
         let log = Log(threshold: configuration.logLevel, time: time) { output.write($0) }
-        guard case .postgres(let configured, let listening) = configuration.store else {
+        guard case .postgres(let database) = configuration.store else {
             throw CommandFailure(text: "there is no database to connect to")
         }
-        let database = database(configured, listening, configuration)
         do throws(OpeningFailure) {
-            try await BrokerStore.migrate(database, on: loop, log: log, time: time)
+            try await BrokerStore.migrate(
+                BrokerStore.Database(database, options(configuration)), on: loop, log: log, time: time)
         } catch {
             throw CommandFailure(error)
         }
@@ -300,7 +278,7 @@ struct RunningService {
     }
 
     /// Limits the connections so that descriptors are left for the store, the providers and the loops.
-    private static func connectionLimit(_ configuration: Configuration, _ log: Log) throws(CommandFailure) -> Int {
+    private static func connectionLimit(_ wanted: Int, _ log: Log) throws(CommandFailure) -> Int {
         let available: Int
         do throws(SystemError) {
             available = try DescriptorLimit.raise()
@@ -308,12 +286,12 @@ struct RunningService {
             throw CommandFailure(text: "the limit on open descriptors cannot be read: \(error)")
         }
         let reserve = min(256, available / 2)
-        DescriptorLimit.reserve(min(available, configuration.maximumConnections + reserve))
-        if configuration.maximumConnections > available - reserve {
+        DescriptorLimit.reserve(min(available, wanted + reserve))
+        if wanted > available - reserve {
             log.warning("connection_limit_lowered", [.count(available - reserve)])
             return available - reserve
         }
-        return configuration.maximumConnections
+        return wanted
     }
 
     /// Opens the configured store, and waits for a database that is starting at the same time.
@@ -325,11 +303,11 @@ struct RunningService {
         case .files(let directory):
             location = .directory(
                 directory, masterKeys: configuration.masterKeys, keysFile: configuration.masterKeysFile)
-        case .postgres(let configured, let listening):
+        case .postgres(let database):
             guard let keys = configuration.masterKeys,
                 let keyring = try? Keyring(parsing: keys.revealedText)
             else { throw CommandFailure(text: "the configuration lacks keys") }
-            location = .database(database(configured, listening, configuration), keyring)
+            location = .database(BrokerStore.Database(database, options(configuration)), keyring)
         }
         do throws(OpeningFailure) {
             return try await BrokerStore.open(location, on: loop, log: log, time: time)
@@ -338,25 +316,17 @@ struct RunningService {
         }
     }
 
-    private static func database(
-        _ configured: PostgresConfiguration, _ listening: PostgresRecordStore.Listening, _ configuration: Configuration
-    ) -> BrokerStore.Database {
-        var database = BrokerStore.Database(configured)
-        database.listening = listening
-        database.migrates = configuration.migratesSchema
-        database.cacheValidity = configuration.cacheValidity
-        database.patience = patience
-        return database
+    private static func options(_ configuration: Configuration) -> BrokerStore.Database.Options {
+        var options = configuration.database
+        options.patience = patience
+        return options
     }
 
     private static func openResources(
         _ store: BrokerStore, for settings: CredentialsBroker.Settings, _ configuration: Configuration, loop: EventLoop,
         log: Log, time: SystemTime
     ) async throws(CommandFailure) -> BrokerResources {
-        var options = BrokerResources.Options()
-        options.journalDirectory = configuration.journalDirectory
-        options.trustedCAFile = configuration.trustedCAFile
-        options.proxy = configuration.proxy
+        var options = configuration.resources
         options.timePatience = patience
         do throws(OpeningFailure) {
             return try await BrokerResources.open(store, for: settings, options, on: loop, log: log, time: time)
@@ -371,7 +341,7 @@ struct RunningService {
     ) async throws(CommandFailure) -> AdminKeys {
         do {
             guard let files = store.files else {
-                guard let keys = configuration.adminKeys else {
+                guard let keys = configuration.broker.adminKeys else {
                     throw CommandFailure(text: "the configuration lacks keys")
                 }
                 return keys
@@ -392,7 +362,7 @@ struct RunningService {
     private static func adminKeys(
         _ configuration: Configuration, _ store: FileRecordStore
     ) async throws -> AdminKeys {
-        if let keys = configuration.adminKeys { return keys }
+        if let keys = configuration.broker.adminKeys { return keys }
         if let key = try await store.secret(.adminKey) {
             do throws(AdminKeys.Fault) {
                 return try AdminKeys(parsing: SecretBytes(utf8: key))

@@ -1,3 +1,4 @@
+internal import BrokerCore
 internal import CommandLineClient
 internal import CredentialStore
 internal import Cryptography
@@ -26,7 +27,7 @@ private struct StoreDoctor {
     init(_ configuration: Configuration) throws(CommandFailure) {
         if case .files(let directory) = configuration.store {
             self.directory = directory
-        } else if let journal = configuration.journalDirectory {
+        } else if let journal = configuration.resources.journalDirectory {
             directory = journal
         } else {
             throw CommandFailure(text: "there is no directory to examine")

@@ -11,11 +11,11 @@ struct UnknownVariable: Sendable, Equatable {
         let shown = name.utf8.prefix(100).map { Self.isPlain($0) ? $0 : UInt8(ascii: "?") }
         self.name = String(decoding: shown, as: UTF8.self)
         let plain = String(name.dropLast("_FILE".utf8.count))
-        if name.hasSuffix("_FILE"), Self.documented.contains(plain) {
+        if name.hasSuffix("_FILE"), Variable.ownNames.contains(plain) {
             suggestion = plain
             return
         }
-        let nearest = Self.documented.sorted().map { (name: $0, distance: Self.distance(name, $0)) }
+        let nearest = Variable.ownNames.sorted().map { (name: $0, distance: Self.distance(name, $0)) }
             .min { $0.distance < $1.distance }
         // Up to a third of the name without the prefix may be wrong.
         suggestion = nearest.flatMap {
@@ -27,21 +27,6 @@ struct UnknownVariable: Sendable, Equatable {
         "\(name) is not a variable of token-broker"
             + (suggestion.map { "; did you mean \($0)?" } ?? "; see token-broker help variables")
     }
-
-    /// All variables that `token-broker help variables` lists, and their `_FILE` forms.
-    static let documented: Set<String> = {
-        var names: Set<String> = []
-        for line in Command.helpText.utf8.split(separator: UInt8(ascii: "\n")) {
-            let words = line.split(separator: UInt8(ascii: " "))
-            guard let first = words.first, first.starts(with: "TOKEN_BROKER_".utf8), first.allSatisfy(isPlain) else {
-                continue
-            }
-            let name = String(decoding: first, as: UTF8.self)
-            names.insert(name)
-            if words.dropFirst().first?.elementsEqual("*".utf8) == true { names.insert(name + "_FILE") }
-        }
-        return names
-    }()
 
     /// Whether Kubernetes set the variable. For each service whose name begins with token-broker it sets `…_SERVICE_HOST`,
     /// `…_SERVICE_PORT` and `…_SERVICE_PORT_NAME`, `…_PORT` with an address, and for each port `…_PORT_8080_TCP`, and

@@ -3,6 +3,7 @@ internal import CredentialStore
 internal import Cryptography
 internal import HTTPCodec
 internal import HTTPSClient
+internal import HTTPServer
 internal import JSON
 internal import OAuth
 internal import Reactor
@@ -51,7 +52,7 @@ func runClient(_ invocation: Invocation) -> Never {
 /// - Parameter personal: what `token-broker up` sets; nil for all other commands.
 func run(_ command: Command, _ personal: PersonalBroker?) -> Never {
     switch command {
-    case .variables: Console.print(Command.helpText)
+    case .variables: Console.print(Variable.help)
     case .version(let isJSON): printVersion(isJSON: isJSON)
     case .checkConfiguration:
         for variable in loadConfiguration(for: command).exposedFiles {
@@ -121,7 +122,8 @@ func runService(_ personal: PersonalBroker?) -> Never {
         } catch {
             Console.printError("token-broker: \(error.text)")
             if personal != nil, error.isAddressTaken {
-                let port = configuration.listen.port == 65_535 ? 8080 : configuration.listen.port + 1
+                let taken = configuration.server.address.port
+                let port = taken == 65_535 ? 8080 : taken + 1
                 Console.printError("Try: token-broker up --port \(port)")
             }
             Console.exit(1)
@@ -206,7 +208,7 @@ func runHealthCheck() -> Never {
                 + "served without TLS")
         Console.exit(ExitStatus.serviceConfiguration.rawValue)
     }
-    let listen = configuration.operationsListen ?? configuration.listen
+    let listen = configuration.operationsListen ?? configuration.server.address
     let host: String
     switch listen.ip {
     case .v4(let bytes): host = bytes == [0, 0, 0, 0] ? "127.0.0.1" : listen.host

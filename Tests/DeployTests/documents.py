@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Holds the documents against the code, without a build.
+"""Holds the documents against the code.
 
-    Tests/DeployTests/documents.py [--update] [--root FOLDER]
+    Tests/DeployTests/documents.py [--program PATH] [--update] [--root FOLDER]
 
 * Each file and each name of the code in back quotes in Deploy/ARCHITECTURE.md exists.
-* Deploy/VARIABLES.md's table is the one that `token-broker help variables` gives (Sources/token-broker/Commands.swift).
-  --update writes it so.
+* With --program, which is token-broker as built: Deploy/VARIABLES.md's table is the one that `token-broker help variables`
+  gives. --update writes it so. All else needs no build.
 * Deploy/PERFORMANCE.md's table of bounds is that of Tests/Benchmarks/thresholds.json. --update writes it so.
 * No client of Deploy/clients is longer than CLIENTS says, or has a line of more than 130 characters.
 * Each link from one document to a place in the repository leads to a file, and to a heading where it names one; and each
@@ -21,6 +21,7 @@ import functools
 import json
 import pathlib
 import re
+import subprocess
 import sys
 
 # Beside the pages of Deploy/operations/.
@@ -114,13 +115,12 @@ def check_names(root):
                 expect(code.has_member(match[1]), f"{name}:{number}: there is no {match[1]}")
 
 
-def table_of_variables(root):
-    """The table in the help's words: a row for each variable."""
-    source = (root / "Sources/token-broker/Commands.swift").read_text()
-    # What stands between the quotes of helpText, without the indentation of the source.
-    text = re.search(r'helpText = """\n(.*?)\n +"""', source, re.DOTALL)[1]
+def table_of_variables(program):
+    """The table in the words of the program's help: a row for each variable."""
+    text = subprocess.run(
+        [program, "help", "variables"], capture_output=True, text=True, check=True, timeout=60).stdout
     rows = []
-    for line in re.sub(r"^ {8}", "", text, flags=re.MULTILINE).split("\n"):
+    for line in text.split("\n"):
         if start := re.match(r"  (TOKEN_BROKER_\w+|HTTPS_PROXY|NO_PROXY)( \*)?(?:\s{2,}(.*))?$", line):
             rows.append([start[1], start[2] or "", [start[3]] if start[3] else []])
         elif rows and line.startswith("   "):
@@ -239,11 +239,14 @@ def check_clients(root):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--program")
     parser.add_argument("--update", action="store_true")
     parser.add_argument("--root", type=pathlib.Path, default=pathlib.Path(__file__).resolve().parents[2])
     options = parser.parse_args()
     root = options.root
-    check_table(root, "Deploy/VARIABLES.md", table_of_variables(root), "the program's help", options.update)
+    if options.program:
+        variables = table_of_variables(options.program)
+        check_table(root, "Deploy/VARIABLES.md", variables, "the program's help", options.update)
     check_table(root, "Deploy/PERFORMANCE.md", table_of_bounds(root), "thresholds.json", options.update)
     check_names(root)
     check_clients(root)

@@ -69,10 +69,11 @@ package final class BrokerHarness: Sendable {
         lines = collector
         vault = Vault(store: store, keyring: try Keyring(parsing: masterKeys))
         try await vault.unlock()
-        var settings = Broker.Settings(
-            publicBaseURL: publicBaseURL, adminKeys: try AdminKeys(parsing: SecretBytes(utf8: Self.adminKey)))
+        var settings = Broker.Settings()
+        settings.core.publicBaseURL = publicBaseURL
+        settings.adminKeys = try AdminKeys(parsing: SecretBytes(utf8: Self.adminKey))
         // Where sleeps take no time, no caller's patience would last.
-        if time.skipsSleeps { settings.renewalPatience = nil }
+        if time.skipsSleeps { settings.core.renewalPatience = nil }
         adjust(&settings)
         broker = Broker(
             settings: settings, vault: vault, journal: journal, transport: transport, time: brokerTime ?? time,

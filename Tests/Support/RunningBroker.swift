@@ -82,11 +82,12 @@ package final class RunningBroker: Sendable {
         let address = SocketAddress(ip: .v4([127, 0, 0, 1]), port: 0)
         server = try Server(configuration: ServerConfiguration(address: address, loopCount: 2), handler: front)
         baseURL = "http://\(server.address)"
-        var settings = Broker.Settings(
-            publicBaseURL: baseURL, adminKeys: try AdminKeys(parsing: SecretBytes(utf8: BrokerHarness.adminKey)))
-        settings.providerTargets = .everything
+        var settings = Broker.Settings()
+        settings.core.publicBaseURL = baseURL
+        settings.adminKeys = try AdminKeys(parsing: SecretBytes(utf8: BrokerHarness.adminKey))
+        settings.core.providerTargets = .everything
         // Where sleeps take no time, no caller's patience would last.
-        if (time as? ManualTime)?.skipsSleeps == true { settings.renewalPatience = nil }
+        if (time as? ManualTime)?.skipsSleeps == true { settings.core.renewalPatience = nil }
         broker = Broker(
             settings: settings, vault: vault, transport: transport, time: time,
             log: Log(threshold: .error, time: time) { _ in })
@@ -103,7 +104,7 @@ package final class RunningBroker: Sendable {
         if wasClosed { return }
         broker.beginDraining()
         await server.drain(within: .seconds(5))
-        await broker.finish()
+        await broker.core.finish()
         await transport.close()
         await vault.close()
         await server.close()

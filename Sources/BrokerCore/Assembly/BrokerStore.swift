@@ -26,18 +26,25 @@ package struct BrokerStore: Sendable {
 
     /// A PostgreSQL database, and how it is used.
     package struct Database: Sendable {
-        package var configuration: PostgresConfiguration
-        /// How notifications of other processes' commits are received. Default automatic.
-        package var listening = PostgresRecordStore.Listening.automatic
-        /// Whether missing migrations are applied. Default true.
-        package var migrates = true
-        /// For how long a cache entry is valid while no change feed covers it; 0 or more. Default 5 s.
-        package var cacheValidity: Duration = .seconds(5)
-        /// For how long a database that does not answer is asked again, every second. Default 0: it is asked once.
-        package var patience: Duration = .zero
+        package struct Options: Sendable {
+            /// How notifications of other processes' commits are received. Default automatic.
+            package var listening = PostgresRecordStore.Listening.automatic
+            /// Whether missing migrations are applied. Default true.
+            package var migrates = true
+            /// For how long a cache entry is valid while no change feed covers it; 0 or more. Default 5 s.
+            package var cacheValidity: Duration = .seconds(5)
+            /// For how long a database that does not answer is asked again, every second. Default 0: it is asked once.
+            package var patience: Duration = .zero
 
-        package init(_ configuration: PostgresConfiguration) {
+            package init() {}
+        }
+
+        let configuration: PostgresConfiguration
+        let options: Options
+
+        package init(_ configuration: PostgresConfiguration, _ options: Options = Options()) {
             self.configuration = configuration
+            self.options = options
         }
     }
 
@@ -110,8 +117,9 @@ package struct BrokerStore: Sendable {
     package static func migrate(
         _ database: Database, on loop: EventLoop, log: Log, time: any Time
     ) async throws(OpeningFailure) {
-        var database = database
-        database.migrates = true
+        var options = database.options
+        options.migrates = true
+        let database = Database(database.configuration, options)
         await (try connect(database, on: loop, log: log, time: time, DatabaseReports(log, time: time))).close()
     }
 
@@ -135,14 +143,15 @@ package struct BrokerStore: Sendable {
             throw .system(error)
         }
         var direct: PostgresConfiguration?
-        if case .through(let listener) = database.listening { direct = listener }
+        let options = database.options
+        if case .through(let listener) = options.listening { direct = listener }
         DatabaseReports.noteLinks(database.configuration, listener: direct, log)
-        let end = time.monotonic.advanced(by: database.patience)
+        let end = time.monotonic.advanced(by: options.patience)
         while true {
             do throws(StoreError) {
                 return try await PostgresRecordStore.open(
-                    database.configuration, on: loop, resolver: resolver, migrates: database.migrates,
-                    listening: database.listening, revalidateAfter: database.cacheValidity,
+                    database.configuration, on: loop, resolver: resolver, migrates: options.migrates,
+                    listening: options.listening, revalidateAfter: options.cacheValidity,
                     report: { reports.note($0) }, reportFlaw: { reports.note($0) })
             } catch {
                 log.warning("store_failed", [.store(error)])

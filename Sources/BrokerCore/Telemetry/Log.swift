@@ -63,7 +63,10 @@ package struct LogField: Sendable {
     /// The name of the admin key that a request has.
     package static func admin(_ name: AdminName) -> LogField { .init("admin", name.description) }
     /// A variable of the configuration, without its value.
-    package static func variable(_ name: StaticString) -> LogField { .init("variable", name.description) }
+    /// - Parameter isFileForm: whether it is the variable's form that names a file.
+    package static func variable(_ name: StaticString, isFileForm: Bool = false) -> LogField {
+        .init("variable", name.description + (isFileForm ? "_FILE" : ""))
+    }
     /// An environment variable that no build of the broker reads. The name has capitals, digits and `_` only; the value is not
     /// logged.
     package static func unknownVariable(_ name: String, meant suggestion: String?) -> [LogField] {

@@ -538,7 +538,7 @@ internal import TokenBroker
 
     // L08
     @Test func `where plain HTTP is allowed, a link may be of it, with its port`() async throws {
-        let broker = try await BrokerHarness { $0.providerTargets = .development }
+        let broker = try await BrokerHarness { $0.core.providerTargets = .development }
         await Self.prepare(broker)
         await broker.logIn()
         broker.transport.standing(at: "http://b.example:8088/.well-known/assetlinks.json", .json(200, Self.statement))

@@ -54,7 +54,7 @@ internal import TokenBroker
     }
 
     @Test func `scripts may read answers and errors, and when to come again`() async throws {
-        let broker = try await BrokerHarness { $0.appRequests.perAddress = 3 }
+        let broker = try await BrokerHarness { $0.core.appRequests.perAddress = 3 }
         var answers: [BrokerHarness.Answer] = []
         let here = NetworkSource(NetworkAddress(parsing: Array("192.0.2.1".utf8)[...])!)
         for _ in 0..<4 {

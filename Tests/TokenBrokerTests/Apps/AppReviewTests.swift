@@ -177,7 +177,7 @@ internal import TokenBroker
     ]
 
     @Test func `each endpoint counts the requests of an address by itself`() async throws {
-        let broker = try await BrokerHarness { $0.appRequests.perAddress = 4 }
+        let broker = try await BrokerHarness { $0.core.appRequests.perAddress = 4 }
         await broker.makeTenant()
         await broker.makeClient("app", of: "t1", Self.app)
         for ask in Self.counted {

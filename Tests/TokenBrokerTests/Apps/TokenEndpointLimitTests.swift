@@ -107,20 +107,20 @@ internal import TokenBroker
     func `an address of IPv6 counts by its prefix of 64 bits`(
         _ first: String, _ second: String, _ isOne: Bool
     ) async throws {
-        let broker = try await Self.broker { $0.appRequests.perAddress = 1 }
+        let broker = try await Self.broker { $0.core.appRequests.perAddress = 1 }
         #expect(await Self.isAdmitted(broker, from: Self.source(first)))
         #expect(await Self.isAdmitted(broker, from: Self.source(second)) == !isOne)
     }
 
     @Test func `a request of no known address is not counted`() async throws {
-        let broker = try await Self.broker { $0.appRequests.perAddress = 1 }
+        let broker = try await Self.broker { $0.core.appRequests.perAddress = 1 }
         #expect(await Self.admitted(broker, 3, from: .unknown) == 3)
     }
 
     // P13
     @Test func `a user has sixty requests a minute, by code and by refresh token, and the session stays`() async throws
     {
-        let broker = try await Self.broker { $0.appRequests.perAddress = nil }
+        let broker = try await Self.broker { $0.core.appRequests.perAddress = nil }
         let code = await broker.appCode()
         let begun = await broker.exchange(code)
         var token = try #require(begun.json["refresh_token"]?.text)
@@ -142,7 +142,7 @@ internal import TokenBroker
 
     // P13 K38
     @Test func `a code whose user has too many requests stays usable, and other users have their own`() async throws {
-        let broker = try await Self.broker { $0.appRequests.perUser = 1 }
+        let broker = try await Self.broker { $0.core.appRequests.perUser = 1 }
         await broker.makeClient(
             "other", of: "t1", #"{"redirect_uris": ["https://app.example/cb"], "storage_key": "other"}"#)
         let (code, other) = (await broker.appCode(), await broker.appCode(client: "other"))
@@ -157,7 +157,7 @@ internal import TokenBroker
 
     // P13
     @Test func `requests that let another app in count for the user, and a refusal costs no challenge`() async throws {
-        let broker = try await BrokerHarness { $0.appRequests.perUser = 2 }
+        let broker = try await BrokerHarness { $0.core.appRequests.perUser = 2 }
         await broker.makeTenant()
         await broker.makeClient(
             "app", of: "t1",
@@ -181,7 +181,7 @@ internal import TokenBroker
 
     // P13
     @Test func `logins by a biometric key count for the user, and a refusal costs no challenge`() async throws {
-        let broker = try await Self.broker { $0.appRequests.perUser = 2 }
+        let broker = try await Self.broker { $0.core.appRequests.perUser = 2 }
         let key = try AppKey()
         let session = await broker.appSession()
         func proof(_ action: String) async throws -> String {
@@ -200,8 +200,8 @@ internal import TokenBroker
     @Test func `no limit is no limit, and costs no access to the store`() async throws {
         let store = FaultyStore()
         let broker = try await Self.broker(store: store) {
-            $0.appRequests.perAddress = nil
-            $0.appRequests.perUser = nil
+            $0.core.appRequests.perAddress = nil
+            $0.core.appRequests.perUser = nil
         }
         let calls = (store.reads, store.commits)
         #expect(await Self.admitted(broker, 1000) == 1000)
@@ -277,7 +277,7 @@ internal import TokenBroker
     }
 
     @Test func `a flood of addresses takes no more memory than the table has`() async throws {
-        let broker = try await Self.broker { $0.appRequests.perAddress = 4 }
+        let broker = try await Self.broker { $0.core.appRequests.perAddress = 4 }
         #expect(await Self.admitted(broker, 5) == 4)
         for number in 0..<TokenEndpointLimits.capacity {
             let address = "10.\(number >> 16).\(number >> 8 & 255).\(number & 255)"

@@ -16,8 +16,8 @@ internal import TokenBroker
         changes: Bool = true, reads: AuditTrail.Reads = .all, store: (any RecordStore)? = nil
     ) async throws -> BrokerHarness {
         let broker = try await BrokerHarness(store: store) { settings in
-            settings.audit.changes = changes
-            settings.audit.reads = reads
+            settings.core.audit.changes = changes
+            settings.core.audit.reads = reads
         }
         await broker.makeTenant()
         return broker
@@ -186,7 +186,7 @@ internal import TokenBroker
         let change = await broker.call(.put, "/tenants/t2", body: #"{"client_id": "c1"}"#)
         #expect(change.status == (isDamaged ? 500 : 503))
         #expect(await broker.call(.get, "/tenants/t2").status == 404)
-        await broker.broker.finish()
+        await broker.broker.core.finish()
         _ = try await Self.verify(broker)
     }
 
@@ -291,7 +291,7 @@ internal import TokenBroker
         async throws
     {
         let time = ManualTime()
-        let broker = try await BrokerHarness(time: time) { $0.audit.changes = true }
+        let broker = try await BrokerHarness(time: time) { $0.core.audit.changes = true }
         await broker.makeTenant()
         let keys = [await broker.makeKey("t1", Self.listener), await broker.makeKey("t1", Self.listener)]
         var count = try await Self.entries(broker).count
@@ -313,7 +313,7 @@ internal import TokenBroker
         time.advance(by: .milliseconds(1))
         #expect(try await refuse(1, keys[0]) == [6, nil])
         // The end of the process writes what was only counted.
-        await broker.broker.finish()
+        await broker.broker.core.finish()
         #expect(try await refuse(0, keys[0]) == [1])
         let last = try #require(try await Self.entries(broker).last)
         #expect(last["action"]?.text == "request.refused" && last["outcome"]?.text == "refused")
@@ -325,7 +325,7 @@ internal import TokenBroker
     // H107
     @Test func `callers that are refused at the same time are counted together beyond a thousand`() async throws {
         let time = ManualTime()
-        let broker = try await BrokerHarness(time: time) { $0.audit.changes = true }
+        let broker = try await BrokerHarness(time: time) { $0.core.audit.changes = true }
         let audit = broker.broker.core.audit
         for index in 0..<1002 {
             for _ in 0..<11 {
@@ -335,7 +335,7 @@ internal import TokenBroker
         }
         // Two of them share one allowance of ten.
         #expect(try await Self.entries(broker).count == 10_010)
-        await broker.broker.finish()
+        await broker.broker.core.finish()
         let counted = try await Self.entries(broker).dropFirst(10_010)
         #expect(counted.count == 1001)
         let others = counted.filter { $0["caller"]?.text == "others" }
@@ -368,19 +368,19 @@ internal import TokenBroker
         let time = ManualTime()
         time.holdSleeps()
         let broker = try await BrokerHarness(time: time) { settings in
-            settings.audit.changes = true
-            settings.audit.signatureInterval = .seconds(17)
+            settings.core.audit.changes = true
+            settings.core.audit.signatureInterval = .seconds(17)
         }
         try await broker.broker.core.audit.open()
         #expect(try await Self.verify(broker) == [1, 2, 0, 1])
-        broker.broker.start()
+        broker.broker.core.start()
         await broker.makeTenant()
         #expect(try await Self.verify(broker)[2] == 1)
         await time.sleepers(of: .seconds(17))
         time.advance(by: .seconds(17))
         await time.sleepers(of: .seconds(17))
         #expect(try await Self.verify(broker)[2] == 0)
-        await broker.broker.finish()
+        await broker.broker.core.finish()
         #expect(try await Self.verify(broker) == [1, 5, 0, 0])
     }
 
@@ -389,7 +389,7 @@ internal import TokenBroker
         await broker.makeTenant()
         await broker.logIn()
         try await broker.broker.core.audit.open()
-        await broker.broker.finish()
+        await broker.broker.core.finish()
         #expect(try await broker.store.allAuditChains() == [])
     }
 }

@@ -120,7 +120,7 @@ internal import TokenBroker
 
     @Test func `an end that the audit log does not take is logged`() async throws {
         let (store, receiver) = (BrokerFaultyStore(), try Receiver())
-        let broker = try await Self.broker(store: store) { $0.audit.changes = true }
+        let broker = try await Self.broker(store: store) { $0.core.audit.changes = true }
         await broker.set("a1", refresh: "r1", storageKey: "a")
         let entries = Mutex(0)
         // The first entry is that of the beginning, without which nothing leaves.

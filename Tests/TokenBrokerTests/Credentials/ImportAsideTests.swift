@@ -79,7 +79,7 @@ internal import TokenBroker
 
     @Test(arguments: [(86_399, "r2"), (86_400, "r1")])
     func `is kept for a day where nothing is quarantined`(seconds: Int64, presented: String) async throws {
-        let broker = try await Self.broker { $0.quarantine = .zero }
+        let broker = try await Self.broker { $0.core.quarantine = .zero }
         await Self.importMisnamed(broker)
         broker.time.advance(by: .seconds(seconds))
         await Self.importCorrected(broker)

@@ -40,7 +40,7 @@ internal import TokenBroker
         func importing(_ meanwhile: () async -> Void) async -> LinesAnswer {
             async let answer = broker.importing(line, query: "verify=true")
             await broker.time.sleepers(of: .milliseconds(200))
-            async let finished: Void = broker.broker.finish(within: .seconds(25))
+            async let finished: Void = broker.broker.core.finish(within: .seconds(25))
             await broker.time.sleepers(of: .milliseconds(200), .seconds(25))
             await meanwhile()
             await finished
@@ -86,7 +86,7 @@ internal import TokenBroker
         #expect(await next.importing(Self.line, query: "verify=true").outcomes == ["1 alice unchanged"])
         #expect(next.transport.seen.isEmpty)
         #expect(try await next.causes().last == "set")
-        await next.broker.finish()
+        await next.broker.core.finish()
     }
 
     @Test func `leaves a set in the journal that the next process keeps from ending unused`() async throws {
@@ -107,7 +107,7 @@ internal import TokenBroker
         _ = await next.broker.core.expiryJob.handleAllDue()
         let mark = try #require(try await next.vault.read(row)?.due)
         #expect(next.time.now.duration(to: mark) > .seconds(7 * 86_400))
-        await next.broker.finish()
+        await next.broker.core.finish()
     }
 
     @Test func `keeps nothing in the journal that the store has taken in the end`() async throws {
@@ -121,7 +121,7 @@ internal import TokenBroker
         #expect(await answer.outcomes == ["1 alice imported"])
         #expect(await setting.broker.metric("token_broker_journal_entries") == 0)
         #expect(await setting.broker.get("storage_key=alice").token == "a2")
-        await setting.broker.broker.finish()
+        await setting.broker.broker.core.finish()
     }
 
     @Test func `begins no further presentation once the broker drains, and stores what needs none`() async throws {

@@ -212,7 +212,7 @@ internal import TokenBroker
     @Test(arguments: [0, 7])
     func `is given after the patience that the operator has set`(seconds: Int) async throws {
         let broker = try await BrokerHarness(time: ManualTime(skipsSleeps: false)) {
-            $0.renewalPatience = .seconds(seconds)
+            $0.core.renewalPatience = .seconds(seconds)
         }
         await broker.makeTenant()
         await broker.set("a1", refresh: "r1", lifetime: .seconds(40))

@@ -108,7 +108,7 @@ internal import TokenBroker
 
     @Test(arguments: [1, 30])
     func `the days are those of the settings`(days: Int) async throws {
-        let broker = try await Self.ended { $0.quarantine = .seconds(days * 86_400) }
+        let broker = try await Self.ended { $0.core.quarantine = .seconds(days * 86_400) }
         #expect(try await broker.quarantined()?.until == broker.time.now.advanced(by: .seconds(days * 86_400)))
     }
 

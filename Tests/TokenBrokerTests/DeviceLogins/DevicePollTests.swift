@@ -196,7 +196,7 @@ internal import TokenBroker
         #expect(script.polls == [.seconds(60)])
         // Another process on the same store, whose clock says that the code has a long time to live.
         let late = try await BrokerHarness.devices(store: store, script: DeviceScript(broker.time), tenant: nil)
-        late.broker.broker.start()
+        late.broker.broker.core.start()
         await late.broker.time.sleepers(of: .housekeeping, .expiryNotices)
         await late.broker.time.pass(.seconds(59))
         #expect(late.script.polls.isEmpty)

@@ -39,7 +39,7 @@ internal import TokenBroker
 
     /// Has a broker look for logins, and waits until it has found the one that there is.
     private func start(_ broker: BrokerHarness) async {
-        broker.broker.start()
+        broker.broker.core.start()
         await broker.time.sleepers(of: SleepLength.jobsOfReplica + [.loginTakeover])
     }
 
@@ -224,7 +224,7 @@ internal import TokenBroker
         }
         let second = try await BrokerHarness.devices(store: store, script: script, tenant: nil).broker
         second.time.advance(by: .seconds(6))
-        second.broker.start()
+        second.broker.core.start()
         // The login's own sleep is one of those of five seconds.
         await second.time.sleepers(of: .housekeeping, .expiryNotices, .seconds(5))
         script.enqueue(DeviceScript.granted())
@@ -243,7 +243,7 @@ internal import TokenBroker
         let store = BrokerFaultyStore(base, revalidateAfter: revalidateAfter)
         let second = try await BrokerHarness.devices(store: store, script: script, tenant: nil).broker
         store.isAway = true
-        second.broker.start()
+        second.broker.core.start()
         await second.time.sleepers(
             of: revalidateAfter == nil
                 ? [.housekeeping, .expiryNotices, .leaseSearchAlone, .loginSearch]

@@ -263,7 +263,7 @@ internal import TokenBroker
     @Test func `what is granted while the broker stops`() async throws {
         let login = try await Polled(DeviceScript.granted())
         login.broker.broker.beginDraining()
-        async let finished: Void = login.broker.broker.finish()
+        async let finished: Void = login.broker.broker.core.finish()
         login.gate.open()
         await finished
         #expect(await login.broker.deviceProgress(login.handle).text == #"{"status":"completed"}"#)
@@ -281,7 +281,7 @@ internal import TokenBroker
         await gate.arrivals()
         let before = store.commits
         broker.broker.beginDraining()
-        async let finished: Void = broker.broker.finish()
+        async let finished: Void = broker.broker.core.finish()
         gate.open()
         await finished
         #expect(script.polls.isEmpty)

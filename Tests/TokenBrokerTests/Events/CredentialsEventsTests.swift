@@ -165,7 +165,7 @@ internal import TokenBroker
         broker.transport.enqueue(.json(200, Self.granted))
         async let renewed = broker.get()
         await broker.time.sleepers(of: .milliseconds(200))
-        async let finished: Void = broker.broker.finish(within: .seconds(10))
+        async let finished: Void = broker.broker.core.finish(within: .seconds(10))
         await broker.time.sleepers(of: .milliseconds(200), .seconds(10))
         store.setDown(true)
         broker.time.advance(by: .seconds(10))

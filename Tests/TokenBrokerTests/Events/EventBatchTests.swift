@@ -14,7 +14,7 @@ internal import TokenBroker
 
     private static func broker(store: any RecordStore = MemoryRecordStore()) async throws -> BrokerHarness {
         let broker = try await BrokerHarness(store: store, time: ManualTime(skipsSleeps: false)) {
-            $0.eventSpan = span
+            $0.core.eventSpan = span
         }
         await broker.makeTenant()
         return broker

@@ -30,11 +30,11 @@ internal import TokenBroker
 
     @Test func `a busy tenant does not push out the events of a quiet one`() async throws {
         let time = ManualTime(skipsSleeps: false)
-        let broker = try await Self.broker(time: time) { $0.eventLimit = 10 }
+        let broker = try await Self.broker(time: time) { $0.core.eventLimit = 10 }
         for tenant in ["busy", "quiet"] { await broker.makeTenant(tenant) }
         let many = (1...1200).map { "b\($0)" }
         await Self.write(["q1", "q2"] + many + ["q3"], broker)
-        broker.broker.start()
+        broker.broker.core.start()
         await time.sleepers(of: .seconds(60), .seconds(5))
         while try await broker.vault.entries(after: 0, limit: 12).count > 11 { await Task.yield() }
         let quiet = await broker.listen(tenant: "quiet", lastID: "0-9999")
@@ -44,7 +44,7 @@ internal import TokenBroker
         #expect(Self.names(await busy.events(8)) == ["stream.reset"] + kept)
         for listener in [quiet, busy] { await listener.close() }
         broker.broker.beginDraining()
-        await broker.broker.finish()
+        await broker.broker.core.finish()
         #expect(!broker.log.contains { $0.contains("event_unreadable") })
     }
 

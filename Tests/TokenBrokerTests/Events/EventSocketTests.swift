@@ -30,7 +30,7 @@ internal import TokenBroker
         }
         broker.broker.beginDraining()
         await server.drain(within: .seconds(10))
-        await broker.broker.finish()
+        await broker.broker.core.finish()
         await server.close()
         try result.get()
     }

@@ -261,7 +261,7 @@ internal import TokenBroker
     @Test func `more listeners of a tenant than allowed are refused, and the place of one that leaves is free`()
         async throws
     {
-        let broker = try await Self.broker { $0.listenersPerTenant = 2 }
+        let broker = try await Self.broker { $0.core.listenersPerTenant = 2 }
         await broker.makeTenant()
         await broker.makeTenant("t2")
         let first = await broker.listen(tenant: "t1")
@@ -344,7 +344,7 @@ internal import TokenBroker
     @Test func `a store that is away refuses all who came while it was asked, and their places are free`() async throws
     {
         let store = BrokerFaultyStore()
-        let broker = try await Self.broker(store: store) { $0.listenersPerTenant = 50 }
+        let broker = try await Self.broker(store: store) { $0.core.listenersPerTenant = 50 }
         await broker.makeTenant()
         await broker.listen(tenant: "t1").close()
         store.isAway = true
@@ -385,7 +385,7 @@ internal import TokenBroker
         for listener in listeners { await listener.end() }
         let late = await broker.listen(tenant: "t1")
         await late.end()
-        await broker.broker.finish()
+        await broker.broker.core.finish()
     }
 
     /// What ends the right to listen.
@@ -494,7 +494,7 @@ internal import TokenBroker
         let id = await listener.events(3)[1].id
         broker.broker.beginDraining()
         await listener.end()
-        await broker.broker.finish()
+        await broker.broker.core.finish()
         await broker.vault.close()
 
         store = try await FileRecordStore(directory: directory.path)
@@ -505,19 +505,19 @@ internal import TokenBroker
         #expect(Self.keys(await resumed.events(2)) == ["k3", "k4"])
         broker.broker.beginDraining()
         await resumed.end()
-        await broker.broker.finish()
+        await broker.broker.core.finish()
         await broker.vault.close()
     }
 
     @Test func `events go when they are too old or too many`() async throws {
         let time = ManualTime(skipsSleeps: false)
         let broker = try await Self.broker(time: time) { settings in
-            settings.eventRetention = .seconds(86_400)
-            settings.eventLimit = 10
+            settings.core.eventRetention = .seconds(86_400)
+            settings.core.eventLimit = 10
         }
         await broker.makeTenant()
         for number in 0..<1025 { await broker.set("a", storageKey: "k\(number)", members: #""level": "client", "#) }
-        broker.broker.start()
+        broker.broker.core.start()
         // Housekeeping, the poller of device logins and the notices of expiry.
         await time.sleepers(of: .seconds(60), .seconds(5))
         // The marker of those that are gone is an entry as well.
@@ -526,7 +526,7 @@ internal import TokenBroker
         time.advance(by: .seconds(86_401))
         while try await broker.vault.logBounds().trimmed < 1025 { await Task.yield() }
         broker.broker.beginDraining()
-        await broker.broker.finish()
+        await broker.broker.core.finish()
     }
 }
 

@@ -379,7 +379,7 @@ internal import TokenBroker
     // MARK: Events
 
     private func events() async throws {
-        let broker = try await BrokerHarness { $0.listenersPerTenant = 1 }
+        let broker = try await BrokerHarness { $0.core.listenersPerTenant = 1 }
         await broker.makeTenant()
         let key = await broker.makeKey("t1", #"{"name": "k", "permissions": ["login"]}"#)
         await recorder.call(broker, .get, "/events", key: key)

@@ -168,7 +168,7 @@ struct ContractApps {
     }
 
     private func limits() async throws {
-        let broker = try await BrokerHarness { $0.appRequests.perUser = 1 }
+        let broker = try await BrokerHarness { $0.core.appRequests.perUser = 1 }
         await broker.makeTenant()
         await broker.makeClient()
         let token = await broker.appSession()

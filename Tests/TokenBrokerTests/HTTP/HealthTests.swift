@@ -163,7 +163,7 @@ internal import TokenBroker
         for seconds in [30, 600] {
             _ = await broker.makeKey("t1", #"{"name": "k", "permissions": ["login"], "expires_in": \#(seconds)}"#)
         }
-        broker.broker.start()
+        broker.broker.core.start()
         // Beside this work, the one that tells of tokens about to expire.
         await broker.time.sleepers(of: .housekeeping, .expiryNotices)
         #expect(try await store.list(.apiKey, tenant: nil, after: nil, limit: 10).count == 2)
@@ -171,7 +171,7 @@ internal import TokenBroker
         broker.time.advance(by: .seconds(60))
         await broker.time.sleepers(of: .housekeeping, .expiryNotices)
         #expect(try await store.list(.apiKey, tenant: nil, after: nil, limit: 10).count == 1)
-        await broker.broker.finish()
+        await broker.broker.core.finish()
     }
 
     @Test(.timeLimit(.minutes(1)))
@@ -182,7 +182,7 @@ internal import TokenBroker
         _ = await broker.makeKey("t1", #"{"name": "k", "permissions": ["login"], "expires_in": 1}"#)
         broker.time.advance(by: .seconds(2))
         store.setDown(true)
-        broker.broker.start()
+        broker.broker.core.start()
         // Beside this work, the one that tells of tokens about to expire and the search for device logins.
         await broker.time.sleepers(of: .housekeeping, .expiryNotices, .loginSearch)
         #expect(broker.log.contains { $0.contains("store_failed") })
@@ -190,7 +190,7 @@ internal import TokenBroker
         broker.time.advance(by: .seconds(60))
         // Which of those three sleeps again is not told by their number: the search ends when it has been done.
         while try await !store.list(.apiKey, tenant: nil, after: nil, limit: 10).isEmpty { await Task.yield() }
-        await broker.broker.finish()
+        await broker.broker.core.finish()
     }
 
     @Test(arguments: ["/livez", "/healthz", "/readyz", "/metrics", "/openapi.yaml", "/docs"])

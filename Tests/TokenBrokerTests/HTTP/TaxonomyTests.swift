@@ -262,7 +262,7 @@ internal import TokenBroker
                 broker.transport.always(.after(gate, .json(200, BrokerHarness.token("\(canary)-new"))))
                 let answer = await broker.get(fields: ["Prefer": "wait=0"])
                 gate.open()
-                await broker.broker.finish()
+                await broker.broker.core.finish()
                 return (broker, answer)
             }),
         Situation(
@@ -360,7 +360,7 @@ internal import TokenBroker
         Situation(
             code: .tooManyRequests, status: 429, how: "more listeners than there are places", retryAfter: 10,
             bring: {
-                let broker = try await BrokerHarness { $0.listenersPerTenant = 1 }
+                let broker = try await BrokerHarness { $0.core.listenersPerTenant = 1 }
                 broker.time.holdSleeps()
                 await broker.makeTenant("t1", #"{"client_id": "c1", \#(secrets)}"#)
                 let listener = await broker.listen(tenant: "t1")

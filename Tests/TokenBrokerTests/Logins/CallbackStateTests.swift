@@ -128,7 +128,7 @@ internal import TokenBroker
         browser.cancel()
         #expect(await browser.value == 503)
         gate.open()
-        await broker.broker.finish()
+        await broker.broker.core.finish()
         #expect(await broker.progress(login.id).json["status"]?.string == "completed")
         #expect(await broker.token() == "access-1")
     }
@@ -146,7 +146,7 @@ internal import TokenBroker
         browser.cancel()
         gate.open()
         _ = await browser.value
-        await broker.broker.finish()
+        await broker.broker.core.finish()
         #expect(broker.transport.seen.count == 1)
         #expect(await broker.progress(login.id).json["status"]?.string == "completed")
         #expect(await broker.token() == "access-1")

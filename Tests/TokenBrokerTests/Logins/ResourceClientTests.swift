@@ -64,7 +64,7 @@ internal import TokenBroker
         _ = await broker.beginLogin()
         broker.transport.standing(at: "https://internal.example/c-1", .json(204, ""))
         #expect(await broker.call(.delete, "/tenants/t1").status == 204)
-        await broker.broker.finish(within: nil)
+        await broker.broker.core.finish(within: nil)
         #expect(Servers.requests(broker.transport, to: "https://internal.example/c-1") == 0)
     }
 

@@ -16,7 +16,7 @@ internal import TokenBroker
 
     private func broker(resource: String = Servers.resource, listed: [NetworkRange] = []) async throws -> BrokerHarness
     {
-        let broker = try await BrokerHarness { $0.providerTargets = TargetPolicy(networks: listed) }
+        let broker = try await BrokerHarness { $0.core.providerTargets = TargetPolicy(networks: listed) }
         await broker.makeTenant("t1", #"{"provider": "mcp", "resource": "\#(resource)"}"#)
         Servers.publish(at: broker.transport)
         return broker

@@ -175,7 +175,7 @@ internal import TokenBroker
     }
 
     @Test func `with insecure providers allowed, plain addresses are learnt too`() async throws {
-        let broker = try await BrokerHarness { $0.providerTargets = .everything }
+        let broker = try await BrokerHarness { $0.core.providerTargets = .everything }
         await broker.makeTenant(
             "t1", #"{"provider": "oidc", "client_id": "c1", "issuer": "http://127.0.0.1:9999"}"#)
         broker.transport.enqueue(

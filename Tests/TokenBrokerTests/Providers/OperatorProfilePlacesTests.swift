@@ -46,7 +46,7 @@ internal import TokenBroker
     }
 
     @Test func `is not used up by deleted ones, whose oldest records go`() async throws {
-        let broker = try await BrokerHarness { $0.audit.changes = true }
+        let broker = try await BrokerHarness { $0.core.audit.changes = true }
         for number in 1...OperatorProfiles.mostRemoved + 2 {
             #expect(await Self.put("p-\(number)", broker).status == 201, "\(number)")
             #expect(await Self.delete("p-\(number)", broker) == 204, "\(number)")

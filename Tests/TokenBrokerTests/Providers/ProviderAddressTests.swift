@@ -550,13 +550,13 @@ internal import TokenBroker
         }
         time.advance(by: .seconds(12))
         time.holdSleeps()
-        two.broker.start()
+        two.broker.core.start()
         // Everything that the broker does by itself has been begun once.
         await time.sleepers(of: SleepLength.jobsOfReplica)
         while try #require(try await one.vault.read(Self.row)?.lease).wasGivenUp == false { await Task.yield() }
         #expect(try await one.vault.lapsed(.credentials, limit: 9).isEmpty)
         two.broker.beginDraining()
-        await two.broker.finish()
+        await two.broker.core.finish()
         #expect(two.transport.seen.isEmpty)
 
         await Self.configure(one, Self.endpoint.before)

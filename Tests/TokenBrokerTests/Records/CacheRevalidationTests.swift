@@ -37,7 +37,7 @@ internal import Waiting
             await one.makeTenant("t1", #"{"client_id": "c1"}"#)
             key = await one.makeKey()
             await one.set("a1", refresh: "r1", lifetime: .seconds(86_400))
-            two.broker.start()
+            two.broker.core.start()
             await time.sleepers(of: SleepLength.jobsOfReplica)
         }
 
@@ -68,7 +68,7 @@ internal import Waiting
         // The API key, its tenant and the credentials, in each of 24 rounds.
         #expect((69...82).contains(pair.store.asked.count))
         #expect(pair.two.broker.core.cacheRevalidation.missedChangeCount == 0)
-        await pair.two.broker.finish()
+        await pair.two.broker.core.finish()
     }
 
     @Test func `lets entries expire that are not used`() async throws {
@@ -82,7 +82,7 @@ internal import Waiting
         #expect(await pair.get().token == "a1")
         // The key, its tenant and the credentials; and twice the replicas' base URL.
         #expect(pair.store.reads == reads + 3 + 2)
-        await pair.two.broker.finish()
+        await pair.two.broker.core.finish()
     }
 
     @Test(arguments: [false, true])
@@ -103,7 +103,7 @@ internal import Waiting
         #expect(pair.two.broker.core.cacheRevalidation.missedChangeCount == 2)
         #expect(await pair.get().level == "basic")
         #expect(await pair.two.get("storage_key=other").token == "b1")
-        await pair.two.broker.finish()
+        await pair.two.broker.core.finish()
     }
 
     @Test func `finds that a tenant or an API key is gone that no feed reported`() async throws {
@@ -118,7 +118,7 @@ internal import Waiting
         #expect(await pair.one.call(.delete, "/tenants/t1").status == 204)
         await pair.pass(61)
         #expect(await pair.two.get().status == 404)
-        await pair.two.broker.finish()
+        await pair.two.broker.core.finish()
     }
 
     @Test func `wakes tasks that wait for a change that no feed reported`() async throws {
@@ -132,7 +132,7 @@ internal import Waiting
         await pair.pass(61)
         await changes.wait(for: id, since: ticket) { _ = try? await Task.sleep(for: .seconds(600)) }
         #expect(await pair.get().token == "a2")
-        await pair.two.broker.finish()
+        await pair.two.broker.core.finish()
     }
 
     @Test func `pauses while no feed covers anything`() async throws {
@@ -152,7 +152,7 @@ internal import Waiting
         #expect(await pair.get().token == "a1")
         await pair.pass(120, isAlive: false)
         #expect(pair.store.asked.count == asked)
-        await pair.two.broker.finish()
+        await pair.two.broker.core.finish()
     }
 
     @Test func `renews nothing while the store fails, and tries it one question at a time`() async throws {
@@ -170,7 +170,7 @@ internal import Waiting
         #expect(pair.store.reads == reads + 3)
         await pair.pass(120)
         #expect(pair.store.asked.count >= 3)
-        await pair.two.broker.finish()
+        await pair.two.broker.core.finish()
     }
 
     @Test func `does not take for true what was told before the feed was lost and came back`() async throws {
@@ -190,7 +190,7 @@ internal import Waiting
         gate.open()
         await pair.pass(1)
         #expect(await pair.get().level == "basic")
-        await pair.two.broker.finish()
+        await pair.two.broker.core.finish()
     }
 
     /// The other replica announces none of its commits, like a replica that dies after each one.
@@ -212,7 +212,7 @@ internal import Waiting
         for number in 0..<600 {
             await other.set("a\(number)", lifetime: .seconds(86_400), storageKey: "k\(number)")
         }
-        one.broker.start()
+        one.broker.core.start()
         await time.sleepers(of: SleepLength.jobsOfReplica)
         func pass(_ seconds: Int) async {
             var life = store.life.makeAsyncIterator()
@@ -239,7 +239,7 @@ internal import Waiting
         #expect(await one.get("storage_key=k17").level == "basic")
         // The user who has logged out, and the one who has logged in anew.
         #expect(store.reads == reads + 1 + 2)
-        await one.broker.finish()
+        await one.broker.core.finish()
         await store.close()
         await silent.close()
     }
@@ -247,7 +247,7 @@ internal import Waiting
     @Test func `is over when the broker has finished`() async throws {
         let pair = try await Pair()
         #expect(await pair.get().token == "a1")
-        await pair.two.broker.finish()
+        await pair.two.broker.core.finish()
         let questions = pair.store.questions
         for _ in 0..<120 {
             pair.time.advance(by: .seconds(1))
@@ -262,12 +262,12 @@ internal import Waiting
         let broker = try await BrokerHarness(store: store, time: time)
         await broker.makeTenant()
         await broker.set("a1", refresh: "r1", lifetime: .seconds(86_400))
-        broker.broker.start()
+        broker.broker.core.start()
         await time.sleepers(of: .housekeeping, .expiryNotices, .leaseSearchAlone)
         await time.pass(.seconds(120))
         #expect(await broker.get().token == "a1")
         #expect(store.questions == 0)
-        await broker.broker.finish()
+        await broker.broker.core.finish()
     }
 }
 

@@ -104,7 +104,7 @@ internal import TokenBroker
         let kinds = try await other.events().map(\.kind)
         #expect(kinds.suffix(2) == [.credentialsUpdated, .refreshSucceeded])
         #expect(setting.broker.log.contains { $0.contains("credentials_published_from_journal") })
-        await setting.broker.broker.finish()
+        await setting.broker.broker.core.finish()
         #expect(try await setting.another(setting.journal).broker.core.credentials.countInJournal == 0)
     }
 
@@ -128,7 +128,7 @@ internal import TokenBroker
         #expect(await next.get().token == "a3")
         #expect(next.transport.seen.last?.form["refresh_token"] == "r2")
         #expect(try await next.causes() == ["set", "refresh"])
-        await next.broker.finish()
+        await next.broker.core.finish()
     }
 
     // H077
@@ -150,7 +150,7 @@ internal import TokenBroker
         next.transport.enqueue(.json(200, BrokerHarness.token("a3")))
         #expect(await next.get().token == "a3")
         #expect(next.transport.seen.map { $0.form["refresh_token"] } == ["r2"])
-        await next.broker.finish()
+        await next.broker.core.finish()
     }
 
     @Test(arguments: [("c1", "refresh"), ("c2", "upgrade")])
@@ -164,7 +164,7 @@ internal import TokenBroker
         setting.time.advance(by: .seconds(20))
         await setting.untilStored(by: next)
         #expect(try await next.causes() == ["set", cause])
-        await next.broker.finish()
+        await next.broker.core.finish()
     }
 
     /// Another replica presents the token within the grace, and what it is granted is the newer one. Later it is granted
@@ -180,7 +180,7 @@ internal import TokenBroker
     ) async throws {
         let setting = try await Setting(tenant: members)
         #expect(await setting.refreshWithoutStore().token == "a2")
-        await setting.broker.broker.finish()
+        await setting.broker.broker.core.finish()
         await setting.journal.close()
         setting.time.advance(by: .seconds(age))
         let version = try #require(try await setting.base.read(Self.row)).version
@@ -199,7 +199,7 @@ internal import TokenBroker
         let took = start.duration(to: setting.time.monotonic)
         #expect(wait.contains(took.components.seconds), "\(took)")
         #expect(await next.get().token == "a2")
-        await next.broker.finish()
+        await next.broker.core.finish()
     }
 
     @Test(arguments: ["logout", "login", "refusal", "restore"])
@@ -235,7 +235,7 @@ internal import TokenBroker
             #expect(await other.get("policy=local_force_refresh").token == "a3")
             #expect(other.transport.seen.last?.form["refresh_token"] == "r2")
         }
-        await setting.broker.broker.finish()
+        await setting.broker.broker.core.finish()
     }
 
     @Test func `a next process serves no credentials that have ended since`() async throws {
@@ -248,7 +248,7 @@ internal import TokenBroker
         try await next.broker.core.takeUpJournal()
         #expect(await next.get("policy=local").code == "missing_token_container")
         #expect(next.broker.core.credentials.countInJournal == 0)
-        await next.broker.finish()
+        await next.broker.core.finish()
     }
 
     /// The process was killed when the logout was stored, before it had emptied its journal.
@@ -281,7 +281,7 @@ internal import TokenBroker
         await setting.untilStored(by: next)
         let last = await next.get("policy=local")
         if isLoggedOut { #expect(last.code == "missing_token_container") } else { #expect(last.token == "a2") }
-        await next.broker.finish()
+        await next.broker.core.finish()
     }
 
     @Test func `a lease that ran out while the store was away is left to its holder at first`() async throws {
@@ -304,7 +304,7 @@ internal import TokenBroker
         setting.time.advance(by: .seconds(1))
         #expect(await answer.token == "a2")
         #expect(other.transport.seen.isEmpty)
-        await setting.broker.broker.finish()
+        await setting.broker.broker.core.finish()
     }
 
     @Test func `what is put into the journal stays there when what was there before it is over`() async throws {
@@ -337,13 +337,13 @@ internal import TokenBroker
         await setting.untilStored()
         let other = try await setting.another()
         #expect(await other.get().token == "b2")
-        await setting.broker.broker.finish()
+        await setting.broker.broker.core.finish()
     }
 
     @Test func `a stop does not wait for the store where the journal has what was granted`() async throws {
         let setting = try await Setting()
         #expect(await setting.refreshWithoutStore().token == "a2")
-        await setting.broker.broker.finish()
+        await setting.broker.broker.core.finish()
         #expect(try await setting.entries() == 1)
         #expect(!setting.broker.log.contains { $0.contains("work_cut_short") })
     }
@@ -369,7 +369,7 @@ internal import TokenBroker
         setting.store.isAway = false
         await setting.untilStored()
         #expect(try await setting.another().get().token == "a2")
-        await setting.broker.broker.finish()
+        await setting.broker.broker.core.finish()
     }
 
     @Test func `what is cut short goes into a journal that is well again`() async throws {
@@ -380,7 +380,7 @@ internal import TokenBroker
         #expect(setting.broker.broker.core.renewer.cancelAll() == 1)
         #expect(await granted.token == "a2")
         #expect(try await setting.entries() == 1)
-        await setting.broker.broker.finish()
+        await setting.broker.broker.core.finish()
     }
 
     @Test func `what a damaged store does not take stays in the journal until an operator has looked`() async throws {
@@ -392,7 +392,7 @@ internal import TokenBroker
         await setting.untilStored()
         #expect(setting.store.remainingFaults == 0)
         #expect(try await setting.another().get().token == "a2")
-        await setting.broker.broker.finish()
+        await setting.broker.broker.core.finish()
     }
 
     // H046
@@ -410,6 +410,6 @@ internal import TokenBroker
                     "r2"
                     """))
         }
-        await setting.broker.broker.finish()
+        await setting.broker.broker.core.finish()
     }
 }

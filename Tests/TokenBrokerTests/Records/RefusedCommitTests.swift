@@ -75,7 +75,7 @@ internal import TokenBroker
         let operate: @Sendable (String) async throws -> Void = { try await run($0, in: database, role: role) }
         let states = { reported.withLock { $0 } }
         try await body(broker, operate, states)
-        await broker.broker.finish()
+        await broker.broker.core.finish()
         await store.close()
     }
 

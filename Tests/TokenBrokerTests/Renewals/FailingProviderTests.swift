@@ -76,7 +76,7 @@ internal import TokenBroker
         let broker = try await BrokerHarness(store: MemoryRecordStore { time.monotonic }, time: time)
         await broker.makeTenant("t1", #"{"client_id": "c1", "rotation": "always"}"#)
         await broker.set("a1", refresh: "r1", lifetime: .zero)
-        broker.broker.start()
+        broker.broker.core.start()
         // Too much patience for a call, of a provider that may have spent the refresh token.
         broker.transport.enqueue(
             .json(503, "", fields: ["Retry-After": "31"]), .json(200, BrokerHarness.token("a2", refresh: "r2")))
@@ -86,6 +86,6 @@ internal import TokenBroker
         await broker.broker.core.renewer.finish()
         #expect(await broker.get().token == "a2")
         broker.broker.beginDraining()
-        await broker.broker.finish()
+        await broker.broker.core.finish()
     }
 }

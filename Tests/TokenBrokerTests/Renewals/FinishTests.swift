@@ -34,7 +34,7 @@ internal import TokenBroker
         }
         async let answer = broker.call(.get, "/credentials", tenant: "t1")
         await broker.time.sleepers(of: .milliseconds(200))
-        async let finished: Void = broker.broker.finish(within: .seconds(25))
+        async let finished: Void = broker.broker.core.finish(within: .seconds(25))
         await broker.time.sleepers(of: .milliseconds(200), .seconds(25))
         store.isAway = false
         broker.time.advance(by: .milliseconds(200))
@@ -50,7 +50,7 @@ internal import TokenBroker
         }
         async let answer = broker.call(.get, "/credentials", tenant: "t1")
         await broker.time.sleepers(of: .milliseconds(200))
-        async let finished: Void = broker.broker.finish(within: .seconds(25))
+        async let finished: Void = broker.broker.core.finish(within: .seconds(25))
         await broker.time.sleepers(of: .milliseconds(200), .seconds(25))
         broker.time.advance(by: .seconds(25))
         await finished
@@ -63,7 +63,7 @@ internal import TokenBroker
         let state = await broker.beginLogin().state
         async let answer = broker.call(.get, "/login/callback?code=c-1&state=\(state)", key: nil)
         await broker.time.sleepers(of: .milliseconds(200))
-        async let finished: Void = broker.broker.finish(within: .seconds(25))
+        async let finished: Void = broker.broker.core.finish(within: .seconds(25))
         await broker.time.sleepers(of: .milliseconds(200), .seconds(25))
         broker.time.advance(by: .seconds(25))
         await finished
@@ -80,7 +80,7 @@ internal import TokenBroker
         broker.transport.always(.json(503, "{}"))
         async let answer = broker.call(.get, "/credentials", tenant: "t1")
         await broker.time.sleepers(of: .milliseconds(500))
-        async let finished: Void = broker.broker.finish(within: .milliseconds(400))
+        async let finished: Void = broker.broker.core.finish(within: .milliseconds(400))
         await broker.time.sleepers(of: .milliseconds(500), .milliseconds(400))
         broker.time.advance(by: .milliseconds(400))
         await finished
@@ -91,9 +91,9 @@ internal import TokenBroker
     @Test func `the housekeeping is over, too, so that the store can be closed`() async throws {
         let store = SlowRemovalStore()
         let broker = try await BrokerHarness(store: store, time: ManualTime(skipsSleeps: false))
-        broker.broker.start()
+        broker.broker.core.start()
         await store.gate.arrivals(1)
-        await broker.broker.finish()
+        await broker.broker.core.finish()
         #expect(store.isOver)
     }
 }

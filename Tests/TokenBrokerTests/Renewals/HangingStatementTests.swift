@@ -67,7 +67,7 @@ internal import TokenBroker
         try await broker.vault.commit([.claim(Self.row, version: version, lease)])
         time.advance(by: .seconds(4))
         store.arm(kind)
-        broker.broker.start()
+        broker.broker.core.start()
         let clock = Task {
             while !Task.isCancelled {
                 await time.sleeper()
@@ -81,7 +81,7 @@ internal import TokenBroker
         store.gate.open()
         asked.open()
         broker.broker.beginDraining()
-        await broker.broker.finish()
+        await broker.broker.core.finish()
         clock.cancel()
         await clock.value
         #expect(broker.transport.seen.map { $0.form["refresh_token"] } == ["r1"])

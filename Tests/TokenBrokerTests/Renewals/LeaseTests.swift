@@ -290,11 +290,11 @@ internal import TokenBroker
         store.isAway = false
         let gate = Gate()
         broker.transport.enqueue(.after(gate, .json(200, BrokerHarness.token("a2", refresh: "r2"))))
-        broker.broker.start()
+        broker.broker.core.start()
         await gate.arrivals()
         gate.open()
         broker.broker.beginDraining()
-        await broker.broker.finish()
+        await broker.broker.core.finish()
         #expect(await broker.get("policy=local").token == "a2")
     }
 
@@ -482,11 +482,11 @@ internal import TokenBroker
         // The second replica has reached the store for long enough.
         time.advance(by: .seconds(5))
         try await Self.abandon(one)
-        two.broker.start()
+        two.broker.core.start()
         await gate.arrivals()
         gate.open()
         two.broker.beginDraining()
-        await two.broker.finish()
+        await two.broker.core.finish()
         // Longer than a cache entry is valid.
         time.advance(by: .seconds(5))
         #expect(await one.get("policy=local").token == "a2")
@@ -511,7 +511,7 @@ internal import TokenBroker
         #expect(try await two.vault.lapsed(.credentials, limit: 9).count == (isUncertain ? 1 : 0))
         two.transport.enqueue(.json(200, BrokerHarness.token("a2", refresh: "r2")))
         #expect(await two.get().token == "a2")
-        await one.broker.finish()
+        await one.broker.core.finish()
     }
 
     // Until it has stored them, its holder alone has the credentials that the provider granted, and a refresh token that
@@ -550,13 +550,13 @@ internal import TokenBroker
         _ = await one.set("a1")
         try await Self.abandon(one)
         time.holdSleeps()
-        two.broker.start()
+        two.broker.core.start()
         // Everything that the broker does by itself has been begun once.
         await time.sleepers(of: SleepLength.jobsOfReplica)
         while try await Self.lease(one) != nil { await Task.yield() }
         #expect(two.transport.seen.isEmpty)
         two.broker.beginDraining()
-        await two.broker.finish()
+        await two.broker.core.finish()
     }
 }
 

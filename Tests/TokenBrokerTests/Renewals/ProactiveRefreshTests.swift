@@ -422,7 +422,7 @@ internal import TokenBroker
 
     // H090
     @Test func `a provider is asked for no more at once than half of its places`() async throws {
-        let broker = try await BrokerHarness(time: ManualTime(skipsSleeps: false)) { $0.providerBudget.places = 8 }
+        let broker = try await BrokerHarness(time: ManualTime(skipsSleeps: false)) { $0.core.providerBudget.places = 8 }
         await broker.makeTenant("t1", Self.tenant(1800))
         let gate = Gate()
         broker.transport.always(.after(gate, .json(200, BrokerHarness.token("a2", refresh: "r2"))))

@@ -12,7 +12,7 @@ internal import TokenBroker
         _ base: any RecordStore, _ quarantine: Duration
     ) async throws -> (BrokerHarness, BrokerFaultyStore) {
         let store = BrokerFaultyStore(base, revalidateAfter: .seconds(5))
-        let broker = try await BrokerHarness(store: store) { $0.quarantine = quarantine }
+        let broker = try await BrokerHarness(store: store) { $0.core.quarantine = quarantine }
         return (broker, store)
     }
 

@@ -159,7 +159,7 @@ internal import TokenBroker
         await gate.arrivals()
         caller.cancel()
         _ = await caller.value
-        async let finished: Void = broker.broker.finish()
+        async let finished: Void = broker.broker.core.finish()
         gate.open()
         await finished
         let other = try await BrokerHarness(store: broker.store, time: broker.time)

@@ -232,7 +232,7 @@ internal import TokenBroker
         let before = try await Self.expired(store: store)
         before.transport.enqueue(.json(400, #"{"error": "invalid_grant"}"#))
         #expect(await before.get().level == "basic")
-        let broker = try await Self.expired(store: store) { $0.quarantine = .zero }
+        let broker = try await Self.expired(store: store) { $0.core.quarantine = .zero }
         broker.transport.enqueue(.json(400, #"{"error": "invalid_grant"}"#))
         #expect(await broker.get().level == "basic")
         // Not the older session either: it would be taken for this one.

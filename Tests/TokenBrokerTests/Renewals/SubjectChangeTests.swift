@@ -338,7 +338,7 @@ internal import TokenBroker
             #expect(try await two.events().last?.data["reason"]?.text == "subject_changed")
             #expect(await two.restore().status == 200)
         }
-        await two.broker.finish()
+        await two.broker.core.finish()
         await second.close()
     }
 }

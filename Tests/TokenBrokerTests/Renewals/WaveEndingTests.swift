@@ -74,7 +74,7 @@ internal import TokenBroker
     }
 
     @Test func `does not come where nothing is quarantined`() async throws {
-        let broker = try await BrokerHarness { $0.quarantine = .zero }
+        let broker = try await BrokerHarness { $0.core.quarantine = .zero }
         await Waves.fill(broker, 6)
         for index in 0..<6 { _ = await Waves.get(broker, index) }
         await Waves.work(broker)

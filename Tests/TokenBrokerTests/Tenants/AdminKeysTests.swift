@@ -76,4 +76,10 @@ internal import TokenBroker
         }
         #expect(!broker.log.joined().contains(Self.key) && !broker.log.joined().contains(Self.other))
     }
+
+    @Test func `that are none let no operator in`() async throws {
+        let broker = try await BrokerHarness { $0.adminKeys = nil }
+        #expect(await broker.call(.get, "/tenants").status == 401)
+        #expect(await broker.call(.get, "/tenants", key: "").status == 401)
+    }
 }

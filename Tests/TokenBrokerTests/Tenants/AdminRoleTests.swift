@@ -129,7 +129,7 @@ internal import TokenBroker
     }
 
     @Test func `leave the name of the operator in the audit log`() async throws {
-        let broker = try await Self.broker { $0.audit.changes = true }
+        let broker = try await Self.broker { $0.core.audit.changes = true }
         let made = await broker.call(
             .post, "/tenants/t1/api-keys", key: Self.key("admin"), body: #"{"name": "k", "permissions": ["login"]}"#)
         let id = try #require(made.json["id"]?.text)

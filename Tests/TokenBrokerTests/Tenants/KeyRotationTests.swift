@@ -305,7 +305,7 @@ internal import TokenBroker
     // MARK: The log
 
     @Test func `is in the log and in the audit log once, without the secrets`() async throws {
-        let broker = try await BrokerHarness { $0.audit.changes = true }
+        let broker = try await BrokerHarness { $0.core.audit.changes = true }
         await broker.makeTenant()
         let old = try await Self.make(broker)
         let second = try Key(await Self.rotate(broker, old.id))

@@ -164,7 +164,7 @@ internal import TokenBroker
         let time = ManualTime()
         func replica() async throws -> BrokerHarness {
             try await BrokerHarness(store: FaultyStore(base, revalidateAfter: .seconds(5)), time: time) {
-                $0.pendingLogins = 10
+                $0.core.pendingLogins = 10
             }
         }
         let (one, two) = (try await replica(), try await replica())
@@ -184,7 +184,7 @@ internal import TokenBroker
 
     @Test func `callers that wait for a slow count are held to the limit together`() async throws {
         let store = FaultyStore()
-        let broker = try await Self.broker(store: store) { $0.pendingLogins = 3 }
+        let broker = try await Self.broker(store: store) { $0.core.pendingLogins = 3 }
         let gate = Gate()
         store.holdNextCount(gate)
         let calls = (0..<10).map { _ in
@@ -202,7 +202,7 @@ internal import TokenBroker
     }
 
     @Test func `a login that has ended is not pending, whatever came of it`() async throws {
-        let broker = try await Self.broker { $0.pendingLogins = 2 }
+        let broker = try await Self.broker { $0.core.pendingLogins = 2 }
         let (first, second) = (await broker.beginLogin(), await broker.beginLogin())
         #expect(await broker.call(.post, "/login/initialize", tenant: "t1").status == 429)
         broker.transport.enqueue(.json(200, BrokerHarness.token("a", refresh: "r")))
@@ -216,7 +216,7 @@ internal import TokenBroker
 
     @Test func `a tenant has so many pending device logins, and the provider is not asked for more`() async throws {
         // The provider is not polled meanwhile.
-        let broker = try await Self.broker(time: ManualTime(skipsSleeps: false)) { $0.pendingDeviceLogins = 1 }
+        let broker = try await Self.broker(time: ManualTime(skipsSleeps: false)) { $0.core.pendingDeviceLogins = 1 }
         broker.transport.enqueue(
             .json(200, #"{"device_code":"d","user_code":"u","verification_uri":"https://p.example","expires_in":300}"#))
         #expect(await broker.call(.post, "/device", tenant: "t1").status == 201)
@@ -228,7 +228,7 @@ internal import TokenBroker
 
     @Test func `zero of the operator's is no limit`() async throws {
         let broker = try await Self.broker {
-            $0.pendingLogins = nil
+            $0.core.pendingLogins = nil
             $0.rates.logins = nil
         }
         let key = await broker.makeKey()
@@ -311,7 +311,7 @@ internal import TokenBroker
     // MARK: Event streams
 
     @Test func `a key has so many event streams, and the place of one that ends is free`() async throws {
-        let broker = try await Self.broker(time: ManualTime(skipsSleeps: false)) { $0.listenersPerKey = 2 }
+        let broker = try await Self.broker(time: ManualTime(skipsSleeps: false)) { $0.core.listenersPerKey = 2 }
         let (key, other) = (await broker.makeKey(), await broker.makeKey())
         let streams = [await broker.listen(key: key), await broker.listen(key: key)]
         let refused = await broker.listen(key: key)

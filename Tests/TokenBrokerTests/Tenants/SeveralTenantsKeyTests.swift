@@ -417,7 +417,7 @@ internal import TokenBroker
     }
 
     @Test func `is in the audit log once for each of them, and in none of the broker's own`() async throws {
-        let broker = try await Self.broker { $0.audit.changes = true }
+        let broker = try await Self.broker { $0.core.audit.changes = true }
         let key = try await Self.make(broker)
         _ = try Key(await broker.call(.post, "/tenants/t2/api-keys/\(key.id)/rotate"))
         #expect(await broker.call(.get, "/credentials", key: key.secret, tenant: "t3").status == 403)

@@ -17,7 +17,7 @@ internal import TokenBroker
         """#
 
     @Test func `keeps a tenant that was changed from being deleted`() async throws {
-        let broker = try await BrokerHarness { $0.audit.changes = true }
+        let broker = try await BrokerHarness { $0.core.audit.changes = true }
         await broker.makeTenant()
         let first = await broker.call(.get, "/tenants/t1").tag
         let second = await broker.call(.patch, "/tenants/t1", body: #"{"display_name": "T"}"#).tag

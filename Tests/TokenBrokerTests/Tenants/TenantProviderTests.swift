@@ -26,7 +26,7 @@ internal import TokenBroker
         let refused = await strict.call(.put, "/tenants/t1", body: body)
         #expect(refused.status == 400)
         #expect(refused.pointers == ["/\(name)"])
-        let lenient = try await BrokerHarness { $0.providerTargets = .everything }
+        let lenient = try await BrokerHarness { $0.core.providerTargets = .everything }
         let taken = await lenient.call(.put, "/tenants/t1", body: body)
         #expect(taken.status == 201)
         #expect(taken.json[name] == .string(uri))

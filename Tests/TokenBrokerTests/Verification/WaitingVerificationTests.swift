@@ -380,7 +380,7 @@ internal import TokenBroker
         }
         while await renewing.metric("token_broker_journal_entries") != 1 { await Task.yield() }
         store.isAway = true
-        await renewing.broker.finish()
+        await renewing.broker.core.finish()
         await ending.close()
 
         let next = try await BrokerHarness(
@@ -393,7 +393,7 @@ internal import TokenBroker
         await Self.runJob(next)
         #expect(await next.progress(login).json["error"]?.text == "token_response_error")
         await Self.expectSuccessor(at: next)
-        await next.broker.finish()
+        await next.broker.core.finish()
     }
 
     /// Whether the login is verified in the end, or refused.
