@@ -139,7 +139,7 @@ package final class CredentialsBroker: Sendable {
         metrics = Metrics()
         let instruments = Instruments(time: time, log: log, metrics: metrics)
         let reports = StoreReports(log, metrics, time: time)
-        let reporting = vault.behind { ReportingStore(inner: $0, reports: reports) }
+        let reporting = vault.observed { reports.note($0, isAnswered: $1) }
         audit = AuditTrail(settings.audit, vault: reporting, time: time, log: log)
         // A store with one writer loses no commits while it is open.
         let recent = RecentRecords(span: vault.revalidateAfter == nil ? .zero : settings.grantMemory, time: time)

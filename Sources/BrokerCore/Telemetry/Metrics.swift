@@ -1,3 +1,4 @@
+internal import CredentialStore
 internal import HTTPCodec
 package import OAuth
 internal import Synchronization
@@ -349,11 +350,11 @@ package final class Metrics: Sendable {
     private static let unverifiedTokens = Series(name: "workload_tokens_unverified_total", labels: "")
 
     /// The store did not answer a call, or could not do what it was asked.
-    func storeFailed(_ access: StoreReports.Access) {
+    func storeFailed(_ access: StoreAccess) {
         increment(Self.series(access))
     }
 
-    private static func series(_ access: StoreReports.Access) -> Series {
+    private static func series(_ access: StoreAccess) -> Series {
         Series(name: "store_failures_total", labels: #"access="\#(access.rawValue)""#)
     }
 
@@ -376,7 +377,7 @@ package final class Metrics: Sendable {
         for kind in LoginKind.allCases {
             for outcome in loginOutcomes { add("logins_total", #"flow="\#(kind.rawValue)",outcome="\#(outcome)""#) }
         }
-        series += StoreReports.Access.allCases.map { Self.series($0) }
+        series += StoreAccess.allCases.map { Self.series($0) }
         for poll in DevicePoll.allCases { add("device_polls_total", #"outcome="\#(poll.rawValue)""#) }
         return series
     }
