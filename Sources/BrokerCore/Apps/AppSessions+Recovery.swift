@@ -55,15 +55,13 @@ extension AppSessions: RestoredRecords {
         guard let client = try await client(of: session) else { return false }
         var next = session
         next.version = records.nextVersion(after: session.version)
-        let ticket = cache.ticket(entry.id, now: time.monotonic)
         let change: [VaultChange] =
             if let stored {
                 [.replace(next.record(end: end(of: next, client)), version: stored.version)]
             } else {
                 beginning(next, client)
             }
-        try await vault.commit(change)
-        cache.put(entry.id, next, ticket)
+        try await sessions.write(entry.id, next) { () async throws(StoreError) in try await self.vault.commit(change) }
         memory.keep(next)
         bus.announce(entry.id.tenant)
         return true

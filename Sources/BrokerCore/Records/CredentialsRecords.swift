@@ -34,7 +34,9 @@ final class CredentialsRecords: Sendable {
     let tenants: TenantDirectory
     let tombstones: Tombstones
     let schedule: ExpirySchedule
-    let cache: RevalidatingCache<CredentialsID, CredentialsSnapshot>
+    private let stored: CachedRecords<CredentialsID, CredentialsSnapshot>
+    /// What is stored, as it was last read or written.
+    var cache: RevalidatingCache<CredentialsID, CredentialsSnapshot> { stored.cache }
     private let versions = VersionSource()
     /// Signalled when another replica has changed credentials, or released a lease on them.
     var changes: KeyedSignal<CredentialsID> { bus.changes }
@@ -73,7 +75,8 @@ final class CredentialsRecords: Sendable {
             vault: vault, rollback: rollback, span: memory.span, wait: options.journalWait, time: time)
         journals = JournalRegistry(
             losses, memory: memory, vault: vault, journal: options.journal, time: time, log: log)
-        cache = .credentials(bytes: options.cacheBytes, invalidatedBy: bus)
+        stored = CachedRecords(
+            .credentials(bytes: options.cacheBytes, invalidatedBy: bus), vault: vault, time: time)
         guard memory.isEnabled else { return }
         bus.onRollback {
             rollback.note()
@@ -144,18 +147,26 @@ final class CredentialsRecords: Sendable {
     func readWithLease(
         _ id: CredentialsID, requiringTombstones requires: Bool = true
     ) async throws(StoreError) -> (snapshot: CredentialsSnapshot, lease: Lease?) {
+        try await stored.reading(id) { found async throws(StoreError) in
+            try await self.readWithLease(id, requiringTombstones: requires, found)
+        }
+    }
+
+    /// - Parameter found: gets what is to be cached.
+    private func readWithLease(
+        _ id: CredentialsID, requiringTombstones requires: Bool, _ found: (CredentialsSnapshot?) -> Void
+    ) async throws(StoreError) -> (snapshot: CredentialsSnapshot, lease: Lease?) {
         let known = knownVersion(id)
-        let ticket = cache.ticket(id, now: time.monotonic)
         var read = try await vault.read(Self.recordID(id))
         if isInQuestion(id, read?.version ?? 0, known: known) {
             switch try await reconcile(id, with: read) {
             case .storedAgain(let snapshot): return (snapshot, nil)
             // Another replica may have stored it again meanwhile.
-            case .current(let found): read = found
+            case .current(let present): read = present
             }
         }
         guard let record = read else {
-            cache.fill(id, .nothing, ticket)
+            found(.nothing)
             return (.nothing, nil)
         }
         let content = try content(of: record, id)
@@ -171,7 +182,7 @@ final class CredentialsRecords: Sendable {
             // A record that was read just before the store went away is served meanwhile.
             if error != .unavailable { return (snapshot, record.lease) }
         }
-        cache.fill(id, snapshot, ticket)
+        found(snapshot)
         return (snapshot, record.lease)
     }
 
@@ -266,17 +277,12 @@ final class CredentialsRecords: Sendable {
         {
             throw .conflict
         }
-        let ticket = cache.ticket(id, now: time.monotonic)
-        do throws(StoreError) {
-            try await commit(prepared.changes)
-        } catch {
-            // The store may have carried out the change although its answer was lost.
-            if error == .unavailable { cache.remove(id) }
-            throw error
+        try await stored.write(id, prepared.snapshot) { known in
+            // The answer may come so late that this process has read what came after this change.
+            known.version > prepared.snapshot.version
+        } by: { () async throws(StoreError) in
+            try await self.commit(prepared.changes)
         }
-        // The answer may come so late that this process has read what came after this change.
-        let isOvertaken = cache.any(id).map { $0.version > prepared.snapshot.version } ?? false
-        if !isOvertaken { cache.put(id, prepared.snapshot, ticket) }
         await memory.keep(
             prepared.snapshot.record, id, version: prepared.snapshot.version, after: prepared.replaced)
         if endsPublication { published(id) }
@@ -381,7 +387,7 @@ final class CredentialsRecords: Sendable {
 
     /// Removes the cache entry of one set of credentials.
     func forget(_ id: CredentialsID) {
-        cache.remove(id)
+        stored.forget(id)
     }
 
     /// Waits before a further try to have a store take something.
