@@ -113,8 +113,6 @@ package final class CredentialsBroker: Sendable {
     package let tenantCheck: TenantCheck
     private let leaseRecovery: LeaseRecovery
     let baseURL: BaseURLWatch
-    /// Whether another replica has another public base URL.
-    package var hasOtherBaseURL: Bool { baseURL.differs }
     package let journals: JournalRegistry
     let storeRecovery: StoreRecovery
     private let recent: RecentRecords
@@ -152,11 +150,11 @@ package final class CredentialsBroker: Sendable {
             vault: vault, bus: bus,
             limits: EventFeed.Limits(
                 perTenant: settings.listenersPerTenant, perKey: settings.listenersPerKey, span: settings.eventSpan),
-            time: time, log: log)
+            instruments: instruments)
         self.events = events
 
         let transport = TracingTransport(transport)
-        budget = ProviderBudget(limits: settings.providerBudget, time: time)
+        budget = ProviderBudget(limits: settings.providerBudget, time: time, metrics: metrics)
         let servers = ProviderServers(
             transport: transport, targets: settings.providerTargets, time: time, metrics: metrics, log: log)
         let endpoint = TokenEndpoint(
@@ -255,7 +253,7 @@ package final class CredentialsBroker: Sendable {
         waveJob = WaveJob(renewer: renewer)
         expiryJob = ExpiryJob(
             renewer: renewer, bus: bus, schedule: schedule, budget: settings.providerBudget, instruments: instruments)
-        cacheRevalidation = CacheRevalidation(vault: vault, validity: bus.cacheValidity, time: time, log: log) {
+        cacheRevalidation = CacheRevalidation(vault: vault, validity: bus.cacheValidity, instruments: instruments) {
             entry, stored in
             bus.announce(missedBy: entry, stored: stored)
         }
@@ -264,7 +262,7 @@ package final class CredentialsBroker: Sendable {
         cacheRevalidation.include(clients.revalidatedCache)
         cacheRevalidation.include(sessions.revalidatedCache)
         for cache in tombstones.revalidatedCaches { cacheRevalidation.include(cache) }
-        baseURL = BaseURLWatch(vault: vault, url: settings.publicBaseURL, time: time, log: log)
+        baseURL = BaseURLWatch(vault: vault, url: settings.publicBaseURL, instruments: instruments)
         housekeeping = Housekeeping(
             vault: vault, memory: memory, sessions: sessions.memory, baseURL: baseURL, profiles: profiles,
             events: (settings.eventRetention, settings.eventLimit), time: time, log: log)

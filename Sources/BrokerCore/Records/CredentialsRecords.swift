@@ -77,6 +77,8 @@ final class CredentialsRecords: Sendable {
             losses, memory: memory, vault: vault, journal: options.journal, time: time, log: log)
         stored = CachedRecords(
             .credentials(bytes: options.cacheBytes, invalidatedBy: bus), vault: vault, time: time)
+        instruments.metrics.show(.journalEntries) { [weak self] in self?.countOfUnpublished }
+        instruments.metrics.show(.journalsAwaited) { [weak journals] in journals?.awaitedCount }
         guard memory.isEnabled else { return }
         bus.onRollback {
             rollback.note()
@@ -93,7 +95,9 @@ final class CredentialsRecords: Sendable {
     }
 
     /// The cache, for `CacheRevalidation`.
-    var revalidatedCache: AnyRevalidatingCache { AnyRevalidatingCache(cache) { id, _ in Self.recordID(id) } }
+    var revalidatedCache: AnyRevalidatingCache {
+        AnyRevalidatingCache(cache, shownAs: "credentials") { id, _ in Self.recordID(id) }
+    }
 
     /// Whether this process learns of every change of the store: no other process writes to it, or its change feed is alive.
     var isFollowing: Bool { bus.cacheValidity.lifetime == nil || bus.cacheValidity.isFeedAlive(at: time.monotonic) }

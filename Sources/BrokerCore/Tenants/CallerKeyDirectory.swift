@@ -52,11 +52,8 @@ package final class CallerKeyDirectory: Sendable {
 
     /// The cache, for `CacheRevalidation`. No two keys ever have the same identifier.
     package var revalidatedCache: AnyRevalidatingCache {
-        AnyRevalidatingCache(keys.cache) { _, key in key.secretRecordID }
+        AnyRevalidatingCache(keys.cache, shownAs: "api_keys") { _, key in key.secretRecordID }
     }
-
-    /// The size of the cache.
-    package var statistics: CacheStatistics { keys.cache.statistics }
 
     /// The key with this digest, expired or not. Does not suspend while a valid entry is in the cache.
     package func key(digest: SHA256.Words) async throws(BrokerError) -> CallerKey? {

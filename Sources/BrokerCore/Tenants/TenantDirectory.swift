@@ -84,16 +84,13 @@ package final class TenantDirectory: Sendable {
             if let version, tenants.known(id.tenant)?.version != version { noteChange(of: id.tenant) }
             cache.invalidate(id.tenant, olderThan: version)
         }
-        bus.onRemoval { [cache] tenant in cache.remove(tenant) }
+        bus.onRemoval { tenant in cache.remove(tenant) }
     }
 
     /// The cache, for `CacheRevalidation`.
     var revalidatedCache: AnyRevalidatingCache {
-        AnyRevalidatingCache(tenants.cache) { name, _ in RecordID(.tenant, name) }
+        AnyRevalidatingCache(tenants.cache, shownAs: "tenants") { name, _ in RecordID(.tenant, name) }
     }
-
-    /// The size of the cache.
-    package var statistics: CacheStatistics { tenants.cache.statistics }
 
     /// The tenant, or nil. Does not suspend while a valid entry is in the cache.
     package func tenant(_ name: TenantName) async throws(BrokerError) -> Tenant? {

@@ -18,7 +18,7 @@ internal import Testing
             limits.places = places
             limits.waiting = waiting
             self.time = time
-            budget = ProviderBudget(limits: limits, time: time)
+            budget = ProviderBudget(limits: limits, time: time, metrics: Metrics())
         }
 
         /// The names of those who have got a place, in order.
