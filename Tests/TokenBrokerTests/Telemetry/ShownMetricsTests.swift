@@ -1,6 +1,7 @@
 internal import BrokerCore
 internal import BrokerTesting
 internal import CredentialStore
+internal import HTTPCodec
 internal import HTTPServer
 internal import OAuth
 internal import Testing
