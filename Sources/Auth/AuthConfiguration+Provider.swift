@@ -37,15 +37,11 @@ extension AuthConfiguration {
         }
 
         var members: [WireText: JSONValue] {
-            let addresses: [(WireText, URL?)] = [
-                ("authorization", authorization), ("token", token), ("device_authorization", deviceAuthorization),
-                ("revocation", revocation), ("jwks", jwks), ("userinfo", userInfo), ("challenge", challenge),
-            ]
-            var members: [WireText: JSONValue] = [:]
-            for (name, address) in addresses {
-                members[name] = address.map { .string(WireText($0.absoluteString)) }
-            }
-            return members
+            [
+                "authorization": JSONValue.address(authorization), "token": .address(token),
+                "device_authorization": .address(deviceAuthorization), "revocation": .address(revocation),
+                "jwks": .address(jwks), "userinfo": .address(userInfo), "challenge": .address(challenge),
+            ].compactMapValues(\.self)
         }
     }
 
@@ -94,9 +90,7 @@ extension AuthConfiguration {
         }
 
         var members: [WireText: JSONValue] {
-            var members: [WireText: JSONValue] = ["status": .integer(Int64(status))]
-            members["error"] = error.map { .string(WireText($0)) }
-            return members
+            ["status": JSONValue.integer(Int64(status)), "error": .text(error)].compactMapValues(\.self)
         }
     }
 
@@ -133,18 +127,15 @@ extension AuthConfiguration {
 
         var members: [WireText: JSONValue] {
             get throws(AuthError) {
-                var members: [WireText: JSONValue] = [:]
-                members["tries"] = tries.map { .integer(Int64($0)) }
-                if let firstPause {
-                    members["first_pause_ms"] = .integer(try firstPause.wholeMilliseconds("firstPause"))
-                }
-                members["factor"] = factor.map { .number($0) }
-                if let longestPause {
-                    members["longest_pause_ms"] = .integer(try longestPause.wholeMilliseconds("longestPause"))
-                }
-                members["rate_limit_retries"] = rateLimitRetries.map { .integer(Int64($0)) }
-                members["follow_retry_after"] = followsRetryAfter.map { .bool($0) }
-                return members
+                let members: [WireText: JSONValue?] = [
+                    "tries": .integer(tries),
+                    "first_pause_ms": try .milliseconds(firstPause, named: "firstPause"),
+                    "factor": factor.map { .number($0) },
+                    "longest_pause_ms": try .milliseconds(longestPause, named: "longestPause"),
+                    "rate_limit_retries": .integer(rateLimitRetries),
+                    "follow_retry_after": .flag(followsRetryAfter),
+                ]
+                return members.compactMapValues(\.self)
             }
         }
     }
@@ -195,45 +186,65 @@ extension AuthConfiguration {
 
             var members: [WireText: JSONValue] {
                 get throws(AuthError) {
-                    var members: [WireText: JSONValue] = [:]
-                    members["issuer"] = issuer.map { .string(WireText($0)) }
-                    members["audience"] = audience.map { .string(WireText($0)) }
-                    members["scope"] = scope.map { .string(WireText($0)) }
-                    members["algorithms"] = algorithms.map { .array($0.map { .string(WireText($0)) }) }
-                    if let leeway { members["leeway"] = .integer(try leeway.wholeSeconds("leeway")) }
-                    return members
+                    let members: [WireText: JSONValue?] = [
+                        "issuer": .text(issuer), "audience": .text(audience), "scope": .text(scope),
+                        "algorithms": algorithms.map { .texts($0) }, "leeway": try .seconds(leeway, named: "leeway"),
+                    ]
+                    return members.compactMapValues(\.self)
                 }
             }
         }
 
         var members: [WireText: JSONValue] {
             get throws(AuthError) {
-                var members: [WireText: JSONValue] = [:]
-                if let accessToken { members["access_token"] = .object(try accessToken.members) }
-                if let refreshToken { members["refresh_token"] = .object(try refreshToken.members) }
-                members["jwks"] = jwks.map { .string(WireText($0.absoluteString)) }
-                return members
+                let members: [WireText: JSONValue?] = [
+                    "access_token": .object(try accessToken?.members),
+                    "refresh_token": .object(try refreshToken?.members), "jwks": .address(jwks),
+                ]
+                return members.compactMapValues(\.self)
             }
         }
     }
 }
 
-extension Duration {
+/// The library's values as those of a tenant's members. Nil stays nil, and is left out.
+extension JSONValue {
+    static func text(_ text: String?) -> JSONValue? { text.map { .string(WireText($0)) } }
+    static func texts(_ texts: some Sequence<String>) -> JSONValue { .array(texts.map { .string(WireText($0)) }) }
+    static func flag(_ flag: Bool?) -> JSONValue? { flag.map { .bool($0) } }
+    static func integer(_ number: Int?) -> JSONValue? { number.map { .integer(Int64($0)) } }
+    static func choice<T: RawRepresentable<String>>(_ choice: T?) -> JSONValue? { text(choice?.rawValue) }
+    static func address(_ address: URL?) -> JSONValue? { text(address?.absoluteString) }
+    static func object(_ members: [WireText: JSONValue]?) -> JSONValue? { members.map { .object($0) } }
+
+    static func objectUnlessEmpty(_ members: [WireText: JSONValue]) -> JSONValue? {
+        members.isEmpty ? nil : .object(members)
+    }
+
+    static func addressesUnlessEmpty(_ addresses: [URL]) -> JSONValue? {
+        addresses.isEmpty ? nil : .texts(addresses.map(\.absoluteString))
+    }
+
+    static func mapUnlessEmpty(_ texts: some Sequence<(key: String, value: String)>) -> JSONValue? {
+        let members = texts.map { (WireText($0.key), JSONValue.string(WireText($0.value))) }
+        return objectUnlessEmpty(Dictionary(uniqueKeysWithValues: members))
+    }
+
     /// - Throws: `illegalArgument` for a duration that has a fraction of a second.
-    func wholeSeconds(_ name: String) throws(AuthError) -> Int64 {
-        let (seconds, attoseconds) = components
+    static func seconds(_ duration: Duration?, named name: String) throws(AuthError) -> JSONValue? {
+        guard let (seconds, attoseconds) = duration?.components else { return nil }
         guard attoseconds == 0 else {
             throw AuthError(.illegalArgument, message: "\(name) must be a whole number of seconds.")
         }
-        return seconds
+        return .integer(seconds)
     }
 
     /// - Throws: `illegalArgument` for a duration that has a fraction of a millisecond, or is longer than any that is allowed.
-    func wholeMilliseconds(_ name: String) throws(AuthError) -> Int64 {
-        let (seconds, attoseconds) = components
+    static func milliseconds(_ duration: Duration?, named name: String) throws(AuthError) -> JSONValue? {
+        guard let (seconds, attoseconds) = duration?.components else { return nil }
         guard attoseconds.isMultiple(of: 1_000_000_000_000_000), seconds.magnitude < 1_000_000 else {
             throw AuthError(.illegalArgument, message: "\(name) must be a whole number of milliseconds.")
         }
-        return seconds * 1000 + attoseconds / 1_000_000_000_000_000
+        return .integer(seconds * 1000 + attoseconds / 1_000_000_000_000_000)
     }
 }

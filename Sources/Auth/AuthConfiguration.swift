@@ -13,13 +13,13 @@ public struct AuthConfiguration: Sendable, Equatable {
     public var clientID: String
     /// The scopes to request. Default, and where the set is empty: those that the provider's profile requests by default, which
     /// only the profiles `authgear` and `duckduckgo` do.
-    public var scopes: Set<String>
+    public var scopes: Set<String> = []
     /// Required for client credentials. If it is set, every request to the token endpoint contains it. Default: none.
     public var clientSecret: String?
     /// Whether `clientSecret` is used to get a token of the client's own while no user is logged in. If it is false, the secret
     /// is only used for refreshes and code exchanges, and without a user `getCredentials` returns credentials of the level
     /// `basic`. Default true.
-    public var clientCredentials: Bool
+    public var clientCredentials = true
     /// Identifies this installation of the client, for TIDAL. Default: none.
     public var clientUniqueKey: String?
     /// The base address of the login service, for `tidal`. Nil, the default, means TIDAL's production environment.
@@ -29,30 +29,30 @@ public struct AuthConfiguration: Sendable, Equatable {
     public var tidalAuthServiceBaseURI: URL?
     /// Whether the provider's certificates are checked against `pinnedCertificates`, or for `tidal` against TIDAL's known
     /// keys. Default true. Set it to false only for debugging.
-    public var certificatePinning: Bool
+    public var certificatePinning = true
     /// The keys of which the provider's certificate chain must have one: `sha256/` and the base64 of the SHA-256 of a
     /// SubjectPublicKeyInfo each, 1 to 32. Nil, the default, means the known keys of the kind of provider, which only
     /// `tidal` has.
     public var pinnedCertificates: [String]?
     /// The kind of provider: the name of a profile in `Deploy/providers`, such as `spotify` or `oidc`. Default `tidal`.
-    public var provider: String
+    public var provider = "tidal"
     /// What the addresses of the kind of provider have a place for, such as `domain` for `auth0`. Default: none, which means the
     /// usual values where there are any.
-    public var providerParameters: [String: String]
+    public var providerParameters: [String: String] = [:]
     /// The issuer of an OpenID or OAuth 2.0 provider, whose metadata names its endpoints. Must be nil for `tidal`.
     public var issuer: URL?
     /// The lifetime of a token whose response has no lifetime and which is not a JWT. Nil, the default, means the
     /// provider's usual lifetime, which is an hour unless another one is known.
     public var defaultLifetime: TokenLifetime?
     /// The provider's endpoints. Default: those of the kind of provider, or of the issuer's metadata.
-    public var endpoints: Endpoints
+    public var endpoints = Endpoints()
     /// Earlier issuers of the same provider: a user whose credentials one of them granted stays logged in, and is refreshed at
     /// the present provider. Without this, a refresh token is not sent to another issuer than the one that granted it. Default:
     /// none. At most 10.
-    public var previousIssuers: [URL]
+    public var previousIssuers: [URL] = []
     /// Earlier token endpoints of the same provider, likewise. They are compared where one of the two issuers is not known, and
     /// where `endpoints` names the token endpoint. Default: none. At most 10.
-    public var previousTokenEndpoints: [URL]
+    public var previousTokenEndpoints: [URL] = []
     /// How the client authenticates at the token endpoint. Nil, the default, means the method of the kind of provider, or
     /// one that the issuer's metadata names.
     public var clientAuthentication: ClientAuthentication?
@@ -93,9 +93,9 @@ public struct AuthConfiguration: Sendable, Equatable {
     public var accessTokenAfterRefresh: AccessTokenAfterRefresh?
     /// Answers to a refresh with which the provider ends the user's session, in addition to those that the kind of
     /// provider is known for. Default: none. At most 32.
-    public var sessionEndingAnswers: [SessionEndingAnswer]
+    public var sessionEndingAnswers: [SessionEndingAnswer] = []
     /// How long before its expiry `OAuthClient.getTokens` refreshes an access token: 0 to 86,400 s. Default 45 s.
-    public var tokenExpiryBufferInterval: Duration
+    public var tokenExpiryBufferInterval: Duration = .seconds(45)
 
     /// The assumed lifetime of a token.
     public enum TokenLifetime: Sendable, Equatable {
@@ -103,6 +103,13 @@ public struct AuthConfiguration: Sendable, Equatable {
         case seconds(Int)
         /// The token is valid until the provider or an API refuses it.
         case never
+
+        fileprivate var json: JSONValue {
+            switch self {
+            case .seconds(let seconds): .integer(Int64(seconds))
+            case .never: .string("never")
+            }
+        }
     }
 
     /// How the app takes part in app-to-app authentication. Nil, the default, means that it lets no other apps in. Only for the
@@ -111,38 +118,30 @@ public struct AuthConfiguration: Sendable, Equatable {
 
     /// Header fields that are sent to the provider with each request, by name. At most 20, without those that the library writes
     /// itself and those that authenticate. Default none.
-    public var requestHeaders: [String: String]
+    public var requestHeaders: [String: String] = [:]
 
     /// How requests to the provider are repeated that it did not answer. Default: those of the kind of provider, which are six
     /// tries, half a second to eight seconds apart.
-    public var retry: Retry
+    public var retry = Retry()
 
-    /// Sets the parameters. They are checked by the calls that use them.
+    /// Sets the parameters of a client, and any others. They are checked by the calls that use them.
+    ///
+    ///     AuthConfiguration(credentialsStorageKey: "main", clientID: "abc", provider: "oidc", issuer: issuer) {
+    ///         $0.reuseGrace = .seconds(30)
+    ///     }
+    ///
+    /// - Parameter set: sets the parameters that have no name here.
     public init(
         credentialsStorageKey: String, clientID: String, scopes: Set<String> = [], clientSecret: String? = nil,
-        clientCredentials: Bool = true, clientUniqueKey: String? = nil, tidalLoginServiceBaseURI: URL? = nil,
-        tidalAuthServiceBaseURI: URL? = nil,
-        certificatePinning: Bool = true, pinnedCertificates: [String]? = nil, provider: String = "tidal",
-        issuer: URL? = nil, defaultLifetime: TokenLifetime? = nil, endpoints: Endpoints = Endpoints(),
-        previousIssuers: [URL] = [], previousTokenEndpoints: [URL] = [],
-        clientAuthentication: ClientAuthentication? = nil, repeatsClientID: Bool? = nil,
-        tokenVerification: TokenVerification? = nil, trustedAudiences: [String]? = nil,
-        refreshLeadTime: Duration? = nil, proactiveRefresh: Duration? = nil, reuseGrace: Duration? = nil,
-        rotation: Rotation? = nil, accessTokenAfterRefresh: AccessTokenAfterRefresh? = nil,
-        sessionEndingAnswers: [SessionEndingAnswer] = [], tokenExpiryBufferInterval: Duration = .seconds(45),
-        app2appOptions: App2AppOptions? = nil, requestHeaders: [String: String] = [:],
-        retry: Retry = Retry(), clientProof: ClientProof? = nil, providerParameters: [String: String] = [:]
+        clientUniqueKey: String? = nil, tidalLoginServiceBaseURI: URL? = nil, tidalAuthServiceBaseURI: URL? = nil,
+        certificatePinning: Bool = true, provider: String = "tidal", issuer: URL? = nil,
+        defaultLifetime: TokenLifetime? = nil, app2appOptions: App2AppOptions? = nil, clientProof: ClientProof? = nil,
+        _ set: (inout AuthConfiguration) -> Void = { _ in }
     ) {
-        self.providerParameters = providerParameters
-        self.clientProof = clientProof
-        self.retry = retry
-        self.requestHeaders = requestHeaders
-        self.app2appOptions = app2appOptions
         self.credentialsStorageKey = credentialsStorageKey
         self.clientID = clientID
         self.scopes = scopes
         self.clientSecret = clientSecret
-        self.clientCredentials = clientCredentials
         self.clientUniqueKey = clientUniqueKey
         self.tidalLoginServiceBaseURI = tidalLoginServiceBaseURI
         self.tidalAuthServiceBaseURI = tidalAuthServiceBaseURI
@@ -150,21 +149,9 @@ public struct AuthConfiguration: Sendable, Equatable {
         self.provider = provider
         self.issuer = issuer
         self.defaultLifetime = defaultLifetime
-        self.pinnedCertificates = pinnedCertificates
-        self.endpoints = endpoints
-        self.previousIssuers = previousIssuers
-        self.previousTokenEndpoints = previousTokenEndpoints
-        self.clientAuthentication = clientAuthentication
-        self.repeatsClientID = repeatsClientID
-        self.tokenVerification = tokenVerification
-        self.trustedAudiences = trustedAudiences
-        self.refreshLeadTime = refreshLeadTime
-        self.proactiveRefresh = proactiveRefresh
-        self.reuseGrace = reuseGrace
-        self.rotation = rotation
-        self.accessTokenAfterRefresh = accessTokenAfterRefresh
-        self.sessionEndingAnswers = sessionEndingAnswers
-        self.tokenExpiryBufferInterval = tokenExpiryBufferInterval
+        self.app2appOptions = app2appOptions
+        self.clientProof = clientProof
+        set(&self)
     }
 }
 
@@ -185,63 +172,54 @@ extension AuthConfiguration: CustomStringConvertible, CustomReflectable {
 extension AuthConfiguration {
     /// Checks the parameters and returns them as a tenant's configuration.
     func checked(for targets: TargetPolicy) throws(AuthError) -> TenantConfiguration {
-        var members: [WireText: JSONValue] = [
-            "provider": .string(WireText(provider)), "client_id": .string(WireText(clientID)),
-            // The library has no browser whose cookie could be checked.
-            "browser_binding": .string(WireText(TenantConfiguration.BrowserBinding.off.rawValue)),
-        ]
-        if !scopes.isEmpty { members["scopes"] = .array(scopes.map { .string(WireText($0)) }) }
-        members["client_secret"] = clientSecret.map { .string(WireText($0)) }
-        if !clientCredentials { members["client_credentials"] = .string("off") }
-        members["client_unique_key"] = clientUniqueKey.map { .string(WireText($0)) }
-        members["login_service_base_uri"] = tidalLoginServiceBaseURI.map { .string(WireText($0.absoluteString)) }
-        members["auth_service_base_uri"] = tidalAuthServiceBaseURI.map { .string(WireText($0.absoluteString)) }
-        members["issuer"] = issuer.map { .string(WireText($0.absoluteString)) }
-        switch defaultLifetime {
-        case .seconds(let seconds)?: members["default_lifetime"] = .integer(Int64(seconds))
-        case .never?: members["default_lifetime"] = .string("never")
-        case nil: break
-        }
-        if !certificatePinning { members["certificate_pinning"] = .bool(false) }
-        members["pinned_certificates"] = pinnedCertificates.map { .array($0.map { .string(WireText($0)) }) }
-        if !endpoints.members.isEmpty { members["endpoints"] = .object(endpoints.members) }
-        for (name, addresses) in [
-            ("previous_issuers", previousIssuers), ("previous_token_endpoints", previousTokenEndpoints),
-        ] where !addresses.isEmpty {
-            members[WireText(name)] = .array(addresses.map { .string(WireText($0.absoluteString)) })
-        }
-        for (name, texts) in [("request_headers", requestHeaders), ("parameters", providerParameters)]
-        where !texts.isEmpty {
-            members[WireText(name)] = .object(
-                Dictionary(uniqueKeysWithValues: texts.map { (WireText($0), .string(WireText($1))) }))
-        }
-        let retry = try retry.members
-        if !retry.isEmpty { members["retry"] = .object(retry) }
-        members["token_endpoint_auth_method"] = clientAuthentication.map { .string(WireText($0.rawValue)) }
-        if let clientProof { members[clientProof.member.name] = clientProof.member.value }
-        members["client_id_in_body"] = repeatsClientID.map { .bool($0) }
-        members["rotation"] = rotation.map { .string(WireText($0.rawValue)) }
-        members["access_token_after_refresh"] = accessTokenAfterRefresh.map { .string(WireText($0.rawValue)) }
-        members["trusted_audiences"] = trustedAudiences.map { .array($0.map { .string(WireText($0)) }) }
-        members["token_verification"] = try tokenVerification.map { verification throws(AuthError) in
-            .object(try verification.members)
-        }
-        for (name, duration) in [
-            ("refresh_lead_time", refreshLeadTime), ("proactive_refresh", proactiveRefresh),
-            ("reuse_grace", reuseGrace),
-        ] {
-            members[WireText(name)] = try duration.map { duration throws(AuthError) in
-                .integer(try duration.wholeSeconds(name))
-            }
-        }
-        if let app2appOptions { members["app2app"] = .object(app2appOptions.members) }
-        if !sessionEndingAnswers.isEmpty {
-            members["session_ending_answers"] = .array(sessionEndingAnswers.map { .object($0.members) })
-        }
+        let members = try members
         do throws(BrokerError) {
             return try TenantConfiguration(.object(members), rules: targets)
         } catch {
             throw AuthError(.illegalArgument, message: error.detail)
+        }
+    }
+
+    /// The tenant's members that are not left out.
+    private var members: [WireText: JSONValue] {
+        get throws(AuthError) {
+            let values: [WireText: JSONValue?] = [
+                "provider": .text(provider),
+                "client_id": .text(clientID),
+                // The library has no browser whose cookie could be checked.
+                "browser_binding": .choice(TenantConfiguration.BrowserBinding.off),
+                "scopes": scopes.isEmpty ? nil : .texts(scopes),
+                "client_secret": .text(clientSecret),
+                "client_credentials": clientCredentials ? nil : .choice(TenantConfiguration.ClientCredentials.off),
+                "client_unique_key": .text(clientUniqueKey),
+                "login_service_base_uri": .address(tidalLoginServiceBaseURI),
+                "auth_service_base_uri": .address(tidalAuthServiceBaseURI),
+                "issuer": .address(issuer),
+                "default_lifetime": defaultLifetime?.json,
+                "certificate_pinning": certificatePinning ? nil : .bool(false),
+                "pinned_certificates": pinnedCertificates.map { .texts($0) },
+                "endpoints": .objectUnlessEmpty(endpoints.members),
+                "previous_issuers": .addressesUnlessEmpty(previousIssuers),
+                "previous_token_endpoints": .addressesUnlessEmpty(previousTokenEndpoints),
+                "request_headers": .mapUnlessEmpty(requestHeaders),
+                "parameters": .mapUnlessEmpty(providerParameters),
+                "retry": .objectUnlessEmpty(try retry.members),
+                "token_endpoint_auth_method": .choice(clientAuthentication),
+                "client_id_in_body": .flag(repeatsClientID),
+                "rotation": .choice(rotation),
+                "access_token_after_refresh": .choice(accessTokenAfterRefresh),
+                "trusted_audiences": trustedAudiences.map { .texts($0) },
+                "token_verification": .object(try tokenVerification?.members),
+                "refresh_lead_time": try .seconds(refreshLeadTime, named: "refresh_lead_time"),
+                "proactive_refresh": try .seconds(proactiveRefresh, named: "proactive_refresh"),
+                "reuse_grace": try .seconds(reuseGrace, named: "reuse_grace"),
+                "app2app": .object(app2appOptions?.members),
+                "session_ending_answers": sessionEndingAnswers.isEmpty
+                    ? nil : .array(sessionEndingAnswers.map { .object($0.members) }),
+            ]
+            var members = values.compactMapValues(\.self)
+            if let (name, value) = clientProof?.member { members[name] = value }
+            return members
         }
     }
 }

@@ -1,6 +1,6 @@
 public import FoundationEssentials
 
-/// A provider with a client there, for `AuthConfiguration.init(credentialsStorageKey:provider:scopes:)`: what the provider needs is
+/// A provider with a client there, for `AuthConfiguration.init(credentialsStorageKey:provider:scopes:_:)`: what the provider needs is
 /// an argument, and a mistake in its name does not compile.
 ///
 ///     AuthConfiguration(credentialsStorageKey: "main", provider: .spotify(clientID: "abc"), scopes: ["user-read-email"])
@@ -64,12 +64,19 @@ extension AuthConfiguration {
     ///   - credentialsStorageKey: names the set of credentials.
     ///   - provider: the provider, and the client there.
     ///   - scopes: the scopes to request. Default: those that the provider's profile requests by default.
-    public init(credentialsStorageKey: String, provider: AuthProvider, scopes: Set<String> = []) {
+    ///   - set: sets others.
+    public init(
+        credentialsStorageKey: String, provider: AuthProvider, scopes: Set<String> = [],
+        _ set: (inout AuthConfiguration) -> Void = { _ in }
+    ) {
         self.init(
             credentialsStorageKey: credentialsStorageKey, clientID: provider.clientID, scopes: scopes,
             clientSecret: provider.clientSecret, clientUniqueKey: provider.clientUniqueKey, provider: provider.name,
-            issuer: provider.issuer, endpoints: provider.endpoints,
-            clientAuthentication: provider.clientAuthentication, providerParameters: provider.parameters)
+            issuer: provider.issuer)
+        endpoints = provider.endpoints
+        clientAuthentication = provider.clientAuthentication
+        providerParameters = provider.parameters
+        set(&self)
     }
 }
 

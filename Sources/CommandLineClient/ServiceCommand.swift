@@ -13,7 +13,6 @@ package enum ServiceCommand: String, Sendable, CaseIterable {
     case pins
     case examineInstallation = "doctor"
     case examineStore = "doctor store"
-    case acceptRestored = "restored"
     case forgetJournal = "journal forget"
     case verifyAudit = "audit verify"
     case exportAudit = "audit export"

@@ -2,7 +2,7 @@
 enum ServiceCommands {
     static let all =
         [up, serve, migrate, checkConfiguration, healthCheck, pins] + KeyCommands.all + [
-            doctor, doctorStore, restored, forgetJournal,
+            doctor, doctorStore, forgetJournal,
         ] + AuditCommands.all
 
     /// Of commands on what is stored.
@@ -90,14 +90,6 @@ enum ServiceCommands {
             .init("token-broker doctor store", "report only"),
             .init("token-broker doctor store --repair /srv/broker-repaired", "and save what is intact"),
         ])
-
-    private static let restored = CommandSpecification(
-        "restored", "accept records that were restored from a backup",
-        discussion:
-            "After rows of the database were restored deliberately, tombstones of API keys and logouts among them: accepts these as "
-            + "they are now, and empties those that cannot be decrypted. Before it, requests that need them are answered 500. "
-            + "With the embedded store, stop the service first.",
-        examples: [.init("token-broker restored", "once, after a restore")])
 
     private static let forgetJournal = CommandSpecification(
         "journal forget", "have replicas wait no longer for a journal that will not come back",

@@ -54,6 +54,7 @@ enum UserCommands {
         table.add("can be renewed", value["refreshable"]?.bool == true ? "yes" : "no")
         table.add("login ends", ends(value["ends"]))
         table.add("ended", session.end)
+        if let withheld = value["withheld"] { table.add("not renewed now", reason(withheld)) }
         if let differences = value["configuration_differences"]?.array {
             let names = differences.compactMap { $0.string?.text }.joined(separator: ", ")
             table.add("tenant changed", "\(names), since these credentials were granted")
@@ -65,6 +66,12 @@ enum UserCommands {
     private static func ends(_ value: JSONValue?) -> String {
         guard let time = value?["at"]?.string?.text else { return "-" }
         return time + (value?["why"]?.string.map { " (\($0.text))" } ?? "")
+    }
+
+    /// Why the provider is not asked for another token, and until when.
+    private static func reason(_ withheld: JSONValue) -> String {
+        let code = withheld["code"]?.string?.text ?? "-"
+        return code + (withheld["until"]?.string.map { ", until \($0.text)" } ?? "")
     }
 
     /// The provider's code for the last failure where it sent one, else the broker's.

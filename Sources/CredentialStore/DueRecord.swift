@@ -10,11 +10,4 @@ package struct DueRecord: Sendable, Equatable {
     /// configured. Retrying cannot help: an operator must look, or another replica has the key. The mark can be settled
     /// without opening the record.
     package let record: OpenRecord?
-
-    package init(id: RecordID, version: Int64, mark: Timestamp?, record: OpenRecord?) {
-        self.id = id
-        self.version = version
-        self.mark = mark
-        self.record = record
-    }
 }

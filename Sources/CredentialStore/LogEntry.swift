@@ -33,11 +33,6 @@ package struct PlacedEntry<Content: Sendable & Equatable>: Sendable, Equatable {
     package var sequence: Int64
     package var entry: LogEntry<Content>
 
-    package init(sequence: Int64, entry: LogEntry<Content>) {
-        self.sequence = sequence
-        self.entry = entry
-    }
-
     package subscript<Value>(dynamicMember member: KeyPath<LogEntry<Content>, Value>) -> Value {
         entry[keyPath: member]
     }

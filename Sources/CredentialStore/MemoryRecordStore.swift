@@ -140,6 +140,10 @@ package final class MemoryRecordStore: RecordStore {
         }
     }
 
+    package func contains(_ entry: StoredLogEntry) async throws(StoreError) -> Bool {
+        contents.withLock { contents in contents.log.contains { $0.entry == entry } }
+    }
+
     package func logBounds() async throws(StoreError) -> LogBounds { contents.withLock { $0.bounds } }
 
     package func trimLog(before time: Timestamp, keeping count: Int, limit: Int) async throws(StoreError) -> Int {

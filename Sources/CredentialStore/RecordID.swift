@@ -86,11 +86,12 @@ package enum RecordKind: String, Sendable, CaseIterable, Hashable {
     case wave
     /// That a user's credentials are held during a wave; the key is the storage key.
     case held
-    /// Up to which versions records of the tenant have ended, so that one that is put back into the database shows. The key is
-    /// the number of a page, with two hexadecimal digits.
+    /// Up to which version a record has ended, so that an earlier one shows that is put back into the database: this record's own
+    /// version. The key is a digest of the identity of the record that has ended. Builds before this form had one record with an
+    /// empty key in each tenant, which said what versions its pages had.
+    case tombstone = "tombstone-mark"
+    /// A page of tombstones of earlier builds, which is only read. The key is its number, with two hexadecimal digits.
     case tombstones
-    /// The least version that each page of the tenant's tombstones has; the key is empty.
-    case tombstoneMark = "tombstone-mark"
     /// A provider's profile that an operator has put. Under the tenant `.broker`; the key is the profile's name.
     case provider
 }

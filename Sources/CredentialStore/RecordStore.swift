@@ -30,6 +30,13 @@ package protocol RecordStore: AuditReading {
     /// The record, or nil.
     func read(_ id: RecordID) async throws(StoreError) -> StoredRecord?
 
+    /// The record, with the versions of `others` in their order, nil for those that do not exist; nil where there is no record.
+    /// Each version was current when the record was read, or later.
+    /// - Parameter others: of any kinds; a few.
+    func read(_ id: RecordID, with others: [RecordID]) async throws(StoreError) -> (
+        record: StoredRecord, versions: [Int64?]
+    )?
+
     /// The record of the kind with this look-up digest, or nil.
     func find(_ kind: RecordKind, lookup: [UInt8]) async throws(StoreError) -> StoredRecord?
 
@@ -87,6 +94,9 @@ package protocol RecordStore: AuditReading {
         after sequence: Int64, tenant: TenantName?, limit: Int
     ) async throws(StoreError) -> [PlacedLogEntry]
 
+    /// Whether the log has this entry, with exactly its sealed octets. May read the whole log.
+    func contains(_ entry: StoredLogEntry) async throws(StoreError) -> Bool
+
     /// The bounds of the log, including the entries whose commit was complete before the call.
     func logBounds() async throws(StoreError) -> LogBounds
 
@@ -131,6 +141,13 @@ package protocol RecordStore: AuditReading {
 }
 
 extension RecordStore {
+    package func read(_ id: RecordID, with others: [RecordID]) async throws(StoreError) -> (
+        record: StoredRecord, versions: [Int64?]
+    )? {
+        guard let record = try await read(id) else { return nil }
+        return (record, try await versions(of: others))
+    }
+
     package func lineage() async throws(StoreError) -> StoreLineage? { nil }
 
     /// A store that has no lineage does not go back.

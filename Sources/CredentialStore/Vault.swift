@@ -11,7 +11,7 @@ package final class Vault: Sendable {
     let sealer: Sealer
     /// Writes entries for the changes that this vault commits; nil when changes are not audited.
     private let audit: Audit?
-    /// Called with the changes of each commit that took place; nil for no call.
+    /// Called once with the changes of each commit that took place, when that is known; nil for no call.
     private let committed: (@Sendable ([VaultChange]) -> Void)?
     /// Told after each call of the store whether the store has answered; nil for no call.
     private let answered: Observer?
@@ -43,7 +43,7 @@ package final class Vault: Sendable {
         Vault(store: store, current, sealer: sealer, audit: audit, committed, answered)
     }
 
-    /// The same vault, which tells of the changes of each of its commits once they took place.
+    /// The same vault, which tells of the changes of each of its commits once, when it is known that they took place.
     package func telling(_ committed: @escaping @Sendable ([VaultChange]) -> Void) -> Vault {
         Vault(store: store, current, sealer: sealer, audit: audit, committed, answered)
     }
@@ -115,6 +115,17 @@ package final class Vault: Sendable {
         return try open(stored)
     }
 
+    /// The record, and the versions of `others`, without opening these; see `RecordStore`.
+    package func read(_ id: RecordID, with others: [RecordID]) async throws(StoreError) -> (
+        record: OpenRecord, versions: [Int64?]
+    )? {
+        guard let (stored, versions) = try await asking(.read, await store.read(id, with: others)) else { return nil }
+        guard stored.id == id, versions.count == others.count else {
+            throw .damaged("the store gave another record for \(id.text)")
+        }
+        return (try open(stored), versions)
+    }
+
     /// The record of the kind with this look-up digest, or nil.
     package func find(_ kind: RecordKind, lookup: [UInt8]) async throws(StoreError) -> OpenRecord? {
         guard let stored = try await asking(.read, await store.find(kind, lookup: lookup)) else { return nil }
@@ -158,10 +169,16 @@ package final class Vault: Sendable {
 
     /// Makes all the changes, or none and throws `.conflict`. No two changes name the same record.
     ///
-    /// After `.unavailable` it is unknown whether the changes were made. The caller can commit them again: if they were
-    /// made, the second commit is a conflict, and reading the records shows which commit took place. A commit of
-    /// entries alone is never a conflict: a second one may add them to the log twice.
+    /// After `.unavailable` it is unknown whether the changes were made. A caller that would ask again prepares the commit: a
+    /// second call of this function is another commit.
     package func commit(_ changes: [VaultChange]) async throws(StoreError) {
+        try await commit(prepare(changes))
+    }
+
+    /// Seals the changes for a commit that may be sent more than once, and makes the entries of the audit log for them. No two
+    /// changes name the same record.
+    /// - Throws: `unavailable` without randomness; a retry may help.
+    package func prepare(_ changes: [VaultChange]) throws(StoreError) -> PreparedCommit {
         let sealed = try changes.map { change throws(StoreError) in
             try change.map { record throws(StoreError) in
                 try seal(record)
@@ -169,13 +186,50 @@ package final class Vault: Sendable {
                 try seal(entry)
             }
         }
-        let entries = audit?.entries(changes) ?? []
-        if let audit, !entries.isEmpty {
-            try await audit.log.commit(sealed, entries)
-        } else {
-            try await asking(.write, await store.commit(sealed))
+        return PreparedCommit(changes, sealed: sealed, telling: audit?.entries(changes) ?? [])
+    }
+
+    /// Makes all the changes of a commit, or none and throws `.conflict`.
+    ///
+    /// After `.unavailable` it is unknown whether they were made, and the caller may call this again with the same commit. The
+    /// changes are made once: the second call returns when the store shows what the first one has written. It throws
+    /// `.conflict` if a record is no longer what a change named and the store does not show that this commit changed it. For
+    /// example, the commit replaced a record without appending an entry, and another writer has replaced that record since.
+    /// Two things can be made twice, since nothing refuses them: entries alone, if the store carries a call out so late that the
+    /// next one has already looked for its entry; and an insertion without an entry, if the record was removed meanwhile.
+    ///
+    /// Each try writes a block of its own into the audit log, in the commit of the changes. So the audit log tells of the
+    /// changes exactly once, like the store.
+    @discardableResult
+    package func commit(_ commit: PreparedCommit) async throws(StoreError) -> PreparedCommit.Arrival {
+        if commit.wasCarriedOut { return .earlier }
+        let wasSent = commit.noteSending()
+        if wasSent, try await hasCarriedOut(commit) { return .earlier }
+        do throws(StoreError) {
+            if let audit, !commit.entries.isEmpty {
+                try await audit.log.commit(commit.sealed, commit.entries)
+            } else {
+                try await asking(.write, await store.commit(commit.sealed))
+            }
+        } catch {
+            // An earlier try may have arrived while this one was on its way.
+            guard error == .conflict, wasSent, try await hasCarriedOut(commit) else { throw error }
+            return .earlier
         }
-        committed?(changes)
+        tell(of: commit)
+        return .now
+    }
+
+    /// Whether the store shows that it has carried out an earlier try; then tells of its changes.
+    private func hasCarriedOut(_ commit: PreparedCommit) async throws(StoreError) -> Bool {
+        guard try await asking(.read, await store.outcome(of: commit.sealed)) == .carriedOut else { return false }
+        tell(of: commit)
+        return true
+    }
+
+    private func tell(of commit: PreparedCommit) {
+        commit.noteCarriedOut()
+        committed?(commit.changes)
     }
 
     /// Removes up to `limit` records that expire before `now`. Returns how many were removed.

@@ -9,11 +9,9 @@ struct ReceivedParameters: Sendable {
     /// Nil when the form is malformed or exceeds the limits; empty without a form.
     let form: [FormEncoding.Pair]?
     let hasForm: Bool
+}
 
-    init(query: [FormEncoding.Pair]?, form: [FormEncoding.Pair]?, hasForm: Bool) {
-        (self.query, self.form, self.hasForm) = (query, form, hasForm)
-    }
-
+extension ReceivedParameters {
     init(_ request: Request) {
         query = Self.decode((request.query ?? "").utf8.span)
         hasForm = MediaType(request.fields["Content-Type"] ?? "").name == "application/x-www-form-urlencoded"

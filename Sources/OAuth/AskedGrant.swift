@@ -79,14 +79,9 @@ package final class AskedGrant: Sendable, Equatable {
     package func encode(to json: inout JSONWriter) {
         json.object { json in
             if let scopes { json.member("scopes", scopes.values) }
-            Self.encode(resources: resources, audience, to: &json)
+            if !resources.isEmpty { json.member("resource", resources.map(\.text)) }
+            json.memberIfPresent("audience", audience?.text)
         }
-    }
-
-    /// Writes the members `resource` and `audience` of an object that may have others.
-    package static func encode(resources: [WireText], _ audience: WireText?, to json: inout JSONWriter) {
-        if !resources.isEmpty { json.member("resource", resources.map(\.text)) }
-        json.memberIfPresent("audience", audience?.text)
     }
 
     /// Reads the members that `encode` writes, from outside; nil where there is none of them.

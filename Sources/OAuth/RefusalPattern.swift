@@ -1,4 +1,5 @@
 internal import ExternalText
+internal import JSON
 
 /// A response to a refresh with which a provider says that the session has ended. Presets and tenants configure these.
 package struct RefusalPattern: Sendable, Hashable {
@@ -43,5 +44,23 @@ package struct RefusalPattern: Sendable, Hashable {
     /// session.
     package func matches(status: Int, _ answer: TokenErrorResponse) -> Bool {
         status == self.status && !answer.isMalformed && answer.error == error
+    }
+}
+
+extension MemberRule where Value == [RefusalPattern] {
+    /// A list of at most 32.
+    package static var refusals: MemberRule {
+        MemberRule { reader, name, _ in
+            reader.objects(name, atMost: 32) { RefusalPattern(&$0) }
+        } write: { patterns, json in
+            json.array { json in
+                for pattern in patterns {
+                    json.object { json in
+                        json.member("status", pattern.status)
+                        json.memberIfPresent("error", pattern.error)
+                    }
+                }
+            }
+        }
     }
 }

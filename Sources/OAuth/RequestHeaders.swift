@@ -1,4 +1,5 @@
 package import ExternalText
+internal import JSON
 
 /// Header fields that an operator has the broker send to a provider with each request of a tenant.
 package struct RequestHeaders: Sendable, Hashable {
@@ -54,5 +55,24 @@ package struct RequestHeaders: Sendable, Hashable {
     private static func isOfName(_ byte: UInt8) -> Bool {
         byte.isLowercaseLetter || byte.isUppercaseLetter || byte.isDigit || byte == UInt8(ascii: "-")
             || byte == UInt8(ascii: "_")
+    }
+}
+
+extension MemberRule where Value == RequestHeaders {
+    package static var headers: MemberRule {
+        MemberRule { reader, member, _ in
+            guard let fields = reader.stringMap(member, atMost: RequestHeaders.most) else { return nil }
+            var names: Set<WireText> = []
+            for (name, value) in fields.sorted(by: { $0.key < $1.key }) {
+                if let fault = RequestHeaders.fault(name, value) {
+                    reader.note(member, member: name, fault)
+                } else if !names.insert(name.lowercased).inserted {
+                    reader.note(member, member: name, "has the name of another field, which differs by case only")
+                }
+            }
+            return RequestHeaders(fields)
+        } write: { headers, json in
+            json.object { json in for field in headers.fields { json.member(field.name.text, field.value.text) } }
+        }
     }
 }

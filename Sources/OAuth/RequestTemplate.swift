@@ -1,7 +1,7 @@
 internal import Cryptography
 package import ExternalText
 package import HTTPCodec
-package import JSON
+internal import JSON
 
 /// A request for tokens that has a form of the provider's own: which parameters it has, and how and where it is sent.
 package struct RequestTemplate: Sendable, Equatable {
@@ -86,9 +86,7 @@ package struct RequestTemplate: Sendable, Equatable {
         }
     }
 
-    /// Writes the members that it has.
-    package func encode(_ name: String, to json: inout JSONWriter) {
-        json.name(name)
+    func encode(to json: inout JSONWriter) {
         json.object { json in
             json.memberIfPresent("endpoint", endpoint?.text)
             json.memberIfPresent("method", method?.rawValue)
@@ -97,6 +95,22 @@ package struct RequestTemplate: Sendable, Equatable {
             json.object { json in
                 for parameter in parameters { json.member(parameter.name.text, parameter.value.text) }
             }
+        }
+    }
+}
+
+extension MemberRule where Value == RequestTemplate {
+    /// A request in a form of the provider's own.
+    /// - Parameter endpoint: what the member `endpoint` has to be.
+    package static func template(endpoint: MemberRule<String, Context>) -> MemberRule {
+        MemberRule { reader, name, context in
+            reader.object(name) { reader in
+                RequestTemplate(&reader) { reader in
+                    endpoint.read(&reader, "endpoint", context).flatMap { AddressTemplate(WireText($0)) }
+                }
+            }
+        } write: {
+            $0.encode(to: &$1)
         }
     }
 }

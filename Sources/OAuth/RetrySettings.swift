@@ -1,3 +1,5 @@
+internal import ExternalText
+
 /// What a tenant says of how requests to its provider are repeated. A member that is nil means what the preset says.
 package struct RetrySettings: Sendable, Equatable {
     /// How often a request is sent at most, 2 to 10 times.
@@ -14,11 +16,17 @@ package struct RetrySettings: Sendable, Equatable {
     /// Whether a `Retry-After` counts.
     package var followsRetryAfter: Bool?
 
-    package static let triesRange: ClosedRange<Int64> = 2...10
-    package static let firstPauseMilliseconds: ClosedRange<Int64> = 100...10_000
-    package static let factorRange: ClosedRange<Double> = 1...10
-    package static let longestPauseMilliseconds: ClosedRange<Int64> = 100...30_000
-    package static let rateLimitRetriesRange: ClosedRange<Int64> = 0...5
+    /// The members of `retry`.
+    package static func members<Context>() -> [Member<RetrySettings, Context>] {
+        [
+            .optional("tries", \.tries, .integer(in: 2...10)),
+            .optional("first_pause_ms", \.firstPause, .milliseconds(in: 100...10_000)),
+            .optional("factor", \.factor, .number(in: 1...10)),
+            .optional("longest_pause_ms", \.longestPause, .milliseconds(in: 100...30_000)),
+            .optional("rate_limit_retries", \.rateLimitRetries, .integer(in: 0...5)),
+            .optional("follow_retry_after", \.followsRetryAfter, .flag),
+        ]
+    }
 
     package init() {}
 

@@ -1,7 +1,7 @@
 internal import Cryptography
 package import ExternalText
 package import HTTPCodec
-package import JSON
+internal import JSON
 
 /// How a provider revokes tokens whose endpoint is not as RFC 7009 describes it. A provider without one is asked by RFC 7009.
 package struct RevocationShape: Sendable, Equatable {
@@ -59,7 +59,7 @@ package struct RevocationShape: Sendable, Equatable {
         if place == .body, format == .none { reader.note("token_in", "needs a format other than none") }
     }
 
-    package func encode(to json: inout JSONWriter) {
+    func encode(to json: inout JSONWriter) {
         json.object { json in
             json.member("method", method.rawValue)
             json.member("format", format.rawValue)
@@ -118,6 +118,16 @@ package struct RevocationShape: Sendable, Equatable {
     private func named(_ pairs: [FormEncoding.Pair], _ server: AuthorizationServer) -> [FormEncoding.Pair] {
         pairs.map { pair in
             .init(names[pair.name] ?? server.shape.names[pair.name] ?? pair.name, pair.value)
+        }
+    }
+}
+
+extension MemberRule where Value == RevocationShape {
+    package static var revocation: MemberRule {
+        MemberRule { reader, name, _ in
+            reader.object(name) { RevocationShape(&$0) }
+        } write: {
+            $0.encode(to: &$1)
         }
     }
 }

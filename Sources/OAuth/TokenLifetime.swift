@@ -1,4 +1,5 @@
 package import ExternalText
+internal import JSON
 
 /// The assumed lifetime of a token whose response has no lifetime and which is not a JWT with an expiry.
 package enum TokenLifetime: Sendable, Equatable {
@@ -33,6 +34,20 @@ package enum TokenLifetime: Sendable, Equatable {
         switch self {
         case .limited(let duration): now.advanced(by: duration)
         case .unlimited: .never
+        }
+    }
+}
+
+extension MemberRule where Value == TokenLifetime {
+    /// A number of seconds, or `never`.
+    package static var lifetime: MemberRule {
+        MemberRule { reader, name, _ in
+            TokenLifetime(&reader, name)
+        } write: { lifetime, json in
+            switch lifetime {
+            case .limited(let duration): json.integer(duration.components.seconds)
+            case .unlimited: json.string("never")
+            }
         }
     }
 }

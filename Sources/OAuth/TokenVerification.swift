@@ -1,5 +1,6 @@
 package import ExternalText
 package import JOSE
+internal import JSON
 
 /// How the signed tokens of a provider are verified before they are believed: by a profile, or by one tenant, whose members
 /// replace the profile's one by one.
@@ -17,33 +18,36 @@ package struct TokenVerification: Sendable, Equatable {
         /// How far the clocks of the provider and of this process may differ, 0 to 300 s; nil means `usualLeeway`.
         package var leeway: Duration?
 
-        package init(
-            issuer: WireText? = nil, audience: WireText? = nil, scopes: ScopeSet? = nil,
-            algorithms: Set<SignatureAlgorithm>? = nil, leeway: Duration? = nil
-        ) {
-            self.issuer = issuer
-            self.audience = audience
-            self.scopes = scopes
-            self.algorithms = algorithms
-            self.leeway = leeway
+        /// What a profile or a tenant says.
+        static func members<Context>() -> [Member<Expectations, Context>] {
+            [
+                .optional("issuer", \.issuer, .text()),
+                .optional("audience", \.audience, .text()),
+                .optional("scope", \.scopes, scopes()),
+                .optional("algorithms", \.algorithms, algorithms()),
+                .optional("leeway", \.leeway, .seconds(in: TokenVerification.leewaySeconds)),
+            ]
         }
 
-        /// Reads what a profile or a tenant says.
-        package init(_ reader: inout ObjectReader) {
-            let names = SignatureAlgorithm.names
-            let algorithms = reader.strings("algorithms", allowsEmpty: false, atMost: names.count) { text in
-                SignatureAlgorithm(named: text) == nil ? "must be one of " + names.joined(separator: ", ") : nil
+        private static func scopes<Context>() -> MemberRule<ScopeSet, Context> {
+            MemberRule { reader, name, _ in
+                let rule = "must be scopes of visible ASCII without quote and backslash, with one space between them"
+                return reader.value(name, rule: rule) { ScopeSet($0.split(at: " ")) }
+            } write: {
+                $1.string($0.description)
             }
-            let scope = reader.string("scope")
-            let scopes = scope.flatMap { ScopeSet($0.split(at: " ")) }
-            if scope != nil, scopes == nil {
-                reader.note(
-                    "scope", "must be scopes of visible ASCII without quote and backslash, with one space between them")
+        }
+
+        private static func algorithms<Context>() -> MemberRule<Set<SignatureAlgorithm>, Context> {
+            MemberRule { reader, name, _ in
+                let names = SignatureAlgorithm.names
+                let texts = reader.strings(name, allowsEmpty: false, atMost: names.count) { text in
+                    SignatureAlgorithm(named: text) == nil ? "must be one of " + names.joined(separator: ", ") : nil
+                }
+                return texts.map { Set($0.compactMap { SignatureAlgorithm(named: $0) }) }
+            } write: { algorithms, json in
+                json.array { json in for name in algorithms.map(\.rawValue).sorted() { json.string(name) } }
             }
-            self.init(
-                issuer: reader.string("issuer"), audience: reader.string("audience"), scopes: scopes,
-                algorithms: algorithms.map { Set($0.compactMap { SignatureAlgorithm(named: $0) }) },
-                leeway: reader.integer("leeway", in: TokenVerification.leewaySeconds).map { .seconds($0) })
         }
 
         /// These expectations, with the members of `other` in place of those that it has.
@@ -85,36 +89,39 @@ package struct TokenVerification: Sendable, Equatable {
     /// The address of the provider's JWK set; nil means that of its endpoints or its metadata.
     package var jwks: String?
     /// Whether the provider's issuer is the base URI of its auth service, where no other is known.
-    package var issuesAsBase: Bool
+    package var issuesAsBase = false
     /// Whether the access token and the refresh token of a grant, where both are verified, must have the same `sub`.
-    package var namesOneUser: Bool
+    package var namesOneUser = false
 
-    package init(
-        accessToken: Expectations? = nil, refreshToken: Expectations? = nil, jwks: String? = nil,
-        issuesAsBase: Bool = false, namesOneUser: Bool = false
-    ) {
-        self.accessToken = accessToken
-        self.refreshToken = refreshToken
-        self.jwks = jwks
-        self.issuesAsBase = issuesAsBase
-        self.namesOneUser = namesOneUser
+    package init() {}
+
+    /// What a profile and a tenant both say.
+    package static func members<Context>() -> [Member<TokenVerification, Context>] {
+        [
+            .optional("access_token", \.accessToken, .object(Expectations(), Expectations.members())),
+            .optional("refresh_token", \.refreshToken, .object(Expectations(), Expectations.members())),
+        ]
     }
+
+    private static let profileMembers: [Member<TokenVerification, Void>] =
+        members() + [
+            .always("issues_as_base", \.issuesAsBase, .flag), .always("names_one_user", \.namesOneUser, .flag),
+        ]
 
     /// Reads what a profile says.
     init(profile reader: inout ObjectReader) {
-        self.init(
-            accessToken: reader.object("access_token") { Expectations(&$0) },
-            refreshToken: reader.object("refresh_token") { Expectations(&$0) },
-            issuesAsBase: reader.bool("issues_as_base") ?? false, namesOneUser: reader.bool("names_one_user") ?? false)
+        self.init()
+        Self.profileMembers.read(&reader, into: &self, ())
     }
 
     /// This verification, with the members of `other` in place of those that it has.
     package func replaced(by other: TokenVerification?) -> TokenVerification {
         guard let other else { return self }
-        return TokenVerification(
-            accessToken: Self.merged(accessToken, other.accessToken),
-            refreshToken: Self.merged(refreshToken, other.refreshToken), jwks: other.jwks ?? jwks,
-            issuesAsBase: issuesAsBase, namesOneUser: namesOneUser)
+        var verification = self
+        verification.accessToken = Self.merged(accessToken, other.accessToken)
+        verification.refreshToken = Self.merged(refreshToken, other.refreshToken)
+        verification.jwks = other.jwks ?? jwks
+        return verification
     }
 
     private static func merged(_ own: Expectations?, _ other: Expectations?) -> Expectations? {

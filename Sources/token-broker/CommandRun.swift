@@ -62,7 +62,7 @@ struct CommandStore {
         store = try await RunningService.openStore(configuration, loop: loop, log: log, time: time)
     }
 
-    /// The tombstones of the store, read anew each time.
+    /// The tombstones of the store.
     var tombstones: Tombstones {
         Tombstones(
             vault: store.vault, bus: EventBus(cacheValidity: CacheValidity(lifetime: .zero)),

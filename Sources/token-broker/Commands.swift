@@ -26,8 +26,6 @@ enum Command: Equatable {
     case examineStore(repair: String?)
     /// Checks the configuration and what is in the store.
     case examineInstallation
-    /// Takes tombstones that were restored from a backup for the newest ones.
-    case acceptRestored
     /// Has replicas wait no longer for the journal of a replica that will not come back.
     case forgetJournal(id: String)
     case audit(AuditCommand)
@@ -50,7 +48,6 @@ enum Command: Equatable {
         case .examineStore:
             if invocation["repair"] == "" { throw invocation.wrong("--repair needs the name of a directory") }
             self = .examineStore(repair: invocation["repair"])
-        case .acceptRestored: self = .acceptRestored
         case .forgetJournal:
             if invocation.arguments[0].isEmpty { throw invocation.wrong("ID is empty") }
             self = .forgetJournal(id: invocation.arguments[0])
@@ -88,7 +85,7 @@ enum Command: Equatable {
     /// Whether it needs the operator's key for a service with a database.
     var needsAdminKey: Bool {
         switch self {
-        case .migrate, .audit, .keyStatus, .reseal, .retireKey, .acceptRestored, .forgetJournal, .pins: false
+        case .migrate, .audit, .keyStatus, .reseal, .retireKey, .forgetJournal, .pins: false
         default: true
         }
     }
@@ -96,7 +93,7 @@ enum Command: Equatable {
     /// Whether it works on what is stored, beside the service or in its place.
     var usesStore: Bool {
         switch self {
-        case .keyStatus, .reseal, .retireKey, .examineInstallation, .examineStore, .acceptRestored, .audit: true
+        case .keyStatus, .reseal, .retireKey, .examineInstallation, .examineStore, .audit: true
         default: false
         }
     }

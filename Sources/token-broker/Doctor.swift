@@ -336,16 +336,13 @@ private struct Doctor {
         let keys = CallerKeyDirectory(
             vault: store.vault, tombstones: tombstones, bus: bus, time: SystemTime())
         var (last, count, unpinned) = (TenantName?.none, 0, 0)
-        // Those of API keys of several tenants.
-        _ = try await isIntact(tombstones, of: .broker)
         while true {
             let page = try await tenants.list(after: last, limit: 100)
             for tenant in page {
                 count += 1
                 if tenant.configuration.effectivePins.isEmpty { unpinned += 1 }
                 check(tenant)
-                // Where the tombstones cannot tell, the keys cannot be read.
-                if try await isIntact(tombstones, of: tenant.name) { try await check(keys, of: tenant.name) }
+                try await check(keys, of: tenant.name)
             }
             guard page.count == 100, let name = page.last?.name else { break }
             last = name
@@ -372,16 +369,6 @@ private struct Doctor {
         if configuration.client.clientSecret != nil, changed.duration(to: now) > Self.longestUseOfSecrets {
             add(.warning, "tenant \(name): the client secret is \(days) days old or older; replace it at the provider")
         }
-    }
-
-    private mutating func isIntact(_ tombstones: Tombstones, of tenant: TenantName) async throws -> Bool {
-        let count = try await tombstones.flaws(of: tenant)
-        if count == 0 { return true }
-        add(
-            .fault,
-            "\(tenant == .broker ? "API keys of several tenants" : "tenant \(tenant)"): \(count) records of tombstones were replaced by earlier ones, have lost their mark or cannot be read; "
-                + "find out who did that, then run token-broker restored")
-        return false
     }
 
     private mutating func check(_ keys: CallerKeyDirectory, of tenant: TenantName) async throws {

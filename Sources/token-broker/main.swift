@@ -73,7 +73,6 @@ func run(_ command: Command, _ personal: PersonalBroker?) -> Never {
     case .migrate: runMigration()
     case .serve: runService(personal)
     case .examineInstallation: examineInstallation()
-    case .acceptRestored: acceptRestored()
     case .forgetJournal(let id): forgetJournal(id)
     case .examineStore(let target): examineStore(repair: target)
     case .audit(let audit): runAudit(audit)

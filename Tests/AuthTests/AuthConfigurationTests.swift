@@ -26,6 +26,15 @@ internal import Testing
         #expect("\(AuthEnvironment.Storage.directory("/d"))" == "directory /d")
     }
 
+    @Test func `a closure sets what has no parameter`() {
+        let plain = AuthConfiguration(credentialsStorageKey: "main", clientID: "c1") { $0.reuseGrace = .seconds(30) }
+        #expect(plain.reuseGrace == .seconds(30) && plain.provider == "tidal")
+        let spotify = AuthConfiguration(credentialsStorageKey: "main", provider: .spotify(clientID: "c1")) {
+            $0.requestHeaders = ["X-Partner": "acme"]
+        }
+        #expect(spotify.requestHeaders == ["X-Partner": "acme"] && spotify.provider == "spotify")
+    }
+
     @Test func `an error prints its code, its message and the provider's error code`() {
         let error = AuthError(.authorizationError, message: "The user refused.", providerErrorCode: "access_denied")
         #expect("\(error)" == "authorizationError: The user refused. (access_denied)")

@@ -28,7 +28,7 @@ internal import Testing
             (["pins", "a.example:8443"], .pins, ["a.example:8443"], [:]), (["doctor"], .examineInstallation, [], [:]),
             (["doctor", "store"], .examineStore, [], [:]),
             (["doctor", "store", "--repair", "/a"], .examineStore, [], ["repair": "/a"]),
-            (["restored"], .acceptRestored, [], [:]), (["journal", "forget", "5f"], .forgetJournal, ["5f"], [:]),
+            (["journal", "forget", "5f"], .forgetJournal, ["5f"], [:]),
             (["audit", "verify"], .verifyAudit, [], [:]),
             (["audit", "verify", "--json"], .verifyAudit, [], ["json": ""]),
             (["audit", "export"], .exportAudit, [], [:]),

@@ -114,6 +114,21 @@ extension `Audit log` {
         try await killed.sign()
         #expect(try await counts() == [0, 0])
     }
+
+    @Test(arguments: [true, false])
+    func `tells once of a commit that is sent again, whether the first try was carried out or not`(
+        isCarriedOut: Bool
+    ) async throws {
+        let (log, vault) = try log()
+        let commit = try vault.prepare([insertion("a")])
+        store.onCommit(of: .credentials, isCarriedOut ? .loseAnswer : .refuse(.unavailable))
+        await #expect(throws: StoreError.unavailable) { try await vault.commit(commit) }
+        #expect(try await vault.commit(commit) == (isCarriedOut ? .earlier : .now))
+        try await log.sign()
+        await log.close()
+        #expect(try await verify(store).faults == [])
+        #expect(try await lines().count { $0.contains("record.created") } == 1)
+    }
 }
 
 /// Counts the chains of the list that are looked at.

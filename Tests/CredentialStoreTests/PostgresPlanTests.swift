@@ -79,6 +79,9 @@ internal import Testing
             Use(testDescription: "read", statement: Statements.read, parameters: names),
             Use(testDescription: "find", statement: Statements.find, parameters: [credentials, .bytes([1, 2])]),
             Use(testDescription: "versions", statement: Statements.versions, parameters: manyNames),
+            Use(
+                testDescription: "read with versions", statement: Statements.readWithVersions,
+                parameters: names + manyNames),
             Use(testDescription: "list", statement: Statements.list, parameters: position),
             Use(
                 testDescription: "list of tenant", statement: Statements.listOfTenant,

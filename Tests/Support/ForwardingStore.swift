@@ -16,6 +16,14 @@ extension ForwardingStore {
         return try await inner.read(id)
     }
 
+    /// One call, as the store counts and disturbs it: that for the record.
+    package func read(_ id: RecordID, with others: [RecordID]) async throws(StoreError) -> (
+        record: StoredRecord, versions: [Int64?]
+    )? {
+        guard let record = try await read(id) else { return nil }
+        return (record, try await inner.versions(of: others))
+    }
+
     package func find(_ kind: RecordKind, lookup: [UInt8]) async throws(StoreError) -> StoredRecord? {
         try admit()
         return try await inner.find(kind, lookup: lookup)
@@ -77,6 +85,11 @@ extension ForwardingStore {
     ) async throws(StoreError) -> [PlacedLogEntry] {
         try admit()
         return try await inner.entries(after: sequence, tenant: tenant, limit: limit)
+    }
+
+    package func contains(_ entry: StoredLogEntry) async throws(StoreError) -> Bool {
+        try admit()
+        return try await inner.contains(entry)
     }
 
     package func logBounds() async throws(StoreError) -> LogBounds {

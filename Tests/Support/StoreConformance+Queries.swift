@@ -126,6 +126,25 @@ extension StoreConformance {
             try await store.commit([.insert(StoreSample.record(version: 9)), .removeAll(StoreSample.beta)])
             #expect(try await store.versions(of: ids) == [9, nil])
         },
+        StoreConformance("a record is read with the versions of others") { store async throws in
+            let (record, other) = (StoreSample.record(version: 5), StoreSample.record(.credentials, StoreSample.beta))
+            let others = [other.id, RecordID(.tombstone, StoreSample.alpha, key: "k"), record.id, other.id]
+            #expect(try await store.read(record.id, with: others) == nil)
+            try await store.commit([.insert(other)])
+            #expect(try await store.read(record.id, with: others) == nil)
+            try await store.commit([.insert(record)])
+            let found = try #require(try await store.read(record.id, with: others))
+            #expect(found.record == record)
+            #expect(found.versions == [1, nil, 5, 1])
+            #expect(try await store.read(record.id, with: [])?.versions == [])
+            try await store.commit([
+                .insert(StoreSample.record(.tombstone, version: .max)), .remove(other.id, version: 1),
+                .claim(record.id, version: 5, holder: "h", replacing: nil, for: .seconds(60)),
+            ])
+            let again = try #require(try await store.read(record.id, with: others))
+            #expect(again.record.lease?.holder == "h")
+            #expect(again.versions == [nil, .max, 5, nil])
+        },
         StoreConformance("versions of thousands of records are told at once") { store async throws in
             let records = (0..<200).map { number in
                 StoreSample.record(.credentials, StoreSample.alpha, "k\(number)", version: Int64(number))

@@ -25,7 +25,8 @@ package struct StoreConformance: Sendable, CustomTestStringConvertible {
 
     /// For every store.
     package static let checks =
-        roundTrips + changes + commits + queries + dueMarks + leases + log + logShares + reseals + audit + races
+        roundTrips + changes + commits + repeats + queries + dueMarks + leases + log + logShares + reseals + audit
+        + races
 
     /// A check on one open store, which is closed afterwards.
     init(_ name: String, _ body: @escaping @Sendable (any RecordStore) async throws -> Void) {

@@ -7,7 +7,7 @@ internal import Waiting
 
 /// Logs users in at a provider that has no login page.
 ///
-/// Activates accounts with the signature of a platform. The other way to an account, its creation, is a renewal (`RenewalCalls`)
+/// Activates accounts with the signature of a platform. The other way to an account, its creation, is a renewal (`CredentialsRenewer.ask`)
 /// of a storage key under which nothing is stored, so that all replicas together create one account.
 ///
 /// Safe to use from any task.
@@ -72,7 +72,7 @@ package final class AccountFlow: Sendable {
         }
         let stored: Activated
         switch outcome {
-        case .stored(let snapshot):
+        case .stored(let snapshot, _):
             guard let held = snapshot.record.held else {
                 throw BrokerError(.retryableError, "The credentials kept changing. Ask again.", retryAfter: 1)
             }

@@ -71,38 +71,18 @@ package struct AppChallenges: Sendable {
         let expires = Timestamp(milliseconds: seconds * 1000)
         guard expires > time.now else { return false }
         let id = RecordID(.usedChallenge, .broker, key: Base64URL.encode(SHA256.digest(bytes)))
-        // Names this use, so that it recognizes its own record.
-        let attempt = SecretBytes(utf8: RefreshID().text)
         let record = OpenRecord(
-            id: id, version: 1, content: attempt, expires: expires.advanced(by: Self.memory))
-        var tries = 0
-        while true {
-            do throws(StoreError) {
-                return try await hasUsed(record, attempt, isRepeated: tries > 0) && message[4] == purpose.number
-            } catch {
-                guard error == .unavailable, tries < Self.storeRetries else { throw AppError(BrokerError(error)) }
-                tries += 1
-                do {
-                    try await time.sleep(for: CredentialsRecords.pause(beforeTry: tries))
-                } catch {
-                    throw AppError(BrokerError(StoreError.unavailable))
-                }
-            }
-        }
-    }
-
-    /// Notes the use of a challenge.
-    /// - Returns: false where it was used before.
-    private func hasUsed(
-        _ record: OpenRecord, _ attempt: SecretBytes, isRepeated: Bool
-    ) async throws(StoreError) -> Bool {
+            id: id, version: 1, content: SecretBytes([]), expires: expires.advanced(by: Self.memory))
         do throws(StoreError) {
-            try await vault.commit([.insert(record)])
-            return true
+            let use = try vault.prepare([.insert(record)])
+            try await vault.commit(use, retrying: .times(Self.storeRetries), by: time)
         } catch .conflict {
-            // An earlier try may have been carried out although its answer was lost.
-            return isRepeated ? try await vault.read(record.id)?.content == attempt : false
+            // It was used before.
+            return false
+        } catch {
+            throw AppError(BrokerError(error))
         }
+        return message[4] == purpose.number
     }
 }
 

@@ -248,34 +248,24 @@ package final class AppGrants: Sendable {
         _ begun: Begun, _ client: AppClient, _ others: [VaultChange], presented digest: [UInt8]
     ) async throws(AppError) -> Bool {
         let session = begun.session
-        var tries = 0
-        while true {
-            do throws(StoreError) {
-                // An earlier try may have been carried out although its answer was lost.
-                var isStored = false
-                if tries > 0 {
-                    isStored = try await sessions.reread(session.recordID)?.secretDigest == session.secretDigest
-                }
-                if isStored {
-                    await sessions.memory.keepBegun(session)
-                } else {
-                    try await sessions.begin(session, by: sessions.beginning(session, client) + others)
-                }
+        do throws(StoreError) {
+            let commit = try vault.prepare(sessions.beginning(session, client) + others)
+            return try await time.retrying(Self.storeRetries) { () async throws(StoreError) in
+                try await self.sessions.begin(session, by: commit)
                 // A logout that came first has not found the session, and one that comes from now on does. The app does not
                 // know the session yet, so nothing is lost if this process ends here.
-                let standing = try await sessions.records.reread(session.credentialsID).record
+                let standing = try await self.sessions.records.reread(session.credentialsID).record
                 let isLoggedIn = standing.held.map(session.owner.isOf) ?? false
-                if !isLoggedIn { _ = try await sessions.end(session.recordID, by: Self.ending(standing)) }
-                sessions.unanswered.forget(digest)
+                if !isLoggedIn { _ = try await self.sessions.end(session.recordID, by: Self.ending(standing)) }
+                self.sessions.unanswered.forget(digest)
                 return isLoggedIn
-            } catch .conflict {
-                return false
-            } catch {
-                guard error == .unavailable else { throw AppError(BrokerError(error)) }
-                sessions.unanswered.note(begun.answer, to: digest, provenBy: Array(session.id.utf8))
-                tries += 1
-                guard tries <= Self.storeRetries, await pause(tries) else { throw AppError(BrokerError(error)) }
+            } unanswered: {
+                self.sessions.unanswered.note(begun.answer, to: digest, provenBy: Array(session.id.utf8))
             }
+        } catch .conflict {
+            return false
+        } catch {
+            throw AppError(BrokerError(error))
         }
     }
 
@@ -324,41 +314,34 @@ package final class AppGrants: Sendable {
             throw AppError(error)
         }
         let answer = answer(held, rotated)
-        var tries = 0
-        while true {
-            // A try that takes long is not to shorten the time in which the app may repeat its request.
-            var next = next
-            next.replace(token, by: rotated, answer: answer, at: time.now)
-            do throws(StoreError) {
-                if tries > 0, let standing = try await sessions.reread(session.recordID) {
-                    if ConstantTime.equal(standing.secretDigest, rotated.secretDigest) {
-                        sessions.memory.keep(standing)
-                        sessions.unanswered.forget(token.secretDigest)
-                        return answer
-                    }
-                    if standing.version != session.version { return nil }
+        do throws(StoreError) {
+            try await time.retrying(Self.storeRetries) { () async throws(StoreError) in
+                // Not one commit for all tries: one that takes long is not to shorten the time in which the app may repeat its
+                // request. The new secret shows whether an earlier one was carried out.
+                var next = next
+                next.replace(token, by: rotated, answer: answer, at: self.time.now)
+                do throws(StoreError) {
+                    try await self.sessions.replace(next, client)
+                } catch .conflict {
+                    guard let standing = try await self.sessions.reread(session.recordID),
+                        ConstantTime.equal(standing.secretDigest, rotated.secretDigest)
+                    else { throw .conflict }
+                    self.sessions.memory.keep(standing)
                 }
-                try await sessions.replace(next, client)
-                sessions.unanswered.forget(token.secretDigest)
-                return answer
-            } catch .conflict {
-                return nil
-            } catch {
-                guard error == .unavailable else { throw AppError(BrokerError(error)) }
+            } unanswered: {
                 // If the store has carried it out, the app's next try presents a token that is replaced.
-                sessions.unanswered.note(answer, to: token.secretDigest, provenBy: rotated.secretDigest)
-                tries += 1
-                guard tries <= Self.storeRetries, await pause(tries) else { throw AppError(BrokerError(error)) }
+                self.sessions.unanswered.note(answer, to: token.secretDigest, provenBy: rotated.secretDigest)
             }
+        } catch .conflict {
+            return nil
+        } catch {
+            throw AppError(BrokerError(error))
         }
+        sessions.unanswered.forget(token.secretDigest)
+        return answer
     }
 
-    private static let storeRetries = 4
-
-    /// - Returns: false where the caller's task was cancelled.
-    private func pause(_ tries: Int) async -> Bool {
-        (try? await time.sleep(for: CredentialsRecords.pause(beforeTry: tries))) != nil
-    }
+    private static let storeRetries = CommitRetries.times(4)
 
     // MARK: Answers
 

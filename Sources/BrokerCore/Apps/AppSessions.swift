@@ -243,12 +243,14 @@ package final class AppSessions: Sendable {
         ]
     }
 
-    /// Makes the commit that begins a session, and has the session in memory from then on.
-    func begin(_ session: AppSession, by changes: [VaultChange]) async throws(StoreError) {
-        try await sessions.write(session.recordID, session) { () async throws(StoreError) in
-            try await self.vault.commit(changes)
-        }
-        await memory.keepBegun(session)
+    /// Sends the commit that begins a session, perhaps again, and has the session in memory from then on.
+    func begin(_ session: AppSession, by commit: PreparedCommit) async throws(StoreError) {
+        var isNewest = true
+        let arrival = try await sessions.write(
+            session.recordID, session, sending: { () async throws(StoreError) in try await self.vault.commit(commit) })
+        // It may have ended since.
+        if arrival == .earlier { isNewest = try await reread(session.recordID)?.version == session.version }
+        if isNewest { await memory.keepBegun(session) }
         bus.announce(session.tenant)
     }
 

@@ -154,7 +154,9 @@ package final class CredentialsBroker: Sendable {
         self.events = events
 
         let transport = TracingTransport(transport)
-        budget = ProviderBudget(limits: settings.providerBudget, time: time, metrics: metrics)
+        budget = ProviderBudget(
+            limits: settings.providerBudget, health: ProviderHealths(time: time, metrics: metrics, log: log),
+            metrics: metrics)
         let servers = ProviderServers(
             transport: transport, targets: settings.providerTargets, time: time, metrics: metrics, log: log)
         let endpoint = TokenEndpoint(
@@ -172,11 +174,11 @@ package final class CredentialsBroker: Sendable {
             ? nil
             : WorkloadTokens(
                 settings.workloadIssuers, keys: providers.verifier.keys, transport: transport, instruments: instruments)
-        tenants = TenantDirectory(vault: vault, bus: bus, time: time) { [pauses = budget.pauses] tenant in
+        tenants = TenantDirectory(vault: vault, bus: bus, time: time) { [health = budget.health] tenant in
             // The new configuration may have corrected what the provider asked to pause for, or did not answer.
-            endpoint.circuits.reset(tenant.name)
+            health.reset(tenant.name)
             guard let server = servers.knownServer(for: tenant.configuration) else { return }
-            pauses.lift(ProviderPauses.Key(tenant.configuration.client, at: server))
+            health.lift(ProviderClient(tenant.configuration.client, at: server))
         }
         profiles = OperatorProfiles(vault: vault, tenants: tenants, time: time, log: log)
         tenantCheck = TenantCheck(providers: providers, transport: transport, time: time)
@@ -261,7 +263,6 @@ package final class CredentialsBroker: Sendable {
         cacheRevalidation.include(tenants.revalidatedCache)
         cacheRevalidation.include(clients.revalidatedCache)
         cacheRevalidation.include(sessions.revalidatedCache)
-        for cache in tombstones.revalidatedCaches { cacheRevalidation.include(cache) }
         baseURL = BaseURLWatch(vault: vault, url: settings.publicBaseURL, instruments: instruments)
         housekeeping = Housekeeping(
             vault: vault, memory: memory, sessions: sessions.memory, baseURL: baseURL, profiles: profiles,

@@ -95,7 +95,7 @@ enum AuditedChanges {
         case .callerIdentity, .keyCheck, .revocation, .trouble, .unpublished, .process, .granted, .lineage, .code,
             .sessionToken,
             .usedChallenge, .biometricLogin, .softwareKey, .requestCount, .sessionEnding, .endedSession,
-            .keptSession, .journal, .outage, .wave, .held, .aside, .tombstones, .tombstoneMark:
+            .keptSession, .journal, .outage, .wave, .held, .aside, .tombstone, .tombstones:
             false
         }
     }

@@ -160,6 +160,8 @@ package struct BrokerError: Error, Sendable, Equatable {
     package var isSessionKept = false
     /// Since when the provider does not accept the tenant's client, where that is the reason; nil for other reasons.
     package var since: Timestamp?
+    /// Why the provider was not asked, for the log only; nil if it was asked, or has nothing to do with the error.
+    package var withheld: Withheld.Code?
     /// The store's error, for the log only: it says where an operator must look.
     package var storeError: StoreError?
     /// For `forbidden`: the storage key that the caller may not use, for the audit log.

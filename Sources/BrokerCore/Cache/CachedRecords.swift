@@ -50,20 +50,36 @@ struct CachedRecords<Key: Hashable & Sendable, Value: Cacheable>: Sendable {
 
     /// Makes a commit that writes the value's record, and caches the value. Where it is unknown whether the commit was made, the
     /// entry goes, so that the next reader asks the store.
+    func write(
+        _ key: Key, _ value: Value, by commit: () async throws(StoreError) -> Void
+    ) async throws(StoreError) {
+        _ = try await write(
+            key, value,
+            sending: { () async throws(StoreError) in
+                try await commit()
+                return .now
+            })
+    }
+
+    /// The same for a commit that may be sent again. What an earlier call has written is not cached, since the record may have
+    /// gone on since: the caller reads it again.
     /// - Parameter stays: whether the entry stays that is there when the commit was made.
     func write(
         _ key: Key, _ value: Value, unless stays: (Value) -> Bool = { _ in false },
-        by commit: () async throws(StoreError) -> Void
-    ) async throws(StoreError) {
+        sending commit: () async throws(StoreError) -> PreparedCommit.Arrival
+    ) async throws(StoreError) -> PreparedCommit.Arrival {
         let ticket = cache.ticket(key, now: time.monotonic)
+        let arrival: PreparedCommit.Arrival
         do throws(StoreError) {
-            try await commit()
+            arrival = try await commit()
         } catch {
             if error != .conflict { cache.remove(key) }
             throw error
         }
-        if let known = known(key), stays(known) { return }
+        if arrival == .earlier { return arrival }
+        if let known = known(key), stays(known) { return arrival }
         cache.put(key, value, ticket)
+        return arrival
     }
 
     /// Removes the record of `key`. Whatever becomes of that, the next reader asks the store.

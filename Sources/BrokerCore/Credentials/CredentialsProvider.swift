@@ -27,7 +27,6 @@ package final class CredentialsProvider: Sendable {
     let policy = CredentialsPolicy()
     let renewer: CredentialsRenewer
     private let time: any Time
-    private let degradations = Degradations()
     /// For how long a caller waits for a renewal while the present token is valid; nil for as long as the renewal takes.
     private let renewalPatience: Duration?
 
@@ -102,16 +101,22 @@ package final class CredentialsProvider: Sendable {
                     whileRenewing: snapshot.record.held, version: snapshot.heldVersion, decision: decision,
                     query: query,
                     now: time.now)
-                if mayServeHeld, let degradation = degradation(id, snapshot.version, of: tenant, obstacle) {
+                if mayServeHeld, let obstacle {
+                    let degradation = degradation(by: obstacle, id, snapshot, tenant)
                     return try answer(.serve, snapshot, tenant, .degraded, degradation)
                 }
+                let failure = renewer.failures.current(
+                    id, mayServeHeld ? [.degraded, .upgrade] : .upgrade, version: snapshot.version,
+                    configuration: tenant.version, grant: decision.grant)
+                switch failure?.failure {
+                case .degraded(let degradation)?:
+                    return try answer(.serve, snapshot, tenant, .degraded, degradation)
                 // The last tries of an upgrade have failed and are not repeated yet.
-                if let failure = renewer.failures.current(
-                    id, snapshot.version, decision.grant, of: tenant, time.monotonic)
-                {
-                    guard mayServeHeld else { throw failure.after(snapshot.record) }
-                    obstacle = failure
+                case .upgrade(let error)?:
+                    guard mayServeHeld else { throw error.after(snapshot.record) }
+                    obstacle = error
                     continue
+                case .early?, .recovery?, nil: break
                 }
                 let run = await renewer.renew(
                     id, of: tenant, query, as: query.trigger,
@@ -123,8 +128,7 @@ package final class CredentialsProvider: Sendable {
                         policy.serves(
                             impatient: snapshot.record.held, decision: decision, query: query, now: time.now)
                     {
-                        let degradation = degradations.note(
-                            stillRenewing, id, snapshot.version, of: tenant, at: time.clocks)
+                        let degradation = degradation(by: stillRenewing, id, snapshot, tenant)
                         return try answer(.serve, snapshot, tenant, .degraded, degradation)
                     }
                     guard mayServeHeld else { throw stillRenewing.after(snapshot.record) }
@@ -190,14 +194,11 @@ package final class CredentialsProvider: Sendable {
         return deadline.map { min($0, end) } ?? end
     }
 
-    /// Why the present token is served without a renewal; nil where a renewal is to be tried.
-    /// - Parameter obstacle: the failure of the renewal that this call has tried; nil where it has tried none.
+    /// Why the present token is served without a renewal. Further callers get it at once for a while.
     private func degradation(
-        _ id: CredentialsID, _ version: Int64, of tenant: Tenant, _ obstacle: BrokerError?
-    ) -> Degradation? {
-        let clocks = time.clocks
-        guard let obstacle else { return degradations.current(id, version, of: tenant, now: clocks.monotonic) }
-        return degradations.note(obstacle, id, version, of: tenant, at: clocks)
+        by failure: BrokerError, _ id: CredentialsID, _ snapshot: CredentialsSnapshot, _ tenant: Tenant
+    ) -> Degradation {
+        renewer.failures.noteDegraded(failure, id, version: snapshot.version, configuration: tenant.version)
     }
 
     private func timer(until deadline: MonotonicInstant?) -> (@Sendable () async -> Void)? {

@@ -205,8 +205,13 @@ package final class CredentialsRestorer: Sendable {
     private struct Presented {
         let quarantined: CredentialsRecords.Quarantine
         let current: CredentialsSnapshot
-        let holder: String
+        let lease: OwnLease
         let rules: RenewalRules
+
+        /// The claim that extends the lease.
+        func claim(notAfter latest: Timestamp? = nil) -> LeaseClaim {
+            lease.claim(by: rules, marksUse: true, notAfter: latest)
+        }
     }
 
     /// Frees credentials that are held, or takes the lease on those that are quarantined.
@@ -221,37 +226,27 @@ package final class CredentialsRestorer: Sendable {
         case .quarantined(let quarantined, let current):
             if quarantined.content.credentials.refreshToken == nil { return .failure(Self.hasNoRefreshToken) }
             let presented = Presented(
-                quarantined: quarantined, current: current, holder: renewer.holders.begin(RefreshID()),
+                quarantined: quarantined, current: current,
+                lease: OwnLease(on: CredentialsRecords.quarantineID(id), of: id, by: renewer.keeper),
                 rules: TokenPresentation.rules(of: tenant, by: renewer))
+            var claim = presented.claim(notAfter: records.claimDeadline)
+            claim.replacing = quarantined.lease?.holder
+            claim.replacesStanding = claim.replacing.map(renewer.holders.isGone) ?? false
             do throws(StoreError) {
-                let replaced = quarantined.lease?.holder
-                try await records.commit([
-                    claim(
-                        presented, id, replacing: replaced,
-                        replacesStanding: replaced.map(renewer.holders.isGone) ?? false)
-                ])
+                try await presented.lease.take(claim, on: quarantined.version)
                 return .success(presented)
             } catch {
-                renewer.holders.end(presented.holder)
+                presented.lease.end()
                 throw error
             }
         }
     }
 
-    private func claim(
-        _ presented: Presented, _ id: CredentialsID, replacing: String?, replacesStanding: Bool = false
-    ) -> VaultChange {
-        .claim(
-            CredentialsRecords.quarantineID(id), version: presented.quarantined.version,
-            LeaseClaim(
-                holder: presented.holder, replacing: replacing, replacesStanding: replacesStanding,
-                for: presented.rules.leaseSpan, marksUse: true, notAfter: records.claimDeadline))
-    }
-
     /// Extends the lease before a call: another process may have taken it since, and a logout may have come.
     private func claimAgain(_ presented: Presented, _ id: CredentialsID) async throws(BrokerError) {
         do throws(StoreError) {
-            try await records.commit([claim(presented, id, replacing: presented.holder)])
+            try await presented.lease.take(
+                presented.claim(notAfter: records.claimDeadline), on: presented.quarantined.version)
         } catch .conflict {
             throw Self.isUnderWay
         } catch {
@@ -272,33 +267,28 @@ package final class CredentialsRestorer: Sendable {
     private func present(
         _ presented: Presented, _ id: CredentialsID, of tenant: Tenant
     ) async throws(BrokerError) -> Restored {
-        defer { renewer.holders.end(presented.holder) }
+        defer { presented.lease.end() }
         let earlier = presented.quarantined.content.credentials
         let presentation = TokenPresentation(
             of: earlier, id, of: tenant, by: renewer, again: "restore the session again",
             claim: { () async throws(BrokerError) in try await self.claimAgain(presented, id) })
-        let token = renewer.keeper.beginExtending(
-            LeaseKeeper.Held(
-                record: CredentialsRecords.quarantineID(id), version: presented.quarantined.version,
-                claim: LeaseClaim(
-                    holder: presented.holder, replacing: presented.holder, for: presented.rules.leaseSpan,
-                    marksUse: true),
-                interval: presented.rules.extensionInterval, extended: LeaseKeeper.Extension()))
-        defer { renewer.keeper.endExtending(token) }
+        let extending = presented.lease.beginExtending(
+            by: presented.claim(), on: presented.quarantined.version, presented.rules)
+        defer { presented.lease.endExtending(extending) }
         let granted: TokenPresentation.Granted
         do throws(BrokerError) {
             granted = try await presentation.run()
         } catch {
-            await release(presented, id, isSpent: presentation.mayBeSpent)
+            await release(presented, isSpent: presentation.mayBeSpent)
             throw error
         }
         switch granted {
         case .refreshToken(let kept):
-            return try await settle(kept, presented, id, of: tenant, grace: presentation.grace)
+            return try await settle(kept, presented, id, of: tenant, by: presentation)
         case .tokens(let held, let idToken):
             switch await presentation.verdict(on: held, idToken) {
             case .verified(let verified, let told) where !earlier.isOfOtherUser(than: told):
-                return try await settle(verified, presented, id, of: tenant, grace: presentation.grace)
+                return try await settle(verified, presented, id, of: tenant, by: presentation)
             case .verified:
                 records.log.error(
                     "subject_changed", LogField.credentials(id) + [.provider(tenant.configuration.preset)])
@@ -319,23 +309,21 @@ package final class CredentialsRestorer: Sendable {
     /// Stores what the provider has just granted, so that its refresh token is nowhere else. A store that does not take it is asked
     /// again until it does; meanwhile the journal has it, if there is one.
     private func settle(
-        _ held: HeldCredentials, _ presented: Presented, _ id: CredentialsID, of tenant: Tenant, grace: Duration
+        _ held: HeldCredentials, _ presented: Presented, _ id: CredentialsID, of tenant: Tenant,
+        by presentation: TokenPresentation
     ) async throws(BrokerError) -> Restored {
         let now = time.now
         let login = held.loggedIn(after: presented.current.record.held, at: now)
-        var publication = Publication(
-            id: id, record: CredentialRecord(held: login, renewed: now), base: presented.current.version,
-            origin: .restored
-        ) { _ in [] }
-        publication.spent = presented.quarantined.content.credentials.refreshTokenDigest
-        var isJournaled = false
+        let record = CredentialRecord(held: login, renewed: now)
         let outcome = try await writer.untilStored(
             id,
             failed: { (error, tries) throws(BrokerError) in
                 if error == .conflict, (try? await self.records.tenantExists(id)) == false {
                     throw CredentialsWriter.tenantIsGone
                 }
-                if tries == 1 { isJournaled = await self.renewer.publisher.writeJournal(publication, grace: grace) }
+                if tries == 1 {
+                    await presentation.writeJournal(record, over: presented.current.version, by: .restored)
+                }
             },
             { () async throws(StoreError) in
                 try await retryingConflicts { () async throws(StoreError) in
@@ -343,7 +331,7 @@ package final class CredentialsRestorer: Sendable {
                 }
             })
         let isStored = if case .success = outcome { true } else { false }
-        if isJournaled { await renewer.publisher.leaveJournal(publication, isStored: isStored) }
+        await presentation.leaveJournal(isStored: isStored)
         switch outcome {
         case .success: break
         case .failure(Self.isLoggedIn): try await keep(held, presented, id)
@@ -413,16 +401,14 @@ package final class CredentialsRestorer: Sendable {
 
     /// Ends the lease after nothing was granted.
     /// - Parameter isSpent: whether the refresh token may have been exchanged all the same.
-    private func release(_ presented: Presented, _ id: CredentialsID, isSpent: Bool) async {
+    private func release(_ presented: Presented, isSpent: Bool) async {
+        let release = LeaseRelease(isSpent ? .unknown(recovery: nil) : .settled)
         do throws(StoreError) {
-            try await records.commit([
-                .release(
-                    CredentialsRecords.quarantineID(id), version: presented.quarantined.version,
-                    holder: presented.holder, LeaseRelease(isSpent ? .unknown(recovery: nil) : .settled))
-            ])
+            try await presented.lease.giveBack(
+                by: [[presented.lease.release(presented.quarantined.version, release)]], within: nil)
         } catch {
             // The lease runs out by itself. A conflict means that a logout or a login has come.
-            if error != .conflict { records.report(error, id) }
+            if error != .conflict { records.report(error, presented.lease.id) }
         }
     }
 

@@ -30,7 +30,8 @@ extension CredentialsWriter {
     /// Stores the line's set, unless other credentials stay.
     func take(_ line: ImportLine) async throws(BrokerError) -> ImportLine.Outcome {
         do throws(StoreError) {
-            return try await store(line, renewed: nil, waiting: nil, isRepeated: false).outcome
+            var sent: Sent?
+            return try await store(line, renewed: nil, waiting: nil, sending: &sent).outcome
         } catch .conflict {
             throw Self.tenantIsGone
         } catch {
@@ -50,10 +51,9 @@ extension CredentialsWriter {
         _ line: ImportLine, renewed: Timestamp, waiting: ((_ earlier: HeldCredentials?) -> WaitingVerification)?,
         failing: () async -> Void
     ) async throws(BrokerError) -> (outcome: ImportLine.Outcome, snapshot: CredentialsSnapshot?) {
-        var tries = 0
+        var sent: Sent?
         return try await untilTaken(line.id, failing) { () async throws(StoreError) in
-            defer { tries += 1 }
-            return try await self.store(line, renewed: renewed, waiting: waiting, isRepeated: tries > 0)
+            try await self.store(line, renewed: renewed, waiting: waiting, sending: &sent)
         }
     }
 
@@ -83,11 +83,11 @@ extension CredentialsWriter {
 
     static let tenantIsGone = BrokerError(.notFound, "The tenant was deleted meanwhile.")
 
-    /// - Parameter isRepeated: whether an earlier try may have been carried out although its answer was lost.
+    /// - Parameter sent: see `overwrite`.
     /// - Returns: the outcome, and what is stored then.
     private func store(
         _ line: ImportLine, renewed: Timestamp?, waiting: ((_ earlier: HeldCredentials?) -> WaitingVerification)?,
-        isRepeated: Bool
+        sending sent: inout Sent?
     ) async throws(StoreError) -> (outcome: ImportLine.Outcome, snapshot: CredentialsSnapshot?) {
         var met: (outcome: ImportLine.Outcome, snapshot: CredentialsSnapshot?)?
         let stored = try await overwrite(
@@ -95,13 +95,8 @@ extension CredentialsWriter {
             { _ throws(StoreError) in (try await self.takingUp(line), []) }, renewed: renewed,
             unless: { current in
                 met = line.outcome(over: current.record, now: self.time.now).map { ($0, current) }
-                if isRepeated, let stored = current.record.granted, stored.refreshToken == line.held.refreshToken,
-                    stored.accessToken == line.held.accessToken
-                {
-                    met = (.imported, current)
-                }
                 return met != nil
-            })
+            }, sending: &sent)
         return met ?? (.imported, stored)
     }
 

@@ -7,8 +7,8 @@ internal import Renewal
 
 /// Stores and removes credentials at the request of a user or an operator.
 package final class CredentialsWriter: Sendable {
-    /// Makes the changes that are committed together with new credentials, and the events that follow theirs; called for each
-    /// try, with what is to be stored. Nil when the credentials are not to be stored any more.
+    /// Makes the changes that are committed together with new credentials, and the events that follow theirs; called with what is
+    /// to be stored, and once more after each conflict. Nil when the credentials are not to be stored any more.
     package typealias Companions =
         (_ held: HeldCredentials) async throws(StoreError) -> (changes: [VaultChange], events: [BrokerEvent])?
 
@@ -26,14 +26,14 @@ package final class CredentialsWriter: Sendable {
     package func set(
         _ id: CredentialsID, to held: HeldCredentials, arrival: MonotonicInstant? = nil
     ) async throws(BrokerError) -> CredentialsSnapshot {
-        var isLate = false
+        var (isLate, sent) = (false, nil as Sent?)
         do throws(StoreError) {
             let snapshot = try await overwrite(
                 id, with: held, by: .set, nil, { _ throws(StoreError) in ([], []) },
                 unless: { current in
                     isLate = self.isLate(arrival, for: current)
                     return isLate
-                })
+                }, sending: &sent)
             guard let snapshot else { throw .conflict }
             return snapshot
         } catch .conflict {
@@ -78,18 +78,10 @@ package final class CredentialsWriter: Sendable {
         func tellOfStall(_ error: StoreError, _ tries: Int) {
             if beginning.duration(to: time.monotonic) >= CredentialsRecords.callersPatience { stalled() }
         }
+        var sent: Sent?
         return try await untilStored(id, failed: tellOfStall) { () async throws(StoreError) in
-            let snapshot = try await self.overwrite(
-                id, with: held, by: origin, waiting, companions, renewing: renewing, until: latest)
-            if let snapshot { return snapshot }
-            // An earlier try may have been carried out although its answer was lost.
-            let stored = try await self.records.reread(id, requiringTombstones: false)
-            var expected = held
-            expected.loggedInSince = stored.record.granted?.loggedInSince ?? HeldCredentials.unknownLogin
-            if stored.record.keepsRefreshToken, let kept = stored.record.granted {
-                expected = expected.havingRefreshToken(of: kept)
-            }
-            return stored.record.granted == expected ? stored : nil
+            try await self.overwrite(
+                id, with: held, by: origin, waiting, companions, renewing: renewing, until: latest, sending: &sent)
         }
     }
 
@@ -112,15 +104,28 @@ package final class CredentialsWriter: Sendable {
         }
     }
 
+    /// A commit that was sent to the store.
+    struct Sent: Sendable {
+        fileprivate let write: CredentialsRecords.PreparedWrite
+        /// Why it does not keep the stored refresh token; nil where it does, or where there is none.
+        fileprivate let dropped: HeldCredentials.NotKept?
+    }
+
+    /// Stores credentials in place of any others.
+    /// - Parameter sent: the commit whose answer was lost, which is sent again before anything else is decided. A caller that tries
+    ///   again after `.unavailable` passes what the last try has left.
+    /// - Returns: nil when `companions` returned nil, or `isRefused` true.
     func overwrite(
         _ id: CredentialsID, with held: HeldCredentials, by origin: BrokerEvent.Origin,
         _ waiting: ((_ earlier: HeldCredentials?) -> WaitingVerification)? = nil, _ companions: Companions,
         renewed: Timestamp? = nil, unless isRefused: (_ current: CredentialsSnapshot) -> Bool = { _ in false },
-        renewing: () async -> Void = {}, until latest: MonotonicInstant? = nil
+        renewing: () async -> Void = {}, until latest: MonotonicInstant? = nil,
+        sending sent: inout Sent?
     ) async throws(StoreError) -> CredentialsSnapshot? {
         // The cache entry is enough for the first try: if the store has another version, the try is a conflict.
         var known = records.cache.fresh(id, now: time.monotonic)
         return try await retryingConflicts { () async throws(StoreError) in
+            if let known = sent { return try await self.send(known, id, &sent) }
             let current: CredentialsSnapshot
             if let snapshot = known {
                 (current, known) = (snapshot, nil)
@@ -157,14 +162,28 @@ package final class CredentialsWriter: Sendable {
             let told = record.granted ?? held
             // Ends the sessions of the login before, unless the set waits: it may be refused, and then that login goes on.
             let hasExpired = current.record.held?.isLoggedIn(at: now) == false
-            let snapshot = try await self.records.write(
+            let write = try await self.records.prepareWrite(
                 record, id, over: current, fencedFor: holder, alongside: others,
                 endingSessionsBy: hasExpired ? .expired : .replaced
             ) { version in
                 (isVerified ? [.updated(id, to: told, version: version, by: origin, nil, at: now)] : []) + events
             }
-            if let dropped { self.records.noteDropped(dropped, id) }
+            return try await self.send(Sent(write: write, dropped: dropped), id, &sent)
+        }
+    }
+
+    /// - Parameter sent: is nil afterwards if the commit was a conflict, so that it is to be decided anew.
+    private func send(
+        _ next: Sent, _ id: CredentialsID, _ sent: inout Sent?
+    ) async throws(StoreError) -> CredentialsSnapshot {
+        sent = next
+        do throws(StoreError) {
+            let snapshot = try await records.write(next.write, id)
+            if let dropped = next.dropped { records.noteDropped(dropped, id) }
             return snapshot
+        } catch {
+            if error == .conflict { sent = nil }
+            throw error
         }
     }
 
@@ -217,13 +236,11 @@ package final class CredentialsWriter: Sendable {
                 // The set that was granted last: with it, the provider revokes the whole grant.
                 let others = current.record.granted.map(companions) ?? []
                 let ended = current.version == 0 ? [] : [(CredentialsRecords.recordID(id), current.version)]
-                _ = try await self.records.tombstones.ending(ended) { tombstones throws(StoreError) in
-                    try await self.records.write(
-                        nothing, id, over: current, alongside: removals + others + tombstones,
-                        endingSessionsBy: .logout
-                    ) { version in
-                        held.map { [.deauthorized(id, from: $0, version: version, by: .logout, nil, at: now)] } ?? []
-                    }
+                let tombstones = try await self.records.tombstones.changes(ending: ended)
+                _ = try await self.records.write(
+                    nothing, id, over: current, alongside: removals + others + tombstones, endingSessionsBy: .logout
+                ) { version in
+                    held.map { [.deauthorized(id, from: $0, version: version, by: .logout, nil, at: now)] } ?? []
                 }
                 // The set that was granted last: with it, the provider revokes the whole grant.
                 return current.record.granted

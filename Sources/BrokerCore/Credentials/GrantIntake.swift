@@ -44,7 +44,8 @@ package struct GrantIntake: Sendable {
 
     package enum Outcome: Sendable {
         /// The credentials may be served.
-        case stored(CredentialsSnapshot)
+        /// - Parameter waited: whether they were stored before they were verified, in a commit of their own.
+        case stored(CredentialsSnapshot, waited: Bool)
         /// A token is not believed, which showed when the set was stored already. The credentials before are in place, and the
         /// login has ended.
         case refused(BrokerError)
@@ -112,7 +113,7 @@ package struct GrantIntake: Sendable {
             } stalled: {
                 stalled()
             }
-            return stored.map { .stored($0) } ?? .dropped(wasStored: false)
+            return stored.map { .stored($0, waited: false) } ?? .dropped(wasStored: false)
         case .unavailable:
             let stored = try await writer.settle(login: grant.credentials, by: grant.origin.cause, for: id) { earlier in
                 WaitingVerification(
@@ -164,7 +165,7 @@ package struct GrantIntake: Sendable {
                 return .dropped(wasStored: false)
             }
             switch await renewer.verification.verify(id, of: tenant, snapshot) {
-            case .success(.new(let verified, _)): return .stored(verified)
+            case .success(.new(let verified, _)): return .stored(verified, waited: true)
             case .success(.overtaken):
                 do throws(StoreError) {
                     snapshot = try await records.reread(id, requiringTombstones: false)
@@ -173,7 +174,7 @@ package struct GrantIntake: Sendable {
                 }
                 let isSame = snapshot.record.granted?.accessToken == stored.record.granted?.accessToken
                 guard isSame else { return .dropped(wasStored: true) }
-                if snapshot.record.waiting == nil { return .stored(snapshot) }
+                if snapshot.record.waiting == nil { return .stored(snapshot, waited: true) }
             case .failure(let error): return error.code == .tokenResponseError ? .refused(error) : .waits(error)
             }
         }

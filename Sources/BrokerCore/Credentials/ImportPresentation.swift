@@ -58,15 +58,10 @@ final class ImportPresentation {
             let earlier = GrantVerification.record(refusing: current.record).held
             record = record.waiting(for: waiting(earlier), since: current.heldVersion)
         }
-        var publication = Publication(id: line.id, record: record, base: current.version, origin: .set) { _ in [] }
-        publication.spent = self.line.held.refreshTokenDigest
-        var isJournaled = false
         let settled = try await writer.settle(line, renewed: now, waiting: waiting) {
-            isJournaled = await renewer.publisher.writeJournal(publication, grace: self.presentation.grace)
+            await self.presentation.writeJournal(record, over: self.current.version, by: .set)
         }
-        if isJournaled {
-            await renewer.publisher.leaveJournal(publication, isStored: settled.outcome == .imported)
-        }
+        await presentation.leaveJournal(isStored: settled.outcome == .imported)
         return settled
     }
 

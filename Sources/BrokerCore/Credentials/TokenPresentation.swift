@@ -5,10 +5,10 @@ internal import Reactor
 internal import Renewal
 
 /// The presentation of a refresh token to the provider that is part of no user's record: that of a line of an import, or of
-/// quarantined credentials. Nothing is stored here.
+/// quarantined credentials. `ImportPresentation` and `CredentialsRestorer` store what is granted; here it only goes to the journal.
 ///
-/// The calls are those of a renewal (`RenewalCalls`, and `RenewalAttempt` decides which come next), without the lease of a user's
-/// record. No other process makes them: the one that has a line of an import is alone with it, and quarantined credentials have a
+/// The calls are those of a renewal (`CredentialsRenewer.ask`, and `RenewalAttempt` decides which come next), without the lease of a
+/// user's record. No other process makes them: the one that has a line of an import is alone with it, and quarantined credentials have a
 /// lease of their own, which `claim` takes again before each call. So a token whose answer was lost is presented again here, as often
 /// as the tenant's schedule says and within the provider's grace.
 final class TokenPresentation {
@@ -21,19 +21,13 @@ final class TokenPresentation {
         case tokens(HeldCredentials, idToken: SecretBytes?)
     }
 
-    private let held: HeldCredentials
-    private let id: CredentialsID
-    private let tenant: Tenant
     private let renewer: CredentialsRenewer
-    private let request: RenewalRequest
-    private let basis: RenewalBasis
-    private let calls: RenewalCalls
-    private let report: RenewalReport
+    private var renewal: Renewal
     /// Called before each call to the provider; throws where the token must not be presented any more.
     private let claim: () async throws(BrokerError) -> Void
-    /// Is never taken: there is no record for it.
-    private let lease: RenewalLease
     private var attempt: RenewalAttempt
+    /// What of the grant is in the journal; nil for nothing.
+    private var journaled: Publication?
     /// What is to be done after a failure, in words.
     private let again: String
     /// The origin of the attempt's times.
@@ -47,21 +41,13 @@ final class TokenPresentation {
         of held: HeldCredentials, _ id: CredentialsID, of tenant: Tenant, by renewer: CredentialsRenewer, again: String,
         claim: @escaping () async throws(BrokerError) -> Void = {}
     ) {
-        self.held = held
-        self.id = id
-        self.tenant = tenant
         self.renewer = renewer
         self.again = again
         self.claim = claim
-        request = RenewalRequest(
+        renewal = Renewal(
             id: id, tenant: tenant, query: CredentialsQuery(), urgency: .background, trigger: .ahead,
-            isPresentation: true)
-        basis = RenewalBasis(
-            snapshot: CredentialsSnapshot(CredentialRecord(held: held), of: id, version: 0),
+            isPresentation: true, snapshot: CredentialsSnapshot(CredentialRecord(held: held), of: id, version: 0),
             decision: .refresh(isEarly: false), grant: .refreshToken)
-        report = RenewalReport(renewer, request)
-        calls = RenewalCalls(renewer, request, report)
-        lease = RenewalLease(renewer, request)
         attempt = RenewalAttempt(rules: Self.rules(of: tenant, by: renewer), waits: true)
         beginning = renewer.time.monotonic
     }
@@ -73,10 +59,9 @@ final class TokenPresentation {
         return rules
     }
 
+    private var id: CredentialsID { renewal.id }
+    private var tenant: Tenant { renewal.tenant }
     private var elapsed: Duration { beginning.duration(to: renewer.time.monotonic) }
-
-    /// For how long the provider accepts a refresh token again that it has exchanged.
-    var grace: Duration { attempt.rules.grace }
 
     /// Whether a call whose answer was lost may have spent the refresh token.
     var mayBeSpent: Bool { attempt.isUncertain && tenant.configuration.effectiveRotation != .never }
@@ -85,88 +70,106 @@ final class TokenPresentation {
     /// - Throws: `invalid_token_request` where it does not accept the refresh token; `illegal_configuration` where the tenant has
     ///   another provider; the errors of a renewal.
     func run() async throws(BrokerError) -> Granted {
-        defer { lease.end() }
-        guard let server = try await calls.findServer(basis) else {
+        guard let server = try await renewer.findServer(&renewal) else {
             throw BrokerError(
                 .illegalConfiguration,
                 "The refresh token belongs to another provider than the tenant's. Configure that one, and \(again).")
         }
-        let step = try await present(at: server)
-        await calls.liftFault()
-        switch step {
-        case .publish: return try granted()
-        case .publishEnd:
+        let end = try await present(at: server)
+        await renewer.liftFault(renewal)
+        switch (end, renewal.answer) {
+        case (.granted, _): return try granted()
+        case (.sessionEnded, .sessionEnded(let answer)):
             throw BrokerError(
                 .invalidTokenRequest, "The provider does not accept this refresh token.",
-                errorCode: calls.ending?.errorCode)
-        default:
-            let error = report.reason(basis)
+                errorCode: answer.errorCode)
+        case (.sessionEnded, _), (.failed, _):
+            let error = renewer.reason(renewal)
             throw mayBeSpent ? unknownOutcome(of: error) : error
         }
     }
 
     /// Verifies what was granted, as far as that is possible now.
     func verdict(on held: HeldCredentials, _ idToken: SecretBytes?) async -> GrantVerifier.Verdict {
-        guard let server = calls.server else { return .unavailable(report.reason(basis)) }
+        guard let server = renewal.server else { return .unavailable(renewer.reason(renewal)) }
         return await renewer.providers.verifier.verdict(
             on: .refresh(held, idToken: idToken), of: tenant.configuration, at: server, waits: false)
     }
 
     private func granted() throws(BrokerError) -> Granted {
-        let renewal = RenewalWriter(renewer, request, basis, holder: lease.holder, report)
-        if let kept = renewal.keptRecord(calls, delay: attempt.successorDelay)?.granted {
+        if let kept = renewer.keptRecord(renewal, delay: attempt.successorDelay)?.granted {
             return .refreshToken(kept.unserved(at: renewer.time.now))
         }
-        guard let held = renewal.grantedRecord(calls, delay: attempt.successorDelay)?.record.granted else {
-            throw report.reason(basis)
+        guard let held = renewer.grantedRecord(renewal, delay: attempt.successorDelay)?.record.granted else {
+            throw renewer.reason(renewal)
         }
-        return .tokens(held, idToken: calls.granted?.response.idToken)
+        return .tokens(held, idToken: renewal.response?.tokens.idToken)
+    }
+
+    // MARK: On its way to the store
+
+    /// Writes what is stored of the grant to the journal, if there is one, so that it survives the process: the store has not taken it.
+    /// - Parameter base: the version that the record replaces.
+    func writeJournal(_ record: CredentialRecord, over base: Int64, by origin: BrokerEvent.Origin) async {
+        var publication = Publication(id: id, record: record, base: base, origin: origin) { _ in [] }
+        publication.spent = renewal.held?.refreshTokenDigest
+        if await renewer.publisher.writeJournal(publication, grace: attempt.rules.grace) { journaled = publication }
+    }
+
+    /// Removes what `writeJournal` has written, if anything.
+    /// - Parameter isStored: whether the grant is in the store now.
+    func leaveJournal(isStored: Bool) async {
+        if let journaled { await renewer.publisher.leaveJournal(journaled, isStored: isStored) }
+        journaled = nil
     }
 
     // MARK: Calls
 
+    /// How the calls have ended.
+    private enum End { case granted, sessionEnded, failed }
+
     /// Takes a place at the provider, and asks until there is something to store or to give up.
-    private func present(at server: AuthorizationServer) async throws(BrokerError) -> RenewalAttempt.Step {
+    private func present(at server: AuthorizationServer) async throws(BrokerError) -> End {
         let (endpoint, client) = (renewer.providers.endpoint, tenant.configuration.client)
         // No caller waits, so the presentation waits for a pause that the provider has asked for.
-        let user = ProviderPauses.User(id, of: ProviderPauses.Key(client, at: server))
+        let user = ProviderClient.User(id, of: ProviderClient(client, at: server))
         try await endpoint.waitBeforeRetry(CallWaits(server.schedule, heeding: user))
         return try await endpoint.budget.withPlace(for: client, at: server, of: tenant.name, .background, by: id) {
             () async throws(BrokerError) in
-            if let error = calls.enterCircuit(basis) { throw error }
-            defer { calls.leaveCircuit() }
-            var step = next(.begun)
+            if let error = renewer.enterCircuit(&renewal) { throw error }
+            defer { renewer.leaveCircuit(&renewal) }
+            var outcome = RenewalAttempt.Outcome.begun
             while true {
-                switch step {
+                switch next(outcome) {
                 case .read:
                     // What was put aside may be too fresh to be presented.
-                    let delay = held.refreshableFrom.map { renewer.time.now.duration(to: $0) } ?? .zero
-                    step = next(
-                        .stands(RenewalAttempt.Standing(version: 0, isDue: true, lease: nil, delay: delay)))
+                    let delay = renewal.held?.refreshableFrom.map { renewer.time.now.duration(to: $0) } ?? .zero
+                    outcome = .stands(RenewalAttempt.Standing(version: 0, isDue: true, lease: nil, delay: delay))
                 case .wait(let duration):
                     do {
                         try await renewer.time.sleep(for: duration)
                     } catch {
                         throw BrokerError.shuttingDown
                     }
-                    step = next(.waited)
+                    outcome = .waited
                 case .claim:
                     try await self.claim()
-                    step = next(.claimed)
+                    outcome = .claimed
                 case .ask(let latest, _) where self.elapsed > latest:
                     // The claim may have run out meanwhile.
-                    self.report.failure = BrokerError(StoreError.unavailable)
-                    step = next(.tooLate)
+                    self.renewal.failure = BrokerError(StoreError.unavailable)
+                    outcome = .tooLate
                 case .ask(_, let limit):
                     let isPressing = self.mayBeSpent && self.attempt.isWithinGrace(at: self.elapsed)
-                    let outcome = try await self.calls.ask(
-                        limit: limit, self.basis, self.attempt, mayBeHeldBack: !isPressing, extending: self.lease)
-                    step = self.next(outcome)
+                    outcome = await renewer.ask(
+                        &self.renewal, by: self.attempt, limit: limit, mayBeHeldBack: !isPressing, extending: nil)
                 case .pause(let duration):
-                    let outcome = await self.calls.pause(
-                        duration, self.basis, self.attempt, extending: self.lease)
-                    step = self.next(outcome)
-                default: return step
+                    outcome = await renewer.pause(
+                        &self.renewal, for: duration, by: self.attempt, extending: nil)
+                case .publish: return .granted
+                case .publishEnd: return .sessionEnded
+                // There is no record, and no other process to hand over to: what is stored of a grant is the caller's to decide.
+                case .release, .handOver, .writeJournal, .finish: return .failed
                 }
             }
         }

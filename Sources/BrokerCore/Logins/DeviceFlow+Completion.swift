@@ -11,8 +11,6 @@ extension DeviceFlow {
         let grant = GrantIntake.Grant(
             response, origin: .device, login: login.id, to: request.configuration, by: request.server, now: time.now)
         let told = BrokerEvent.loginCompleted(login.credentialsID, .device, loginID: nil, at: time.now)
-        var tried: Int64?
-        var hasArrived = false
         do throws(BrokerError) {
             let outcome = try await intake.take(grant, for: login.credentialsID) {
                 isWaiting, _ async throws(StoreError) in
@@ -20,22 +18,16 @@ extension DeviceFlow {
                 let known = try PendingDeviceLogin(standing)
                 // If another replica has taken over meanwhile, the code is spent, and this is still the token that the user
                 // allowed.
-                if known.status == .pending, !known.isVerifying {
-                    var next = login
-                    (next.request, next.isBeingPolled) = (nil, false)
-                    if isWaiting { next.isVerifying = true } else { next.status = .completed }
-                    let record = next.record(replacing: standing)
-                    tried = record.version
-                    return ([.replace(record, version: standing.version)], isWaiting ? [] : [told])
-                }
-                // An earlier try may have been carried out although its answer was lost, and the credentials may have been
-                // renewed since.
-                hasArrived = (known.status == .completed || known.isVerifying) && standing.version == tried
-                return nil
+                guard known.status == .pending, !known.isVerifying else { return nil }
+                var next = login
+                (next.request, next.isBeingPolled) = (nil, false)
+                if isWaiting { next.isVerifying = true } else { next.status = .completed }
+                return (
+                    [.replace(next.record(replacing: standing), version: standing.version)], isWaiting ? [] : [told]
+                )
             }
             switch outcome {
             case .stored: break
-            case .dropped(wasStored: false) where hasArrived: break
             case .dropped(let wasStored):
                 // The login was cancelled meanwhile, or another replica has ended it. If nothing else has this token, nothing will
                 // use it.

@@ -362,7 +362,7 @@ package final class DeviceFlow: BackgroundJob {
         _ login: PendingDeviceLogin, over record: OpenRecord, telling events: [VaultChange]
     ) async throws(StoreError) -> Sighting {
         let next = login.record(replacing: record)
-        try await logins.replace(next, version: record.version, telling: events, retries: nil)
+        try await logins.replace(next, version: record.version, telling: events, retrying: .untilAnswered)
         return Sighting(version: next.version, at: time.monotonic, isOurs: true)
     }
 

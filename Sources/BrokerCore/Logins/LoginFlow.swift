@@ -232,7 +232,7 @@ package final class LoginFlow: Sendable {
             throw BrokerError(.invalidRequest, "The response's code is too long to be kept until it is confirmed.")
         }
         do throws(StoreError) {
-            try await logins.replace(kept, version: record.version, telling: [], retries: LoginRedemption.storeRetries)
+            try await logins.replace(kept, version: record.version, telling: [], retrying: LoginRedemption.storeRetries)
         } catch .conflict {
             return nil
         } catch {

@@ -7,43 +7,14 @@ struct LoginRecords: Sendable {
     let time: any Time
 
     /// Replaces exactly the version of a login that was read, and adds events in the same commit.
-    /// - Parameters:
-    ///   - events: entries of the log.
-    ///   - retries: how often a store that does not answer is asked again, after the pauses of
-    ///     `CredentialsRecords.pause(beforeTry:)`; nil asks until it answers or the task is cancelled.
+    /// - Parameter events: entries of the log.
     /// - Throws: `.conflict` when the login was changed meanwhile; `.unavailable` when the store did not answer or the task was
     ///   cancelled, and it is not known whether the login was written.
     func replace(
-        _ record: OpenRecord, version: Int64, telling events: [VaultChange], retries: Int?
+        _ record: OpenRecord, version: Int64, telling events: [VaultChange], retrying retries: CommitRetries
     ) async throws(StoreError) {
-        // An earlier try may have been carried out although its answer was lost, before the next try or during it.
-        func hasArrived() async throws(StoreError) -> Bool {
-            let standing = try await vault.read(record.id)
-            return standing?.version == record.version && standing?.content == record.content
-        }
-        var tries = 0
-        while true {
-            do throws(StoreError) {
-                var isWritten = false
-                if tries > 0 { isWritten = try await hasArrived() }
-                if !isWritten {
-                    do throws(StoreError) {
-                        try await vault.commit([.replace(record, version: version)] + events)
-                    } catch {
-                        guard error == .conflict, tries > 0, try await hasArrived() else { throw error }
-                    }
-                }
-                if !events.isEmpty { bus.announce(record.id.tenant) }
-                return
-            } catch {
-                guard error == .unavailable, retries.map({ tries < $0 }) ?? true else { throw error }
-            }
-            tries += 1
-            do {
-                try await time.sleep(for: CredentialsRecords.pause(beforeTry: tries))
-            } catch {
-                throw .unavailable
-            }
-        }
+        let commit = try vault.prepare([.replace(record, version: version)] + events)
+        try await vault.commit(commit, retrying: retries, by: time)
+        if !events.isEmpty { bus.announce(record.id.tenant) }
     }
 }

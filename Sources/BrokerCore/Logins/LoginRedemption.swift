@@ -57,7 +57,7 @@ final class LoginRedemption: Sendable {
 
     /// How often a store that does not answer is asked again, after 0.2, 0.4, 0.8, 1.6 and 3.2 seconds: a user waits meanwhile,
     /// and the code of the login may expire.
-    static let storeRetries = 5
+    static let storeRetries = CommitRetries.times(5)
 
     init(
         vault: Vault, endpoint: TokenEndpoint, moves: MovedEndpoints, intake: GrantIntake, revocations: RevocationJob,
@@ -145,7 +145,7 @@ final class LoginRedemption: Sendable {
             try await logins.replace(
                 usedRecord, version: record.version,
                 telling: failure(of: used, grant) + (codeGuard.map { [$0.insertion] } ?? []),
-                retries: Self.storeRetries)
+                retrying: Self.storeRetries)
         } catch .conflict {
             return .overtaken
         } catch {
@@ -185,16 +185,15 @@ final class LoginRedemption: Sendable {
                 spent = .granted(nil)
             }
             let code = try login.app.map { _ throws(BrokerError) in try AppCode.secret() }
-            let stored = try await store(grant, of: login, by: use, issuing: code)
-            switch stored.outcome {
-            case .stored(let snapshot):
+            let (outcome, isOvertaken) = try await store(grant, of: login, by: use, issuing: code)
+            switch outcome {
+            case .stored(let snapshot, let waited):
                 let held = snapshot.record.held ?? grant.credentials
-                if let code, !stored.isIssued { try await issue(code, for: login, held) }
+                if let code, waited { try await issue(code, for: login, held) }
                 return end(login, secrets, .success(held), code)
-            case .dropped where stored.hasArrived: return end(login, secrets, .success(grant.credentials), code)
             case .refused(let error): return end(login, secrets, .failure(error))
             case .dropped:
-                if stored.isOvertaken {
+                if isOvertaken {
                     if await !intake.isHeld(grant, login.credentialsID) { spent = .granted(grant.credentials) }
                     throw Self.overtakenByUser
                 }
@@ -276,68 +275,38 @@ final class LoginRedemption: Sendable {
         }
     }
 
-    /// What became of the commit that ends a login.
-    private struct Stored {
-        let outcome: GrantIntake.Outcome
-        /// Whether an earlier try was carried out although its answer was lost.
-        let hasArrived: Bool
-        /// Whether the app's code was issued.
-        let isIssued: Bool
-        /// Whether nothing was stored because of `isOvertaken`.
-        let isOvertaken: Bool
-    }
-
     /// Stores the credentials and the login's progress in one commit: its completion, or that it waits for the provider's keys.
     /// - Parameters:
     ///   - use: its guard is removed with it.
-    ///   - code: of the app that the login is for, to be issued with it; nil for none.
+    ///   - code: of the app that the login is for, to be issued with its completion; nil for none.
+    /// - Returns: the outcome, and whether nothing was stored because of `isOvertaken`.
     private func store(
         _ grant: GrantIntake.Grant, of login: PendingLogin, by use: CodeUse, issuing code: SecretBytes?
-    ) async throws(BrokerError) -> Stored {
-        let (record, codeGuard) = (use.record, use.codeGuard)
-        var (isFirst, waits, hasArrived, isOvertaken) = (true, false, false, false)
+    ) async throws(BrokerError) -> (outcome: GrantIntake.Outcome, isOvertaken: Bool) {
+        let record = use.record
+        var isOvertaken = false
         let told = BrokerEvent.loginCompleted(login.credentialsID, .standard, loginID: login.id, at: time.now)
         let outcome = try await intake.take(grant, for: login.credentialsID) {
             isWaiting, held async throws(StoreError) in
-            var next = login
-            waits = isWaiting
-            if isWaiting {
-                next.isVerifying = true
-            } else {
-                (next.status, next.appCode) = (.completed, code)
-            }
-            let nextRecord = next.record(replacing: record)
-            let codes = code.map { isWaiting ? [] : self.issuing($0, for: login, held) } ?? []
-            let events = isWaiting ? [] : [told]
-            // Only the process that has used the state writes the login, so the first try does not read it.
-            if isFirst {
-                isFirst = false
-                // A change of the credentials after this is a conflict.
-                isOvertaken = try await self.isOvertaken(login)
-                if isOvertaken { return nil }
-                return ([.replace(nextRecord, version: record.version), codeGuard.removal] + codes, events)
-            }
-            let standing = try await self.vault.read(login.recordID)
             // An earlier version stands where the store has lost the commit that began the redemption.
-            if let standing, standing.version <= record.version {
-                isOvertaken = try await self.isOvertaken(login)
-                if isOvertaken { return nil }
-                // Another process may have given the login up, and revoked what it was granted.
-                guard let removal = try await self.revocations.removal(of: codeGuard) else { return nil }
-                return ([.replace(nextRecord, version: standing.version)] + removal + codes, events)
+            guard let standing = try await self.vault.version(of: login.recordID), standing <= record.version else {
+                return nil
             }
-            // If an earlier try was carried out although its answer was lost, the credentials may have been renewed since.
-            hasArrived = standing?.content == nextRecord.content
-            return nil
+            // A change of the credentials after this is a conflict.
+            isOvertaken = try await self.isOvertaken(login)
+            if isOvertaken { return nil }
+            // Another process may have given the login up, and revoked what it was granted.
+            guard let settled = try await self.revocations.removal(of: use.codeGuard) else { return nil }
+            var next = login
+            if isWaiting { next.isVerifying = true } else { (next.status, next.appCode) = (.completed, code) }
+            let completion = VaultChange.replace(next.record(replacing: record), version: standing)
+            if isWaiting { return ([completion] + settled, []) }
+            return ([completion] + settled + (code.map { self.issuing($0, for: login, held) } ?? []), [told])
         } stalled: {
             // The login completes once the store takes it.
             self.flights.answer(use.id, with: .failed(.grantNotStored))
         }
-        if case .dropped = outcome, hasArrived, waits {
-            let error = BrokerError(.networkError, "The provider's keys are not there yet.", retryAfter: 5)
-            return Stored(outcome: .waits(error), hasArrived: true, isIssued: false, isOvertaken: false)
-        }
-        return Stored(outcome: outcome, hasArrived: hasArrived, isIssued: !waits, isOvertaken: isOvertaken)
+        return (outcome, isOvertaken)
     }
 
     /// The changes that issue the code of the app that the login is for.
@@ -418,7 +387,7 @@ final class LoginRedemption: Sendable {
             try await logins.replace(
                 failed.record(replacing: use.record), version: use.record.version,
                 telling: failure(of: login, Result<SecretBytes, BrokerError>.failure(error)) + settlement,
-                retries: Self.storeRetries)
+                retrying: Self.storeRetries)
             if settlement.count > 1 { revocations.beginSoon() }
         } catch {
             log.warning("login_outcome_not_stored", LogField.credentials(login.credentialsID) + [.store(error)])

@@ -2,7 +2,7 @@ internal import ExternalText
 internal import OAuth
 
 /// A client as its provider sees it: two configurations that a provider cannot tell apart are equal.
-struct ClientIdentity: Hashable {
+struct ClientIdentity: Hashable, Sendable {
     private let id: WireText
     private let secretDigest: [UInt8]?
 
@@ -23,7 +23,7 @@ struct ClientUse: Sendable, Equatable {
 }
 
 /// What a provider refuses to a client.
-enum ClientRefusalScope: Hashable {
+enum ClientRefusalScope: Hashable, Sendable {
     /// Every request of the client.
     case client
     /// Requests with that grant.

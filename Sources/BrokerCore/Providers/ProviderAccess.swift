@@ -19,7 +19,7 @@ package struct ProviderAccess: Sendable {
     }
 
     /// How many clients' circuits are open at each of `ProviderPreset.inUse`, in that order.
-    package var circuitCounts: [(provider: String, count: ProviderCircuits.Count)] { endpoint.circuits.counts }
+    package var circuitCounts: [(provider: String, count: ProviderHealths.Count)] { endpoint.health.counts }
 
     package enum Revocation: String, Sendable {
         case revoked

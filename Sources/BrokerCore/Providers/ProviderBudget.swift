@@ -53,7 +53,7 @@ package final class ProviderBudget: Sendable {
 
     private enum Outcome: Sendable {
         case taken
-        case paused(Duration)
+        case paused(ProviderHealth.Refusal)
         case full
         case cancelled
     }
@@ -62,7 +62,7 @@ package final class ProviderBudget: Sendable {
     private struct Line {
         /// The waiters of one tenant, with the pause that each heeds, and the tenant's place in `turns`.
         struct TenantLine {
-            var waiters = WaitList<ProviderPauses.User?, Outcome>()
+            var waiters = WaitList<ProviderClient.User?, Outcome>()
             var turn: Int
         }
 
@@ -70,7 +70,7 @@ package final class ProviderBudget: Sendable {
         var turns = LinkedList<TenantName>()
         var count = 0
 
-        mutating func enter(_ pause: ProviderPauses.User?, of tenant: TenantName) -> Waiter<Outcome> {
+        mutating func enter(_ pause: ProviderClient.User?, of tenant: TenantName) -> Waiter<Outcome> {
             count += 1
             if let waiter = tenants[tenant]?.waiters.enter(pause) { return waiter }
             var line = TenantLine(turn: turns.append(tenant))
@@ -79,7 +79,7 @@ package final class ProviderBudget: Sendable {
             return waiter
         }
 
-        mutating func next() -> (pause: ProviderPauses.User?, waiter: Waiter<Outcome>)? {
+        mutating func next() -> (pause: ProviderClient.User?, waiter: Waiter<Outcome>)? {
             guard let tenant = turns.popFirst(), let next = tenants[tenant]?.waiters.popFirst() else { return nil }
             count -= 1
             if tenants[tenant]?.waiters.isEmpty == true {
@@ -140,7 +140,7 @@ package final class ProviderBudget: Sendable {
         /// Who is next to have a place, if there is room.
         mutating func next(
             _ limits: Limits
-        ) -> (pause: ProviderPauses.User?, waiter: Waiter<Outcome>, urgency: Urgency)? {
+        ) -> (pause: ProviderClient.User?, waiter: Waiter<Outcome>, urgency: Urgency)? {
             let isBackgroundsTurn = callers.count == 0 || callersInARow >= ProviderBudget.mostCallersInARow
             if isBackgroundsTurn, hasRoom(for: .background, limits), let next = background.next() {
                 return (next.pause, next.waiter, .background)
@@ -163,15 +163,15 @@ package final class ProviderBudget: Sendable {
 
     private static let mostCallersInARow = 3
 
-    package let pauses = ProviderPauses()
+    /// Has the pauses that providers have asked for.
+    package let health: ProviderHealths
     private let limits: Limits
-    private let time: any Time
     private let providers = Mutex<[String: Provider]>([:])
 
-    package init(limits: Limits = Limits(), time: any Time, metrics: Metrics) {
+    package init(limits: Limits = Limits(), health: ProviderHealths, metrics: Metrics) {
         precondition(limits.places >= 1 && limits.waiting >= 0, "a provider has at least one place")
         self.limits = limits
-        self.time = time
+        self.health = health
         metrics.show(.providerPlacesInUse) { [weak self] in self?.usage.inUse }
         metrics.show(.providerPlacesWaiting) { [weak self] in self?.usage.waiting }
     }
@@ -189,20 +189,37 @@ package final class ProviderBudget: Sendable {
         _ urgency: Urgency = .caller, by user: CredentialsID? = nil, mayWait: Bool = true, heedsPause: Bool = true,
         _ body: () async throws(BrokerError) -> R
     ) async throws(BrokerError) -> R {
+        let place = try await takePlace(
+            for: client, at: server, of: tenant, urgency, by: user, mayWait: mayWait, heedsPause: heedsPause)
+        defer { giveBack(place) }
+        return try await body()
+    }
+
+    /// A place at a provider, which is given back once.
+    package struct Place: Sendable {
+        fileprivate let urgency: Urgency
+        fileprivate let origin: String
+    }
+
+    /// Takes a place as `withPlace` does, until `giveBack`.
+    package func takePlace(
+        for client: ClientConfiguration, at server: AuthorizationServer, of tenant: TenantName, _ urgency: Urgency,
+        by user: CredentialsID?, mayWait: Bool, heedsPause: Bool
+    ) async throws(BrokerError) -> Place {
         let origin = server.origin
-        let pause = heedsPause ? ProviderPauses.User(user, of: ProviderPauses.Key(client, at: server)) : nil
+        let pause = heedsPause ? ProviderClient.User(user, of: ProviderClient(client, at: server)) : nil
         switch await take(urgency, at: origin, pause, tenant, mayWait: mayWait) {
-        case .taken: break
-        case .paused(let remaining): throw TokenEndpoint.paused(for: remaining, at: time.now)
+        case .taken: return Place(urgency: urgency, origin: origin)
+        case .paused(let refusal): throw health.error(refusal)
         case .full:
             throw BrokerError(
                 .retryableError, "Too many renewals wait for this provider. What is stored was left as it is.",
                 retryAfter: 5)
         case .cancelled: throw BrokerError.shuttingDown
         }
-        defer { giveBack(urgency, at: origin) }
-        return try await body()
     }
+
+    package func giveBack(_ place: Place) { giveBack(place.urgency, at: place.origin) }
 
     package var usage: Usage {
         providers.withLock { providers in
@@ -213,9 +230,9 @@ package final class ProviderBudget: Sendable {
     }
 
     private func take(
-        _ urgency: Urgency, at origin: String, _ pause: ProviderPauses.User?, _ tenant: TenantName, mayWait: Bool
+        _ urgency: Urgency, at origin: String, _ pause: ProviderClient.User?, _ tenant: TenantName, mayWait: Bool
     ) async -> Outcome {
-        if let pause, let remaining = pauses.remaining(pause, now: time.monotonic) { return .paused(remaining) }
+        if let pause, let refusal = health.refusal(pause) { return .paused(refusal) }
         let admission = providers.withLock { providers -> Admission in
             // Taken out, so that its lines are changed in place.
             var provider = providers.removeValue(forKey: origin) ?? Provider()
@@ -262,10 +279,9 @@ package final class ProviderBudget: Sendable {
     /// meanwhile.
     private func hand(out provider: inout Provider) -> [(Waiter<Outcome>, Outcome)] {
         var settled: [(Waiter<Outcome>, Outcome)] = []
-        let now = time.monotonic
         while let (pause, waiter, urgency) = provider.next(limits) {
-            if let pause, let remaining = pauses.remaining(pause, now: now) {
-                settled.append((waiter, .paused(remaining)))
+            if let pause, let refusal = health.refusal(pause) {
+                settled.append((waiter, .paused(refusal)))
             } else {
                 provider.take(urgency)
                 settled.append((waiter, .taken))

@@ -40,7 +40,7 @@ package struct ProviderCircuit: Sendable, Equatable {
     /// Whether a trial was let through that has not failed.
     package private(set) var isTrying = false
     /// When the next trial may be let through.
-    private var nextTrial = MonotonicInstant(nanoseconds: 0)
+    package private(set) var nextTrial = MonotonicInstant(nanoseconds: 0)
     private var pause = firstPause
 
     package init() {}

@@ -36,9 +36,9 @@ final class CallWaits {
     /// The wait that comes next.
     private(set) var next: Duration = .zero
     /// The key of the pauses that lengthen a wait; nil for none.
-    let pause: ProviderPauses.User?
+    let pause: ProviderClient.User?
 
-    init(_ schedule: BackoffSchedule, heeding pause: ProviderPauses.User?) {
+    init(_ schedule: BackoffSchedule, heeding pause: ProviderClient.User?) {
         self.schedule = schedule
         self.pause = pause
         limits = RateLimitWaits(schedule)

@@ -129,7 +129,7 @@ extension TokenEndpoint {
         ]
         let message = try Self.message(.form, to: server.tokenEndpoint, form, nil, server)
         let fields = Self.fields(of: tenant.name, at: server, as: RefreshID())
-        let circuit = ProviderCircuits.Key(tenant.name, tenant.configuration.client, at: server)
+        let circuit = ProviderClient.OfTenant(tenant.name, tenant.configuration.client, at: server)
         switch await send(message, through: circuit, at: server) {
         case .failure(let error):
             log.warning("app2app_request_failed", fields + [.transport(error)])
@@ -156,9 +156,9 @@ extension TokenEndpoint {
     ) throws(BrokerError) {
         let isPassing = TokenFailure.isPassing(status: refusal.status, refusal.answer)
         if isPassing, refusal.status < 500 {
-            budget.pauses.pause(
-                ProviderPauses.User(nil, of: ProviderPauses.Key(client, at: server)),
-                for: refusal.retryAfter ?? .seconds(Self.defaultRetryAfterSeconds), now: time.monotonic)
+            health.pause(
+                ProviderClient.User(nil, of: ProviderClient(client, at: server)),
+                for: refusal.retryAfter ?? .seconds(Self.defaultRetryAfterSeconds))
         }
         guard (400...499).contains(refusal.status), !isPassing else { throw refusal.retryable }
     }

@@ -173,7 +173,7 @@ extension TokenEndpoint {
     /// Sends a token request, and notes whether the provider answers.
     /// - Throws: `illegal_configuration` where the client lacks what it shows, such as a file. Nothing was sent.
     func send(
-        _ request: AuthenticatedRequest, through circuit: ProviderCircuits.Key?, at server: AuthorizationServer
+        _ request: AuthenticatedRequest, through circuit: ProviderClient.OfTenant?, at server: AuthorizationServer
     ) async throws(BrokerError) -> (message: ClientRequest, result: Result<ClientResponse, TransportError>) {
         try await send(request, at: server) { await self.send($0, through: circuit, at: server) }
     }

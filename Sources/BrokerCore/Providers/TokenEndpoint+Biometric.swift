@@ -64,7 +64,7 @@ extension TokenEndpoint {
         message.certificate = client.material?.certificate.map { ClientCertificate(pem: $0) }
         let fields = Self.fields(of: tenant.name, at: server, as: RefreshID())
         let asked = time.now
-        switch await send(message, through: ProviderCircuits.Key(tenant.name, client, at: server), at: server) {
+        switch await send(message, through: ProviderClient.OfTenant(tenant.name, client, at: server), at: server) {
         case .failure(let error):
             log.warning("biometric_request_failed", fields + [.transport(error)])
             throw Self.meaning(of: error, grant: .deviceCode).error

@@ -78,7 +78,7 @@ extension TokenEndpoint {
             .tenant(push.tenant), .refresh(RefreshID()), .provider(server.preset), .endpoint(push.endpoint),
         ]
         let waits = CallWaits(
-            server.schedule, heeding: ProviderPauses.User(nil, of: ProviderPauses.Key(client, at: server)))
+            server.schedule, heeding: ProviderClient.User(nil, of: ProviderClient(client, at: server)))
         while true {
             let failure: BrokerError
             var (retryAfter, limit): (Duration?, Duration?)

@@ -60,9 +60,9 @@ package struct TokenEndpoint: Sendable {
         /// What the provider sees of the client.
         let shown: ClientUse
         /// The key of the provider's pauses for this client.
-        let pause: ProviderPauses.Key
+        let pause: ProviderClient
         /// The circuit through which the call goes.
-        let circuit: ProviderCircuits.Key
+        let circuit: ProviderClient.OfTenant
 
         /// The fields of the call's log lines.
         var fields: [LogField] { TokenEndpoint.fields(of: tenant, at: server, as: id) }
@@ -82,8 +82,9 @@ package struct TokenEndpoint: Sendable {
     /// A renewal takes a place of this budget before it begins. Calls themselves take none: the caller has a place already, or a
     /// user waits for the call.
     let budget: ProviderBudget
-    /// Notes which calls are answered. A renewal asks it before a call. Logins and polls do not ask it: a user waits for them.
-    package let circuits: ProviderCircuits
+    /// Notes what calls show of the provider. A renewal asks it before a call. Logins and polls do not ask it: a user waits for
+    /// them.
+    package var health: ProviderHealths { budget.health }
     /// Which clients are accepted by another method than the first one.
     let acceptedMethods = AcceptedMethods()
     /// The nonces that servers want in proofs.
@@ -103,7 +104,6 @@ package struct TokenEndpoint: Sendable {
         clientFileDirectories: [String]?, time: any Time, metrics: Metrics, log: Log
     ) {
         self.clientFileDirectories = clientFileDirectories
-        circuits = ProviderCircuits(time: time, metrics: metrics, log: log)
         self.callLimit = callLimit
         self.transport = transport
         self.budget = budget
@@ -121,7 +121,7 @@ package struct TokenEndpoint: Sendable {
         return Call(
             request: try authenticated(request, for: client, at: server), grant: request.grant,
             server: server, id: id, tenant: tenant, client: client, shown: ClientUse(client, request.grant),
-            pause: ProviderPauses.Key(client, at: server), circuit: ProviderCircuits.Key(tenant, client, at: server))
+            pause: ProviderClient(client, at: server), circuit: ProviderClient.OfTenant(tenant, client, at: server))
     }
 
     /// Exchanges a code for a token: one call, and more where the schedule allows retries, by default up to five.
@@ -178,7 +178,7 @@ package struct TokenEndpoint: Sendable {
             .tenant(tenant), .refresh(RefreshID()), .provider(server.preset), .endpoint(address),
         ]
         let waits = CallWaits(
-            server.schedule, heeding: ProviderPauses.User(nil, of: ProviderPauses.Key(client, at: server)))
+            server.schedule, heeding: ProviderClient.User(nil, of: ProviderClient(client, at: server)))
         while true {
             let failure: BrokerError
             var (retryAfter, limit): (Duration?, Duration?)
@@ -272,7 +272,7 @@ package struct TokenEndpoint: Sendable {
         let (message, result): (ClientRequest, Result<ClientResponse, TransportError>)
         do throws(BrokerError) {
             (message, result) = try await send(
-                request, through: ProviderCircuits.Key(tenant, client, at: server), at: server)
+                request, through: ProviderClient.OfTenant(tenant, client, at: server), at: server)
         } catch {
             log.warning("device_poll_failed", fields + [.code(error.code)])
             return (.unreachable, nil)
@@ -412,10 +412,11 @@ package struct TokenEndpoint: Sendable {
     /// provider has asked for meanwhile, in the answer to another call of the same client.
     /// - Throws: `retryable_error`, with the rest of the pause, where the pause lasts longer than `longest`.
     func wait(
-        _ scheduled: Duration, heeding pause: ProviderPauses.User, atMost longest: Duration
+        _ scheduled: Duration, heeding pause: ProviderClient.User, atMost longest: Duration
     ) throws(BrokerError) -> Duration {
-        guard let remaining = budget.pauses.remaining(pause, now: time.monotonic) else { return scheduled }
-        if remaining > longest { throw Self.paused(for: remaining, at: time.now) }
+        guard let refusal = health.refusal(pause) else { return scheduled }
+        let remaining = time.monotonic.duration(to: refusal.until)
+        if remaining > longest { throw health.error(refusal) }
         return max(scheduled, remaining)
     }
 
@@ -448,21 +449,21 @@ package struct TokenEndpoint: Sendable {
     /// Sends a request to the token endpoint, and notes whether the provider answers.
     /// - Parameter circuit: where that is noted; nil for nowhere.
     func send(
-        _ message: ClientRequest, through circuit: ProviderCircuits.Key?, at server: AuthorizationServer
+        _ message: ClientRequest, through circuit: ProviderClient.OfTenant?, at server: AuthorizationServer
     ) async -> Result<ClientResponse, TransportError> {
         let result = await send(message, endpoint: .token, server: server)
         guard let circuit else { return result }
         switch result {
         case .success(let response):
             if response.status.code >= 500 {
-                circuits.fail(.serverError, circuit, at: server)
+                health.fail(.serverError, circuit, at: server)
             } else {
-                circuits.succeed(circuit)
+                health.succeed(circuit)
             }
         case .failure(let error):
             // An error that another try would meet as well says nothing about an outage.
             let isFinal = Self.meaning(of: error, grant: .refreshToken).isFinal
-            if !isFinal { circuits.fail(.unreachable, circuit, at: server) }
+            if !isFinal { health.fail(.unreachable, circuit, at: server) }
         }
         return result
     }

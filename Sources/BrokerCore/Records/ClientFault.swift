@@ -22,9 +22,9 @@ package struct ClientFault: Sendable, Equatable {
     var version: Int64?
 
     /// For how long a provider that does not accept a client is not asked again.
-    static let pause: Duration = .seconds(30)
+    static let pause = ProviderHealth.Fault.pause
     /// If no replica has met the fault for so long after its last pause, the next refusal counts as a new fault.
-    static let memory: Duration = .seconds(600)
+    static let memory = ProviderHealth.Fault.memory
     /// For how long the record is kept of a client that no replica uses any more.
     fileprivate static let life: Duration = .seconds(30 * 86_400)
 

@@ -146,37 +146,38 @@ final class CredentialsRecords: Sendable {
 
     /// What is stored and the lease on it, read from the store. If this process knows a newer version that the store has lost,
     /// that is stored again first.
-    /// - Parameter requires: whether this fails where the tombstones cannot tell whether credentials were put back. False for a
+    /// - Parameter requires: whether this fails where it cannot be told whether credentials were put back. False for a
     ///   caller that replaces the record, whatever it is: to that one they count as stored.
     func readWithLease(
         _ id: CredentialsID, requiringTombstones requires: Bool = true
     ) async throws(StoreError) -> (snapshot: CredentialsSnapshot, lease: Lease?) {
-        try await stored.reading(id) { found async throws(StoreError) in
-            try await self.readWithLease(id, requiringTombstones: requires, found)
+        try await stored.reading(id) { keep async throws(StoreError) in
+            try await self.readWithLease(id, requiringTombstones: requires, keep)
         }
     }
 
-    /// - Parameter found: gets what is to be cached.
+    /// - Parameter keep: gets what is to be cached.
     private func readWithLease(
-        _ id: CredentialsID, requiringTombstones requires: Bool, _ found: (CredentialsSnapshot?) -> Void
+        _ id: CredentialsID, requiringTombstones requires: Bool, _ keep: (CredentialsSnapshot?) -> Void
     ) async throws(StoreError) -> (snapshot: CredentialsSnapshot, lease: Lease?) {
         let known = knownVersion(id)
-        var read = try await vault.read(Self.recordID(id))
+        let found = try await tombstones.read(Self.recordID(id))
+        var (read, told) = (found?.record, found?.told)
         if isInQuestion(id, read?.version ?? 0, known: known) {
             switch try await reconcile(id, with: read) {
             case .storedAgain(let snapshot): return (snapshot, nil)
             // Another replica may have stored it again meanwhile.
-            case .current(let present): read = present
+            case .current(let current): (read, told) = (current, nil)
             }
         }
         guard let record = read else {
-            found(.nothing)
+            keep(.nothing)
             return (.nothing, nil)
         }
         let content = try content(of: record, id)
         let snapshot = CredentialsSnapshot(content, of: id, version: record.version)
         do throws(StoreError) {
-            if content.granted != nil, try await tombstones.isPutBack(record) {
+            if content.granted != nil, try await tombstones.isPutBack(record, told) {
                 // The user has logged out. A login replaces the record, and has a later version than the logout.
                 let nothing = CredentialsSnapshot(CredentialRecord(held: nil), of: id, version: record.version)
                 return (nothing, record.lease)
@@ -186,7 +187,7 @@ final class CredentialsRecords: Sendable {
             // A record that was read just before the store went away is served meanwhile.
             if error != .unavailable { return (snapshot, record.lease) }
         }
-        found(snapshot)
+        keep(snapshot)
         return (snapshot, record.lease)
     }
 
@@ -199,32 +200,42 @@ final class CredentialsRecords: Sendable {
 
     // MARK: Writing
 
-    /// Writes `record` in place of exactly `current`.
-    /// - Parameters:
-    ///   - tenantVersion: the version that the tenant must have where the record is new; nil for any. Without it, a new record
-    ///     could be stored for a tenant that was made under the same name meanwhile, or configured anew. A record that is
-    ///     replaced proves that the tenant is still the same.
-    ///   - holder: the change fails if another holder has a lease on the record; nil for a change that no lease stops.
-    ///   - others: further changes of the same commit.
-    ///   - cause: why the sessions of apps end whose login ends with the record that is replaced.
+    /// Writes `record` in place of exactly `current`; see `prepareWrite`.
+    /// - Parameter tenantVersion: the version that the tenant must have where the record is new; nil for any. Without it, a new
+    ///   record could be stored for a tenant that was made under the same name meanwhile, or configured anew. A record that is
+    ///   replaced proves that the tenant is still the same.
     func write(
         _ record: CredentialRecord, _ id: CredentialsID, over current: CredentialsSnapshot,
         tenantVersion: Int64? = nil, fencedFor holder: String? = nil, alongside others: [VaultChange] = [],
         endingSessionsBy cause: BrokerEvent.SessionEnd = .replaced, events: Events
     ) async throws(StoreError) -> CredentialsSnapshot {
+        try await write(
+            prepareWrite(
+                record, id, over: current, fencedFor: holder, alongside: others, endingSessionsBy: cause, events: events
+            ),
+            id, tenantVersion: tenantVersion)
+    }
+
+    /// Prepares a commit that writes `record` in place of exactly `current`, and that may be sent more than once.
+    /// - Parameters:
+    ///   - holder: the change fails if another holder has a lease on the record; nil for a change that no lease stops.
+    ///   - others: further changes of the same commit.
+    ///   - cause: why the sessions of apps end whose login ends with the record that is replaced.
+    func prepareWrite(
+        _ record: CredentialRecord, _ id: CredentialsID, over current: CredentialsSnapshot,
+        fencedFor holder: String? = nil, alongside others: [VaultChange] = [],
+        endingSessionsBy cause: BrokerEvent.SessionEnd = .replaced, events: Events
+    ) async throws(StoreError) -> PreparedWrite {
         let digest = record.tokenDigest
         // A renewal may hold the successor of a refresh token that stays, and not reach the store. Without its lease, another
         // renewal would present that token at once.
         let lease: ReplacedLease = record.mayBeSpent(with: current.record) ? .kept : .ended
         let endings = try await sessionEndings(of: id, from: current.record, to: record, by: cause)
-        let snapshot = try await write(
-            prepare(
-                record, id, over: current.version, lease: holder.map { .fenced(for: $0) } ?? lease,
-                replacing: current.record.tokenDigest.flatMap { $0 == digest ? nil : [$0] } ?? [], others + endings,
-                events),
-            id, tenantVersion: tenantVersion)
-        if !endings.isEmpty { sessionEndings.signal(0) }
-        return snapshot
+        let change = prepare(
+            record, id, over: current.version, lease: holder.map { .fenced(for: $0) } ?? lease,
+            replacing: current.record.tokenDigest.flatMap { $0 == digest ? nil : [$0] } ?? [], others + endings, events)
+        return PreparedWrite(
+            change: change, commit: try vault.prepare(change.changes), endsSessions: !endings.isEmpty)
     }
 
     /// A change with its version, so that it can be tried more than once.
@@ -272,24 +283,36 @@ final class CredentialsRecords: Sendable {
             due: open.due, replaced: replaced)
     }
 
-    /// - Parameter endsPublication: whether the record takes the place of a grant that waits to be stored.
+    /// - Parameters:
+    ///   - endsPublication: whether the record takes the place of a grant that waits to be stored.
+    ///   - commit: of the change, if it may be sent more than once.
     func write(
-        _ prepared: Prepared, _ id: CredentialsID, tenantVersion: Int64? = nil, endsPublication: Bool = true
+        _ prepared: Prepared, _ id: CredentialsID, tenantVersion: Int64? = nil, endsPublication: Bool = true,
+        by commit: PreparedCommit? = nil
     ) async throws(StoreError) -> CredentialsSnapshot {
         if prepared.isNew, let tenantVersion,
             try await vault.read(RecordID(.tenant, id.tenant))?.version != tenantVersion
         {
             throw .conflict
         }
-        try await stored.write(id, prepared.snapshot) { known in
+        let commit = if let commit { commit } else { try vault.prepare(prepared.changes) }
+        let arrival = try await stored.write(id, prepared.snapshot) { known in
             // The answer may come so late that this process has read what came after this change.
             known.version > prepared.snapshot.version
-        } by: { () async throws(StoreError) in
-            try await self.commit(prepared.changes)
+        } sending: { () async throws(StoreError) in
+            try await self.commit(commit)
         }
-        await memory.keep(
-            prepared.snapshot.record, id, version: prepared.snapshot.version, after: prepared.replaced)
-        if endsPublication { published(id) }
+        var isNewest = true
+        if arrival == .earlier {
+            isNewest = try await reread(id, requiringTombstones: false).version == prepared.snapshot.version
+        }
+        if isNewest {
+            await memory.keep(
+                prepared.snapshot.record, id, version: prepared.snapshot.version, after: prepared.replaced)
+        }
+        // After an earlier try was carried out, a renewal may have brought a later grant that waits.
+        let waits = arrival == .earlier && unpublished(id).map { $0.version > prepared.snapshot.version } ?? false
+        if endsPublication, !waits { published(id) }
         return adopt(prepared.snapshot, id, due: prepared.due)
     }
 
@@ -346,9 +369,17 @@ final class CredentialsRecords: Sendable {
     /// Commits, and notes whether the store answers.
     func commit(_ changes: [VaultChange]) async throws(StoreError) {
         if changes.isEmpty { return }
+        try await commit(vault.prepare(changes))
+    }
+
+    /// Sends a commit, perhaps again, and notes whether the store answers.
+    @discardableResult
+    func commit(_ commit: PreparedCommit) async throws(StoreError) -> PreparedCommit.Arrival {
         do throws(StoreError) {
-            try await vault.commit(changes)
-            lastCommit.store(time.monotonic.nanoseconds, ordering: .relaxed)
+            let arrival = try await vault.commit(commit)
+            // To find an earlier one is no sign that the store takes commits now.
+            if arrival == .now { lastCommit.store(time.monotonic.nanoseconds, ordering: .relaxed) }
+            return arrival
         } catch {
             if error == .unavailable { noteFailure() }
             throw error
@@ -470,5 +501,24 @@ final class CredentialsRecords: Sendable {
 
     static func quarantineID(_ id: CredentialsID) -> RecordID {
         RecordID(.quarantine, id.tenant, key: id.storageKey.description)
+    }
+}
+
+extension CredentialsRecords {
+    /// A change whose commit may be sent more than once.
+    struct PreparedWrite: Sendable {
+        fileprivate let change: Prepared
+        fileprivate let commit: PreparedCommit
+        fileprivate let endsSessions: Bool
+    }
+
+    /// Sends the commit, perhaps again.
+    /// - Returns: what the commit has written. Where an earlier try was carried out, another one may have replaced it since.
+    func write(
+        _ write: PreparedWrite, _ id: CredentialsID, tenantVersion: Int64? = nil
+    ) async throws(StoreError) -> CredentialsSnapshot {
+        let snapshot = try await self.write(write.change, id, tenantVersion: tenantVersion, by: write.commit)
+        if write.endsSessions { sessionEndings.signal(0) }
+        return snapshot
     }
 }

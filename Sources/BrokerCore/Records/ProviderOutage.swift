@@ -20,13 +20,13 @@ struct ProviderOutage: Sendable, Equatable {
 }
 
 extension CredentialsRecords {
-    static func outageID(_ circuit: ProviderCircuits.Name) -> RecordID {
+    static func outageID(_ circuit: ProviderClient.Name) -> RecordID {
         RecordID(.outage, circuit.tenant, key: circuit.digest)
     }
 
     /// The outage, with the version of its record; nil where there is none. The outage is nil where this build cannot read it.
     func outage(
-        _ circuit: ProviderCircuits.Name
+        _ circuit: ProviderClient.Name
     ) async throws(StoreError) -> (outage: ProviderOutage?, version: Int64)? {
         guard let stored = try await note(Self.outageID(circuit)) else { return nil }
         guard let json = stored.content.flatMap({ try? JSONValue(parsing: $0.revealedBytes) }),
@@ -37,15 +37,15 @@ extension CredentialsRecords {
     }
 
     /// The circuits of which replicas that have ended may have left outages.
-    func outages(limit: Int) async throws(StoreError) -> [ProviderCircuits.Name] {
+    func outages(limit: Int) async throws(StoreError) -> [ProviderClient.Name] {
         try await vault.marked(.outage, limit: limit).map {
-            ProviderCircuits.Name(tenant: $0.id.tenant, digest: $0.id.key)
+            ProviderClient.Name(tenant: $0.id.tenant, digest: $0.id.key)
         }
     }
 
     /// The change that writes the record.
     /// - Parameter version: the version that is replaced; nil where there is none.
-    func change(of outage: ProviderOutage, _ circuit: ProviderCircuits.Name, over version: Int64?) -> VaultChange {
+    func change(of outage: ProviderOutage, _ circuit: ProviderClient.Name, over version: Int64?) -> VaultChange {
         let bytes = JSONWriter.object { json in
             json.member("since", outage.since.milliseconds)
             json.member("until", outage.until.milliseconds)
@@ -57,7 +57,7 @@ extension CredentialsRecords {
     }
 
     /// The change that removes the record.
-    func changeRemovingOutage(_ circuit: ProviderCircuits.Name, version: Int64) -> VaultChange {
+    func changeRemovingOutage(_ circuit: ProviderClient.Name, version: Int64) -> VaultChange {
         .remove(Self.outageID(circuit), version: version)
     }
 }

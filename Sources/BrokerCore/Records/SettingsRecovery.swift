@@ -105,7 +105,11 @@ struct SettingsRecovery: RestoredRecords {
             switch change {
             case .stored(let record):
                 guard Self.isLost(change, stored) else { continue }
-                if record.id.tenant != .broker, try await records.tombstones.hasEnded(record) { continue }
+                if record.id.kind == .apiKey, record.id.tenant != .broker,
+                    try await records.tombstones.isOver(record.id, version: record.version)
+                {
+                    continue
+                }
                 if let stored {
                     changes.append(.replace(record, version: stored))
                     ended.append((record.id, stored))
@@ -127,11 +131,9 @@ struct SettingsRecovery: RestoredRecords {
         if !insertions.isEmpty, group.first?.id.kind != .tenant, tenant != .broker {
             changes.insert(.require(RecordID(.tenant, tenant)), at: 0)
         }
-        let all = changes + insertions
         // Only API keys have tombstones, of what is stored here.
-        try await records.tombstones.ending(ended.filter { $0.id.kind == .apiKey }) { tombstones throws(StoreError) in
-            try await self.vault.commit(all + tombstones.filter { !all.contains($0) })
-        }
+        let tombstones = try await records.tombstones.changes(ending: ended.filter { $0.id.kind == .apiKey })
+        try await vault.commit(changes + insertions + tombstones.filter { !changes.contains($0) })
         // The store's notifications may be late, or not come.
         for (id, version) in changed { records.bus.announce(id, version: version) }
         if changes.contains(where: \.insertsSessionEnding) { records.sessionEndings.signal(0) }

@@ -13,46 +13,18 @@ internal import Synchronization
 /// notifies listeners. Each replica keeps for itself what concerns only the client credentials grant, or a client that the
 /// tenant had before.
 final class ClientFaults: Sendable {
-    private struct Key: Hashable {
-        let tenant: TenantName
-        let client: ClientIdentity
-        let scope: ClientRefusalScope
-    }
-
-    private struct Entry {
-        /// The version of the tenant, which changes when the tenant is configured anew.
-        let configuration: Int64
-        let error: BrokerError
-        /// When the provider first refused the client, at any replica.
-        var since: Timestamp
-        /// When the provider last refused the client at this replica.
-        let last: Timestamp
-        var until: MonotonicInstant
-        /// Whether a call is under way that was admitted because the last pause had ended.
-        var isTrial = false
-        /// Whether the tenant's record has the fault.
-        var isShared = false
-
-        /// Whether the next refusal counts as the same fault.
-        func isKnown(at now: MonotonicInstant) -> Bool { until.advanced(by: ClientFault.memory) > now }
-
-        /// What callers get while the provider is not asked.
-        func refusal(for pause: Duration) -> BrokerError {
-            var refusal = error.retrying(after: pause)
-            refusal.since = since
-            return refusal
-        }
-    }
+    private typealias Key = ProviderHealths.FaultKey
 
     private let records: CredentialsRecords
+    /// Has what this replica has met.
+    private let health: ProviderHealths
     private let time: any Time
     private let log: Log
-    /// For a fault that is forgotten, the provider is asked once more than needed.
-    private let entries = Mutex(BoundedTable<Key, Entry>(capacity: 16_384))
     private let suspects = Suspects()
 
-    init(records: CredentialsRecords) {
+    init(records: CredentialsRecords, health: ProviderHealths) {
         self.records = records
+        self.health = health
         (time, log) = (records.time, records.log)
         records.bus.onChange(of: .trouble) { [suspects] id, version in
             if version != nil, CredentialsRecords.isClientFault(id) { suspects.insert(id.tenant) }
@@ -72,27 +44,46 @@ final class ClientFaults: Sendable {
         func remove(_ tenant: TenantName) -> Bool { tenants.withLock { $0.removeValue(forKey: tenant) != nil } }
     }
 
-    /// What callers get without a call to the provider; nil where it may be called.
-    func refusal(of use: ClientUse, _ tenant: Tenant) -> BrokerError? {
-        for key in Self.keys(use, tenant) {
-            if let error = refusal(key, tenant) { return error }
-        }
-        return nil
-    }
-
-    /// The same for a request that is no token request: whether the provider refuses the client whatever it asks for.
+    /// What callers get of a request that is no token request, if the provider refuses the client whatever it asks for; nil if
+    /// it may be called.
     func refusal(ofClientOf tenant: Tenant) -> BrokerError? {
-        refusal(Key(tenant: tenant.name, client: ClientIdentity(tenant.terms.client), scope: .client), tenant)
+        let subject = ProviderHealths.Subject(tenant, ClientIdentity(tenant.terms.client), nil)
+        return health.refusal(subject, .fault).map(health.error)
     }
 
-    /// The same just before a call, which nil admits. Where a pause has ended, one call is admitted and the next pause begins.
-    func admit(_ use: ClientUse, of tenant: Tenant) async -> BrokerError? {
-        // First, so that no turn is used up by a call that another fault forbids.
-        if let error = refusal(of: use, tenant) { return error }
-        for key in Self.keys(use, tenant) {
-            if let error = await admit(key, tenant) { return error }
+    /// Says whether this replica makes the call that tries whether the provider accepts the client again. The record of the
+    /// fault lets one replica make it.
+    /// - Returns: what callers get if another one has just made it; nil if this one makes it.
+    func confirm(_ trial: ProviderHealth.Trial, of use: ClientUse, _ tenant: Tenant) async -> BrokerError? {
+        let keys = Self.keys(use, tenant).filter {
+            trial.contains($0.scope == .client ? .client : .grant) && Self.concernsUsers($0, tenant)
         }
-        return nil
+        guard records.isShared, !keys.isEmpty else { return nil }
+        do throws(StoreError) {
+            guard let shared = try await records.clientFault(tenant.name), var fault = shared.fault,
+                fault.isOf(tenant)
+            else {
+                // Another replica has found that the provider accepts the client: the next refusal is a new fault.
+                forget(keys.filter { health.fault($0, tenant.version)?.isShared == true }, tenant)
+                return nil
+            }
+            let pause = fault.remainingPause(at: time.now)
+            if pause > .zero {
+                for key in keys { postpone(key, by: pause) }
+                return refusal(use, tenant)
+            }
+            fault.last = time.now
+            try await records.commit([records.change(of: fault, tenant.name, over: shared.version)])
+            return nil
+        } catch {
+            // With a conflict, another replica has taken the turn. If the store does not answer, the claim of the lease decides
+            // whether the provider is asked.
+            return error == .conflict ? refusal(use, tenant) : nil
+        }
+    }
+
+    private func refusal(_ use: ClientUse, _ tenant: Tenant) -> BrokerError? {
+        health.refusal(ProviderHealths.Subject(tenant, use), .fault).map(health.error)
     }
 
     private static func keys(_ use: ClientUse, _ tenant: Tenant) -> [Key] {
@@ -104,53 +95,6 @@ final class ClientFaults: Sendable {
         key.client == ClientIdentity(tenant.terms.client) && key.scope != .grant(.clientCredentials)
     }
 
-    private func refusal(_ key: Key, _ tenant: Tenant) -> BrokerError? {
-        let now = time.monotonic
-        return entries.withLock { entries in
-            guard let entry = entries[key], entry.configuration == tenant.version, entry.until > now else { return nil }
-            return entry.refusal(for: now.duration(to: entry.until))
-        }
-    }
-
-    private func admit(_ key: Key, _ tenant: Tenant) async -> BrokerError? {
-        let now = time.monotonic
-        let (entry, isTurn) = entries.withLock { entries -> (Entry?, Bool) in
-            guard let entry = entries[key], entry.configuration == tenant.version else { return (nil, false) }
-            if entry.until > now { return (entry, false) }
-            guard entry.isKnown(at: now) else {
-                entries[key] = nil
-                return (nil, false)
-            }
-            entries[key]?.until = now.advanced(by: ClientFault.pause)
-            entries[key]?.isTrial = true
-            return (entry, true)
-        }
-        guard let entry else { return nil }
-        guard isTurn else { return entry.refusal(for: now.duration(to: entry.until)) }
-        guard Self.concernsUsers(key, tenant), records.isShared else { return nil }
-        do throws(StoreError) {
-            guard let shared = try await records.clientFault(tenant.name), var fault = shared.fault,
-                fault.isOf(tenant)
-            else {
-                // Another replica has found that the provider accepts the client: the next refusal is a new fault.
-                if entry.isShared { forget([key], tenant) }
-                return nil
-            }
-            let pause = fault.remainingPause(at: time.now)
-            if pause > .zero {
-                postpone(key, by: pause)
-                return entry.refusal(for: pause)
-            }
-            fault.last = time.now
-            try await records.commit([records.change(of: fault, tenant.name, over: shared.version)])
-            return nil
-        } catch {
-            // With a conflict, another replica has taken the turn. If the store does not answer, the claim of the lease decides
-            // whether the provider is asked.
-            return error == .conflict ? refusal(key, tenant) : nil
-        }
-    }
-
     /// The provider does not accept the client. Listeners are notified of a new fault.
     /// - Returns: since when the provider does not accept it.
     func note(
@@ -158,14 +102,7 @@ final class ClientFaults: Sendable {
     ) async -> Timestamp {
         let key = Key(tenant: tenant.name, client: use.client, scope: scope)
         let (today, now) = (time.now, time.monotonic)
-        let known = entries.withLock { entries -> Entry? in
-            let known = entries[key].flatMap { $0.configuration == tenant.version && $0.isKnown(at: now) ? $0 : nil }
-            let entry = Entry(
-                configuration: tenant.version, error: error, since: known?.since ?? today, last: today,
-                until: now.advanced(by: ClientFault.pause), isShared: known?.isShared ?? false)
-            entries.setNewest(entry, forKey: key)
-            return known
-        }
+        let known = health.refused(error, key, tenant.version)
         var fields: [LogField] = [
             .tenant(tenant.name), .provider(tenant.configuration.preset), .code(error.code),
         ]
@@ -176,7 +113,7 @@ final class ClientFaults: Sendable {
             let isNew = await share(error, key, tenant)
             if isNew, known?.isShared == true { log.error("client_refused", fields) }
         }
-        return entries.withLock { $0[key]?.since } ?? today
+        return health.fault(key, tenant.version)?.since ?? today
     }
 
     /// The provider accepts the client.
@@ -202,7 +139,7 @@ final class ClientFaults: Sendable {
     /// - Returns: the keys that had a fault.
     @discardableResult
     private func forget(_ keys: [Key], _ tenant: Tenant) -> [Key] {
-        let forgotten = entries.withLock { entries in keys.filter { entries.removeValue(forKey: $0) != nil } }
+        let forgotten = keys.filter { health.accepted($0) }
         if !forgotten.isEmpty {
             log.info("client_accepted", [.tenant(tenant.name), .provider(tenant.configuration.preset)])
         }
@@ -211,10 +148,7 @@ final class ClientFaults: Sendable {
 
     private func postpone(_ key: Key, by duration: Duration) {
         let until = time.monotonic.advanced(by: duration)
-        entries.withLock { entries in
-            entries[key]?.until = until
-            entries[key]?.isTrial = false
-        }
+        health.changeFault(key) { fault in (fault.until, fault.isTrial) = (until, false) }
     }
 
     // MARK: For all replicas
@@ -238,16 +172,13 @@ final class ClientFaults: Sendable {
     }
 
     private func own(_ tenant: Tenant) -> (fault: ClientFault, isShared: Bool)? {
-        let (client, now) = (ClientIdentity(tenant.terms.client), time.monotonic)
-        return entries.withLock { entries in
-            for scope in [ClientRefusalScope.client, .grant(.refreshToken)] {
-                let key = Key(tenant: tenant.name, client: client, scope: scope)
-                if let entry = entries[key], entry.configuration == tenant.version, entry.isKnown(at: now) {
-                    return (fault(entry.error, tenant, since: entry.since, last: entry.last), entry.isShared)
-                }
+        for scope in [ClientRefusalScope.client, .grant(.refreshToken)] {
+            let key = Key(tenant: tenant.name, client: ClientIdentity(tenant.terms.client), scope: scope)
+            if let own = health.fault(key, tenant.version) {
+                return (fault(own.error, tenant, since: own.since, last: own.last), own.isShared)
             }
-            return nil
         }
+        return nil
     }
 
     /// A user's credentials show that the provider has accepted the client since the fault.
@@ -308,9 +239,6 @@ final class ClientFaults: Sendable {
     }
 
     private func markShared(_ key: Key, since: Timestamp) {
-        entries.withLock { entries in
-            entries[key]?.isShared = true
-            entries[key]?.since = since
-        }
+        health.changeFault(key) { fault in (fault.isShared, fault.since) = (true, since) }
     }
 }

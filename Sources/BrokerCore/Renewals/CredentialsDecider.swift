@@ -1,26 +1,15 @@
-internal import Containers
 internal import OAuth
-internal import Reactor
-internal import Synchronization
 
 /// Decides what is to be done about credentials: by the policy, and by the renewals that this process has tried.
 final class CredentialsDecider: Sendable {
-    /// After an early renewal that failed or brought little: until when that version is not renewed early again.
-    private struct EarlyPause {
-        let version: Int64
-        let until: MonotonicInstant
-    }
-
-    static let pauseAfterEarlyFailure: Duration = .seconds(30)
-
     private let policy = CredentialsPolicy()
     private let servers: ProviderServers
+    private let failures: RecentFailures
     private let time: any Time
-    /// Credentials whose pause is forgotten are renewed once more than needed.
-    private let earlyPauses = Mutex(BoundedTable<CredentialsID, EarlyPause>(capacity: 16_384))
 
-    init(servers: ProviderServers, time: any Time) {
+    init(servers: ProviderServers, failures: RecentFailures, time: any Time) {
         self.servers = servers
+        self.failures = failures
         self.time = time
     }
 
@@ -29,7 +18,9 @@ final class CredentialsDecider: Sendable {
     ) -> CredentialsDecision {
         let decision = decide(snapshot, tenant, query, now: time.now)
         // Without its lead time, the policy would serve the token.
-        guard decision == .refresh(isEarly: true), isPaused(id, snapshot.version) else { return decision }
+        guard decision == .refresh(isEarly: true),
+            failures.current(id, .early, version: snapshot.version) != nil
+        else { return decision }
         return .serve
     }
 
@@ -64,19 +55,6 @@ final class CredentialsDecider: Sendable {
             return false
         }
         return granted.issuer == nil
-    }
-
-    private func isPaused(_ id: CredentialsID, _ version: Int64) -> Bool {
-        let now = time.monotonic
-        return earlyPauses.withLock { $0[id].map { $0.version == version && $0.until > now } ?? false }
-    }
-
-    /// For `pause` from now on, `decide` does not have that version of the credentials renewed before they expire.
-    func pauseEarlyRenewal(_ id: CredentialsID, of version: Int64, for pause: Duration) {
-        let now = time.monotonic
-        earlyPauses.withLock { pauses in
-            _ = pauses.setNewest(EarlyPause(version: version, until: now.advanced(by: pause)), forKey: id)
-        }
     }
 }
 

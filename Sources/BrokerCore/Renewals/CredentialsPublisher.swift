@@ -72,12 +72,9 @@ final class CredentialsPublisher: Sendable {
             } catch .conflict {
                 return try await resolve(&publication)
             }
-        } catch .unavailable {
-            publication.tries += 1
-            records.report(.unavailable, id)
-            return .storeAway(BrokerError(StoreError.unavailable))
         } catch {
             publication.tries += 1
+            publication.awaySince = publication.awaySince ?? time.monotonic
             records.report(error, id)
             return .storeAway(BrokerError(error))
         }
@@ -241,97 +238,46 @@ final class CredentialsPublisher: Sendable {
 
     // MARK: Until it is stored
 
-    enum Published {
-        case stored(CredentialsSnapshot)
-        /// Another change came first.
-        case overtaken
-        /// It is in the journal, and a background task stores it. Callers are served from it. Nil where this process knows of a
-        /// later change of the record: then only the store can say which of the two counts.
-        case journaled(CredentialsSnapshot?)
-        /// It was not stored: the process is about to end.
-        case failed
-    }
-
     private var storeHasGoneBack: Bool { records.rollback.remainingHold != nil }
 
-    /// Carries out an attempt's steps from its first `publish` on.
+    /// Tries once to store the publication in place of exactly that version.
+    /// - Parameter heedsLease: whether another attempt's lease makes the commit fail.
+    func store(
+        _ publication: inout Publication, over version: Int64, heedsLease: Bool
+    ) async -> RenewalAttempt.Outcome {
+        publication.base = version
+        switch await advance(&publication, heedsLease: heedsLease) {
+        case .stored(let stored):
+            publication.stored = stored
+            return .stored
+        case .conflict(let conflict): return .conflict(conflict)
+        case .storeAway(let error):
+            publication.needsOperator = error.code == .internalError
+            publication.conflicts = 0
+            return .storeAway
+        }
+    }
+
+    /// Waits before the next try, until the record changes, or until the task is cancelled.
     /// - Parameters:
-    ///   - isJournaled: whether the record is in the journal already, so that no caller waits for it.
-    ///   - stalled: called after each failed try since the store has taken nothing for `CredentialsRecords.callersPatience`.
-    func publish(
-        _ publication: inout Publication, _ attempt: inout RenewalAttempt, _ first: RenewalAttempt.Step,
-        since beginning: MonotonicInstant, isJournaled: Bool = false, stalled: () -> Void = {}
-    ) async -> Published {
-        let id = publication.id
-        var (step, needsOperator) = (first, false)
-        var awaySince: MonotonicInstant?
-        var snapshot: CredentialsSnapshot?
-        func next(_ outcome: RenewalAttempt.Outcome) {
-            let now = beginning.duration(to: time.monotonic)
-            step = attempt.next(
-                outcome, now: now, asked: now, storeReachableFor: .zero, storeHasGoneBack: storeHasGoneBack)
+    ///   - duration: for how long the attempt waits; the first waits for a store that does not answer are shorter.
+    ///   - isJournaled: whether the record is in the journal, so that no caller waits for it and nothing is lost meanwhile.
+    func waitForStore(_ duration: Duration, _ publication: Publication, isJournaled: Bool) async {
+        let signals = isJournaled ? retries : records.changes
+        let ticket = signals.ticket(publication.id)
+        let pause: Duration
+        if publication.needsOperator {
+            // An operator takes minutes to correct a store that is damaged.
+            pause = isJournaled ? .seconds(60) : CredentialsRecords.pause(beforeTry: publication.tries)
+        } else if publication.tries == 0 {
+            pause = duration
+        } else {
+            pause = min(duration, CredentialsRecords.pauseWithGrant(beforeTry: publication.tries))
         }
-        while true {
-            switch step {
-            case .publish(let version, let heedsLease):
-                publication.base = version
-                switch await advance(&publication, heedsLease: heedsLease) {
-                case .stored(let stored):
-                    snapshot = stored
-                    next(.stored)
-                case .conflict(let conflict): next(.conflict(conflict))
-                case .storeAway(let error):
-                    needsOperator = error.code == .internalError
-                    publication.conflicts = 0
-                    awaySince = awaySince ?? time.monotonic
-                    next(.storeAway)
-                }
-            case .writeJournal where isJournaled: next(.journaled)
-            case .writeJournal:
-                if await writeJournal(publication, grace: attempt.rules.grace) {
-                    next(.journaled)
-                    publishInBackground(publication, attempt, step, since: beginning)
-                    return .journaled(records.unpublished(id))
-                }
-                next(.notJournaled)
-            case .wait(let duration):
-                let signals = isJournaled ? retries : records.changes
-                let ticket = signals.ticket(id)
-                let pause =
-                    needsOperator
-                    ? Self.pauseForOperator(publication, isJournaled) : Self.pause(duration, publication)
-                if let awaySince, awaySince.duration(to: time.monotonic) >= CredentialsRecords.callersPatience {
-                    stalled()
-                }
-                await signals.wait(for: id, since: ticket) { try? await self.time.sleep(for: pause) }
-                if !isJournaled, Task.isCancelled {
-                    // For the next process.
-                    if await writeJournal(publication, grace: attempt.rules.grace) {
-                        publishInBackground(publication, attempt, step, since: beginning)
-                        return .journaled(records.unpublished(id))
-                    }
-                    return .failed
-                }
-                if Task.isCancelled { return .failed }
-                next(.waited)
-            case .finish(.stored):
-                guard let snapshot else { return .overtaken }
-                return .stored(snapshot)
-            default: return .overtaken
-            }
-        }
+        await signals.wait(for: publication.id, since: ticket) { try? await self.time.sleep(for: pause) }
     }
 
-    /// An operator takes minutes to correct a store that is damaged. A record in the journal is safe meanwhile.
-    private static func pauseForOperator(_ publication: Publication, _ isJournaled: Bool) -> Duration {
-        isJournaled ? .seconds(60) : CredentialsRecords.pause(beforeTry: publication.tries)
-    }
-
-    /// Makes the first pauses for a store that does not answer short.
-    private static func pause(_ duration: Duration, _ publication: Publication) -> Duration {
-        publication.tries == 0
-            ? duration : min(duration, CredentialsRecords.pauseWithGrant(beforeTry: publication.tries))
-    }
+    // MARK: The journal
 
     /// Writes what was granted to the journal, and serves it from now on, unless this process knows of a later change, such as a
     /// logout.
@@ -432,23 +378,53 @@ final class CredentialsPublisher: Sendable {
         }
     }
 
-    /// Stores an entry of the journal in the background.
-    private func publishInBackground(
+    /// Carries out the rest of an attempt whose grant is in the journal, in a task of its own.
+    /// - Parameters:
+    ///   - step: the first of the steps that are left.
+    ///   - beginning: the origin of the attempt's times.
+    func publishInBackground(
         _ grant: Publication, _ started: RenewalAttempt, _ step: RenewalAttempt.Step, since beginning: MonotonicInstant
     ) {
         let id = grant.id
         journalTasks.withLock { tasks in
             let task = Task {
-                var (publication, attempt) = (grant, started)
-                switch await self.publish(&publication, &attempt, step, since: beginning, isJournaled: true) {
-                case .stored: await self.leaveJournal(publication, isStored: true)
-                case .overtaken: await self.leaveJournal(publication, isStored: false)
-                // The process ends, or a later grant replaces the entry.
-                case .journaled, .failed: break
+                var publication = grant
+                // The first try from the journal comes soon, whatever the last one failed with.
+                publication.needsOperator = false
+                if let isStored = await self.publish(&publication, started, step, since: beginning) {
+                    await self.leaveJournal(publication, isStored: isStored)
                 }
                 self.journalTasks.withLock { $0[id] = nil }
             }
             tasks[id] = JournalTask(task: task, holder: grant.holder)
+        }
+    }
+
+    /// Stores an entry of the journal.
+    /// - Returns: whether it is stored, or overtaken by another change; nil if it stays in the journal, since the process ends or a
+    ///   later grant replaces the entry.
+    private func publish(
+        _ publication: inout Publication, _ started: RenewalAttempt, _ first: RenewalAttempt.Step,
+        since beginning: MonotonicInstant
+    ) async -> Bool? {
+        var (attempt, step) = (started, first)
+        while true {
+            let outcome: RenewalAttempt.Outcome
+            switch step {
+            case .publish(let version, let heedsLease):
+                outcome = await store(&publication, over: version, heedsLease: heedsLease)
+            case .writeJournal: outcome = .journaled
+            case .wait(let duration):
+                await waitForStore(duration, publication, isJournaled: true)
+                if Task.isCancelled { return nil }
+                outcome = .waited
+            case .finish: return publication.stored != nil
+            // An attempt that has a grant asks for nothing any more, and its lease ends with the record that is stored.
+            case .read, .claim, .ask, .pause, .publishEnd, .release, .handOver: return nil
+            }
+            let now = beginning.duration(to: time.monotonic)
+            step = attempt.next(
+                outcome, now: now, asked: now, storeReachableFor: .zero, storeHasGoneBack: storeHasGoneBack)
         }
     }
 

@@ -26,8 +26,9 @@ package final class CredentialsRenewer: Sendable {
     let holders: LeaseHolders
     let keeper: LeaseKeeper
     let abandoned = AbandonedLeases()
-    let failures: RenewalFailures
+    let failures: RecentFailures
     let clientFaults: ClientFaults
+    package let gate: ProviderGate
     package let outages: Outages
     package let waves: Waves
     let verification: GrantVerification
@@ -55,13 +56,16 @@ package final class CredentialsRenewer: Sendable {
         tenants = records.tenants
         self.providers = providers
         self.quarantine = quarantine
-        decider = CredentialsDecider(servers: providers.servers, time: time)
+        failures = RecentFailures(isShared: records.isShared, time: time)
+        decider = CredentialsDecider(servers: providers.servers, failures: failures, time: time)
         holders = LeaseHolders(isOnlyWriter: !records.isShared)
-        keeper = LeaseKeeper(records: records, time: time)
-        failures = RenewalFailures(isShared: records.isShared)
-        clientFaults = ClientFaults(records: records)
-        outages = Outages(records: records, circuits: providers.endpoint.circuits)
+        keeper = LeaseKeeper(records: records, holders: holders, abandoned: abandoned)
+        clientFaults = ClientFaults(records: records, health: providers.endpoint.health)
+        outages = Outages(records: records, health: providers.endpoint.health)
         waves = Waves(records: records, metrics: metrics)
+        gate = ProviderGate(
+            decider: decider, failures: failures, clientFaults: clientFaults, waves: waves, holders: holders,
+            records: records, providers: providers)
         verification = GrantVerification(
             records: records, providers: providers, quarantine: quarantine, metrics: metrics)
         publisher = CredentialsPublisher(
@@ -96,12 +100,25 @@ package final class CredentialsRenewer: Sendable {
         // A store that has lost its last commits gives their versions to other contents. Only the change feed reports
         // that, so without it a version proves nothing.
         let known = self.records.isFollowing ? self.records.cache.fresh(id, now: self.time.monotonic) : nil
-        let request = RenewalRequest(id: id, tenant: tenant, query: query, urgency: urgency, trigger: trigger)
-        return await RenewalRun(self, request, assuming: known).run()
+        let renewal = Renewal(
+            id: id, tenant: tenant, query: query, urgency: urgency, trigger: trigger, assumed: known)
+        var run = RenewalRun(self, renewal)
+        return await run.run()
     }
 
     /// Gives this to the callers that wait for the renewal that is under way, which goes on.
     func answerCallers(_ id: CredentialsID, _ result: Result<Renewed, BrokerError>) { flights.answer(id, with: result) }
+
+    /// The same if the store has taken nothing for `CredentialsRecords.callersPatience`.
+    /// - Parameter beginning: since when it has taken nothing; nil if it has not failed.
+    func answerCallers(
+        _ id: CredentialsID, _ result: Result<Renewed, BrokerError>, awaySince beginning: MonotonicInstant?
+    ) {
+        guard let beginning, beginning.duration(to: time.monotonic) >= CredentialsRecords.callersPatience else {
+            return
+        }
+        answerCallers(id, result)
+    }
 
     /// Begins to renew credentials that are served meanwhile, unless they are being renewed already, or as many renewals are in
     /// flight as may be begun in this way. Does not suspend.
@@ -176,7 +193,7 @@ package final class CredentialsRenewer: Sendable {
             rules.span = callLimit + .seconds(2)
             return rules
         }
-        // For the call that follows a refused upgrade; see `RenewalCalls.call`.
+        // For the call that follows a refused upgrade; see `nextCall`.
         if grant == .upgrade { waits.append(.zero) }
         let configuration = tenant.configuration
         var grace = configuration.reuseGrace ?? configuration.preset.reuseGrace

@@ -41,13 +41,17 @@ final class LeaseKeeper: Sendable {
     /// How often it looks for leases that are due to be extended.
     private static let interval: Duration = .milliseconds(250)
 
-    private let records: CredentialsRecords
+    let records: CredentialsRecords
+    let holders: LeaseHolders
+    let abandoned: AbandonedLeases
     private let time: any Time
     private let state = Mutex(State())
 
-    init(records: CredentialsRecords, time: any Time) {
+    init(records: CredentialsRecords, holders: LeaseHolders, abandoned: AbandonedLeases) {
         self.records = records
-        self.time = time
+        self.holders = holders
+        self.abandoned = abandoned
+        time = records.time
     }
 
     /// Begins to extend a lease, first after its interval.

@@ -1,4 +1,3 @@
-internal import Containers
 internal import CredentialStore
 internal import OAuth
 internal import Reactor
@@ -9,15 +8,7 @@ internal import Synchronization
 ///
 /// Every replica searches. The lease lets one replica renew.
 final class LeaseRecovery: Sendable {
-    /// A recovery that has failed, and when the next one is tried.
-    private struct Failure {
-        var count: Int
-        var until: MonotonicInstant
-    }
-
     private struct State {
-        /// Credentials whose failure is forgotten are tried once more than needed.
-        var failures = BoundedTable<CredentialsID, Failure>(capacity: 10_000)
         /// The credentials whose recovery has begun or waits, and those of them whose recovery waits.
         var underWay: Set<CredentialsID> = []
         var waiting: [CredentialsID] = []
@@ -76,8 +67,9 @@ final class LeaseRecovery: Sendable {
 
     /// Whether the next search is made after `JobInterval.leases`: a lease was given up, or a recovery is under way or has failed.
     private func isNextSearchEarly() -> Bool {
-        state.withLock { state in
-            if !state.underWay.isEmpty || state.failures.count > 0 { state.earlySearches = Self.earlySearchCount }
+        let hasFailed = renewer.failures.hasRecoveries
+        return state.withLock { state in
+            if !state.underWay.isEmpty || hasFailed { state.earlySearches = Self.earlySearchCount }
             guard state.earlySearches > 0 else { return false }
             state.earlySearches -= 1
             return true
@@ -89,7 +81,6 @@ final class LeaseRecovery: Sendable {
     private func search() async -> [CredentialsID]? {
         do throws(StoreError) {
             let lapsed = try await lapsed()
-            let now = time.monotonic
             // The renewal decides which of them still have to wait for their holder.
             var ids = lapsed.compactMap { lease in
                 StorageKey(lease.id.key).map { CredentialsID(tenant: lease.id.tenant, storageKey: $0) }
@@ -97,12 +88,9 @@ final class LeaseRecovery: Sendable {
             // Other replicas wait for the end of a lease that this process could not release.
             let unreleased = renewer.abandoned.takeUnreleased()
             ids += unreleased.subtracting(ids)
-            let ready = state.withLock { state in
-                if lapsed.isEmpty { state.failures.removeAll() }
-                return ids.filter { id in
-                    !state.underWay.contains(id) && state.failures[id].map { $0.until <= now } ?? true
-                }
-            }
+            if lapsed.isEmpty { renewer.failures.endRecoveries() }
+            let underWay = state.withLock { $0.underWay }
+            let ready = ids.filter { !underWay.contains($0) && renewer.failures.current($0, .recovery) == nil }
             // For a later search, which would not find them while their leases have not run out.
             for id in unreleased.subtracting(ready) { renewer.abandoned.noteUnreleased(id) }
             return ready
@@ -150,17 +138,11 @@ final class LeaseRecovery: Sendable {
     private func recover(_ id: CredentialsID) async {
         do throws(BrokerError) {
             try await renewer.recover(id)
-            state.withLock { $0.failures[id] = nil }
+            renewer.failures.endRecovery(id)
         } catch {
             log.warning("lease_not_recovered", LogField.credentials(id) + [.code(error.code)])
-            let now = time.monotonic
-            state.withLock { state in
-                // A store that does not answer says nothing about these credentials, and the provider's grace may be running.
-                let count = error.code == .storageUnavailable ? 1 : (state.failures[id]?.count ?? 0) + 1
-                // 1, 2, 4, ... 64 seconds.
-                let failure = Failure(count: count, until: now.advanced(by: .seconds(1 << min(count - 1, 6))))
-                state.failures.setNewest(failure, forKey: id)
-            }
+            // A store that does not answer says nothing about these credentials, and the provider's grace may be running.
+            renewer.failures.noteRecovery(id, isFirst: error.code == .storageUnavailable)
         }
     }
 }

@@ -13,7 +13,7 @@ internal import Waiting
 package final class Outages: BackgroundJob {
     private struct State {
         /// The last change of each circuit that the store does not know yet.
-        var pending: [ProviderCircuits.Key: ProviderCircuits.Change] = [:]
+        var pending: [ProviderClient.OfTenant: ProviderHealths.Change] = [:]
         var worker: Task<Void, Never>?
         var isEnding = false
     }
@@ -26,28 +26,28 @@ package final class Outages: BackgroundJob {
     private static let mostRecords = 10_000
 
     private let records: CredentialsRecords
-    private let circuits: ProviderCircuits
+    private let health: ProviderHealths
     package let time: any Time
     private let log: Log
     private let state = Mutex(State())
     private let ending = KeyedSignal<Int>()
 
-    init(records: CredentialsRecords, circuits: ProviderCircuits) {
+    init(records: CredentialsRecords, health: ProviderHealths) {
         self.records = records
-        self.circuits = circuits
+        self.health = health
         (time, log) = (records.time, records.log)
-        circuits.onChange { [weak self] key, change in self?.note(change, of: key) }
-        records.bus.onChange(of: .outage) { [circuits] id, version in
-            let name = ProviderCircuits.Name(tenant: id.tenant, digest: id.key)
-            if version == nil { circuits.endWatch(name) } else { circuits.watch(name) }
+        health.onChange { [weak self] key, change in self?.note(change, of: key) }
+        records.bus.onChange(of: .outage) { [health] id, version in
+            let name = ProviderClient.Name(tenant: id.tenant, digest: id.key)
+            if version == nil { health.endWatch(name) } else { health.watch(name) }
         }
-        records.bus.onRemoval { [circuits] tenant in circuits.reset(tenant) }
+        records.bus.onRemoval { [health] tenant in health.reset(tenant) }
     }
 
     /// Finds the records that replicas have left which have ended. Once the store has answered, there is nothing left to do.
     package func work() async -> NextTime {
         do throws(StoreError) {
-            for name in try await records.outages(limit: Self.mostRecords) { circuits.watch(name) }
+            for name in try await records.outages(limit: Self.mostRecords) { health.watch(name) }
             return .never
         } catch {
             log.storeFailed(error)
@@ -67,7 +67,7 @@ package final class Outages: BackgroundJob {
         await settle()
     }
 
-    private func note(_ change: ProviderCircuits.Change, of key: ProviderCircuits.Key) {
+    private func note(_ change: ProviderHealths.Change, of key: ProviderClient.OfTenant) {
         state.withLock { state in
             guard !state.isEnding, state.pending.count < Self.mostPending || state.pending[key] != nil else { return }
             // An outage that is not told yet is told with the next reminder at the latest.
@@ -101,7 +101,7 @@ package final class Outages: BackgroundJob {
     }
 
     /// The next change to tell; nil ends the worker.
-    private func next() -> (ProviderCircuits.Key, ProviderCircuits.Change)? {
+    private func next() -> (ProviderClient.OfTenant, ProviderHealths.Change)? {
         state.withLock { state in
             guard let next = state.pending.first else {
                 state.worker = nil
@@ -113,11 +113,11 @@ package final class Outages: BackgroundJob {
     }
 
     /// The next answer tells the end of an outage that could not be told now.
-    private func drop(_ change: ProviderCircuits.Change, _ key: ProviderCircuits.Key) {
-        if change == .answered { circuits.watch(key.name) }
+    private func drop(_ change: ProviderHealths.Change, _ key: ProviderClient.OfTenant) {
+        if change == .answered { health.watch(key.name) }
     }
 
-    private func tell(_ change: ProviderCircuits.Change, of key: ProviderCircuits.Key) async throws(StoreError) {
+    private func tell(_ change: ProviderHealths.Change, of key: ProviderClient.OfTenant) async throws(StoreError) {
         do throws(StoreError) {
             switch change {
             case .opened(let failure): try await tellOutage(failure, of: key)
@@ -130,7 +130,7 @@ package final class Outages: BackgroundJob {
     }
 
     private func tellOutage(
-        _ failure: ProviderCircuit.Failure, of key: ProviderCircuits.Key
+        _ failure: ProviderCircuit.Failure, of key: ProviderClient.OfTenant
     ) async throws(StoreError) {
         guard try await isPresentClient(key) else { return }
         let (stored, now) = (try await records.outage(key.name), time.now)
@@ -148,7 +148,7 @@ package final class Outages: BackgroundJob {
     }
 
     /// Keeps the record of an outage that lasts.
-    private func prolong(_ key: ProviderCircuits.Key) async throws(StoreError) {
+    private func prolong(_ key: ProviderClient.OfTenant) async throws(StoreError) {
         guard let stored = try await records.outage(key.name), var outage = stored.outage else { return }
         let now = time.now
         if now.duration(to: outage.until) > ProviderOutage.rest { return }
@@ -156,7 +156,7 @@ package final class Outages: BackgroundJob {
         try await records.commit([records.change(of: outage, key.name, over: stored.version)])
     }
 
-    private func tellEnd(of key: ProviderCircuits.Key) async throws(StoreError) {
+    private func tellEnd(of key: ProviderClient.OfTenant) async throws(StoreError) {
         guard let stored = try await records.outage(key.name) else { return }
         let now = time.now
         let event = BrokerEvent.providerRecovered(key.tenant, since: stored.outage?.since, at: now)
@@ -169,7 +169,7 @@ package final class Outages: BackgroundJob {
     }
 
     /// Whether the circuit is that of the tenant's present client. Calls of an earlier one concern few users.
-    private func isPresentClient(_ key: ProviderCircuits.Key) async throws(StoreError) -> Bool {
+    private func isPresentClient(_ key: ProviderClient.OfTenant) async throws(StoreError) -> Bool {
         do throws(BrokerError) {
             return try await records.tenants.tenant(key.tenant)?.terms.client.clientID == key.client.clientID
         } catch {

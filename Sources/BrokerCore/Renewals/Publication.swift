@@ -1,5 +1,6 @@
 internal import CredentialStore
 internal import OAuth
+internal import Reactor
 
 /// A record that is to be stored in place of exactly one version, and the state of the tries to do so.
 struct Publication: Sendable {
@@ -35,6 +36,12 @@ struct Publication: Sendable {
     var prepared: (change: CredentialsRecords.Prepared, for: Terms)?
     var tries = 0
     var conflicts = 0
+    /// Since when the store has taken nothing; nil if it has not failed.
+    var awaySince: MonotonicInstant?
+    /// Whether the store has failed in a way that an operator has to correct.
+    var needsOperator = false
+    /// What was stored; nil before.
+    var stored: CredentialsSnapshot?
     /// The newest version that this process knew of when it last read the store because of this publication.
     var readUpTo: Int64 = 0
 

@@ -10,7 +10,7 @@ struct SessionUse {
     /// What is known while the lease is held.
     struct Held {
         let snapshot: CredentialsSnapshot
-        let holder: String
+        let lease: OwnLease
     }
 
     private let renewer: CredentialsRenewer
@@ -91,13 +91,13 @@ struct SessionUse {
 
     /// Stores a record before the work, unless a renewal has begun meanwhile. No answer shows what has changed.
     private func store(_ record: CredentialRecord, over snapshot: CredentialsSnapshot) async throws(BrokerError) {
-        let holder = renewer.holders.begin(RefreshID())
-        defer { renewer.holders.end(holder) }
+        let lease = ownLease()
+        defer { lease.end() }
         var record = record
         record.heldSince = snapshot.heldVersion
         do throws(StoreError) {
             _ = try await records.write(
-                records.prepare(record, id, over: snapshot.version, lease: .fenced(for: holder)) { _ in [] }, id)
+                records.prepare(record, id, over: snapshot.version, lease: .fenced(for: lease.holder)) { _ in [] }, id)
         } catch .conflict {
             return
         } catch {
@@ -106,42 +106,39 @@ struct SessionUse {
         }
     }
 
+    private func ownLease() -> OwnLease {
+        OwnLease(on: CredentialsRecords.recordID(id), of: id, by: renewer.keeper)
+    }
+
     /// - Returns: nil where the lease could not be taken.
     private func underLease<R>(
         _ snapshot: CredentialsSnapshot, replacing settled: String?, at server: AuthorizationServer,
         _ body: (Held) async throws(BrokerError) -> R
     ) async throws(BrokerError) -> R? {
         let rules = renewer.rules(for: nil, of: tenant)
-        let holder = renewer.holders.begin(RefreshID())
-        defer { renewer.holders.end(holder) }
-        let record = CredentialsRecords.recordID(id)
+        let lease = ownLease()
+        defer { lease.end() }
         return try await renewer.providers.endpoint.budget.withPlace(
             for: tenant.configuration.client, at: server, of: tenant.name
         ) { () async throws(BrokerError) -> R? in
+            var claim = lease.claim(by: rules, notAfter: records.claimDeadline)
+            claim.replacing = settled
             do throws(StoreError) {
-                try await records.commit([
-                    .claim(
-                        record, version: snapshot.version,
-                        LeaseClaim(
-                            holder: holder, replacing: settled, for: rules.leaseSpan, notAfter: records.claimDeadline))
-                ])
+                try await lease.take(claim, on: snapshot.version)
             } catch .conflict {
                 return nil
             } catch {
-                renewer.abandoned.noteUnreleased(id)
+                lease.noteUnreleased()
                 records.report(error, id)
                 throw BrokerError(error)
             }
-            let token = renewer.keeper.beginExtending(
-                LeaseKeeper.Held(
-                    record: record, version: snapshot.version,
-                    claim: LeaseClaim(holder: holder, replacing: holder, for: rules.leaseSpan),
-                    interval: rules.extensionInterval, extended: LeaseKeeper.Extension()))
-            defer { renewer.keeper.endExtending(token) }
+            let extending = lease.beginExtending(by: lease.claim(by: rules), on: snapshot.version, rules)
+            defer { lease.endExtending(extending) }
+            let held = Held(snapshot: snapshot, lease: lease)
             do throws(BrokerError) {
-                return try await body(Held(snapshot: snapshot, holder: holder))
+                return try await body(held)
             } catch {
-                await release(snapshot.version, holder)
+                await end(held, telling: [])
                 throw error
             }
         }
@@ -149,23 +146,11 @@ struct SessionUse {
 
     /// Ends the lease. The events are told even if the lease is lost already.
     func end(_ held: Held, telling events: [BrokerEvent]) async {
-        await release(held.snapshot.version, held.holder, events)
-    }
-
-    private func release(_ version: Int64, _ holder: String, _ events: [BrokerEvent] = []) async {
-        let release = VaultChange.release(
-            CredentialsRecords.recordID(id), version: version, holder: holder, LeaseRelease(.settled))
-        for changes in [[release], []] {
-            do throws(StoreError) {
-                try await records.commit(changes, events: events, of: id, within: CredentialsRecords.statementLimit)
-                break
-            } catch .conflict {
-                continue
-            } catch {
-                renewer.abandoned.noteUnreleased(id)
-                records.report(error, id)
-                break
-            }
+        do throws(StoreError) {
+            let release = held.lease.release(held.snapshot.version, LeaseRelease(.settled))
+            try await held.lease.giveBack(by: [[release], []], telling: events)
+        } catch {
+            if error != .conflict { records.report(error, id) }
         }
         // Renewals of this process may wait for the lease; other replicas are told by the store.
         records.changes.signal(id)
@@ -178,7 +163,7 @@ struct SessionUse {
         var record = record
         record.heldSince = nil
         let prepared = records.prepare(
-            record, id, over: held.snapshot.version, lease: .fenced(for: held.holder)
+            record, id, over: held.snapshot.version, lease: .fenced(for: held.lease.holder)
         ) { _ in events }
         for attempt in 1...3 {
             do throws(StoreError) {

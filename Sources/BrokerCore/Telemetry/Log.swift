@@ -46,6 +46,7 @@ package struct LogField: Sendable {
     package static func reason(_ reason: StaticString) -> LogField { .init("reason", reason.description) }
     package static func status(_ status: Status) -> LogField { .init("status", .integer(Int64(status.code))) }
     package static func code(_ code: BrokerError.Code) -> LogField { .init("code", code.rawValue) }
+    package static func withheld(_ code: Withheld.Code) -> LogField { .init("withheld", code.rawValue) }
     package static func count(_ count: Int) -> LogField { .init("count", .integer(Int64(count))) }
     /// Counts after the store has lost commits: credentials that this process could store again, those that it did store again,
     /// ended sessions among them, and those that no process has.

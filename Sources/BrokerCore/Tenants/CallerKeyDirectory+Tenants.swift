@@ -42,6 +42,8 @@ extension CallerKeyDirectory {
             let batch = Array(batch)
             for case (let id, let version?) in zip(batch, try await vault.versions(of: batch)) { present[id] = version }
         }
+        let secrets = present.filter { $0.key.tenant == .broker }.map { (id: $0.key, version: $0.value) }
+        let putBack = try await tombstones.putBack(among: secrets)
         var current: [CallerKey] = []
         for key in keys {
             guard let tenants = key.tenants else {
@@ -50,9 +52,7 @@ extension CallerKeyDirectory {
             }
             let secret = RecordID.apiKey(key.id, of: .broker)
             let valid = tenants.filter { present[.apiKey(key.id, of: $0)] != nil }
-            guard !valid.isEmpty, let version = present[secret],
-                try await !tombstones.isOver(secret, version: version)
-            else { continue }
+            guard !valid.isEmpty, present[secret] != nil, !putBack.contains(secret) else { continue }
             current.append(key.with(tenants: valid))
         }
         return current
@@ -78,9 +78,7 @@ extension CallerKeyDirectory {
             removals.append(.remove(id, version: version))
         }
         if removals.isEmpty { return true }
-        try await tombstones.ending(ids.map { ($0, .max) }) { [removals] tombstones throws(StoreError) in
-            try await self.vault.commit(removals + tombstones)
-        }
+        try await vault.commit(removals + tombstones.changes(ending: ids.map { ($0, .max) }))
         return true
     }
 }

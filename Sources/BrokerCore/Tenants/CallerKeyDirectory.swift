@@ -159,10 +159,8 @@ package final class CallerKeyDirectory: Sendable {
                         + shares.map {
                             .replace(rotated.newest.share(of: $0.tenant).record(lookup: nil), version: $0.version)
                         }
-                    try await self.tombstones.ending(replaced) { tombstones throws(StoreError) in
-                        try await self.keys.write(digest, rotated.newest) { () async throws(StoreError) in
-                            try await self.vault.commit(changes + tombstones)
-                        }
+                    try await self.keys.write(digest, rotated.newest) { () async throws(StoreError) in
+                        try await self.vault.commit(changes + self.tombstones.changes(ending: replaced))
                     }
                     return .success(rotated.newest)
                 }
@@ -251,12 +249,11 @@ package final class CallerKeyDirectory: Sendable {
                 let wanted = limit - found.count
                 let records = try await vault.list(.apiKey, tenant: tenant, after: last, limit: wanted)
                 let size = records.reduce(0) { $0 + $1.content.count }
-                var current: [OpenRecord] = []
-                for record in records where !record.id.isOfEarlierSecret {
-                    if try await !tombstones.isPutBack(record) { current.append(record) }
-                }
+                let newest = records.filter { !$0.id.isOfEarlierSecret }
+                let putBack = try await tombstones.putBack(among: newest.map { ($0.id, $0.version) })
+                let current = newest.filter { !putBack.contains($0.id) }
                 found += try await self.current(
-                    try await InputReading.run(bytes: size) { [current] () throws(StoreError) in
+                    try await InputReading.run(bytes: size) { () throws(StoreError) in
                         try current.map { record throws(StoreError) in try CallerKey(record) }
                     })
                 if records.count < wanted { break }
@@ -298,9 +295,7 @@ package final class CallerKeyDirectory: Sendable {
                 changes += try await self.note(of: key?.identity)
                 // No key gets the identifier of an earlier one. Without its secrets, a share opens nothing.
                 let ended = ids.prefix(2).map { (id: $0, version: Int64.max) }
-                try await self.tombstones.ending(ended) { [changes] tombstones throws(StoreError) in
-                    try await self.vault.commit(changes + tombstones)
-                }
+                try await self.vault.commit(changes + self.tombstones.changes(ending: ended))
                 return true
             }
         } catch {

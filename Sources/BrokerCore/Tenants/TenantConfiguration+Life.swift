@@ -1,34 +1,15 @@
 internal import ExternalText
-internal import JSON
 internal import OAuth
 
 /// How long what the provider grants lives, and what keeps it alive.
 extension TenantConfiguration {
-    /// Reads the members of `PUT /tenants/{tenant}` about it.
-    /// - Parameter address: reads the address of a request.
-    mutating func readLife(_ reader: inout ObjectReader, address: (inout ObjectReader) -> String?) {
-        idleExpiry = reader.integer("idle_expiry", in: TokenLifetime.seconds).map { .seconds($0) }
-        refusesEarlyRefresh = reader.bool("no_refresh_while_valid")
-        func template(_ reader: inout ObjectReader, _ name: WireText) -> RequestTemplate? {
-            reader.object(name) { reader in
-                RequestTemplate(&reader) { reader in address(&reader).flatMap { AddressTemplate(WireText($0)) } }
-            }
-        }
-        refresh = template(&reader, "refresh")
-        exchange = template(&reader, "exchange_for_long_lived")
+    /// Notes a request of the provider's own form that nothing gives parameters.
+    func checkOwnRequests(_ reader: inout ObjectReader) {
         for (name, request) in [("refresh", ownRefresh), ("exchange_for_long_lived", ownExchange)] {
             if let request, request.parameters == nil {
                 reader.note(WireText(name), "needs parameters with this provider, whose profile has none")
             }
         }
-    }
-
-    /// Writes those members.
-    func encodeLife(to json: inout JSONWriter) {
-        json.memberIfPresent("idle_expiry", idleExpiry?.components.seconds)
-        if let refusesEarlyRefresh { json.member("no_refresh_while_valid", refusesEarlyRefresh) }
-        refresh?.encode("refresh", to: &json)
-        exchange?.encode("exchange_for_long_lived", to: &json)
     }
 
     /// The user's token where one is asked for, else the bot's, at a provider that has both.

@@ -181,6 +181,12 @@ package struct TenantConfiguration: Sendable, Equatable {
     /// The issuer: the tenant's, or the preset's.
     package var effectiveIssuer: String? { issuer ?? found?.issuer ?? filled(preset.issuer) }
 
+    /// What grants are asked for beside the client's scopes, where a login names nothing else; nil for nothing.
+    var askedGrant: AskedGrant? { preset.shape.replaced(by: requests).asked }
+
+    /// Whether there is a provider to ask. There is none for keys that do not come by OAuth, unless the tenant names one.
+    var hasProvider: Bool { preset.hasLogins || effectiveIssuer != nil || configuredServer != nil }
+
     /// The same configuration with what a login has found, and with the client that is made there.
     package func finding(_ found: FoundAuthorization?) -> TenantConfiguration {
         guard let found else { return self }

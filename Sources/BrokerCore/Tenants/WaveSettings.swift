@@ -1,5 +1,4 @@
 internal import ExternalText
-internal import JSON
 internal import OAuth
 
 /// When refused refreshes of a tenant count as a wave: as a fault at the provider that concerns many users, and not as the end of
@@ -18,13 +17,12 @@ package struct WaveSettings: Sendable, Equatable {
 
     package init() {}
 
-    /// Reads the member `wave`; a member of it that is absent has its default.
-    init(_ reader: inout ObjectReader) {
-        if let users = reader.integer("users", in: 0...100) { self.users = Int(users) }
-        if let share = reader.number("share", in: 0.01...1) { self.share = share }
-        if let window = reader.integer("window", in: 1...3600) { self.window = .seconds(window) }
-        if let trial = reader.integer("trial", in: 1...3600) { self.trial = .seconds(trial) }
-    }
+    static let members: [Member<WaveSettings, TenantConfiguration.Reading>] = [
+        .always("users", \.users, .integer(in: 0...100)),
+        .always("share", \.share, .number(in: 0.01...1)),
+        .always("window", \.window, .seconds(in: 1...3600)),
+        .always("trial", \.trial, .seconds(in: 1...3600)),
+    ]
 
     /// Whether refusals may be a wave at all.
     package var isOn: Bool { users > 0 }
@@ -35,18 +33,5 @@ package struct WaveSettings: Sendable, Equatable {
     ///   - renewed: how many refreshes succeeded.
     package func isWave(refused: Int, renewed: Int) -> Bool {
         isOn && refused >= users && Double(refused) >= share * Double(refused + renewed)
-    }
-
-    /// Writes the member `wave`; nothing where all of it is the default, since earlier builds do not read a record that has it.
-    func encode(to json: inout JSONWriter) {
-        if self == WaveSettings() { return }
-        json.name("wave")
-        json.object { json in
-            json.member("users", Int64(users))
-            let whole = Int64(exactly: share)
-            json.member("share", whole.map { JSONValue.integer($0) } ?? JSONValue.number(share))
-            json.member("window", window.components.seconds)
-            json.member("trial", trial.components.seconds)
-        }
     }
 }

@@ -31,11 +31,6 @@ package struct DamagedAuditChain: Sendable, Equatable {
     package let chain: String?
     /// What is wrong and where, for operators.
     package let text: String
-
-    package init(chain: String?, text: String) {
-        self.chain = chain
-        self.text = text
-    }
 }
 
 /// The name of a chain of this process: when it began, the process, and a number.

@@ -190,6 +190,16 @@ final class FileLog {
         return entries
     }
 
+    /// Reads the log up to the entry, or all of it.
+    func contains(_ entry: StoredLogEntry) throws(FileStoreError) -> Bool {
+        var isFound = false
+        try scan(after: state.trimmed) { placed, _ in
+            isFound = placed.entry == entry
+            return !isFound
+        }
+        return isFound
+    }
+
     /// What the removal of up to `limit` entries changes that are too old.
     func trimming(before time: Timestamp, limit: Int) throws(FileStoreError) -> Trimming {
         var trimming = Trimming(state: state)

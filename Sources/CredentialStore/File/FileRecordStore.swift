@@ -50,6 +50,13 @@ package actor FileRecordStore: RecordStore {
         try attempt { files throws(FileStoreError) in try files.read(id) }
     }
 
+    package func read(_ id: RecordID, with others: [RecordID]) throws(StoreError) -> (
+        record: StoredRecord, versions: [Int64?]
+    )? {
+        guard let record = try read(id) else { return nil }
+        return (record, try versions(of: others))
+    }
+
     package func find(_ kind: RecordKind, lookup: [UInt8]) throws(StoreError) -> StoredRecord? {
         try attempt { files throws(FileStoreError) in try files.find(kind, lookup: lookup) }
     }
@@ -108,6 +115,10 @@ package actor FileRecordStore: RecordStore {
         try attempt { files throws(FileStoreError) in
             try files.entries(after: sequence, tenant: tenant, limit: limit)
         }
+    }
+
+    package func contains(_ entry: StoredLogEntry) throws(StoreError) -> Bool {
+        try attempt { files throws(FileStoreError) in try files.contains(entry) }
     }
 
     package func logBounds() throws(StoreError) -> LogBounds {

@@ -173,6 +173,11 @@ final class FileRecords {
         return try log.entries(after: sequence, tenant: tenant, limit: limit)
     }
 
+    func contains(_ entry: StoredLogEntry) throws(FileStoreError) -> Bool {
+        try recoverIfNeeded()
+        return try log.contains(entry)
+    }
+
     func logBounds() throws(FileStoreError) -> LogBounds {
         try recoverIfNeeded()
         return log.bounds

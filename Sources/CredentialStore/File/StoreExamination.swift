@@ -359,9 +359,8 @@ extension RecordID {
         case .requestCount: "nothing: requests of the last minute are counted anew"
         case .sessionEnding:
             "the end of sessions of apps of tenant \(tenant), which may go on although their user has logged out"
-        case .tombstones, .tombstoneMark:
-            "which API keys of tenant \(tenant) were deleted and which of its users have logged out, in case they are put back; "
-                + "some requests are answered 500 until token-broker restored is run"
+        case .tombstone, .tombstones:
+            "that an API key of tenant \(tenant) was deleted, or that a user has logged out, in case the record of that is put back"
         case .wave, .held:
             "nothing, unless the provider of tenant \(tenant) is refusing many users at once: then it is noticed again, after the "
                 + "sessions of some users have ended, which are put back"

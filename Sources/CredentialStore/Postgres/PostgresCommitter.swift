@@ -2,10 +2,9 @@ internal import OAuth
 internal import Postgres
 internal import Reactor
 
-/// Makes the changes of a commit in PostgreSQL, and finds out what became of a commit whose answer was lost.
+/// Makes the changes of a commit in PostgreSQL.
 struct PostgresCommitter: Sendable {
     let database: StoreDatabase
-    let log: PostgresLog
     let lineageWatch: LineageWatch
     let durability: StoreDurability
     /// Nil when other replicas are not notified.
@@ -14,7 +13,8 @@ struct PostgresCommitter: Sendable {
     private static let uniqueViolation = "23505"
 
     /// Makes all the changes, or none and throws `.conflict`.
-    func commit(_ changes: [RecordChange]) async throws(StoreError) {
+    /// - Returns: false if the answer was lost, so that it is not known whether they were made.
+    func commit(_ changes: [RecordChange]) async throws(StoreError) -> Bool {
         let changes = Self.inLockOrder(changes)
         let notice = notifier == nil ? nil : CommitNotice.text(changes)
         var commit = PostgresCommit(changes, notice: notice)
@@ -36,12 +36,12 @@ struct PostgresCommitter: Sendable {
                 attempt = .failure(error)
             }
             switch attempt {
-            case .success(true): return
+            case .success(true): return true
             case .success(false): throw .conflict
             case .failure(.server(Self.uniqueViolation)):
                 // An earlier commit whose outcome was not known may have stored its block late.
                 for case .audit(let block) in changes {
-                    if try await isStored(block) != nil { throw .unavailable }
+                    if try await hasNumber(of: block) { throw .unavailable }
                 }
                 throw .conflict
             case .failure(.server(let sqlstate)) where StoreDatabase.transientStates.contains(sqlstate): continue
@@ -49,7 +49,7 @@ struct PostgresCommitter: Sendable {
                 guard error.leavesOutcomeUnknown else { throw database.storeError(error) }
                 database.report(error)
                 if notice != nil { notifier?.noticeMayBeLost() }
-                if !isRepeatable { return try await resolve(changes) }
+                if !isRepeatable { return false }
             }
         }
         throw .unavailable
@@ -127,100 +127,11 @@ struct PostgresCommitter: Sendable {
         return results
     }
 
-    // MARK: Commits whose answer was lost
-
-    /// How a record or the log compares with a change whose outcome is unknown.
-    private enum Evidence {
-        /// Only this commit can have made it.
-        case committed
-        /// The record is no longer what the change named. This commit or another one may have changed it.
-        case moved
-        /// The record is what it was before the commit.
-        case unchanged
-    }
-
-    /// Finds out what became of a commit whose answer did not arrive.
-    ///
-    /// Sealing uses a random nonce, so only this commit can have written a record or an entry with exactly its bytes,
-    /// and one such record or entry proves all changes. Without that proof, a record that is no longer what a change
-    /// named is a conflict: this commit or another one has changed it, and the caller must read again. A commit of
-    /// removals leaves no proof; counting it as a conflict, too, prevents two callers from both believing that they
-    /// removed the record. When every record is unchanged, the commit did not take place, or has not yet:
-    /// `.unavailable`. A second attempt names the same versions, so the two cannot both succeed. For a commit of
-    /// entries alone the caller has to choose between none and two.
-    private func resolve(_ changes: [RecordChange]) async throws(StoreError) {
-        var hasMoved = false
-        let appends = changes.contains(where: \.appends)
-        for change in changes {
-            switch try await evidence(of: change, appends: appends) {
-            case .committed: return
-            case .moved: hasMoved = true
-            case .unchanged: continue
-            }
-        }
-        throw hasMoved ? .conflict : .unavailable
-    }
-
-    /// - Parameter appends: whether the commit adds entries to the log.
-    private func evidence(of change: RecordChange, appends: Bool) async throws(StoreError) -> Evidence {
-        switch change {
-        case .insert(let record):
-            guard let found = try await read(record.id) else { return .unchanged }
-            return found.version == record.version && found.sealed == record.sealed ? .committed : .moved
-        case .replace(let record, let version, _):
-            let found = try await read(record.id)
-            if let found, found.version == record.version, found.sealed == record.sealed { return .committed }
-            return found?.version == version ? .unchanged : .moved
-        case .remove(let id, let version):
-            return try await read(id)?.version == version ? .unchanged : .moved
-        case .settleDue(let id, let version, let due, let next):
-            guard let found = try await read(id), found.version == version, let mark = found.due, mark != next,
-                due == nil || due == mark
-            else { return .moved }
-            return .unchanged
-        case .claim(let id, let version, let claim):
-            let found = try await read(id)
-            if found?.version != version { return .moved }
-            // No other attempt uses the holder's name. But the lease may have been this holder's before the commit, so
-            // it proves nothing about the entries.
-            return found?.lease?.holder == claim.holder && !appends ? .committed : .unchanged
-        case .release(let id, let version, let holder, let release):
-            let found = try await read(id)
-            if found?.version == version, release.isDone(found?.lease) { return .committed }
-            return found?.version == version && found?.lease?.holder == holder ? .unchanged : .moved
-        case .append(let entry):
-            return try await log.contains(entry) ? .committed : .unchanged
-        case .audit(let block):
-            return try await isStored(block) == true ? .committed : .unchanged
-        case .require(let id):
-            return try await read(id) == nil ? .moved : .unchanged
-        case .removeAll:
-            return .unchanged
-        }
-    }
-
-    /// Whether the block is stored; false when another one has its number, nil when none has.
-    private func isStored(_ block: AuditBlock) async throws(StoreError) -> Bool? {
-        let parameters: [PostgresValue] = [.text(block.chain), .integer(block.first), .bytes(block.hash)]
+    /// Whether the chain has a block with the block's number.
+    private func hasNumber(of block: AuditBlock) async throws(StoreError) -> Bool {
+        let parameters: [PostgresValue] = [.text(block.chain), .integer(block.first)]
         return try await database.query(Statements.hasAudit, with: parameters) { result throws(PostgresError) in
-            try result.first?.boolean(0)
-        }
-    }
-
-    private func read(_ id: RecordID) async throws(StoreError) -> StoredRecord? {
-        try await database.query(Statements.read, with: PostgresCommit.names(id)) { result throws(PostgresError) in
-            try result.first.map { row throws(PostgresError) in try StoreRows.record(id.kind, row) }
-        }
-    }
-}
-
-extension LeaseRelease {
-    /// Whether the lease, which has the holder's name, shows that this release took place.
-    fileprivate func isDone(_ lease: Lease?) -> Bool {
-        switch outcome {
-        case .settled: lease?.isSettled == true
-        case .unknown: lease?.wasGivenUp == true && lease?.isSettled == false
-        case .open: lease?.hasRunOut == true && lease?.isOpen == true
+            try result.first?.boolean(0) ?? false
         }
     }
 }

@@ -112,42 +112,65 @@ package struct PostgresRecordStore: RecordStore {
         self.notifier = notifier
         log = PostgresLog(database: database, lineageWatch: lineage)
         committer = PostgresCommitter(
-            database: database, log: log, lineageWatch: lineage, durability: durability, notifier: notifier)
+            database: database, lineageWatch: lineage, durability: durability, notifier: notifier)
     }
 
     // MARK: Reading
 
     package func read(_ id: RecordID) async throws(StoreError) -> StoredRecord? {
-        try await readOne(id.kind, by: Statements.read, with: PostgresCommit.names(id))
+        try await readOne(by: Statements.read, with: PostgresCommit.names(id)) { row throws(PostgresError) in
+            try StoreRows.record(id.kind, row)
+        }
+    }
+
+    package func read(_ id: RecordID, with others: [RecordID]) async throws(StoreError) -> (
+        record: StoredRecord, versions: [Int64?]
+    )? {
+        try await readOne(
+            by: Statements.readWithVersions, with: PostgresCommit.names(id) + Self.names(others)
+        ) { row throws(PostgresError) in
+            guard let versions = try StoreRows.versionsBesideRecord(row), versions.count == others.count else {
+                throw Self.otherCount
+            }
+            return (try StoreRows.record(id.kind, row), versions)
+        }
     }
 
     package func find(_ kind: RecordKind, lookup: [UInt8]) async throws(StoreError) -> StoredRecord? {
-        try await readOne(kind, by: Statements.find, with: [.text(kind.rawValue), .bytes(lookup)])
+        try await readOne(by: Statements.find, with: [.text(kind.rawValue), .bytes(lookup)]) { row throws(PostgresError) in
+            try StoreRows.record(kind, row)
+        }
     }
 
     /// Reads one record in a pipeline with other such reads. The look-up in a unique index takes the server so little
     /// time that no read of the pipeline waits long for another one.
-    private func readOne(
-        _ kind: RecordKind, by statement: PostgresStatement, with parameters: [PostgresValue]
-    ) async throws(StoreError) -> StoredRecord? {
+    private func readOne<R>(
+        by statement: PostgresStatement, with parameters: [PostgresValue],
+        _ record: (PostgresResult.Row) throws(PostgresError) -> R
+    ) async throws(StoreError) -> R? {
         let deadline = database.deadline
         let result = try await database.repeating { () async throws(PostgresError) in
             try await database.pool.read(statement, parameters, until: deadline)
         }
         return try database.reading { () throws(PostgresError) in
-            try result.first.map { row throws(PostgresError) in try StoreRows.record(kind, row) }
+            try result.first.map { row throws(PostgresError) in try record(row) }
         }
     }
+
+    /// The parameters for the records' kinds, tenants and keys.
+    private static func names(_ ids: [RecordID]) -> [PostgresValue] {
+        [.texts(ids.map(\.kind.rawValue)), .texts(ids.map(\.tenant.description)), .texts(ids.map(\.key))]
+    }
+
+    private static let otherCount = PostgresError.unexpectedResult(
+        "the number of versions differs from the number of records")
 
     /// Not in a pipeline with other reads: the statement takes the server as long as hundreds of them.
     package func versions(of ids: [RecordID]) async throws(StoreError) -> [Int64?] {
         if ids.isEmpty { return [] }
-        let parameters: [PostgresValue] = [
-            .texts(ids.map(\.kind.rawValue)), .texts(ids.map(\.tenant.description)), .texts(ids.map(\.key)),
-        ]
-        return try await database.query(Statements.versions, with: parameters) { result throws(PostgresError) in
+        return try await database.query(Statements.versions, with: Self.names(ids)) { result throws(PostgresError) in
             guard let versions = try result.first?.integers(0), versions.count == ids.count else {
-                throw .unexpectedResult("the number of versions differs from the number of records")
+                throw Self.otherCount
             }
             return versions
         }
@@ -220,7 +243,15 @@ package struct PostgresRecordStore: RecordStore {
         // unknown outcome. The deadlines of the commit end the task.
         let outcome = await Task(executorPreference: database.pool.executor) { () async -> Result<Void, StoreError> in
             do throws(StoreError) {
-                return .success(try await committer.commit(changes))
+                if try await committer.commit(changes) { return .success(()) }
+                switch try await self.outcome(of: changes) {
+                case .carriedOut: return .success(())
+                // This commit or another one has changed the record.
+                case .overtaken: return .failure(.conflict)
+                // A second try names the same versions, so the two cannot both succeed. For entries alone the caller has to
+                // choose between none and two.
+                case .unknown: return .failure(.unavailable)
+                }
             } catch {
                 return .failure(error)
             }
@@ -269,6 +300,8 @@ package struct PostgresRecordStore: RecordStore {
     ) async throws(StoreError) -> [PlacedLogEntry] {
         try await log.entries(after: sequence, tenant: tenant, limit: limit)
     }
+
+    package func contains(_ entry: StoredLogEntry) async throws(StoreError) -> Bool { try await log.contains(entry) }
 
     package func logBounds() async throws(StoreError) -> LogBounds { try await log.assignSequences() }
 

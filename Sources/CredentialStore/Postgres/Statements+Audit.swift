@@ -13,9 +13,9 @@ extension Statements {
     /// How many parameters `appendAudit` has.
     static let auditParameterCount = 7
 
-    /// Whether a block with these numbers exists, and whether it has hash $3.
+    /// Whether a block with this number exists.
     static let hasAudit = PostgresStatement(
-        "SELECT hash = $3 FROM token_broker_audit WHERE chain = $1 AND first_entry = $2")
+        "SELECT EXISTS (SELECT 1 FROM token_broker_audit WHERE chain = $1 AND first_entry = $2)")
 
     private static let auditEnds = """
         SELECT newest.chain, newest.last_entry, newest.hash, chains.begun, newest.time FROM chains

@@ -12,12 +12,13 @@ enum Statements {
     /// these columns do not change them when they take or end a lease.
     private static let isDescribed = "lease_state_of = lease_holder"
 
-    private static let select = """
-        SELECT tenant, key, version, sealed, lookup, expires, due, lease_holder, lease_expires - \(clock),
+    private static let columns = """
+        tenant, key, version, sealed, lookup, expires, due, lease_holder, lease_expires - \(clock),
             CASE WHEN \(isDescribed) THEN \(clock) - lease_first_use END,
             CASE WHEN \(isDescribed) THEN lease_state ELSE 0 END, lease_failure, lease_retry - \(clock)
-        FROM token_broker_records
         """
+
+    private static let select = "SELECT \(columns) FROM token_broker_records"
 
     static let read = PostgresStatement(
         trusted: """
@@ -34,16 +35,28 @@ enum Statements {
     /// The versions of the records whose kinds, tenants and keys are in three parallel arrays. Each subquery is one
     /// look-up in the index of the primary key; the plan of a join would depend on an estimate of the number of
     /// records.
-    static let versions = PostgresStatement(
+    private static func versions(kinds: String, tenants: String, keys: String) -> String {
         """
-        SELECT ARRAY(
+        ARRAY(
             SELECT (
                 SELECT record.version FROM token_broker_records AS record
                 WHERE record.kind = named.kind AND record.tenant = named.tenant AND record.key = named.key
             )
-            FROM unnest($1, $2, $3) WITH ORDINALITY AS named (kind, tenant, key, place) ORDER BY named.place
+            FROM unnest(\(kinds), \(tenants), \(keys)) WITH ORDINALITY AS named (kind, tenant, key, place)
+            ORDER BY named.place
         )
-        """, isPrepared: true)
+        """
+    }
+
+    static let versions = PostgresStatement(
+        trusted: "SELECT \(versions(kinds: "$1", tenants: "$2", keys: "$3"))", isPrepared: true)
+
+    /// A record, and the versions of those in the arrays $4 to $6 as they are in the same snapshot.
+    static let readWithVersions = PostgresStatement(
+        trusted: """
+            SELECT \(columns), \(versions(kinds: "$4", tenants: "$5", keys: "$6")) FROM token_broker_records
+            WHERE kind = $1 AND tenant = $2 AND key = $3
+            """, isPrepared: true)
 
     /// The row comparison is a range scan of the primary key's index, so every page costs the same.
     static let list = PostgresStatement(

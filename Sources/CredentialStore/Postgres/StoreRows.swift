@@ -13,6 +13,11 @@ enum StoreRows {
             due: try row.integer(6).map { Timestamp(milliseconds: $0) }, lease: try lease(row))
     }
 
+    /// Of a row of `Statements.readWithVersions`: the versions of the other records.
+    static func versionsBesideRecord(_ row: PostgresResult.Row) throws(PostgresError) -> [Int64?]? {
+        try row.integers(13)
+    }
+
     static func records(_ kind: RecordKind, _ result: PostgresResult) throws(PostgresError) -> [StoredRecord] {
         try result.rows.map { row throws(PostgresError) in try record(kind, row) }
     }

@@ -226,6 +226,12 @@ package final class ValueRecordStore: RecordStore {
         try await reading { store throws(StoreError) in try await store.read(id) }
     }
 
+    package func read(_ id: RecordID, with others: [RecordID]) async throws(StoreError) -> (
+        record: StoredRecord, versions: [Int64?]
+    )? {
+        try await reading { store throws(StoreError) in try await store.read(id, with: others) }
+    }
+
     package func find(_ kind: RecordKind, lookup: [UInt8]) async throws(StoreError) -> StoredRecord? {
         try await reading { store throws(StoreError) in try await store.find(kind, lookup: lookup) }
     }
@@ -288,6 +294,10 @@ package final class ValueRecordStore: RecordStore {
         try await reading { store throws(StoreError) in
             try await store.entries(after: sequence, tenant: tenant, limit: limit)
         }
+    }
+
+    package func contains(_ entry: StoredLogEntry) async throws(StoreError) -> Bool {
+        try await reading { store throws(StoreError) in try await store.contains(entry) }
     }
 
     package func logBounds() async throws(StoreError) -> LogBounds {

@@ -108,12 +108,19 @@ internal import Testing
     @Test func `stay in memory where they are newer than what was written`() async throws {
         let setting = try Setting()
         try await setting.raise()
-        try await setting.items.write("a", Item(version: 2)) {
+        let arrival = try await setting.items.write("a", Item(version: 2)) {
             $0.version > 2
-        } by: {
+        } sending: {
             setting.items.cache.fill("a", Item(version: 3), setting.items.cache.ticket("a", now: .now))
+            return .now
         }
-        #expect(setting.known == 3)
+        #expect(arrival == .now && setting.known == 3)
+    }
+
+    @Test func `are not in memory as an earlier call of the same commit has written them`() async throws {
+        let setting = try Setting()
+        let arrival = try await setting.items.write("a", Item(version: 2), sending: { .earlier })
+        #expect(arrival == .earlier && setting.known == nil)
     }
 
     @Test func `are new only while what they need exists`() async throws {

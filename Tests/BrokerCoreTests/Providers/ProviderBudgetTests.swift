@@ -18,7 +18,12 @@ internal import Testing
             limits.places = places
             limits.waiting = waiting
             self.time = time
-            budget = ProviderBudget(limits: limits, time: time, metrics: Metrics())
+            let metrics = Metrics()
+            budget = ProviderBudget(
+                limits: limits,
+                health: ProviderHealths(
+                    time: time, metrics: metrics, log: Log(threshold: .error, time: time) { _ in }),
+                metrics: metrics)
         }
 
         /// The names of those who have got a place, in order.
@@ -208,9 +213,8 @@ internal import Testing
     @Test func `no call takes a place while the provider has asked for patience`() async {
         let users = Users()
         let client = Users.client("c1")
-        users.budget.pauses.pause(
-            .init(nil, of: .init(client, at: Users.server("id.example"))), for: .milliseconds(1500),
-            now: users.time.monotonic)
+        users.budget.health.pause(
+            .init(nil, of: .init(client, at: Users.server("id.example"))), for: .milliseconds(1500))
         let refused = await users.ask("a-1").value
         #expect((refused?.code, refused?.retryAfter) == (.retryableError, 2))
         // It was this client that asked too often.
@@ -229,9 +233,8 @@ internal import Testing
         let second = await users.ask("a-2")
         let other = await users.ask("b", client: "c2")
         let third = await users.ask("a-3")
-        users.budget.pauses.pause(
-            .init(nil, of: .init(Users.client("c1"), at: Users.server("id.example"))), for: .seconds(4),
-            now: users.time.monotonic)
+        users.budget.health.pause(
+            .init(nil, of: .init(Users.client("c1"), at: Users.server("id.example"))), for: .seconds(4))
         await users.end("a-1")
         #expect(await second.value?.retryAfter == 4)
         await users.end("b")

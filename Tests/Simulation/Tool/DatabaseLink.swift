@@ -291,6 +291,14 @@ final class DatabaseLink: RecordStore, @unchecked Sendable {
         try await call("a read", about: id) { database throws(StoreError) in try await database.records.read(id) }
     }
 
+    func read(_ id: RecordID, with others: [RecordID]) async throws(StoreError) -> (
+        record: StoredRecord, versions: [Int64?]
+    )? {
+        try await call("a read", about: id) { database throws(StoreError) in
+            try await database.records.read(id, with: others)
+        }
+    }
+
     func find(_ kind: RecordKind, lookup: [UInt8]) async throws(StoreError) -> StoredRecord? {
         try await call("a look-up") { database throws(StoreError) in
             try await database.records.find(kind, lookup: lookup)
@@ -359,6 +367,12 @@ final class DatabaseLink: RecordStore, @unchecked Sendable {
     ) async throws(StoreError) -> [PlacedLogEntry] {
         try await call("a read of the log") { database throws(StoreError) in
             try await database.records.entries(after: sequence, tenant: tenant, limit: limit)
+        }
+    }
+
+    func contains(_ entry: StoredLogEntry) async throws(StoreError) -> Bool {
+        try await call("a search of the log") { database throws(StoreError) in
+            try await database.records.contains(entry)
         }
     }
 

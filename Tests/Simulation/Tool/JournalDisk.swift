@@ -74,6 +74,8 @@ final class JournalDisk: RecordStore, @unchecked Sendable {
         try await records.entries(after: sequence, tenant: tenant, limit: limit)
     }
 
+    func contains(_ entry: StoredLogEntry) async throws(StoreError) -> Bool { try await records.contains(entry) }
+
     func logBounds() async throws(StoreError) -> LogBounds { try await records.logBounds() }
 
     func reseal(_ changes: [Reseal]) async throws(StoreError) -> Int { try await records.reseal(changes) }

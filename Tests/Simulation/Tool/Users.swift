@@ -169,8 +169,8 @@ final class User: @unchecked Sendable {
             expires: broker.time.now.advanced(by: .seconds(world.provider.lifetimeSeconds)),
             grantedScopes: tenant.configuration.client.scopes, userID: WireText(String(index)),
             obtainedWith: tenant.configuration.client.fingerprint, grantedBy: GrantingProvider(server))
-        // As a login does it: its record shows a repeated try that an earlier one has arrived, in place of which the
-        // credentials may have been renewed since.
+        // As a login does it: its record goes in the commit of the credentials. A commit whose answer was lost is sent again, so
+        // the record is missed only after a conflict that nothing could disprove.
         let timesBack = world.timesBack.count
         logins += 1
         let login = RecordID(.login, id.tenant, key: "s\(session).\(logins)")

@@ -95,13 +95,16 @@ class Description:
 
 
 def facts(description):
-    code = description.document["components"]["schemas"]["Code"]
+    schemas = description.document["components"]["schemas"]
+    code = schemas["Code"]
     rows = re.findall(r"^\| `([a-z_]+)` \| (\d{3}) \|", code["description"], re.MULTILINE)
     return {
         "version": description.document["info"]["version"],
         "operations": [f"{method} {path}" for method, path, _ in description.operations()],
         "codes": code["enum"],
         "statuses": {name: int(status) for name, status in rows},
+        "tenant_given": list(schemas["TenantConfiguration"]["properties"]),
+        "tenant_shown": list(schemas["Tenant"]["properties"]),
         "faults": [],
     }
 

@@ -43,8 +43,8 @@ internal import TokenBroker
         await broker.get("storage_key=\(user)")
     }
 
-    private static func count(_ broker: BrokerHarness) -> ProviderCircuits.Count {
-        broker.broker.core.providers.circuitCounts.first { $0.provider == "oidc" }?.count ?? ProviderCircuits.Count()
+    private static func count(_ broker: BrokerHarness) -> ProviderHealths.Count {
+        broker.broker.core.providers.circuitCounts.first { $0.provider == "oidc" }?.count ?? ProviderHealths.Count()
     }
 
     private static func token(_ text: String = "new") -> ScriptedTransport.Step {

@@ -1,5 +1,6 @@
 import BrokerTesting
 import CredentialStore
+import Cryptography
 import HTTPCodec
 import JSON
 import OAuth
@@ -12,7 +13,6 @@ import TokenBroker
 @Suite(.timeLimit(.minutes(2))) struct `Records that were put back` {
     private static let tenant = TenantName("t1")!
     private static let credentials = RecordID(.credentials, tenant, key: "default")
-    private static let mark = RecordID(.tombstoneMark, tenant)
 
     /// Two replicas of one store, whose caches are valid for five seconds.
     private struct Setting {
@@ -23,14 +23,18 @@ import TokenBroker
 
         init() async throws {
             let time = time
-            let records = MemoryRecordStore { time.monotonic }
-            self.records = records
-            one = try await BrokerHarness(
-                store: FaultyStore(records, revalidateAfter: .seconds(5)), time: time)
-            two = try await BrokerHarness(
-                store: FaultyStore(records, revalidateAfter: .seconds(5)), time: time)
+            records = MemoryRecordStore { time.monotonic }
+            one = try await Self.replica(of: records, time)
+            two = try await Self.replica(of: records, time)
             await one.makeTenant()
         }
+
+        private static func replica(of records: MemoryRecordStore, _ time: ManualTime) async throws -> BrokerHarness {
+            try await BrokerHarness(store: FaultyStore(records, revalidateAfter: .seconds(5)), time: time)
+        }
+
+        /// The replica that ends records, another one, and a process that was started just now.
+        func all() async throws -> [BrokerHarness] { [one, two, try await Self.replica(of: records, time)] }
 
         func row(_ id: RecordID) async throws -> StoredRecord { try #require(try await records.read(id)) }
 
@@ -50,8 +54,43 @@ import TokenBroker
             return (try #require(answer.json["id"]?.text), try #require(answer.json["api_key"]?.text))
         }
 
-        /// The page of the record's tombstone.
-        func page(of id: RecordID) -> RecordID { TombstonePage.ID(of: id).recordID }
+        /// Has the store lose the row.
+        func remove(_ id: RecordID) async throws {
+            try await records.commit([.remove(id, version: try await row(id).version)])
+            time.advance(by: .seconds(6))
+        }
+
+        /// Gives the row a content that does not open: that of an earlier version.
+        func damage(_ id: RecordID) async throws {
+            let row = try await row(id)
+            let other = StoredRecord(id: id, version: row.version + 1, sealed: row.sealed)
+            try await records.commit([.replace(other, version: row.version)])
+            time.advance(by: .seconds(6))
+        }
+
+        /// Writes what a build before this form wrote of records that ended, in place of the present tombstones.
+        func writePage(of ended: [(id: RecordID, version: Int64)]) async throws {
+            for (number, tombstones) in Dictionary(grouping: ended, by: { Self.digest($0.id)[15] }) {
+                var content: [UInt8] = [1]
+                for (id, version) in tombstones {
+                    if let row = try await records.read(id.tombstone) {
+                        try await records.commit([.remove(row.id, version: row.version)])
+                    }
+                    content += Self.digest(id)
+                    for shift in stride(from: 56, through: 0, by: -8) {
+                        content.append(UInt8(truncatingIfNeeded: version >> shift))
+                    }
+                }
+                let page = OpenRecord(
+                    id: RecordID(.tombstones, tenant, key: Hex.encode([number])),
+                    version: time.now.milliseconds * 1000, content: SecretBytes(content))
+                try await records.commit([.insert(try one.vault.seal(page))])
+            }
+        }
+
+        private static func digest(_ id: RecordID) -> [UInt8] {
+            Array(SHA256.digest(Array("\(id.kind.rawValue) \(id.key)".utf8)).prefix(16))
+        }
 
         func status(_ broker: BrokerHarness, _ secret: String) async -> Int {
             await broker.call(.get, "/credentials", key: secret).status
@@ -78,7 +117,7 @@ import TokenBroker
         let row = try await setting.row(.apiKey(deleted.id, of: Self.tenant))
         #expect(await setting.one.call(.delete, "/tenants/t1/api-keys/\(deleted.id)").status == 204)
         try await setting.putBack(row)
-        for broker in [setting.one, setting.two] {
+        for broker in try await setting.all() {
             #expect(await setting.status(broker, deleted.secret) == 401)
             #expect(Self.hasTold(broker, "api-key"))
             #expect(await setting.status(broker, other.secret) == 200)
@@ -100,7 +139,7 @@ import TokenBroker
         #expect(await setting.status(setting.two, secret) == 200)
         #expect(await setting.status(setting.two, key.secret) == 401)
         try await setting.putBack(row)
-        for broker in [setting.one, setting.two] {
+        for broker in try await setting.all() {
             #expect(await setting.status(broker, key.secret) == 401)
             #expect(Self.hasTold(broker, "api-key"))
         }
@@ -128,27 +167,24 @@ import TokenBroker
         let row = try await setting.row(Self.credentials)
         #expect(await setting.one.call(.delete, "/credentials", tenant: "t1").status == 204)
         try await setting.putBack(row)
-        #expect(await Self.hasNothing(setting.two))
-        #expect(Self.hasTold(setting.two, "credentials"))
-        #expect(await Self.hasNothing(setting.one))
+        // The first replica knows of the logout, and stores that again.
+        for broker in try await setting.all().reversed() {
+            #expect(await Self.hasNothing(broker))
+            if broker !== setting.one { #expect(Self.hasTold(broker, "credentials")) }
+        }
         await setting.two.set("a2", refresh: "r2")
         setting.time.advance(by: .seconds(6))
         for broker in [setting.one, setting.two] { #expect(await broker.get().token == "a2") }
     }
 
-    @Test func `are replaced by a logout and by a login, also where the tombstones were put back with them`()
-        async throws
-    {
+    @Test func `are replaced by a logout and by a login`() async throws {
         let setting = try await Setting()
         await setting.one.set("a1")
         #expect(await setting.one.call(.delete, "/credentials", tenant: "t1").status == 204)
         await setting.one.set("a2", refresh: "r2")
-        let rows = [
-            try await setting.row(Self.credentials), try await setting.row(setting.page(of: Self.credentials)),
-        ]
+        let row = try await setting.row(Self.credentials)
         #expect(await setting.one.call(.delete, "/credentials", tenant: "t1").status == 204)
-        try await setting.putBack(rows[0], rows[1])
-        #expect(await setting.two.get().code == "internal_error")
+        try await setting.putBack(row)
         #expect(await setting.two.call(.delete, "/credentials", tenant: "t1").status == 204)
         #expect(await Self.hasNothing(setting.two))
         await setting.two.set("a3")
@@ -172,56 +208,13 @@ import TokenBroker
 
     // MARK: The tombstones themselves
 
-    @Test func `are not honoured where the tombstones were put back with them, until an operator accepts that`()
-        async throws
-    {
-        let setting = try await Setting()
-        await setting.one.set("a1")
-        // The page exists before the logout that is undone.
-        #expect(await setting.one.call(.delete, "/credentials", tenant: "t1").status == 204)
-        await setting.one.set("a2")
-        let rows = [
-            try await setting.row(Self.credentials), try await setting.row(setting.page(of: Self.credentials)),
-        ]
-        #expect(await setting.one.call(.delete, "/credentials", tenant: "t1").status == 204)
-        try await setting.putBack(rows[0], rows[1])
-        #expect(await setting.two.get().code == "internal_error")
-        #expect(setting.two.log.contains { $0.contains("token-broker restored") })
-        // Records on other pages are read, and a login of this user is newer than what is missing.
-        await setting.one.set("b1", storageKey: "other")
-        #expect(await setting.two.get("storage_key=other").token == "b1")
-        let tombstones = setting.two.broker.core.tombstones
-        #expect(try await tombstones.flaws(of: Self.tenant) == 1)
-        #expect(try await tombstones.accept(Self.tenant) == 1)
-        #expect(try await tombstones.flaws(of: Self.tenant) == 0)
-        #expect(try await tombstones.accept(Self.tenant) == 0)
-        setting.time.advance(by: .seconds(6))
-        #expect(await setting.two.get().token == "a2")
-    }
-
-    @Test func `are not honoured where the mark of the tombstones is gone`() async throws {
-        let setting = try await Setting()
-        await setting.one.set("a1")
-        let row = try await setting.row(Self.credentials)
-        #expect(await setting.one.call(.delete, "/credentials", tenant: "t1").status == 204)
-        let mark = try await setting.row(Self.mark)
-        try await setting.records.commit([.remove(Self.mark, version: mark.version)])
-        try await setting.putBack(row)
-        #expect(await setting.two.get().code == "internal_error")
-        #expect(try await setting.two.broker.core.tombstones.accept(Self.tenant) == 1)
-        setting.time.advance(by: .seconds(6))
-        #expect(await Self.hasNothing(setting.two))
-        #expect(Self.hasTold(setting.two, "credentials"))
-    }
-
     @Test func `leave no trace of a tenant that was removed`() async throws {
         let setting = try await Setting()
         await setting.one.set("a1")
         #expect(await setting.one.call(.delete, "/credentials", tenant: "t1").status == 204)
+        #expect(try await setting.records.read(Self.credentials.tombstone) != nil)
         #expect(await setting.one.call(.delete, "/tenants/t1").status == 204)
-        for id in [Self.mark, setting.page(of: Self.credentials)] {
-            #expect(try await setting.records.read(id) == nil)
-        }
+        #expect(try await setting.records.read(Self.credentials.tombstone) == nil)
         await setting.one.makeTenant()
         await setting.one.set("a2")
         setting.time.advance(by: .seconds(6))
@@ -243,41 +236,135 @@ import TokenBroker
                 }
             }
         }
-        // The mark has the version of each page.
-        let mark = try TombstoneMark(try setting.one.vault.open(try await setting.row(Self.mark)))
-        for number in 0...UInt8.max {
-            let page = try await setting.records.read(TombstonePage.ID(tenant: Self.tenant, number: number).recordID)
-            #expect(mark.pages[Int(number)] == page?.version ?? 0)
-        }
         for row in rows { try await setting.putBack(row) }
         for user in users { #expect(await Self.hasNothing(setting.two, user)) }
     }
 
-    @Test func `leave a tenant whose tombstones cannot be read to an operator`() async throws {
+    @Test func `are told by tombstones for which no other logout waits`() async throws {
+        let store = BrokerFaultyStore(MemoryRecordStore(), revalidateAfter: .seconds(5))
+        let broker = try await BrokerHarness(store: store)
+        await broker.makeTenant()
+        await broker.set("a1")
+        await broker.set("b1", storageKey: "other")
+        let gate = Gate()
+        store.disturb([.hold(gate)]) { $0.replaces(.credentials) }
+        async let first = broker.call(.delete, "/credentials", tenant: "t1")
+        await gate.arrivals()
+        #expect(await broker.call(.delete, "/credentials?storage_key=other", tenant: "t1").status == 204)
+        gate.open()
+        #expect(await first.status == 204)
+    }
+
+    /// What may become of the tombstone of one record.
+    enum Harm: CaseIterable {
+        case damaged
+        case missing
+    }
+
+    @Test(arguments: Harm.allCases)
+    func `concern no other record where a tombstone is damaged or missing`(harm: Harm) async throws {
         let setting = try await Setting()
-        await setting.one.set("a1")
-        #expect(await setting.one.call(.delete, "/credentials", tenant: "t1").status == 204)
-        let page = try await setting.row(setting.page(of: Self.credentials))
-        let mark = try await setting.row(Self.mark)
-        // Contents of one place in another one do not open.
-        for (row, other) in [(page, mark), (mark, page)] {
-            try await setting.records.commit([
-                .replace(
-                    StoredRecord(id: row.id, version: row.version + 1, content: other.content), version: row.version)
-            ])
+        for user in ["default", "other", "present"] { await setting.one.set("a1", storageKey: user) }
+        let other = RecordID(.credentials, Self.tenant, key: "other")
+        var keys: [(id: String, secret: String)] = []
+        for _ in 0..<3 { keys.append(try await setting.key(setting.one)) }
+        var rows: [StoredRecord] = []
+        for id in [Self.credentials, other, .apiKey(keys[0].id, of: Self.tenant), .apiKey(keys[1].id, of: Self.tenant)]
+        {
+            rows.append(try await setting.row(id))
         }
-        setting.time.advance(by: .seconds(6))
+        for user in ["default", "other"] {
+            #expect(await setting.one.call(.delete, "/credentials?storage_key=\(user)", tenant: "t1").status == 204)
+        }
+        for id in [keys[0].id, keys[1].id] {
+            #expect(await setting.one.call(.delete, "/tenants/t1/api-keys/\(id)").status == 204)
+        }
+        for id in [Self.credentials, .apiKey(keys[0].id, of: Self.tenant)] {
+            switch harm {
+            // Of a key that has ended for good, the version is the highest that there is.
+            case .damaged where id.kind == .apiKey: continue
+            case .damaged: try await setting.damage(id.tombstone)
+            case .missing: try await setting.remove(id.tombstone)
+            }
+        }
+        for row in rows { try await setting.putBack(row) }
+        for broker in try await setting.all() {
+            #expect(await Self.hasNothing(broker, "other"))
+            #expect(await setting.status(broker, keys[1].secret) == 401)
+            #expect(await broker.get("storage_key=present").token == "a1")
+            let answer = await broker.call(.get, "/credentials?storage_key=present", key: keys[2].secret)
+            #expect(answer.token == "a1")
+            // A tombstone is its version: no content of it has to be read.
+            if harm == .damaged { #expect(await Self.hasNothing(broker)) }
+        }
+        #expect(await setting.one.call(.delete, "/credentials", tenant: "t1").status == 204)
         await setting.two.set("a2")
         setting.time.advance(by: .seconds(6))
-        #expect(await setting.one.get().code == "internal_error")
-        let tombstones = setting.two.broker.core.tombstones
-        // The page and the mark cannot be read, and without the mark nothing vouches for the page.
-        #expect(try await tombstones.flaws(of: Self.tenant) == 3)
-        #expect(try await tombstones.accept(Self.tenant) == 3)
-        #expect(try await tombstones.flaws(of: Self.tenant) == 0)
-        #expect(try await tombstones.accept(Self.tenant) == 0)
+        for broker in try await setting.all() { #expect(await broker.get().token == "a2") }
+    }
+
+    // MARK: Tombstones of earlier builds
+
+    @Test func `show by the pages of an earlier build, and leave those as they are`() async throws {
+        let setting = try await Setting()
+        await setting.one.set("a1")
+        await setting.one.set("b1", storageKey: "other")
+        let key = try await setting.key(setting.one)
+        let ids = [Self.credentials, .apiKey(key.id, of: Self.tenant)]
+        let rows = [try await setting.row(ids[0]), try await setting.row(ids[1])]
+        #expect(await setting.one.call(.delete, "/credentials", tenant: "t1").status == 204)
+        #expect(await setting.one.call(.delete, "/tenants/t1/api-keys/\(key.id)").status == 204)
+        try await setting.writePage(of: [(ids[0], rows[0].version), (ids[1], .max)])
+        let pages = try await setting.records.list(.tombstones, tenant: Self.tenant, after: nil, limit: 10)
+        for row in rows { try await setting.putBack(row) }
+        for broker in try await setting.all() {
+            #expect(await Self.hasNothing(broker))
+            #expect(await setting.status(broker, key.secret) == 401)
+            #expect(await broker.get("storage_key=other").token == "b1")
+        }
+        // An earlier build at another replica finds its pages unchanged, and none beside them.
+        #expect(await setting.one.call(.delete, "/credentials?storage_key=other", tenant: "t1").status == 204)
+        #expect(try await setting.records.list(.tombstones, tenant: Self.tenant, after: nil, limit: 10) == pages)
+        #expect(try await setting.records.read(RecordID(.tombstone, Self.tenant)) == nil)
+        await setting.two.set("a2")
         setting.time.advance(by: .seconds(6))
-        for broker in [setting.one, setting.two] { #expect(await broker.get().token == "a2") }
+        for broker in try await setting.all() { #expect(await broker.get().token == "a2") }
+    }
+
+    @Test func `cannot be told where such a page cannot be read, of its own records that are not newer`() async throws {
+        let setting = try await Setting()
+        await setting.one.set("a1")
+        await setting.one.set("b1", storageKey: "other")
+        // Of this user, of another one, of this key and of another one, each on a page of its own.
+        var pages = Set(
+            ["default", "other"].map { TombstonePage.ID(of: RecordID(.credentials, Self.tenant, key: $0)) })
+        var keys: [(id: String, secret: String)] = []
+        while pages.count < 4 {
+            let key = try await setting.key(setting.one)
+            if pages.insert(TombstonePage.ID(of: .apiKey(key.id, of: Self.tenant))).inserted { keys.append(key) }
+        }
+        let (key, other) = (keys[0], keys[1])
+        try await setting.writePage(of: [(Self.credentials, 1), (.apiKey(key.id, of: Self.tenant), 0)])
+        for page in try await setting.records.list(.tombstones, tenant: Self.tenant, after: nil, limit: 10) {
+            try await setting.damage(page.id)
+        }
+        for broker in try await setting.all() {
+            #expect(await broker.get().code == "internal_error")
+            #expect(broker.log.contains { $0.contains("store_failed") && $0.contains("does not open") })
+            #expect(await setting.status(broker, key.secret) == 500)
+            let answer = await broker.call(.get, "/credentials?storage_key=other", key: other.secret)
+            #expect(answer.token == "b1")
+            let list = await broker.call(.get, "/tenants/t1/api-keys")
+            let ids = Set(list.json["api_keys"]?.array?.compactMap { $0["id"]?.text } ?? [])
+            #expect(ids.isSuperset(of: [key.id, other.id]))
+        }
+        #expect(await setting.two.call(.delete, "/credentials", tenant: "t1").status == 204)
+        setting.time.advance(by: .seconds(70))
+        await setting.two.set("a2")
+        setting.time.advance(by: .seconds(6))
+        for broker in try await setting.all() { #expect(await broker.get().token == "a2") }
+        #expect(await setting.one.call(.delete, "/tenants/t1/api-keys/\(key.id)").status == 204)
+        #expect(await setting.status(setting.two, key.secret) == 401)
     }
 
     // MARK: A store that goes back as a whole
@@ -290,7 +377,7 @@ import TokenBroker
         #expect(await setting.one.call(.delete, "/credentials", tenant: "t1").status == 204)
         #expect(await setting.one.call(.delete, "/tenants/t1/api-keys/\(key.id)").status == 204)
         // All of it goes back, and the caches of the first replica are still valid.
-        for kind in [RecordKind.credentials, .apiKey, .tombstones, .tombstoneMark] {
+        for kind in [RecordKind.credentials, .apiKey, .tombstone] {
             for row in try await setting.records.list(kind, tenant: Self.tenant, after: nil, limit: 1000) {
                 try await setting.records.commit([.remove(row.id, version: row.version)])
             }

@@ -210,6 +210,22 @@ internal import TokenBroker
         #expect(try await Self.notices(broker).count == 1)
     }
 
+    /// One replica makes one call for both, which the record of the fault lets it make.
+    @Test func `is asked for again after it was refused whatever it asks for, and then its grant`() async throws {
+        let (one, two) = try await BrokerHarness.replicas(cacheValidity: .zero)
+        await one.makeTenant("t1", Self.tenant)
+        await one.set("a", refresh: "r", lifetime: .zero, storageKey: "user1")
+        for step in [Self.refusal, .json(400, #"{"error": "unauthorized_client"}"#)] {
+            one.transport.enqueue(step)
+            #expect(await Self.get(one, "user1").status == 424)
+            #expect(await Self.get(one, "user1").retryAfter == 30)
+            one.time.advance(by: .seconds(30))
+        }
+        one.transport.enqueue(.json(200, BrokerHarness.token("new")))
+        #expect(await Self.get(one, "user1").token == "new")
+        #expect((one.transport.seen.count, two.transport.seen.count) == (3, 0))
+    }
+
     @Test func `that is accepted again is that for all users`() async throws {
         let broker = try await Self.make()
         for user in Self.users { #expect(await Self.get(broker, user).status == 424) }

@@ -59,7 +59,7 @@ internal import TokenBroker
         #expect(first.transport.seen.last?.form["refresh_token"] == "refresh-2")
     }
 
-    // Where nothing is kept aside, the tombstone is all that the logout finds, and its mark must go.
+    // Where nothing is kept aside, the empty record is all that the logout finds, and its mark must go.
     @Test(arguments: [Duration.seconds(86_400), .zero])
     func `keep a logout that comes between`(quarantine: Duration) async throws {
         let (_, first, _) = try await Self.race(quarantine: quarantine) { second in
