@@ -45,13 +45,13 @@ extension Vault {
     /// What is written behind the place of the walk meanwhile is left out: it is sealed under the writer's first key.
     package func next(_ walk: inout SealedWalk, limit: Int) async throws(StoreError) -> [SealedItem]? {
         if let kind = walk.kinds.first {
-            let page = try await store.list(kind, tenant: nil, after: walk.after, limit: limit)
+            let page = try await listSealed(kind, tenant: nil, after: walk.after, limit: limit)
             walk.after = page.last?.id
             if page.count < limit { (walk.kinds, walk.after) = (walk.kinds.dropFirst(), nil) }
             return page.map { .record($0) }
         }
         guard walk.isInLog else { return nil }
-        let page = try await store.entries(after: walk.sequence, tenant: nil, limit: limit)
+        let page = try await asking(.read, await store.entries(after: walk.sequence, tenant: nil, limit: limit))
         if let last = page.last { walk.sequence = last.sequence }
         walk.isInLog = page.count == limit
         // Nothing is sealed in a marker.
@@ -104,7 +104,7 @@ extension Vault {
                 changes.append(Reseal(item, sealed: try seal(placed.entry.with(content: content)).sealed))
             }
         }
-        return (changes.isEmpty ? 0 : try await store.reseal(changes), unopened)
+        return (changes.isEmpty ? 0 : try await asking(.write, await store.reseal(changes)), unopened)
     }
 
     /// The ids of the keys that the store needs, besides the first one of the keyring.
@@ -155,7 +155,7 @@ extension Vault {
     private func putBackCheck(of key: Keyring.Key) async throws(RetirementRefusal) {
         do throws(StoreError) {
             // Sealed under the key itself, as every check record is.
-            try await Vault(store: store, keyring: keyring.led(by: key)).commit([.insert(Self.checkRecord(of: key))])
+            try await with(keyring.led(by: key)).commit([.insert(Self.checkRecord(of: key))])
         } catch {
             // On a conflict, a process that starts with the key has written the record.
             if error != .conflict { throw .store(error) }

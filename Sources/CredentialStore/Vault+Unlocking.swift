@@ -30,13 +30,13 @@ extension Vault {
     /// Uses other keys from now on, if the store does not need a key that they lack: like `unlock`, while the store is in use.
     /// Where this throws, the keys stay.
     package func adopt(_ keyring: Keyring) async throws(VaultError) {
-        try await Vault(store: store, keyring: keyring).unlock()
+        try await with(keyring).unlock()
         replaceKeys(keyring)
     }
 
     /// Checks that the keyring has every key that the store needs, without a change.
     package func verify(_ keyring: Keyring) async throws(VaultError) {
-        _ = try await Vault(store: store, keyring: keyring).verifiedChecks()
+        _ = try await with(keyring).verifiedChecks()
     }
 
     private func verifiedChecks() async throws(VaultError) -> [StoredRecord] {
@@ -49,7 +49,7 @@ extension Vault {
     private func verifySamples() async throws(VaultError) {
         do throws(StoreError) {
             for kind in RecordKind.allCases {
-                for record in try await store.list(kind, tenant: nil, after: nil, limit: 1) { _ = try open(record) }
+                for record in try await listSealed(kind, tenant: nil, limit: 1) { _ = try open(record) }
             }
         } catch {
             throw .store(error)
@@ -71,7 +71,8 @@ extension Vault {
         while true {
             let page: [StoredRecord]
             do throws(StoreError) {
-                page = try await store.list(.keyCheck, tenant: .broker, after: records.last?.id, limit: pageCount)
+                page = try await listSealed(
+                    .keyCheck, tenant: .broker, after: records.last?.id, limit: pageCount)
             } catch {
                 throw .store(error)
             }

@@ -13,6 +13,11 @@ package final class Vault: Sendable {
     private let audit: Audit?
     /// Called with the changes of each commit that took place; nil for no call.
     private let committed: (@Sendable ([VaultChange]) async -> Void)?
+    /// Told after each call of the store whether the store has answered; nil for no call.
+    private let answered: Observer?
+
+    /// Told what was asked of the store, and whether the store has answered. May be called from any task.
+    package typealias Observer = @Sendable (_ access: StoreAccess, _ isAnswered: Bool) -> Void
 
     /// The audit of changes.
     private struct Audit: Sendable {
@@ -30,17 +35,18 @@ package final class Vault: Sendable {
         sealer = Sealer(current)
         audit = nil
         committed = nil
+        answered = nil
     }
 
-    /// The same vault, with a store that wraps its own.
-    package func behind(_ make: (any RecordStore) -> any RecordStore) -> Vault {
-        Vault(store: make(store), current, sealer: sealer, audit: audit, committed)
+    /// The same vault, which tells `answered` after each call of the store whether the store has answered.
+    package func observed(by answered: @escaping Observer) -> Vault {
+        Vault(store: store, current, sealer: sealer, audit: audit, committed, answered)
     }
 
     /// The same vault, which tells of the changes of each of its commits once they took place. The commit returns after that.
     /// It does not tell of a commit that only turned out to have been carried out earlier: its records may have moved on.
     package func telling(_ committed: @escaping @Sendable ([VaultChange]) async -> Void) -> Vault {
-        Vault(store: store, current, sealer: sealer, audit: audit, committed)
+        Vault(store: store, current, sealer: sealer, audit: audit, committed, answered)
     }
 
     /// The same vault, which writes an entry into the log for each change that `entries` tells of, in the commit of the
@@ -48,7 +54,7 @@ package final class Vault: Sendable {
     package func audited(
         by log: AuditLog, _ entries: @escaping @Sendable ([VaultChange]) -> [AuditEntry]
     ) -> Vault {
-        Vault(store: store, current, sealer: sealer, audit: Audit(log: log, entries: entries), committed)
+        Vault(store: store, current, sealer: sealer, audit: Audit(log: log, entries: entries), committed, answered)
     }
 
     /// A vault with a new key that only this process has, for what it keeps sealed in its memory: that opens for as long as the
@@ -59,15 +65,41 @@ package final class Vault: Sendable {
         Vault(store: store, keyring: try sealing { () throws(CryptographyError) in try Keyring.ofProcess() })
     }
 
+    /// A vault over the same store that uses other keys, and neither audits nor tells of its commits.
+    func with(_ keyring: Keyring) -> Vault {
+        let current = CurrentKeyring(keyring)
+        return Vault(store: store, current, sealer: Sealer(current), audit: nil, nil, answered)
+    }
+
     private init(
         store: any RecordStore, _ current: CurrentKeyring, sealer: Sealer, audit: Audit?,
-        _ committed: (@Sendable ([VaultChange]) async -> Void)?
+        _ committed: (@Sendable ([VaultChange]) async -> Void)?, _ answered: Observer?
     ) {
         self.store = store
         self.current = current
         self.sealer = sealer
         self.audit = audit
         self.committed = committed
+        self.answered = answered
+    }
+
+    /// Makes a call of the store, and tells the observer whether the store has answered. A call that failed while its task was
+    /// cancelled tells nothing of the store.
+    func asking<Answer>(
+        _ access: StoreAccess, _ call: @autoclosure () async throws(StoreError) -> Answer
+    ) async throws(StoreError) -> Answer {
+        do throws(StoreError) {
+            let answer = try await call()
+            answered?(access, true)
+            return answer
+        } catch {
+            if error != .unavailable {
+                answered?(access, true)
+            } else if !Task.isCancelled {
+                answered?(access, false)
+            }
+            throw error
+        }
     }
 
     /// Uses other keys from now on, and with this vault all those that were made of it. They must be keys that `unlock` takes;
@@ -79,7 +111,7 @@ package final class Vault: Sendable {
 
     /// The record, or nil.
     package func read(_ id: RecordID) async throws(StoreError) -> OpenRecord? {
-        guard let stored = try await store.read(id) else { return nil }
+        guard let stored = try await asking(.read, await store.read(id)) else { return nil }
         guard stored.id == id else { throw .damaged("the store gave another record for \(id.text)") }
         return try open(stored)
     }
@@ -88,7 +120,7 @@ package final class Vault: Sendable {
     package func read(_ id: RecordID, with others: [RecordID]) async throws(StoreError) -> (
         record: OpenRecord, versions: [Int64?]
     )? {
-        guard let (stored, versions) = try await store.read(id, with: others) else { return nil }
+        guard let (stored, versions) = try await asking(.read, await store.read(id, with: others)) else { return nil }
         guard stored.id == id, versions.count == others.count else {
             throw .damaged("the store gave another record for \(id.text)")
         }
@@ -97,7 +129,7 @@ package final class Vault: Sendable {
 
     /// The record of the kind with this look-up digest, or nil.
     package func find(_ kind: RecordKind, lookup: [UInt8]) async throws(StoreError) -> OpenRecord? {
-        guard let stored = try await store.find(kind, lookup: lookup) else { return nil }
+        guard let stored = try await asking(.read, await store.find(kind, lookup: lookup)) else { return nil }
         guard stored.id.kind == kind, let found = stored.lookup, ConstantTime.equal(found, lookup) else {
             throw .damaged("the store gave a record with another look-up digest: \(stored.id.text)")
         }
@@ -106,7 +138,7 @@ package final class Vault: Sendable {
 
     /// The versions of the records, in their order, without opening them; see `RecordStore`.
     package func versions(of ids: [RecordID]) async throws(StoreError) -> [Int64?] {
-        let versions = try await store.versions(of: ids)
+        let versions = try await asking(.read, await store.versions(of: ids))
         guard versions.count == ids.count else { throw .damaged("the store gave versions of other records") }
         return versions
     }
@@ -117,7 +149,7 @@ package final class Vault: Sendable {
         _ kind: RecordKind, tenant: TenantName?, after: RecordID? = nil, limit: Int
     ) async throws(StoreError) -> [OpenRecord] {
         var records: [OpenRecord] = []
-        for stored in try await store.list(kind, tenant: tenant, after: after, limit: limit) {
+        for stored in try await listSealed(kind, tenant: tenant, after: after, limit: limit) {
             records.append(try open(stored))
         }
         return records
@@ -128,11 +160,13 @@ package final class Vault: Sendable {
     package func listSealed(
         _ kind: RecordKind, tenant: TenantName?, after: RecordID? = nil, limit: Int
     ) async throws(StoreError) -> [StoredRecord] {
-        try await store.list(kind, tenant: tenant, after: after, limit: limit)
+        try await asking(.read, await store.list(kind, tenant: tenant, after: after, limit: limit))
     }
 
     /// The record without opening it; nil when there is none.
-    package func readSealed(_ id: RecordID) async throws(StoreError) -> StoredRecord? { try await store.read(id) }
+    package func readSealed(_ id: RecordID) async throws(StoreError) -> StoredRecord? {
+        try await asking(.read, await store.read(id))
+    }
 
     /// Makes all the changes, or none and throws `.conflict`. No two changes name the same record.
     ///
@@ -176,7 +210,7 @@ package final class Vault: Sendable {
             if let audit, !commit.entries.isEmpty {
                 try await audit.log.commit(commit.sealed, commit.entries)
             } else {
-                try await store.commit(commit.sealed)
+                try await asking(.write, await store.commit(commit.sealed))
             }
         } catch {
             // An earlier try may have arrived while this one was on its way.
@@ -190,14 +224,14 @@ package final class Vault: Sendable {
 
     /// Whether the store shows that it has carried out an earlier try.
     private func hasCarriedOut(_ commit: PreparedCommit) async throws(StoreError) -> Bool {
-        guard try await store.outcome(of: commit.sealed) == .carriedOut else { return false }
+        guard try await asking(.read, await store.outcome(of: commit.sealed)) == .carriedOut else { return false }
         commit.noteCarriedOut()
         return true
     }
 
     /// Removes up to `limit` records that expire before `now`. Returns how many were removed.
     package func removeExpired(before now: Timestamp, limit: Int) async throws(StoreError) -> Int {
-        try await store.removeExpired(before: now, limit: limit)
+        try await asking(.write, await store.removeExpired(before: now, limit: limit))
     }
 
     /// Up to `limit` records whose due mark is before `now`, the earliest first.
@@ -205,7 +239,7 @@ package final class Vault: Sendable {
     /// A record that does not open is returned without its content. An error instead would stop the caller at the same
     /// record every time, before the records behind it.
     package func due(_ kind: RecordKind, before now: Timestamp, limit: Int) async throws(StoreError) -> [DueRecord] {
-        try await store.due(kind, before: now, limit: limit).map { stored in
+        try await asking(.read, await store.due(kind, before: now, limit: limit)).map { stored in
             let record: OpenRecord?
             do throws(StoreError) {
                 record = try open(stored)
@@ -235,30 +269,32 @@ package final class Vault: Sendable {
 
     /// Up to `limit` leases that a replica should take over, those first that expired first; see `RecordStore`.
     package func lapsed(_ kind: RecordKind, limit: Int) async throws(StoreError) -> [LapsedLease] {
-        try await store.lapsed(kind, limit: limit)
+        try await asking(.read, await store.lapsed(kind, limit: limit))
     }
 
     /// See `RecordStore`.
-    package func clock() async throws(StoreError) -> Timestamp? { try await store.clock() }
+    package func clock() async throws(StoreError) -> Timestamp? { try await asking(.read, await store.clock()) }
 
     /// See `RecordStore`.
     package func watch(_ notify: @escaping @Sendable (StoreNotification) -> Void) { store.watch(notify) }
 
     /// See `RecordStore`.
-    package func lineage() async throws(StoreError) -> StoreLineage? { try await store.lineage() }
+    package func lineage() async throws(StoreError) -> StoreLineage? {
+        try await asking(.read, await store.lineage())
+    }
 
-    package func resumeLog() async throws(StoreError) { try await store.resumeLog() }
+    package func resumeLog() async throws(StoreError) { try await asking(.read, await store.resumeLog()) }
 
     /// The earliest due mark of the kind; nil when no record has one.
     package func nextDue(_ kind: RecordKind) async throws(StoreError) -> Timestamp? {
-        try await store.nextDue(kind)
+        try await asking(.read, await store.nextDue(kind))
     }
 
     /// How many records of the tenant have a due mark after `now`; see `RecordStore`.
     package func countDue(
         _ kind: RecordKind, tenant: TenantName, after now: Timestamp, limit: Int
     ) async throws(StoreError) -> Int {
-        try await store.countDue(kind, tenant: tenant, after: now, limit: limit)
+        try await asking(.read, await store.countDue(kind, tenant: tenant, after: now, limit: limit))
     }
 
     /// Up to `limit` entries of the log, in its order, those after `sequence` (exclusive) only; see `RecordStore`.
@@ -268,7 +304,7 @@ package final class Vault: Sendable {
     package func entries(
         after sequence: Int64, tenant: TenantName? = nil, limit: Int
     ) async throws(StoreError) -> [VaultLogEntry] {
-        try await store.entries(after: sequence, tenant: tenant, limit: limit).map(open)
+        try await asking(.read, await store.entries(after: sequence, tenant: tenant, limit: limit)).map(open)
     }
 
     /// The next page of the log behind `sequence` for a reader of one tenant: the entries found, the last sequence that
@@ -282,7 +318,8 @@ package final class Vault: Sendable {
         after sequence: Int64, tenant: TenantName?, limit: Int
     ) async throws(StoreError) -> (entries: [VaultLogEntry], last: Int64, isFull: Bool) {
         let isIndexed = store.revalidateAfter != nil
-        let page = try await store.entries(after: sequence, tenant: isIndexed ? tenant : nil, limit: limit)
+        let page = try await asking(
+            .read, await store.entries(after: sequence, tenant: isIndexed ? tenant : nil, limit: limit))
         let wanted = page.filter { placed in tenant.map { $0 == placed.entry.tenant } ?? true }
         return (wanted.map(open), page.last?.sequence ?? sequence, page.count == limit)
     }
@@ -301,16 +338,18 @@ package final class Vault: Sendable {
     }
 
     /// The bounds of the log; see `RecordStore`.
-    package func logBounds() async throws(StoreError) -> LogBounds { try await store.logBounds() }
+    package func logBounds() async throws(StoreError) -> LogBounds {
+        try await asking(.read, await store.logBounds())
+    }
 
     /// Removes up to `limit` entries of the log that are too old or too many; see `RecordStore`. Returns how many were
     /// removed.
     package func trimLog(before time: Timestamp, keeping count: Int, limit: Int) async throws(StoreError) -> Int {
-        try await store.trimLog(before: time, keeping: count, limit: limit)
+        try await asking(.write, await store.trimLog(before: time, keeping: count, limit: limit))
     }
 
     /// Checks that the store can be reached and written to.
-    package func check() async throws(StoreError) { try await store.check() }
+    package func check() async throws(StoreError) { try await asking(.write, await store.check()) }
 
     /// Closes the store. No other call may follow.
     package func close() async { await store.close() }
@@ -351,6 +390,6 @@ extension Vault {
     /// The version of the record, or nil when there is none. The record is not opened, so that one which does not open
     /// any more can be replaced or removed.
     package func version(of id: RecordID) async throws(StoreError) -> Int64? {
-        try await store.read(id)?.version
+        try await readSealed(id)?.version
     }
 }

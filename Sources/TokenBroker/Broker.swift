@@ -2,7 +2,6 @@ package import BrokerCore
 package import CredentialStore
 package import HTTPServer
 package import OAuth
-internal import Synchronization
 
 /// All parts of the service that a route needs.
 package final class Broker: Sendable {
@@ -32,9 +31,6 @@ package final class Broker: Sendable {
     package let health: Health
     let rateLimits: RateLimits
     let authenticationFailures: AuthenticationFailures
-    private let serverStatistics = Mutex<(@Sendable () -> ServerStatistics)?>(nil)
-    private let operationsStatistics = Mutex<(@Sendable () -> ServerStatistics)?>(nil)
-    private let certificateExpiry = Mutex<(@Sendable () -> Timestamp)?>(nil)
 
     package init(
         settings: Settings, vault: Vault, journal: Journal? = nil, transport: any ProviderTransport, time: any Time,
@@ -70,20 +66,16 @@ package final class Broker: Sendable {
 
     /// Adds the server's counts to the metrics.
     package func observe(_ counters: @escaping @Sendable () -> ServerStatistics) {
-        serverStatistics.withLock { $0 = counters }
+        metrics.show(server: counters)
     }
 
     /// Adds the counts of the separate server for probes and metrics to the metrics.
     package func observeOperations(_ counters: @escaping @Sendable () -> ServerStatistics) {
-        operationsStatistics.withLock { $0 = counters }
+        metrics.show(operationsServer: counters)
     }
 
     /// Adds the expiry of the listener's certificate to the metrics.
     package func observeCertificate(_ expires: @escaping @Sendable () -> Timestamp) {
-        certificateExpiry.withLock { $0 = expires }
+        metrics.show(.tlsCertificateExpirySeconds) { Int(expires().seconds) }
     }
-
-    var currentCertificateExpiry: Timestamp? { certificateExpiry.withLock { $0 }?() }
-    var currentServerStatistics: ServerStatistics? { serverStatistics.withLock { $0 }?() }
-    var currentOperationsStatistics: ServerStatistics? { operationsStatistics.withLock { $0 }?() }
 }

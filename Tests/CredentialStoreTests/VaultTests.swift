@@ -201,7 +201,7 @@ internal import Testing
 
     @Test func `other keys are adopted by all vaults of a store, and what was sealed before opens`() async throws {
         try await vault.unlock()
-        let behind = vault.behind { $0 }
+        let derived = vault.observed { _, _ in }
         try await vault.commit([.insert(record())])
         let old = try #require(try await store.list(.login, tenant: nil, after: nil, limit: 1).first)
         let new = try Keyring.generate(id: "new")
@@ -209,11 +209,11 @@ internal import Testing
         try await vault.verify(both)
         #expect(try await checks().count == 1)
         try await vault.adopt(both)
-        #expect(behind.keyring.primaryID == "new")
-        #expect(try await behind.read(record().id) == record())
+        #expect(derived.keyring.primaryID == "new")
+        #expect(try await derived.read(record().id) == record())
         #expect(try await checks().count == 2)
         let changed = record(version: 2)
-        try await behind.commit([.replace(changed, version: 1)])
+        try await derived.commit([.replace(changed, version: 1)])
         let sealed = try #require(try await store.list(.login, tenant: nil, after: nil, limit: 1).first)
         #expect(sealed.sealed[1...4] != old.sealed[1...4])
         #expect(try await vault.read(record().id) == changed)

@@ -148,6 +148,11 @@ extension AppClient.Settings {
 }
 
 extension AppClient {
+    var record: OpenRecord {
+        OpenRecord(
+            id: recordID, version: version, content: SecretBytes(encoded), lookup: Self.lookup(clientID))
+    }
+
     /// The sealed content of the record, as JSON.
     package var encoded: [UInt8] {
         JSONWriter.object { json in

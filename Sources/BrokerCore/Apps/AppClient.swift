@@ -4,7 +4,7 @@ package import ExternalText
 package import OAuth
 
 /// An app that logs its users in through the broker: an OAuth client of the broker (RFC 6749 §2). Immutable.
-package final class AppClient: Cacheable, Equatable {
+package final class AppClient: RecordValue, Equatable {
     /// An app for Android that opens links of the broker's host.
     package struct AndroidApp: Sendable, Equatable {
         package let packageName: String

@@ -13,38 +13,40 @@ package final class AppClientDirectory: Sendable {
     private let vault: Vault
     private let time: any Time
     private let bus: EventBus
-    private let cache: RevalidatingCache<WireText, AppClient>
+    private let clients: CachedRecords<WireText, AppClient>
     private let records: CredentialsRecords
 
     init(records: CredentialsRecords) {
         self.records = records
         (vault, bus, time) = (records.vault, records.bus, records.time)
-        cache = RevalidatingCache(bytes: 8 << 20, validity: bus.cacheValidity) { clientID, client in
+        let cache = RevalidatingCache<WireText, AppClient>(bytes: 8 << 20, validity: bus.cacheValidity) {
+            clientID, client in
             2 * clientID.count + 2 * client.encoded.count
         } version: {
             $0.version
         }
-        bus.onChange(of: .client) { [cache] id, version in cache.invalidate(WireText(id.key), olderThan: version) }
-        bus.onRemoval { [cache] tenant in cache.removeAll { _, client in client.tenant == tenant } }
+        clients = CachedRecords(cache, vault: vault, time: time)
+        bus.onChange(of: .client) { id, version in cache.invalidate(WireText(id.key), olderThan: version) }
+        bus.onRemoval { tenant in cache.removeAll { _, client in client.tenant == tenant } }
     }
 
     /// The cache, for `CacheRevalidation`.
-    var revalidatedCache: AnyRevalidatingCache { AnyRevalidatingCache(cache) { _, client in client.recordID } }
+    var revalidatedCache: AnyRevalidatingCache {
+        AnyRevalidatingCache(clients.cache) { _, client in client.recordID }
+    }
 
     /// The client with this identifier, whatever its tenant; nil where there is none. Does not suspend while a valid entry is in
     /// the cache.
     package func client(_ clientID: WireText) async throws(BrokerError) -> AppClient? {
         guard AppClient.isID(clientID) else { return nil }
-        if let client = cache.fresh(clientID, now: time.monotonic) { return client }
-        let ticket = cache.ticket(clientID, now: time.monotonic)
+        if let client = clients.valid(clientID) { return client }
         do throws(StoreError) {
-            let record = try await vault.find(.client, lookup: AppClient.lookup(clientID.text))
-            let client = try record.map(AppClient.init)
-            cache.fill(clientID, client, ticket)
-            return client
+            return try await clients.current(clientID) { () async throws(StoreError) in
+                try await self.vault.find(.client, lookup: AppClient.lookup(clientID.text)).map(AppClient.init)
+            }
         } catch {
             // While the store does not answer, a known client is still accepted.
-            if error == .unavailable, let known = cache.any(clientID) { return known }
+            if error == .unavailable, let known = clients.known(clientID) { return known }
             throw BrokerError(error)
         }
     }
@@ -60,39 +62,22 @@ package final class AppClientDirectory: Sendable {
         _ clientID: WireText, of tenant: TenantName, _ settings: AppClient.Settings
     ) async throws(BrokerError) -> (client: AppClient, isNew: Bool) {
         let id = AppClient.recordID(tenant, clientID.text)
-        let lookup = AppClient.lookup(clientID.text)
-        let outcome: Result<(AppClient, Bool), BrokerError>
-        do throws(StoreError) {
-            outcome = try await retryingConflicts { () async throws(StoreError) in
-                let current = try await self.vault.read(id)
-                if current == nil {
-                    if try await self.vault.find(.client, lookup: lookup) != nil { return .failure(Self.taken) }
-                    if try await self.vault.read(RecordID(.tenant, tenant)) == nil {
-                        return .failure(BrokerError.noSuchTenant)
-                    }
-                }
-                let version = self.records.nextVersion(after: current?.version ?? 0)
-                let earlier = try current.map { record throws(StoreError) in try AppClient(record) }
-                let client = AppClient(
-                    tenant: tenant, clientID: clientID.text, version: version,
-                    created: earlier?.created ?? self.time.now, settings: settings.replacing(earlier?.settings))
-                let record = OpenRecord(
-                    id: id, version: version, content: SecretBytes(client.encoded), lookup: lookup)
-                let ticket = self.cache.ticket(clientID, now: self.time.monotonic)
-                if let current {
-                    try await self.vault.commit([.replace(record, version: current.version)])
-                } else {
-                    try await self.vault.commit([.require(RecordID(.tenant, tenant)), .insert(record)])
-                }
-                self.cache.put(clientID, client, ticket)
-                return .success((client, current == nil))
+        let tenantID = RecordID(.tenant, tenant)
+        let (client, replaced) = try await clients.update(clientID, at: id, requiring: [tenantID]) {
+            current async throws(StoreError) in
+            if current == nil {
+                let lookup = AppClient.lookup(clientID.text)
+                if try await self.vault.find(.client, lookup: lookup) != nil { return .failure(Self.taken) }
+                if try await self.vault.read(tenantID) == nil { return .failure(BrokerError.noSuchTenant) }
             }
-        } catch {
-            // The store may have carried out the write although its answer was lost.
-            cache.remove(clientID)
-            throw BrokerError(error)
+            let earlier = try current.map { record throws(StoreError) in try AppClient(record) }
+            return .success(
+                AppClient(
+                    tenant: tenant, clientID: clientID.text,
+                    version: self.records.nextVersion(after: current?.version ?? 0),
+                    created: earlier?.created ?? self.time.now, settings: settings.replacing(earlier?.settings)))
         }
-        return try outcome.get()
+        return (client, replaced == nil)
     }
 
     private static let taken = BrokerError(

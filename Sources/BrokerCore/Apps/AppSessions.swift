@@ -21,7 +21,7 @@ package final class AppSessions: Sendable {
     let time: any Time
     let log: Log
     let bus: EventBus
-    let cache: RevalidatingCache<RecordID, AppSession>
+    let sessions: CachedRecords<RecordID, AppSession>
     /// The answers that apps did not get because the store did not tell whether it had committed them.
     let unanswered: UnansweredGrants
     /// When refresh tokens were presented first that are being answered, or were not answered in time.
@@ -37,38 +37,34 @@ package final class AppSessions: Sendable {
         unanswered = UnansweredGrants(time: time)
         deferred = DeferredTokens(time: time)
         deferralReports = DeferralReports(of: deferred, records: records)
-        cache = RevalidatingCache(bytes: 32 << 20, validity: bus.cacheValidity) { id, session in
+        let cache = RevalidatingCache<RecordID, AppSession>(bytes: 32 << 20, validity: bus.cacheValidity) {
+            id, session in
             2 * id.key.utf8.count + 512 + session.replaced.reduce(0) { $0 + $1.answer.count + 128 }
                 + (session.deviceKey?.jwk.count ?? 0) + (session.deviceInfo?.count ?? 0)
         } version: {
             $0.version
         }
-        bus.onChange(of: .session) { [cache] id, version in cache.invalidate(id, olderThan: version) }
-        bus.onRemoval { [cache] tenant in cache.removeAll { id, _ in id.tenant == tenant } }
+        sessions = CachedRecords(cache, vault: vault, time: time)
+        bus.onChange(of: .session) { id, version in cache.invalidate(id, olderThan: version) }
+        bus.onRemoval { tenant in cache.removeAll { id, _ in id.tenant == tenant } }
     }
 
     /// The cache, for `CacheRevalidation`.
-    var revalidatedCache: AnyRevalidatingCache { AnyRevalidatingCache(cache) { id, _ in id } }
+    var revalidatedCache: AnyRevalidatingCache { AnyRevalidatingCache(sessions.cache) { id, _ in id } }
 
     // MARK: Reading
 
     /// The session; nil where there is none. Does not suspend while a valid entry is in the cache.
     func session(_ id: RecordID) async throws(StoreError) -> AppSession? {
-        if let session = cache.fresh(id, now: time.monotonic) { return session }
+        if let session = sessions.valid(id) { return session }
         return try await reread(id)
     }
 
     /// The session, read from the store.
     package func reread(_ id: RecordID) async throws(StoreError) -> AppSession? {
-        let ticket = cache.ticket(id, now: time.monotonic)
-        let session: AppSession?
-        if let record = try await vault.read(id) {
-            session = try AppSession(record)
-        } else {
-            session = nil
+        try await sessions.current(id) { () async throws(StoreError) in
+            try await self.vault.read(id).map(AppSession.init)
         }
-        cache.fill(id, session, ticket)
-        return session
     }
 
     /// The session that a refresh token names, whatever else is in the token; nil where there is none.
@@ -216,16 +212,16 @@ package final class AppSessions: Sendable {
     ) async throws(StoreError) -> AppSession {
         var next = session
         next.version = records.nextVersion(after: session.version)
-        let ticket = cache.ticket(session.recordID, now: time.monotonic)
-        let end = end(of: next, client)
+        let change = VaultChange.replace(next.record(end: end(of: next, client)), version: session.version)
         do throws(StoreError) {
-            try await vault.commit([.replace(next.record(end: end), version: session.version)] + others)
+            try await sessions.write(session.recordID, next) { () async throws(StoreError) in
+                try await self.vault.commit([change] + others)
+            }
         } catch {
-            // Also after a conflict: a store that has lost commits has an older version than the cache.
-            cache.remove(session.recordID)
+            // A store that has lost commits has an older version than the cache.
+            if error == .conflict { sessions.forget(session.recordID) }
             throw error
         }
-        cache.put(session.recordID, next, ticket)
         return next
     }
 
@@ -243,12 +239,11 @@ package final class AppSessions: Sendable {
 
     /// Sends the commit that begins a session, perhaps again, and has the session in memory from then on.
     func begin(_ session: AppSession, by commit: PreparedCommit) async throws(StoreError) {
-        let ticket = cache.ticket(session.recordID, now: time.monotonic)
-        switch try await vault.commit(commit) {
-        case .now: cache.put(session.recordID, session, ticket)
+        let arrival = try await sessions.write(
+            session.recordID, session, sending: { () async throws(StoreError) in try await self.vault.commit(commit) })
         // It may have ended since.
-        case .earlier:
-            if try await reread(session.recordID)?.version == session.version { await memory.note(commit.changes) }
+        if arrival == .earlier, try await reread(session.recordID)?.version == session.version {
+            await memory.note(commit.changes)
         }
         bus.announce(session.tenant)
     }
@@ -322,8 +317,7 @@ package final class AppSessions: Sendable {
         if condition: (AppSession) -> Bool = { _ in true },
         alongside companions: (AppSession) -> [VaultChange] = { _ in [] }
     ) async throws(StoreError) -> Bool {
-        defer { cache.remove(id) }
-        return try await retryingConflicts { () async throws(StoreError) in
+        try await sessions.remove(id) { () async throws(StoreError) in
             guard let record = try await self.vault.read(id) else {
                 if isKnown, self.records.rollback.isUnsettled {
                     try await self.putMark(id)

@@ -50,15 +50,13 @@ extension AppSessions {
         guard let client = try await client(of: session) else { return false }
         var next = session
         next.version = records.nextVersion(after: max(session.version, stored?.version ?? 0))
-        let ticket = cache.ticket(id, now: time.monotonic)
         let change: [VaultChange] =
             if let stored {
                 [.replace(next.record(end: end(of: next, client)), version: stored.version)]
             } else {
                 beginning(next, client)
             }
-        try await vault.commit(change)
-        cache.put(id, next, ticket)
+        try await sessions.write(id, next) { () async throws(StoreError) in try await self.vault.commit(change) }
         bus.announce(id.tenant)
         return true
     }

@@ -29,11 +29,11 @@ package final class BaseURLWatch: Sendable {
     private let log: Log
     private let state = Mutex(State())
 
-    init(vault: Vault, url: String, time: any Time, log: Log) {
+    init(vault: Vault, url: String, instruments: Instruments) {
         self.vault = vault
         self.url = url
-        self.time = time
-        self.log = log
+        (time, log) = (instruments.time, instruments.log)
+        instruments.metrics.show(.publicBaseURLDiffers) { [weak self] in self.map { $0.differs ? 1 : 0 } }
     }
 
     /// Whether another replica had another URL when this one looked last.

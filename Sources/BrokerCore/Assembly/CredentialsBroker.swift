@@ -113,8 +113,6 @@ package final class CredentialsBroker: Sendable {
     package let tenantCheck: TenantCheck
     private let leaseRecovery: LeaseRecovery
     let baseURL: BaseURLWatch
-    /// Whether another replica has another public base URL.
-    package var hasOtherBaseURL: Bool { baseURL.differs }
     package let journals: JournalRegistry
     let storeRecovery: StoreRecovery
     private let recent: RecentCommits
@@ -139,7 +137,7 @@ package final class CredentialsBroker: Sendable {
         metrics = Metrics()
         let instruments = Instruments(time: time, log: log, metrics: metrics)
         let reports = StoreReports(log, metrics, time: time)
-        let reporting = vault.behind { ReportingStore(inner: $0, reports: reports) }
+        let reporting = vault.observed { reports.note($0, isAnswered: $1) }
         audit = AuditTrail(settings.audit, vault: reporting, time: time, log: log)
         let recent = RecentCommits(
             RecentCommits.Limits(span: settings.grantMemory), vault: vault, journal: journal, time: time, log: log)
@@ -152,12 +150,13 @@ package final class CredentialsBroker: Sendable {
             vault: vault, bus: bus,
             limits: EventFeed.Limits(
                 perTenant: settings.listenersPerTenant, perKey: settings.listenersPerKey, span: settings.eventSpan),
-            time: time, log: log)
+            instruments: instruments)
         self.events = events
 
         let transport = TracingTransport(transport)
         budget = ProviderBudget(
-            limits: settings.providerBudget, health: ProviderHealths(time: time, metrics: metrics, log: log))
+            limits: settings.providerBudget, health: ProviderHealths(time: time, metrics: metrics, log: log),
+            metrics: metrics)
         let servers = ProviderServers(
             transport: transport, targets: settings.providerTargets, time: time, metrics: metrics, log: log)
         let endpoint = TokenEndpoint(
@@ -252,7 +251,7 @@ package final class CredentialsBroker: Sendable {
         waveJob = WaveJob(renewer: renewer)
         expiryJob = ExpiryJob(
             renewer: renewer, bus: bus, schedule: schedule, budget: settings.providerBudget, instruments: instruments)
-        cacheRevalidation = CacheRevalidation(vault: vault, validity: bus.cacheValidity, time: time, log: log) {
+        cacheRevalidation = CacheRevalidation(vault: vault, validity: bus.cacheValidity, instruments: instruments) {
             entry, stored in
             bus.announce(missedBy: entry, stored: stored)
         }
@@ -260,7 +259,7 @@ package final class CredentialsBroker: Sendable {
         cacheRevalidation.include(tenants.revalidatedCache)
         cacheRevalidation.include(clients.revalidatedCache)
         cacheRevalidation.include(sessions.revalidatedCache)
-        baseURL = BaseURLWatch(vault: vault, url: settings.publicBaseURL, time: time, log: log)
+        baseURL = BaseURLWatch(vault: vault, url: settings.publicBaseURL, instruments: instruments)
         housekeeping = Housekeeping(
             vault: vault, memory: recent, baseURL: baseURL, profiles: profiles,
             events: (settings.eventRetention, settings.eventLimit), time: time, log: log)

@@ -39,17 +39,34 @@ package final class CacheRevalidation: BackgroundJob {
     ///   - onChange: called with each entry of which the store has another version, and with that version; nil where the
     ///     store has no such record.
     init(
-        vault: Vault, validity: CacheValidity, time: any Time, log: Log,
+        vault: Vault, validity: CacheValidity, instruments: Instruments,
         onChange: @escaping @Sendable (RevalidationCandidate, Int64?) -> Void
     ) {
         self.vault = vault
         self.validity = validity
         self.onChange = onChange
-        self.time = time
-        self.log = log
+        (time, log) = (instruments.time, instruments.log)
+        show(in: instruments.metrics)
     }
 
-    /// Has a cache's entries revalidated as well, from the next part of the round on.
+    private func show(in metrics: Metrics) {
+        func show(_ metric: Metrics.Shown, _ value: @escaping @Sendable (CacheStatistics) -> Int) {
+            metrics.showEach(metric) { [weak self] in
+                self?.caches.withLock { $0 }.compactMap { cache in
+                    cache.name.map { (#"cache="\#($0)""#, value(cache.statistics())) }
+                }
+            }
+        }
+        show(.cacheEntries, \.entries)
+        show(.cacheBytes, \.bytes)
+        show(.cacheEvictions, \.evictions)
+        show(.cacheRenewals, \.revalidations)
+        if validity.lifetime == nil { return }
+        metrics.show(.changeFeedFollowing) { [validity, time] in validity.isFeedAlive(at: time.monotonic) ? 1 : 0 }
+        metrics.show(.changesMissed) { [weak self] in self?.missedChangeCount }
+    }
+
+    /// Has a cache's entries revalidated as well, from the next part of the round on, and shown in the metrics if it has a name.
     package func include(_ cache: AnyRevalidatingCache) {
         caches.withLock { $0.append(cache) }
     }

@@ -42,11 +42,19 @@ package struct AnyRevalidatingCache: Sendable {
     let candidates:
         @Sendable (inout CacheScan, _ limit: Int, _ checked: Range<MonotonicInstant>) -> [RevalidationCandidate]
     let revalidated: @Sendable ([RevalidationCandidate], _ checked: MonotonicInstant) -> Void
+    /// By which the metrics show the cache; nil for one that they do not show.
+    let name: StaticString?
+    let statistics: @Sendable () -> CacheStatistics
 
-    /// - Parameter record: the identity of the record that an entry was read from.
+    /// - Parameters:
+    ///   - name: by which the metrics show the cache. Default: they do not.
+    ///   - record: the identity of the record that an entry was read from.
     package init<Key, Value>(
-        _ cache: RevalidatingCache<Key, Value>, record: @escaping @Sendable (Key, Value) -> RecordID
+        _ cache: RevalidatingCache<Key, Value>, shownAs name: StaticString? = nil,
+        record: @escaping @Sendable (Key, Value) -> RecordID
     ) {
+        self.name = name
+        statistics = { cache.statistics }
         candidates = { scan, limit, checked in
             cache.candidates(in: &scan, limit: limit, checked: checked, record: record)
         }

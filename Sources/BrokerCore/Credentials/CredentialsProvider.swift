@@ -44,9 +44,6 @@ package final class CredentialsProvider: Sendable {
         time = renewer.time
     }
 
-    /// The size of the cache.
-    package var cacheStatistics: CacheStatistics { records.cache.statistics }
-
     // MARK: Reading
 
     /// The best credentials that the configuration and the query allow.

@@ -98,10 +98,9 @@ package final class EventFeed: Sendable {
     /// The last sequence of the log. Each new listener needs it, and after an outage all listeners connect at once.
     private let reach: CoalescedCall<Result<LogBounds, StoreError>>
 
-    package init(vault: Vault, bus: EventBus, limits: Limits, time: any Time, log: Log) {
+    package init(vault: Vault, bus: EventBus, limits: Limits, instruments: Instruments) {
         self.vault = vault
-        self.time = time
-        self.log = log
+        (time, log) = (instruments.time, instruments.log)
         self.bus = bus
         self.limits = limits
         cacheValidity = bus.cacheValidity
@@ -121,6 +120,10 @@ package final class EventFeed: Sendable {
         bus.onRevocation { [weak self] tenant in
             guard let self else { return }
             for wake in state.withLock({ $0.review(tenant) }) { wake() }
+        }
+        instruments.metrics.show(.eventListeners) { [weak self] in self?.listenerCount }
+        instruments.metrics.showEach(.eventsSent) { [weak self] in
+            self?.sent.map { (#"kind="\#($0.kind.rawValue)""#, $0.count) }
         }
     }
 
@@ -199,7 +202,7 @@ package final class EventFeed: Sendable {
     package var listenerCount: Int { state.withLock { $0.listeners.values.reduce(0, +) } }
 
     /// How many events of each kind were sent so far, counted once for each listener.
-    package var sent: [(kind: BrokerEvent.Kind, count: Int)] {
+    private var sent: [(kind: BrokerEvent.Kind, count: Int)] {
         Array(zip(BrokerEvent.Kind.allCases, state.withLock { $0.sent }))
     }
 

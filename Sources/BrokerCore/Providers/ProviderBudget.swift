@@ -168,10 +168,12 @@ package final class ProviderBudget: Sendable {
     private let limits: Limits
     private let providers = Mutex<[String: Provider]>([:])
 
-    package init(limits: Limits = Limits(), health: ProviderHealths) {
+    package init(limits: Limits = Limits(), health: ProviderHealths, metrics: Metrics) {
         precondition(limits.places >= 1 && limits.waiting >= 0, "a provider has at least one place")
         self.limits = limits
         self.health = health
+        metrics.show(.providerPlacesInUse) { [weak self] in self?.usage.inUse }
+        metrics.show(.providerPlacesWaiting) { [weak self] in self?.usage.waiting }
     }
 
     /// Runs `body` while it holds a place at the provider; does not suspend before where there is one. `body` may not

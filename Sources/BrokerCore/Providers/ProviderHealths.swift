@@ -133,6 +133,13 @@ package final class ProviderHealths: Sendable {
         self.time = time
         self.metrics = metrics
         self.log = log
+        metrics.showEach(.providerCircuit) { [weak self] in
+            self?.counts.flatMap { provider, count in
+                [("open", count.open), ("half_open", count.halfOpen)].map { state, value in
+                    (#"provider="\#(provider)",state="\#(state)""#, value)
+                }
+            }
+        }
     }
 
     /// Subscribes to changes of circuits. Replaces an earlier subscriber, which must not suspend.

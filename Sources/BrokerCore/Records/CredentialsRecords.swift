@@ -34,7 +34,9 @@ final class CredentialsRecords: Sendable {
     let tenants: TenantDirectory
     let tombstones: Tombstones
     let schedule: ExpirySchedule
-    let cache: RevalidatingCache<CredentialsID, CredentialsSnapshot>
+    private let stored: CachedRecords<CredentialsID, CredentialsSnapshot>
+    /// What is stored, as it was last read or written.
+    var cache: RevalidatingCache<CredentialsID, CredentialsSnapshot> { stored.cache }
     private let versions = VersionSource()
     /// Signalled when another replica has changed credentials, or released a lease on them.
     var changes: KeyedSignal<CredentialsID> { bus.changes }
@@ -73,7 +75,10 @@ final class CredentialsRecords: Sendable {
             vault: vault, rollback: rollback, span: memory.span, wait: options.journalWait, time: time)
         journals = JournalRegistry(
             losses, memory: memory, vault: vault, journal: options.journal, time: time, log: log)
-        cache = .credentials(bytes: options.cacheBytes, invalidatedBy: bus)
+        stored = CachedRecords(
+            .credentials(bytes: options.cacheBytes, invalidatedBy: bus), vault: vault, time: time)
+        instruments.metrics.show(.journalEntries) { [weak self] in self?.countOfUnpublished }
+        instruments.metrics.show(.journalsAwaited) { [weak journals] in journals?.awaitedCount }
         guard memory.isEnabled else { return }
         bus.onRollback {
             rollback.note()
@@ -84,7 +89,9 @@ final class CredentialsRecords: Sendable {
     }
 
     /// The cache, for `CacheRevalidation`.
-    var revalidatedCache: AnyRevalidatingCache { AnyRevalidatingCache(cache) { id, _ in Self.recordID(id) } }
+    var revalidatedCache: AnyRevalidatingCache {
+        AnyRevalidatingCache(cache, shownAs: "credentials") { id, _ in Self.recordID(id) }
+    }
 
     /// Whether this process learns of every change of the store: no other process writes to it, or its change feed is alive.
     var isFollowing: Bool { bus.cacheValidity.lifetime == nil || bus.cacheValidity.isFeedAlive(at: time.monotonic) }
@@ -138,8 +145,16 @@ final class CredentialsRecords: Sendable {
     func readWithLease(
         _ id: CredentialsID, requiringTombstones requires: Bool = true
     ) async throws(StoreError) -> (snapshot: CredentialsSnapshot, lease: Lease?) {
+        try await stored.reading(id) { keep async throws(StoreError) in
+            try await self.readWithLease(id, requiringTombstones: requires, keep)
+        }
+    }
+
+    /// - Parameter keep: gets what is to be cached.
+    private func readWithLease(
+        _ id: CredentialsID, requiringTombstones requires: Bool, _ keep: (CredentialsSnapshot?) -> Void
+    ) async throws(StoreError) -> (snapshot: CredentialsSnapshot, lease: Lease?) {
         let known = knownVersion(id)
-        let ticket = cache.ticket(id, now: time.monotonic)
         let found = try await tombstones.read(Self.recordID(id))
         var (read, told) = (found?.record, found?.told)
         if isInQuestion(id, read?.version ?? 0, known: known) {
@@ -150,7 +165,7 @@ final class CredentialsRecords: Sendable {
             }
         }
         guard let record = read else {
-            cache.fill(id, .nothing, ticket)
+            keep(.nothing)
             return (.nothing, nil)
         }
         let content = try content(of: record, id)
@@ -166,7 +181,7 @@ final class CredentialsRecords: Sendable {
             // A record that was read just before the store went away is served meanwhile.
             if error != .unavailable { return (snapshot, record.lease) }
         }
-        cache.fill(id, snapshot, ticket)
+        keep(snapshot)
         return (snapshot, record.lease)
     }
 
@@ -274,29 +289,23 @@ final class CredentialsRecords: Sendable {
         {
             throw .conflict
         }
-        let ticket = cache.ticket(id, now: time.monotonic)
-        let arrival: PreparedCommit.Arrival
-        do throws(StoreError) {
-            let next = if let commit { commit } else { try vault.prepare(prepared.changes) }
-            arrival = try await memory.replacing(prepared.replaced, of: Self.recordID(id), by: prepared.snapshot.version) {
-                () async throws(StoreError) in
-                let arrival = try await self.commit(next)
-                // The record may have moved on since.
-                if arrival == .earlier,
-                    try await self.reread(id, requiringTombstones: false).version == prepared.snapshot.version
-                {
-                    await self.memory.note(next.changes)
-                }
-                return arrival
+        let commit = if let commit { commit } else { try vault.prepare(prepared.changes) }
+        let arrival = try await memory.replacing(prepared.replaced, of: Self.recordID(id), by: prepared.snapshot.version) {
+            () async throws(StoreError) in
+            let arrival = try await self.stored.write(id, prepared.snapshot) { known in
+                // The answer may come so late that this process has read what came after this change.
+                known.version > prepared.snapshot.version
+            } sending: { () async throws(StoreError) in
+                try await self.commit(commit)
             }
-        } catch {
-            // The store may have carried out the change although its answer was lost.
-            if error == .unavailable { cache.remove(id) }
-            throw error
+            // The record may have moved on since.
+            if arrival == .earlier,
+                try await self.reread(id, requiringTombstones: false).version == prepared.snapshot.version
+            {
+                await self.memory.note(commit.changes)
+            }
+            return arrival
         }
-        // The answer may come so late that this process has read what came after this change.
-        let isOvertaken = cache.any(id).map { $0.version > prepared.snapshot.version } ?? false
-        if arrival == .now, !isOvertaken { cache.put(id, prepared.snapshot, ticket) }
         // After an earlier try was carried out, a renewal may have brought a later grant that waits.
         let waits = arrival == .earlier && unpublished(id).map { $0.version > prepared.snapshot.version } ?? false
         if endsPublication, !waits { published(id) }
@@ -409,7 +418,7 @@ final class CredentialsRecords: Sendable {
 
     /// Removes the cache entry of one set of credentials.
     func forget(_ id: CredentialsID) {
-        cache.remove(id)
+        stored.forget(id)
     }
 
     /// Waits before a further try to have a store take something.

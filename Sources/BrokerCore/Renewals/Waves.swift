@@ -68,6 +68,7 @@ package final class Waves: Sendable {
         self.metrics = metrics
         (time, log) = (records.time, records.log)
         tallies = WaveTallies(records: records)
+        metrics.show(.waves) { [weak self] in self?.count }
         records.bus.onChange(of: .wave) { [weak self] id, version in self?.changed(id, version) }
         records.bus.onChange(of: .held) { [weak self] id, version in
             if version == nil, let id = CredentialsID(id) { self?.forget(id) }

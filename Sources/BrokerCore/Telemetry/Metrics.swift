@@ -1,3 +1,4 @@
+internal import CredentialStore
 internal import HTTPCodec
 package import OAuth
 internal import Synchronization
@@ -79,8 +80,25 @@ package final class Metrics: Sendable {
     private static let bounds = [0.0001, 0.001, 0.005, 0.025, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120]
 
     private let state = Mutex(State())
+    private let shown = Mutex<[Shown: @Sendable () -> [LabelledValue]?]>([:])
 
     package init() {}
+
+    // MARK: Metrics that their owners count
+
+    /// A value, and its labels as they are written; "" for a metric without labels.
+    package typealias LabelledValue = (labels: String, value: Int)
+
+    /// Has each text show a metric that its owner counts. Replaces what was shown as that metric.
+    /// - Parameter read: the value; nil leaves the metric out. Called for each text.
+    package func show(_ metric: Shown, _ read: @escaping @Sendable () -> Int?) {
+        showEach(metric) { read().map { [("", $0)] } }
+    }
+
+    /// The same for a metric with several values, which are shown in their order.
+    package func showEach(_ metric: Shown, _ read: @escaping @Sendable () -> [LabelledValue]?) {
+        shown.withLock { $0[metric] = read }
+    }
 
     /// Adds these routes to those whose series are in every text, with every status that an answer can have.
     package func expect(_ routes: [(route: StaticString, method: String)]) {
@@ -349,11 +367,11 @@ package final class Metrics: Sendable {
     private static let unverifiedTokens = Series(name: "workload_tokens_unverified_total", labels: "")
 
     /// The store did not answer a call, or could not do what it was asked.
-    func storeFailed(_ access: StoreReports.Access) {
+    func storeFailed(_ access: StoreAccess) {
         increment(Self.series(access))
     }
 
-    private static func series(_ access: StoreReports.Access) -> Series {
+    private static func series(_ access: StoreAccess) -> Series {
         Series(name: "store_failures_total", labels: #"access="\#(access.rawValue)""#)
     }
 
@@ -376,7 +394,7 @@ package final class Metrics: Sendable {
         for kind in LoginKind.allCases {
             for outcome in loginOutcomes { add("logins_total", #"flow="\#(kind.rawValue)",outcome="\#(outcome)""#) }
         }
-        series += StoreReports.Access.allCases.map { Self.series($0) }
+        series += StoreAccess.allCases.map { Self.series($0) }
         for poll in DevicePoll.allCases { add("device_polls_total", #"outcome="\#(poll.rawValue)""#) }
         return series
     }
@@ -416,52 +434,8 @@ package final class Metrics: Sendable {
 
     // MARK: Text
 
-    private static let help: [(name: String, type: String, text: String)] = [
-        ("http_requests_total", "counter", "Requests answered, by route, method and status."),
-        ("http_request_duration_seconds", "histogram", "From a request's last byte to its answer."),
-        ("token_reads_total", "counter", "GET /credentials, by how it was answered."),
-        ("refresh_total", "counter", "Renewals of credentials, by grant and how they ended."),
-        ("refresh_duration_seconds", "histogram", "Renewals of credentials, retries included."),
-        (
-            "refresh_outcome_unknown_total", "counter",
-            "Refresh tokens presented again because the answer to an earlier call was lost."
-        ),
-        (
-            "client_refused_total", "counter",
-            "Requests for renewals that providers refused because of the client's registration."
-        ),
-        ("subject_changed_total", "counter", "Refreshes that brought another user's token, which was dropped."),
-        ("refresh_lease_wait_seconds", "histogram", "Waits for another replica's renewal."),
-        ("proactive_refresh_total", "counter", "Renewals before expiry without a caller's request, by how they ended."),
-        ("provider_requests_total", "counter", "Requests to providers, by endpoint and status."),
-        ("provider_request_duration_seconds", "histogram", "One exchange with a provider."),
-        (
-            "provider_calls_spared_total", "counter",
-            "Calls that were not made because the provider had left the last ones without an answer."
-        ),
-        ("credentials_held_total", "counter", "Credentials held because a provider refused many users at once."),
-        ("logins_total", "counter", "Logins, by flow and how they ended."),
-        ("device_polls_total", "counter", "Polls for device logins, by answer."),
-        ("quota_refusals_total", "counter", "Requests answered 429, by the limit that they exceeded."),
-        ("store_failures_total", "counter", "Calls of the store while it was away, by what was asked of it."),
-        ("authentication_failures_total", "counter", "Requests without a valid key, by how they were answered."),
-        (
-            "workload_tokens_unverified_total", "counter",
-            "Tokens of workloads that were answered 503, because no key was there that could verify them."
-        ),
-        (
-            "login_failures_untold_total", "counter",
-            "Failures of logins that browsers without a key had begun, beyond those that events tell of."
-        ),
-        ("records_put_back_total", "counter", "Records found in the store that had ended before, and were not used."),
-    ]
-
-    /// A metric that is counted elsewhere, with a value for each set of labels; one value where it has no labels.
-    package typealias Reading = (name: String, type: String, help: String, values: [(labels: String, value: Int)])
-
     /// The text of `GET /metrics`.
-    /// - Parameter gauges: the metrics that are counted elsewhere.
-    package func text(gauges: [Reading]) -> String {
+    package func text() -> String {
         makeExpected()
         let state = self.state.withLock { $0 }
         var text = ""
@@ -483,11 +457,12 @@ package final class Metrics: Sendable {
                 text += "token_broker_\(name)_count\(labels) \(total)\n"
             }
         }
-        for gauge in gauges {
-            text += "# HELP token_broker_\(gauge.name) \(gauge.help)\n# TYPE token_broker_\(gauge.name) \(gauge.type)\n"
-            for (labels, value) in gauge.values {
-                text += "token_broker_\(gauge.name)\(Self.braces(labels)) \(value)\n"
-            }
+        let shown = self.shown.withLock { $0 }
+        for metric in Shown.allCases {
+            guard let values = shown[metric]?() else { continue }
+            let name = metric.rawValue
+            text += "# HELP token_broker_\(name) \(metric.help)\n# TYPE token_broker_\(name) \(metric.type)\n"
+            for (labels, value) in values { text += "token_broker_\(name)\(Self.braces(labels)) \(value)\n" }
         }
         return text
     }

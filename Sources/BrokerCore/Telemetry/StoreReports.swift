@@ -8,12 +8,6 @@ internal import Synchronization
 /// An outage in which writes fail ends with the first write that succeeds, even if reads succeed meanwhile. Safe to use from any
 /// thread; does not block.
 final class StoreReports: Sendable {
-    /// The kind of a call.
-    enum Access: String, CaseIterable {
-        case read
-        case write
-    }
-
     private struct State {
         /// Since when calls fail; nil where the last one succeeded.
         var begin: MonotonicInstant?
@@ -39,7 +33,12 @@ final class StoreReports: Sendable {
         self.time = time
     }
 
-    func failed(_ access: Access) {
+    /// To be called after each call of the store; see `Vault.observed`.
+    func note(_ access: StoreAccess, isAnswered: Bool) {
+        if isAnswered { answered(access) } else { failed(access) }
+    }
+
+    func failed(_ access: StoreAccess) {
         metrics.storeFailed(access)
         let now = time.monotonic
         let count = state.withLock { state -> Int? in
@@ -53,7 +52,7 @@ final class StoreReports: Sendable {
         if let count { log.error("store_failed", [.store(.unavailable), .count(count)]) }
     }
 
-    func answered(_ access: Access) {
+    func answered(_ access: StoreAccess) {
         guard isAway.load(ordering: .acquiring) else { return }
         let now = time.monotonic
         let fields = state.withLock { state -> [LogField]? in

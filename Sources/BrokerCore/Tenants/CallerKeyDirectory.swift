@@ -10,7 +10,7 @@ package import Reactor
 package final class CallerKeyDirectory: Sendable {
     let vault: Vault
     let time: any Time
-    private let cache: RevalidatingCache<SHA256.Words, CallerKey>
+    private let keys: CachedRecords<SHA256.Words, CallerKey>
     private let versions = VersionSource()
     /// For how long a cached key is accepted after the store, or its change feed, last confirmed it. So a key that was revoked
     /// at another replica is accepted no longer than this while the store does not answer.
@@ -24,7 +24,7 @@ package final class CallerKeyDirectory: Sendable {
         self.tombstones = tombstones
         self.time = time
         self.bus = bus
-        cache = RevalidatingCache(bytes: 32 << 20, validity: bus.cacheValidity) { _, key in
+        let cache = RevalidatingCache<SHA256.Words, CallerKey>(bytes: 32 << 20, validity: bus.cacheValidity) { _, key in
             MemorySize.text(key.id) + MemorySize.text(key.tenant.description)
                 + MemorySize.text(key.name) + MemorySize.bytes(key.permissions.count)
                 + (key.identity.map { MemorySize.text($0.description) } ?? 0)
@@ -37,7 +37,8 @@ package final class CallerKeyDirectory: Sendable {
             // the identities, and the tenants of shares.
             Int(truncatingIfNeeded: $0.first)
         }
-        bus.onChange(of: .apiKey) { [cache] id, version in
+        keys = CachedRecords(cache, vault: vault, time: time)
+        bus.onChange(of: .apiKey) { id, version in
             // A new key is in no cache yet.
             if version == EventBus.newKeyVersion { return }
             // A rotation changes what each secret of the key opens. What was read after it stays.
@@ -46,16 +47,13 @@ package final class CallerKeyDirectory: Sendable {
                     && version.map { key.version < $0 } ?? true
             }
         }
-        bus.onRemoval { [cache] tenant in cache.removeAll { _, key in key.tenant == tenant } }
+        bus.onRemoval { tenant in cache.removeAll { _, key in key.tenant == tenant } }
     }
 
     /// The cache, for `CacheRevalidation`. No two keys ever have the same identifier.
     package var revalidatedCache: AnyRevalidatingCache {
-        AnyRevalidatingCache(cache) { _, key in key.secretRecordID }
+        AnyRevalidatingCache(keys.cache, shownAs: "api_keys") { _, key in key.secretRecordID }
     }
-
-    /// The size of the cache.
-    package var statistics: CacheStatistics { cache.statistics }
 
     /// The key with this digest, expired or not. Does not suspend while a valid entry is in the cache.
     package func key(digest: SHA256.Words) async throws(BrokerError) -> CallerKey? {
@@ -74,19 +72,17 @@ package final class CallerKeyDirectory: Sendable {
     func find(_ place: Place) async throws(BrokerError) -> CallerKey? {
         let digest = place.digest
         if let key = inMemory(digest: digest, now: time.monotonic) { return key }
-        let ticket = cache.ticket(digest, now: time.monotonic)
         do throws(StoreError) {
-            guard let record = try await read(place), try await !tombstones.isPutBack(record) else {
-                cache.fill(digest, nil, ticket)
-                return nil
+            return try await keys.current(digest) { () async throws(StoreError) in
+                guard let record = try await self.read(place), try await !self.tombstones.isPutBack(record) else {
+                    return nil
+                }
+                return try CallerKey(record)
             }
-            let key = try CallerKey(record)
-            cache.fill(digest, key, ticket)
-            return key
         } catch {
             // By the present time, since the store may have taken a while to fail.
             if error == .unavailable,
-                let known = cache.any(digest, within: Self.longestLifetime, now: time.monotonic)
+                let known = keys.cache.any(digest, within: Self.longestLifetime, now: time.monotonic)
             {
                 return known
             }
@@ -111,13 +107,14 @@ package final class CallerKeyDirectory: Sendable {
             draft.tenants.map { VaultChange.require(RecordID(.tenant, $0)) }
             + [.insert(key.record(lookup: digest.bytes))]
             + (key.tenants ?? []).map { .insert(key.share(of: $0).record(lookup: nil)) }
-        let ticket = cache.ticket(digest, now: time.monotonic)
         do throws(StoreError) {
             if draft.identity != nil, let other = try await vault.find(.apiKey, lookup: digest.bytes) {
                 _ = try await removeAbandoned(try CallerKey(other))
             }
             let note = try await note(of: draft.identity)
-            try await vault.commit(changes + note)
+            try await keys.write(digest, key) { () async throws(StoreError) in
+                try await self.vault.commit(changes + note)
+            }
         } catch .conflict {
             if draft.identity != nil, let other = try await self.key(digest: digest) { throw Self.taken(by: other) }
             throw BrokerError(
@@ -126,7 +123,6 @@ package final class CallerKeyDirectory: Sendable {
         } catch {
             throw BrokerError(error)
         }
-        cache.put(digest, key, ticket)
         return (key, secret)
     }
 
@@ -138,7 +134,6 @@ package final class CallerKeyDirectory: Sendable {
     ) async throws(BrokerError) -> (key: CallerKey, secret: String) {
         let secret = try Self.newSecret()
         let digest = SHA256.words(secret.utf8.span)
-        let ticket = cache.ticket(digest, now: time.monotonic)
         var changed = [RecordID.apiKey(id, of: tenant)]
         let outcome: Result<CallerKey, BrokerError>
         do throws(StoreError) {
@@ -164,7 +159,9 @@ package final class CallerKeyDirectory: Sendable {
                         + shares.map {
                             .replace(rotated.newest.share(of: $0.tenant).record(lookup: nil), version: $0.version)
                         }
-                    try await self.vault.commit(changes + self.tombstones.changes(ending: replaced))
+                    try await self.keys.write(digest, rotated.newest) { () async throws(StoreError) in
+                        try await self.vault.commit(changes + self.tombstones.changes(ending: replaced))
+                    }
                     return .success(rotated.newest)
                 }
             }
@@ -174,7 +171,6 @@ package final class CallerKeyDirectory: Sendable {
             throw BrokerError(error)
         }
         let key = try outcome.get()
-        cache.put(digest, key, ticket)
         for id in changed { bus.announce(id, version: key.version) }
         let valid = Set(changed.map(\.tenant))
         return (key.tenants.map { key.with(tenants: $0.filter(valid.contains)) } ?? key, secret)
@@ -239,7 +235,7 @@ package final class CallerKeyDirectory: Sendable {
     /// The key with this digest, expired or not, if the cache has a valid entry. Keys are valid for `longestLifetime` at most
     /// after the store or its feed last confirmed them, even where other entries are valid for longer.
     package func inMemory(digest: SHA256.Words, now: MonotonicInstant) -> CallerKey? {
-        guard let holding = cache.holding(digest, now: now) else { return nil }
+        guard let holding = keys.cache.holding(digest, now: now) else { return nil }
         let confirmed = bus.cacheValidity.lastConfirmed(ofEntryChecked: holding.checked)
         return confirmed.advanced(byNanoseconds: Self.longestLifetimeInNanoseconds) > now ? holding.value : nil
     }

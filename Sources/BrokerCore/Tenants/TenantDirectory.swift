@@ -7,7 +7,7 @@ internal import Synchronization
 
 /// A tenant as it was when it was read. Immutable. An object, so that passing it on counts one reference, and not one for each
 /// part.
-package final class Tenant: Cacheable, Equatable {
+package final class Tenant: RecordValue, Equatable {
     package let name: TenantName
     package let version: Int64
     package let configuration: TenantConfiguration
@@ -35,6 +35,10 @@ package final class Tenant: Cacheable, Equatable {
         self.terms = terms
     }
 
+    var record: OpenRecord {
+        OpenRecord(id: RecordID(.tenant, name), version: version, content: SecretBytes(configuration.encoded))
+    }
+
     /// The memory of the object itself, in bytes.
     fileprivate static let memorySize = MemorySize.allocation(
         16 + MemoryLayout<(TenantName, Int64, TenantConfiguration, CredentialsPolicy.Terms)>.size)
@@ -48,7 +52,7 @@ package final class Tenant: Cacheable, Equatable {
 package final class TenantDirectory: Sendable {
     private let vault: Vault
     private let time: any Time
-    private let cache: RevalidatingCache<TenantName, Tenant>
+    private let tenants: CachedRecords<TenantName, Tenant>
     private let versions = VersionSource()
     /// The tenants whose change the store has reported and that were not read since.
     private let changed = Mutex(BoundedTable<TenantName, Void>(capacity: mostChanged))
@@ -65,7 +69,8 @@ package final class TenantDirectory: Sendable {
         self.vault = vault
         self.time = time
         self.onPut = onPut
-        cache = RevalidatingCache(bytes: 32 << 20, validity: bus.cacheValidity) { name, tenant in
+        let cache = RevalidatingCache<TenantName, Tenant>(bytes: 32 << 20, validity: bus.cacheValidity) {
+            name, tenant in
             // The configuration's values, and what is derived from them, take about twice the length of its encoded form.
             MemorySize.text(name.description) + Tenant.memorySize + 2 * tenant.configuration.encoded.count
         } version: {
@@ -73,39 +78,39 @@ package final class TenantDirectory: Sendable {
         } hash: {
             CredentialsID.Hashing($0).tenantHash
         }
+        tenants = CachedRecords(cache, vault: vault, time: time)
         bus.onChange(of: .tenant) { [self] id, version in
             // This replica's own writes are reported, too.
-            if let version, cache.any(id.tenant)?.version != version { noteChange(of: id.tenant) }
+            if let version, tenants.known(id.tenant)?.version != version { noteChange(of: id.tenant) }
             cache.invalidate(id.tenant, olderThan: version)
         }
-        bus.onRemoval { [cache] tenant in cache.remove(tenant) }
+        bus.onRemoval { tenant in cache.remove(tenant) }
     }
 
     /// The cache, for `CacheRevalidation`.
-    var revalidatedCache: AnyRevalidatingCache { AnyRevalidatingCache(cache) { name, _ in RecordID(.tenant, name) } }
-
-    /// The size of the cache.
-    package var statistics: CacheStatistics { cache.statistics }
+    var revalidatedCache: AnyRevalidatingCache {
+        AnyRevalidatingCache(tenants.cache, shownAs: "tenants") { name, _ in RecordID(.tenant, name) }
+    }
 
     /// The tenant, or nil. Does not suspend while a valid entry is in the cache.
     package func tenant(_ name: TenantName) async throws(BrokerError) -> Tenant? {
-        if let tenant = cache.fresh(name, now: time.monotonic) { return tenant }
+        if let tenant = tenants.valid(name) { return tenant }
         do throws(StoreError) {
             return try await reread(name)
         } catch {
             // While the store does not answer, a known tenant is still accepted.
-            if error == .unavailable, let known = cache.any(name) { return known }
+            if error == .unavailable, let known = tenants.known(name) { return known }
             throw BrokerError(error)
         }
     }
 
     /// The tenant of an API key, if the cache has a valid entry.
     package func inMemory(of key: CallerKey, now: MonotonicInstant) -> Tenant? {
-        cache.holding(key.tenant, key.tenantHash, now: now)?.value
+        tenants.cache.holding(key.tenant, key.tenantHash, now: now)?.value
     }
 
     /// The tenant as it was last read, valid or not; nil where it is not cached.
-    func inMemory(_ name: TenantName) -> Tenant? { cache.any(name) }
+    func inMemory(_ name: TenantName) -> Tenant? { tenants.known(name) }
 
     /// Whether the cache has a tenant of that name, valid or not.
     package func isKnown(_ name: TenantName) -> Bool { inMemory(name) != nil }
@@ -120,17 +125,17 @@ package final class TenantDirectory: Sendable {
     }
 
     private func reread(_ name: TenantName) async throws(StoreError) -> Tenant? {
-        let ticket = cache.ticket(name, now: time.monotonic)
-        let known = cache.any(name)
+        let known = tenants.known(name)
         let isChanged = changed.withLock { $0.removeValue(forKey: name) != nil }
         let tenant: Tenant?
         do throws(StoreError) {
-            tenant = try await read(name)
+            tenant = try await tenants.current(name) { () async throws(StoreError) in
+                try await self.vault.read(RecordID(.tenant, name)).map(self.decode)
+            }
         } catch {
             if isChanged { noteChange(of: name) }
             throw error
         }
-        cache.fill(name, tenant, ticket)
         if let tenant, isChanged || known.map({ $0.version < tenant.version }) ?? false { onPut(tenant) }
         return tenant
     }
@@ -173,47 +178,26 @@ package final class TenantDirectory: Sendable {
     /// Replaces the whole configuration by what the change makes of it; that may be asked more than once.
     /// - Throws: `precondition_failed` for a tenant that is not wanted, and the change's error.
     package func put(_ name: TenantName, _ change: Change) async throws(BrokerError) -> Written {
-        let result: Result<Written, BrokerError>
-        do throws(StoreError) {
-            result = try await retryingConflicts { () async throws(StoreError) in
-                let current = try await self.vault.read(RecordID(.tenant, name))
-                guard change.isWanted(current?.version) else {
-                    return .failure(
-                        BrokerError(
-                            .preconditionFailed,
-                            current == nil
-                                ? "There is no tenant with this name."
-                                : change.isWanted(nil) ? Self.present : Self.changed))
-                }
-                let previous = current.flatMap { TenantConfiguration(decoding: $0.content.revealedBytes) }
-                let configuration: TenantConfiguration
-                switch change.make(previous) {
-                case .success(let made): configuration = made
-                case .failure(let error): return .failure(error)
-                }
-                let version =
-                    current.map { self.versions.next(after: $0.version, at: self.time.now) }
-                    ?? self.versions.first(at: self.time.now)
-                let record = OpenRecord(
-                    id: RecordID(.tenant, name), version: version, content: SecretBytes(configuration.encoded))
-                let ticket = self.cache.ticket(name, now: self.time.monotonic)
-                if let current {
-                    try await self.vault.commit([.replace(record, version: current.version)])
-                } else {
-                    try await self.vault.commit([.insert(record)])
-                }
-                let tenant = Tenant(name: name, version: version, configuration: configuration)
-                self.cache.put(name, tenant, ticket)
-                _ = self.changed.withLock { $0.removeValue(forKey: name) }
-                self.onPut(tenant)
-                return .success(Written(tenant: tenant, previous: previous, isNew: current == nil))
+        var previous: TenantConfiguration?
+        let (tenant, replaced) = try await tenants.update(name, at: RecordID(.tenant, name)) { current in
+            guard change.isWanted(current?.version) else {
+                return .failure(
+                    BrokerError(
+                        .preconditionFailed,
+                        current == nil
+                            ? "There is no tenant with this name."
+                            : change.isWanted(nil) ? Self.present : Self.changed))
             }
-        } catch {
-            // The store may have carried out the write although its answer was lost.
-            cache.remove(name)
-            throw BrokerError(error)
+            previous = current.flatMap { TenantConfiguration(decoding: $0.content.revealedBytes) }
+            return change.make(previous).map { configuration in
+                Tenant(
+                    name: name, version: self.versions.next(after: current?.version ?? 0, at: self.time.now),
+                    configuration: configuration)
+            }
         }
-        return try result.get()
+        _ = changed.withLock { $0.removeValue(forKey: name) }
+        onPut(tenant)
+        return Written(tenant: tenant, previous: previous, isNew: replaced == nil)
     }
 
     private static let changed = "The tenant was changed meanwhile: read it again, and send its new ETag."
@@ -228,10 +212,8 @@ package final class TenantDirectory: Sendable {
     ) async throws(BrokerError) -> Int64? {
         let id = RecordID(.tenant, name)
         let removed: Result<Int64?, BrokerError>
-        // The store may have removed the tenant although its answer was lost.
-        defer { cache.remove(name) }
         do throws(StoreError) {
-            removed = try await retryingConflicts { () async throws(StoreError) in
+            removed = try await tenants.remove(name) { () async throws(StoreError) in
                 let version = try await self.vault.version(of: id)
                 var changes: [VaultChange] = [.removeAll(name)]
                 if let isWanted {
@@ -265,32 +247,10 @@ package final class TenantDirectory: Sendable {
         }
     }
 
-    private func read(_ name: TenantName) async throws(StoreError) -> Tenant? {
-        guard let record = try await vault.read(RecordID(.tenant, name)) else { return nil }
-        return try decode(record)
-    }
-
     private func decode(_ record: OpenRecord) throws(StoreError) -> Tenant {
         guard let configuration = TenantConfiguration(decoding: record.content.revealedBytes) else {
             throw .damaged("the configuration of tenant \(record.id.tenant) cannot be read by this version")
         }
         return Tenant(name: record.id.tenant, version: record.version, configuration: configuration)
     }
-}
-
-/// Runs `body` again after a conflict, up to 32 times. Each run must read before it writes. The first run may use a cached
-/// record instead, if a write over any other version is a conflict.
-///
-/// One writer succeeds in each round, so only a record with very many writers fails 32 times.
-package func retryingConflicts<R>(
-    _ body: () async throws(StoreError) -> R
-) async throws(StoreError) -> R {
-    for _ in 1..<32 {
-        do throws(StoreError) {
-            return try await body()
-        } catch .conflict {
-            continue
-        }
-    }
-    return try await body()
 }

@@ -206,8 +206,9 @@ package final class AuditLog: Sendable {
         let end = since.advanced(by: .zero - limits.age - Self.witnessSpan - .seconds(86_400))
         var (chains, damaged, place): ([AuditChain], [DamagedAuditChain], AuditPlace?) = ([], [], nil)
         for _ in 0..<Self.mostPages {
-            let page = try await vault.store.auditChains(
-                .newestFirst, since: since, after: place, limit: Self.pageCount)
+            let page = try await vault.asking(
+                .read,
+                await vault.store.auditChains(.newestFirst, since: since, after: place, limit: Self.pageCount))
             chains += page.chains
             damaged += page.damaged
             guard let next = page.next, next.begun >= end else { break }
@@ -222,7 +223,8 @@ package final class AuditLog: Sendable {
 
     /// When the newest chain of the store began; nil when there is none.
     private func newestBeginning() async throws(StoreError) -> Timestamp? {
-        let page = try await vault.store.auditChains(.newestFirst, since: nil, after: nil, limit: 1)
+        let page = try await vault.asking(
+            .read, await vault.store.auditChains(.newestFirst, since: nil, after: nil, limit: 1))
         return page.chains.first?.begun ?? page.next?.begun
     }
 
@@ -282,16 +284,18 @@ package final class AuditLog: Sendable {
     /// - Returns: how many chains were removed, and the damaged ones, which were left, because their ends are not known.
     package func remove(before time: Timestamp) async throws(StoreError) -> (count: Int, left: [DamagedAuditChain]) {
         var (old, left): ([AuditHead], [DamagedAuditChain]) = ([], [])
-        try await vault.store.readAuditPages { page in
-            old += page.chains.filter { $0.written < time }.map(\.end)
-            left += page.damaged
-        }
+        try await vault.asking(
+            .read,
+            await vault.store.readAuditPages { page in
+                old += page.chains.filter { $0.written < time }.map(\.end)
+                left += page.damaged
+            })
         for start in stride(from: 0, to: old.count, by: Self.mostHeads) {
             let ends = Array(old[start..<min(start + Self.mostHeads, old.count)])
             var entry = AuditEntry(AuditEntry.Own.removed, origin: AuditOrigin(caller: "operator"))
             entry.heads = ends
             try await write([entry], isSigned: true).get()
-            for end in ends { try await vault.store.removeAuditChain(end.chain) }
+            for end in ends { try await vault.asking(.write, await vault.store.removeAuditChain(end.chain)) }
         }
         await close()
         return (old.count, left)
@@ -354,7 +358,7 @@ package final class AuditLog: Sendable {
             state.own[chain] = OwnEnd(confirmed: confirmed, sent: block.end, time: block.time)
         }
         do throws(StoreError) {
-            try await vault.store.commit(changes + [.audit(block)])
+            try await vault.asking(.write, await vault.store.commit(changes + [.audit(block)]))
         } catch {
             // The chain has not begun, and its first block gets another name.
             if error == .conflict, block.first == 1 { state.withLock { $0.own[chain] = nil } }

@@ -18,10 +18,12 @@ internal import Testing
             limits.places = places
             limits.waiting = waiting
             self.time = time
+            let metrics = Metrics()
             budget = ProviderBudget(
                 limits: limits,
                 health: ProviderHealths(
-                    time: time, metrics: Metrics(), log: Log(threshold: .error, time: time) { _ in }))
+                    time: time, metrics: metrics, log: Log(threshold: .error, time: time) { _ in }),
+                metrics: metrics)
         }
 
         /// The names of those who have got a place, in order.

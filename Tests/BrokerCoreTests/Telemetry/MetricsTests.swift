@@ -3,7 +3,7 @@ import Testing
 
 @Suite struct `Series that are known in advance` {
     private static func requests(_ metrics: Metrics) -> [String] {
-        metrics.text(gauges: []).split(separator: "\n").filter { $0.contains("http_requests_total{") }.map(String.init)
+        metrics.text().split(separator: "\n").filter { $0.contains("http_requests_total{") }.map(String.init)
     }
 
     @Test func `are in each text with 0, whenever their routes were made known`() {
@@ -23,7 +23,7 @@ import Testing
         metrics.expect([("/a", "GET")])
         metrics.requestAnswered(route: "/a", method: "GET", status: 200, took: .zero)
         metrics.refused(over: .requests)
-        let text = metrics.text(gauges: [])
+        let text = metrics.text()
         #expect(text.contains(#"token_broker_http_requests_total{route="/a",method="GET",code="200"} 1"#))
         #expect(text.contains(#"token_broker_http_requests_total{route="/a",method="GET",code="201"} 0"#))
         #expect(text.contains("token_broker_quota_refusals_total{") && text.contains("token_broker_logins_total{"))

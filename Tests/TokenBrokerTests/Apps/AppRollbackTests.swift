@@ -100,7 +100,8 @@ internal import TokenBroker
         setting.goBack()
         let core = setting.one.broker.core
         let revalidation = CacheRevalidation(
-            vault: core.vault, validity: core.bus.cacheValidity, time: setting.time, log: core.log
+            vault: core.vault, validity: core.bus.cacheValidity,
+            instruments: Instruments(time: setting.time, log: core.log, metrics: Metrics())
         ) { core.bus.announce(missedBy: $0, stored: $1) }
         revalidation.include(core.apps.sessions.revalidatedCache)
         let run = Task { await revalidation.run() }

@@ -77,9 +77,9 @@ internal import TokenBroker
 
     @Test(
         arguments: [(.read, .read, true), (.write, .read, false), (.write, .write, true), (.read, .write, true)]
-            as [(StoreReports.Access, StoreReports.Access, Bool)])
+            as [(StoreAccess, StoreAccess, Bool)])
     func `is back when it does what it did not do`(
-        failed: StoreReports.Access, answered: StoreReports.Access, isBack: Bool
+        failed: StoreAccess, answered: StoreAccess, isBack: Bool
     ) {
         let setting = Setting()
         setting.reports.failed(failed)

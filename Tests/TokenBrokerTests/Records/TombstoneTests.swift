@@ -103,7 +103,7 @@ import TokenBroker
 
     private static func hasTold(_ broker: BrokerHarness, _ kind: String) -> Bool {
         broker.log.contains { $0.contains("record_put_back") && $0.contains(#""record":"\#(kind)""#) }
-            && broker.broker.core.metrics.text(gauges: []).contains("token_broker_records_put_back_total ")
+            && broker.broker.core.metrics.text().contains("token_broker_records_put_back_total ")
     }
 
     // MARK: API keys

@@ -15,7 +15,7 @@ internal import TokenBroker
         let other = try await BrokerHarness(store: store, time: time, publicBaseURL: "https://other.example")
         func check() async -> [Bool] {
             for broker in [one, same, other] { await broker.broker.core.baseURL.check() }
-            return [one, same, other].map(\.broker.core.hasOtherBaseURL)
+            return [one, same, other].map(\.broker.core.baseURL.differs)
         }
         #expect(await check() == [false, false, true])
         #expect(await other.metric("token_broker_public_base_url_differs") == 1)
@@ -30,7 +30,7 @@ internal import TokenBroker
         // The others are gone.
         time.advance(by: BaseURLWatch.memory)
         await other.broker.core.baseURL.check()
-        #expect(!other.broker.core.hasOtherBaseURL)
+        #expect(!other.broker.core.baseURL.differs)
         #expect(await check() == [true, true, false])
     }
 }
