@@ -327,7 +327,8 @@ package final class AppGrants: Sendable {
                         ConstantTime.equal(standing.secretDigest, rotated.secretDigest)
                     else { throw .conflict }
                     await self.sessions.memory.note([
-                        .replace(standing.record(end: self.sessions.end(of: standing, client)), version: session.version)
+                        .replace(
+                            standing.record(end: self.sessions.end(of: standing, client)), version: session.version)
                     ])
                 }
             } unanswered: {

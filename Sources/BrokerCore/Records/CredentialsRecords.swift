@@ -290,7 +290,9 @@ final class CredentialsRecords: Sendable {
             throw .conflict
         }
         let commit = if let commit { commit } else { try vault.prepare(prepared.changes) }
-        let arrival = try await memory.replacing(prepared.replaced, of: Self.recordID(id), by: prepared.snapshot.version) {
+        let arrival = try await memory.replacing(
+            prepared.replaced, of: Self.recordID(id), by: prepared.snapshot.version
+        ) {
             () async throws(StoreError) in
             let arrival = try await self.stored.write(id, prepared.snapshot) { known in
                 // The answer may come so late that this process has read what came after this change.

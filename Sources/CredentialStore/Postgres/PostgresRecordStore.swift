@@ -137,7 +137,8 @@ package struct PostgresRecordStore: RecordStore {
     }
 
     package func find(_ kind: RecordKind, lookup: [UInt8]) async throws(StoreError) -> StoredRecord? {
-        try await readOne(by: Statements.find, with: [.text(kind.rawValue), .bytes(lookup)]) { row throws(PostgresError) in
+        try await readOne(by: Statements.find, with: [.text(kind.rawValue), .bytes(lookup)]) {
+            row throws(PostgresError) in
             try StoreRows.record(kind, row)
         }
     }

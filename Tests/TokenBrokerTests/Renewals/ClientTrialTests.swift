@@ -212,7 +212,8 @@ internal import TokenBroker
         code: ScriptedTransport.Step, token: ScriptedTransport.Step, ends: Bool
     ) async throws {
         let refresh = ScriptedTransport.Step.decide { seen in
-            seen.form["refresh_token"].map { Self.usersTokens.contains($0.description) } == true ? .json(400, "") : token
+            seen.form["refresh_token"].map { Self.usersTokens.contains($0.description) } == true
+                ? .json(400, "") : token
         }
         let broker = try await Self.make(Self.provider(refresh: refresh, code: code), users: ["user1"])
         let answer = await Self.get(broker, "user1")
