@@ -284,19 +284,30 @@ final class LoginRedemption: Sendable {
         _ grant: GrantIntake.Grant, of login: PendingLogin, by use: CodeUse, issuing code: SecretBytes?
     ) async throws(BrokerError) -> (outcome: GrantIntake.Outcome, isOvertaken: Bool) {
         let record = use.record
-        var isOvertaken = false
+        var (isFirst, isOvertaken) = (true, false)
         let told = BrokerEvent.loginCompleted(login.credentialsID, .standard, loginID: login.id, at: time.now)
         let outcome = try await intake.take(grant, for: login.credentialsID) {
             isWaiting, held async throws(StoreError) in
-            // An earlier version stands where the store has lost the commit that began the redemption.
-            guard let standing = try await self.vault.version(of: login.recordID), standing <= record.version else {
-                return nil
+            // Only the process that has used the state writes the login, so that the first try, which names the versions, reads
+            // neither the login nor the guard.
+            var (standing, settled) = (record.version, [use.codeGuard.removal])
+            let reads = !isFirst
+            isFirst = false
+            if reads {
+                // An earlier version stands where the store has lost the commit that began the redemption.
+                guard let version = try await self.vault.version(of: login.recordID), version <= record.version else {
+                    return nil
+                }
+                standing = version
             }
             // A change of the credentials after this is a conflict.
             isOvertaken = try await self.isOvertaken(login)
             if isOvertaken { return nil }
-            // Another process may have given the login up, and revoked what it was granted.
-            guard let settled = try await self.revocations.removal(of: use.codeGuard) else { return nil }
+            if reads {
+                // Another process may have given the login up, and revoked what it was granted.
+                guard let removal = try await self.revocations.removal(of: use.codeGuard) else { return nil }
+                settled = removal
+            }
             var next = login
             if isWaiting { next.isVerifying = true } else { (next.status, next.appCode) = (.completed, code) }
             let completion = VaultChange.replace(next.record(replacing: record), version: standing)

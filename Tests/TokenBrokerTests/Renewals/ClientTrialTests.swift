@@ -68,7 +68,7 @@ internal import TokenBroker
         for user in Self.users { #expect(await broker.status(storageKey: user).isLoggedIn == true) }
         let notices = try await broker.events().filter { $0.kind == .providerDegraded }
         #expect(notices.count == 1)
-        #expect(broker.log.filter { $0.contains("client_refused") }.count == 1)
+        #expect(broker.log.filter { $0.contains(#""event":"client_refused""#) }.count == 1)
         // The secret that is put is the provider's.
         await broker.makeTenant("t1", Self.tenant(secret: "s2"))
         broker.transport.always(.json(200, BrokerHarness.token("new")))
