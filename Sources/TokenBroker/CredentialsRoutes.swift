@@ -247,7 +247,7 @@ struct CredentialsRoutes {
         let record = snapshot.record
         let (held, state) = (record.held, await broker.credentials.state(of: snapshot, id, tenant))
         let differences = held.map { broker.core.providers.servers.differences(of: $0, from: tenant) } ?? []
-        let withheld = await broker.core.renewer.gate.withheld(snapshot, id, tenant)
+        let withheld = await broker.core.renewer.gate.withheld(snapshot, isHeld: state == .held, id, tenant)
         return .json(.ok) { json in
             json.member("logged_in", !record.isOver && held?.isLoggedIn(at: broker.time.now) ?? false)
             json.member("level", (held?.level ?? .basic).rawValue)

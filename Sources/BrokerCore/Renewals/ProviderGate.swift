@@ -142,37 +142,36 @@ package final class ProviderGate: Sendable {
     // MARK: For an operator
 
     /// Why the provider would not be asked now for another token, as far as this replica knows; nil if it would be, and if there
-    /// is nothing to ask it for. Changes nothing.
-    package func withheld(_ snapshot: CredentialsSnapshot, _ id: CredentialsID, _ tenant: Tenant) async -> Withheld? {
+    /// is nothing to ask it for. Changes nothing. Of several reasons, the first in the order of `Withheld.Code`.
+    /// - Parameter isHeld: whether the set is held until an operator frees it.
+    package func withheld(
+        _ snapshot: CredentialsSnapshot, isHeld: Bool, _ id: CredentialsID, _ tenant: Tenant
+    ) async -> Withheld? {
         let forced = CredentialsQuery(policy: .localForceRefresh, minimumLifetime: .zero)
         let decision = decider.decide(snapshot, tenant, forced, now: time.now)
-        if records.unpublished(id) != nil {
-            return Withheld(
-                .grantNotStored, until: nil,
-                "The provider has granted other credentials, which wait for the store. They are stored first.")
-        }
-        if case .tooEarly(let earliest) = decision {
-            return Withheld(.tooEarly, until: earliest, "The provider does not renew a token that is so new.")
-        }
-        guard let grant = decision.grant else { return nil }
-        var renewal = Renewal(id: id, tenant: tenant, query: forced, urgency: .caller, trigger: .forced)
-        (renewal.snapshot, renewal.decision, renewal.grant) = (snapshot, decision, grant)
-        if let withheld = await withheldByStore(renewal) { return withheld }
-        if let withheld = withheldByProvider(renewal, grant) { return withheld }
-        if let withheld = await withheldElsewhere(renewal) { return withheld }
-        return withheldByFailure(renewal, grant)
-    }
-
-    private func withheldByStore(_ renewal: Renewal) async -> Withheld? {
-        guard renewal.spendsRefreshToken else { return nil }
-        if let hold = records.rollback.remainingHold {
+        let isTooEarly = if case .tooEarly = decision { true } else { false }
+        let grant: TokenRequest.Grant? = isTooEarly ? .refreshToken : decision.grant
+        if grant?.spendsRefreshToken == true, let hold = records.rollback.remainingHold {
             return Withheld(
                 .storeWentBack, until: time.now.advanced(by: hold),
                 "The store has lost its last commits. No refresh token is presented before all replicas have stored again what "
                     + "they know.")
         }
-        guard await waves.holds(renewal.held, renewal.id) else { return nil }
-        return Withheld(.waveOn, until: nil, Waves.refusal(renewal.tenant).detail)
+        if records.unpublished(id) != nil {
+            return Withheld(
+                .grantNotStored, until: nil,
+                "The provider has granted other credentials, which wait for the store. They are stored first.")
+        }
+        guard let grant else { return nil }
+        if isHeld, grant.spendsRefreshToken { return Withheld(.waveOn, until: nil, Waves.refusal(tenant).detail) }
+        var renewal = Renewal(id: id, tenant: tenant, query: forced, urgency: .caller, trigger: .forced)
+        (renewal.snapshot, renewal.decision, renewal.grant) = (snapshot, decision, grant)
+        if let withheld = withheldByProvider(renewal, grant) { return withheld }
+        if case .tooEarly(let earliest) = decision {
+            return Withheld(.tooEarly, until: earliest, "The provider does not renew a token that is so new.")
+        }
+        if let withheld = await withheldElsewhere(renewal) { return withheld }
+        return withheldByFailure(renewal, grant)
     }
 
     private func withheldByProvider(_ renewal: Renewal, _ grant: TokenRequest.Grant) -> Withheld? {
@@ -184,9 +183,11 @@ package final class ProviderGate: Sendable {
     private func withheldElsewhere(_ renewal: Renewal) async -> Withheld? {
         guard records.isShared, renewal.snapshot.version > 0 else { return nil }
         do throws(StoreError) {
-            guard let lease = try await records.vault.readSealed(CredentialsRecords.recordID(renewal.id))?.lease else {
-                return nil
+            let (records, row) = (records, CredentialsRecords.recordID(renewal.id))
+            let stored = try await records.within(CredentialsRecords.statementLimit) { () async throws(StoreError) in
+                try await records.vault.readSealed(row)
             }
+            guard let lease = stored?.lease else { return nil }
             if !lease.isSettled, !lease.hasRunOut, !holders.isOwn(lease.holder) {
                 return Withheld(
                     .leaseElsewhere, until: time.now.advanced(by: lease.remaining),

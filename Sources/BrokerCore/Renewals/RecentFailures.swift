@@ -7,7 +7,7 @@ internal import Synchronization
 
 /// What has failed lately with one set of credentials, so that the provider is not asked about it again at once.
 ///
-/// In memory, in one table. A failure that is forgotten costs one call more than needed. `shared` and `read` carry failures to
+/// In memory. A failure that is forgotten costs one call more than needed. `shared` and `read` carry failures to
 /// other replicas, through the row of the lease.
 package final class RecentFailures: Sendable {
     /// Which failures are asked about.
@@ -66,21 +66,17 @@ package final class RecentFailures: Sendable {
         var early: Entry<Void>?
         var upgrade: Entry<Upgrade>?
         var degraded: Entry<Degradation>?
-        /// With how often the recovery has failed in a row.
-        var recovery: Entry<Int>?
     }
 
     private struct State {
         var rows = BoundedTable<CredentialsID, Row>(capacity: 16_384)
-        /// How many of the rows have a failed recovery.
-        var recoveries = 0
+        /// How often each recovery has failed in a row. The failures of calls, of which there may be many more, displace none.
+        var recoveries = BoundedTable<CredentialsID, Entry<Int>>(capacity: 10_000)
 
         mutating func note(_ id: CredentialsID, _ change: (inout Row) -> Void) {
             var row = rows[id] ?? Row()
-            let had = row.recovery != nil
             change(&row)
-            recoveries += (row.recovery == nil ? 0 : 1) - (had ? 1 : 0)
-            if rows.setNewest(row, forKey: id)?.value.recovery != nil { recoveries -= 1 }
+            rows.setNewest(row, forKey: id)
         }
     }
 
@@ -115,7 +111,7 @@ package final class RecentFailures: Sendable {
         grant: TokenRequest.Grant? = nil
     ) -> Current? {
         let now = time.monotonic
-        guard let row = state.withLock({ $0.rows[id] }) else { return nil }
+        let (row, recovery) = state.withLock { ($0.rows[id] ?? Row(), $0.recoveries[id]) }
         if kinds.contains(.degraded), let entry = row.degraded, entry.holds(version, configuration, at: now) {
             return Current(failure: .degraded(entry.content), until: entry.until)
         }
@@ -125,7 +121,7 @@ package final class RecentFailures: Sendable {
             let error = entry.content.error.retrying(after: now.duration(to: entry.until))
             return Current(failure: .upgrade(error), until: entry.until)
         }
-        if kinds.contains(.recovery), let entry = row.recovery, entry.holds(version, configuration, at: now) {
+        if kinds.contains(.recovery), let entry = recovery, entry.holds(version, configuration, at: now) {
             return Current(failure: .recovery, until: entry.until)
         }
         if kinds.contains(.early), let entry = row.early, entry.holds(version, configuration, at: now) {
@@ -185,32 +181,23 @@ package final class RecentFailures: Sendable {
     /// - Parameter isFirst: whether the failures before do not count.
     package func noteRecovery(_ id: CredentialsID, isFirst: Bool) {
         let now = time.monotonic
-        state.withLock {
-            $0.note(id) { row in
-                let count = isFirst ? 1 : (row.recovery?.content ?? 0) + 1
-                row.recovery = Entry(until: now.advanced(by: .seconds(1 << min(count - 1, 6))), content: count)
-            }
+        state.withLock { state in
+            let count = isFirst ? 1 : (state.recoveries[id]?.content ?? 0) + 1
+            let until = now.advanced(by: .seconds(1 << min(count - 1, 6)))
+            state.recoveries.setNewest(Entry(until: until, content: count), forKey: id)
         }
     }
 
     /// These credentials were recovered.
     package func endRecovery(_ id: CredentialsID) {
-        state.withLock { state in
-            if state.rows[id]?.recovery != nil { state.note(id) { $0.recovery = nil } }
-        }
+        state.withLock { _ = $0.recoveries.removeValue(forKey: id) }
     }
 
     /// Nothing is left to recover.
-    package func endRecoveries() {
-        state.withLock { state in
-            guard state.recoveries > 0 else { return }
-            state.rows.updateAll { $0.recovery = nil }
-            state.recoveries = 0
-        }
-    }
+    package func endRecoveries() { state.withLock { $0.recoveries.removeAll() } }
 
     /// Whether a recovery has failed of credentials that were not recovered since.
-    package var hasRecoveries: Bool { state.withLock { $0.recoveries > 0 } }
+    package var hasRecoveries: Bool { state.withLock { $0.recoveries.count > 0 } }
 
     // MARK: Other replicas
 

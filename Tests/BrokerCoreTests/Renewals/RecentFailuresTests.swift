@@ -163,13 +163,20 @@ internal import Testing
         #expect(try current() == "early")
     }
 
-    /// A recovery that is displaced is not waited for.
-    @Test func `keeps the newest 16,384`() throws {
+    @Test func `the newest 16,384 failures of calls are kept, and displace no recovery`() throws {
         failures.noteRecovery(try Self.id("u0"), isFirst: true)
-        for user in 1...16_384 { failures.noteEarly(try Self.id("u\(user)"), version: 1, for: .seconds(30)) }
-        #expect(!failures.hasRecoveries)
-        #expect(failures.current(try Self.id("u0"), .recovery)?.until == nil)
+        for user in 0...16_384 { failures.noteEarly(try Self.id("u\(user)"), version: 1, for: .seconds(30)) }
+        #expect(failures.hasRecoveries)
+        #expect(failures.current(try Self.id("u0"), .recovery)?.until != nil)
+        #expect(failures.current(try Self.id("u0"), .early, version: 1)?.until == nil)
         #expect(failures.current(try Self.id("u1"), .early, version: 1)?.until != nil)
         #expect(failures.current(try Self.id("u16384"), .early, version: 1)?.until != nil)
+    }
+
+    @Test func `the newest 10,000 recoveries are kept, and one that is displaced is not waited for`() throws {
+        for user in 0...10_000 { failures.noteRecovery(try Self.id("u\(user)"), isFirst: true) }
+        #expect(failures.current(try Self.id("u0"), .recovery)?.until == nil)
+        #expect(failures.current(try Self.id("u1"), .recovery)?.until != nil)
+        #expect(failures.current(try Self.id("u10000"), .recovery)?.until != nil)
     }
 }

@@ -158,6 +158,23 @@ internal import TokenBroker
         await Self.expect("too_early", for: broker.time.now.duration(to: earliest), broker)
     }
 
+    @Test func `is the refused client before the token that is too new`() async throws {
+        let broker = try await Self.make()
+        let earliest = broker.time.now.advanced(by: .seconds(1800))
+        await broker.logIn(
+            storageKey: "alice",
+            token: #"""
+                {"access_token": "a1", "token_type": "Bearer", "expires_in": 3600, "refresh_token": "r2",
+                 "earliest_refresh_at": "\#(earliest)"}
+                """#)
+        #expect(await Self.withheld(broker, "alice")?["code"]?.text == "too_early")
+        broker.transport.enqueue(.json(401, #"{"error": "invalid_client"}"#))
+        #expect(await broker.get().status == 424)
+        #expect(await Self.withheld(broker, "alice")?["code"]?.text == "client_refused")
+        broker.time.advance(by: .seconds(30))
+        #expect(await Self.withheld(broker, "alice")?["code"]?.text == "too_early")
+    }
+
     @Test func `is a wave, for the sets that are held`() async throws {
         let broker = try await `A wave of refusals`.make(6)
         await `A wave of refusals`.wave(broker)
