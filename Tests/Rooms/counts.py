@@ -31,8 +31,8 @@ BOUNDS = {
     "kinds of record": 34,
     "background jobs": 11,
     "loops of their own": 6,
-    "memories that withhold a call": 14,
-    "memories that store again": 5,
+    "memories that withhold a call": 12,
+    "memories that store again": 1,
     "other memories": 42,
     "places of a variable": 2,
     "files of renewals": 30,
@@ -51,23 +51,19 @@ MORE_PLACES = {
 
 MEMORIES = {
     "withheld": """
-        ClientFaults.entries ClientTrials.findings CredentialsDecider.earlyPauses Degradations.entries
-        LeaseRecovery.failures MovedEndpoints.last ProviderCircuits.entries ProviderPauses.clients
-        ProviderPauses.users RenewalFailures.entries ResourceDiscovery.searched RevocationPauses.pauses
-        TokenEndpoint+Pushing.ends Waves.held
+        ClientTrials.findings MovedEndpoints.last ProviderHealths.circuits ProviderHealths.faults ProviderHealths.pauses
+        ProviderHealths.users RecentFailures.recoveries RecentFailures.rows ResourceDiscovery.searched
+        RevocationPauses.pauses TokenEndpoint+Pushing.ends Waves.held
     """,
-    "stored again": """
-        GrantMemory.entries RecentRecords.biometricEntries RecentRecords.loginEntries RecentRecords.settingEntries
-        SessionMemory.entries
-    """,
+    "stored again": "RecentCommits.entries",
     "other": """
         AppLinkCheck.kept AuditLog.own AuditLog.witnessed CacheShard.lastChange ClientFaults.tenants
         ClientRegistrations.seen ClientTrials.standing CredentialsPublisher.journalTasks
         CredentialsRecords.unpublished DataKeys.keys DatabaseReports.kinds DeferredTokens.arrivals
         DeferredTokens.presented DeviceFlow.tasks EventFeedState.pieces EventFeedState.unreadable ExpiryJob.attempts
-        FileLog.places GrantMemory.leaving GrantVerification.endings PendingLoginQuota.counts ProviderBudget.providers
-        ProviderBudget.tenants ProviderCircuits.watched ProviderKeys.known ProviderServers.known RefusedRequests.spans
-        RenewalCounts.tenants StrangersLogins.ofSource StrangersLogins.open StrangersLogins.tenants
+        FileLog.places GrantVerification.endings Metrics.shown PendingLoginQuota.counts ProviderBudget.providers
+        ProviderBudget.tenants ProviderHealths.watched ProviderKeys.known ProviderServers.known RecentCommits.leaving
+        RefusedRequests.spans RenewalCounts.tenants StrangersLogins.ofSource StrangersLogins.open StrangersLogins.tenants
         TenantDirectory.changed TokenBuckets.fullAt TokenEndpoint+Authentication.accepted TokenEndpoint+Proofs.newest
         TokenEndpointLimits.counts UnansweredGrants.answers WaveJob.tasks WaveTallies.proven Waves.waves
         WorkloadTokens.known WorkloadTokens.places

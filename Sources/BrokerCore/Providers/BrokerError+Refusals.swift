@@ -1,5 +1,6 @@
 internal import ExternalText
 internal import OAuth
+internal import Reactor
 
 extension BrokerError {
     /// The error for whatever needs a provider, of a tenant of a profile that has none.
@@ -26,4 +27,14 @@ extension BrokerError {
                 errorCode: shown)
         }
     }
+
+    /// The same error with another time after which to ask again.
+    func retrying(after duration: Duration) -> BrokerError {
+        var error = BrokerError(code, detail, errorCode: errorCode, retryAfter: Self.seconds(duration))
+        error.withheld = withheld
+        return error
+    }
+
+    /// A duration as `Retry-After` tells it, 1 s at least.
+    static func seconds(_ duration: Duration) -> Int { max(1, Int((duration.milliseconds + 999) / 1000)) }
 }

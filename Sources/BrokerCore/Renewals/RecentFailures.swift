@@ -249,13 +249,4 @@ extension BrokerError {
 
     /// What callers get while the provider is not asked because of this error.
     var withoutAnotherTry: BrokerError { BrokerError(.retryableError, detail, errorCode: errorCode) }
-
-    /// The same error with another time after which to ask again.
-    func retrying(after duration: Duration) -> BrokerError {
-        var error = BrokerError(code, detail, errorCode: errorCode, retryAfter: Self.seconds(duration))
-        error.withheld = withheld
-        return error
-    }
-
-    private static func seconds(_ duration: Duration) -> Int { max(1, Int((duration.milliseconds + 999) / 1000)) }
 }
