@@ -225,7 +225,7 @@ extension CredentialsRecords {
     private func isReplaced(_ id: CredentialsID, _ version: Int64) async -> Bool {
         let vault = vault
         do throws(StoreError) {
-            let versions = try await within(StoreRollback.answerLimit) { () async throws(StoreError) in
+            let versions = try await time.within(StoreRollback.answerLimit) { () async throws(StoreError) in
                 try await vault.versions(of: [Self.recordID(id)])
             }
             return versions.first != version

@@ -105,6 +105,8 @@ final class RecentCommits: Sendable {
         var leaving: [RecordID: Int64] = [:]
         /// The digests of the tokens that a commit under way replaces.
         var replacing: [RecentCommit.Place: [[UInt8]]] = [:]
+        /// How many writes to the journal are under way.
+        var writing = 0
         /// Seals what is kept. Nil until something is.
         var own: Vault?
 
@@ -120,6 +122,10 @@ final class RecentCommits: Sendable {
     private static let replacedLimit = 8
     /// The memory that an entry takes beside its content, key and digests, about, in bytes.
     private static let overhead = 400
+    /// For how long a commit waits for the journal, whose disk may hang. Caches and other replicas hear of the commit after that.
+    private static let journalLimit: Duration = .seconds(1)
+    /// How many writes to the journal may be under way: callers stop waiting for those of a disk that hangs.
+    private static let mostWrites = 10_000
 
     private let limits: Limits
     private let vault: Vault
@@ -151,7 +157,8 @@ final class RecentCommits: Sendable {
 
     // MARK: Keeping
 
-    /// This process has committed the changes. Returns once that is in the journal, too, as far as it belongs there.
+    /// This process has committed the changes. Returns once that is in the journal, too, as far as it belongs there, or after a
+    /// second: the write then goes on.
     func note(_ changes: [VaultChange]) async {
         guard isEnabled else { return }
         let (wall, now) = (time.now, time.monotonic)
@@ -192,7 +199,16 @@ final class RecentCommits: Sendable {
     private func write(_ commits: [RecentCommit]) async {
         guard let journal, !commits.isEmpty else { return }
         do throws(StoreError) {
-            try await journal.keep(commits.map(\.kept))
+            let isFree = state.withLock { state in
+                if state.writing == Self.mostWrites { return false }
+                state.writing += 1
+                return true
+            }
+            guard isFree else { throw .unavailable }
+            try await time.within(Self.journalLimit) { () async throws(StoreError) in
+                defer { self.state.withLock { $0.writing -= 1 } }
+                try await journal.keep(commits.map(\.kept))
+            }
         } catch {
             // The store has it. Only the next process could not store it again.
             log.warning("journal_failed", Self.fields(commits[0].id) + [.store(error)])

@@ -2,6 +2,7 @@ internal import BrokerTesting
 internal import CredentialStore
 internal import Cryptography
 internal import ExternalText
+internal import Gates
 internal import JSON
 internal import OAuth
 internal import Testing
@@ -242,6 +243,33 @@ internal import Testing
         setting.time.advance(by: .seconds(900))
         await next.expire()
         #expect(try await setting.journal?.recent().isEmpty == true)
+    }
+
+    @Test(.timeLimit(.minutes(1)))
+    func `holds up a commit for a second at most where the journal's disk hangs, and writes it later`() async throws {
+        let disk = BrokerFaultyStore()
+        let journal = try Journal(in: disk)
+        let setting = try Setting(journal: journal)
+        let gate = Gate()
+        disk.disturb([.hold(gate)]) { $0.writes(.recent) }
+        let id = RecordID(.apiKey, Self.tenant, key: "k")
+        async let noted: Void = setting.memory.note([.remove(id, version: 5)])
+        await gate.arrivals()
+        #expect(setting.memory.known([id]).first?.isRemoved == true)
+        // The wait may begin a moment after the write.
+        let clock = Task {
+            while !Task.isCancelled {
+                setting.time.advance(by: .seconds(1))
+                await Task.yield()
+            }
+        }
+        await noted
+        clock.cancel()
+        await clock.value
+        #expect(try await journal.recent().isEmpty)
+        gate.open()
+        while try await journal.recent().isEmpty { await Task.yield() }
+        #expect(try await journal.recent().map(\.commit.id) == [id])
     }
 
     @Test func `reads what earlier builds have written, and removes it in the end`() async throws {
