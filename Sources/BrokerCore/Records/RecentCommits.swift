@@ -162,7 +162,7 @@ final class RecentCommits: Sendable {
     func note(_ changes: [VaultChange]) async {
         guard isEnabled else { return }
         let (wall, now) = (time.now, time.monotonic)
-        var kept: [RecentCommit] = []
+        var kept: [(commit: RecentCommit, place: RecentCommit.Place)] = []
         for change in changes {
             let commit: RecentCommit
             var isInsertion = false
@@ -177,9 +177,9 @@ final class RecentCommits: Sendable {
             }
             let isJournalled = journal != nil && Self.isJournalled(commit, isInsertion: isInsertion)
             if let entered = enter(commit, isInsertion: isInsertion, at: now, { isJournalled ? $0.place : nil }),
-                isJournalled
+                let place = entered.place
             {
-                kept.append(entered)
+                kept.append((entered.commit, place))
             }
         }
         await write(kept)
@@ -196,7 +196,7 @@ final class RecentCommits: Sendable {
         }
     }
 
-    private func write(_ commits: [RecentCommit]) async {
+    private func write(_ commits: [(commit: RecentCommit, place: RecentCommit.Place)]) async {
         guard let journal, !commits.isEmpty else { return }
         do throws(StoreError) {
             let isFree = state.withLock { state in
@@ -207,11 +207,11 @@ final class RecentCommits: Sendable {
             guard isFree else { throw .unavailable }
             try await time.within(Self.journalLimit) { () async throws(StoreError) in
                 defer { self.state.withLock { $0.writing -= 1 } }
-                try await journal.keep(commits.map(\.kept))
+                try await journal.keep(commits.map { $0.commit.kept(in: $0.place) })
             }
         } catch {
             // The store has it. Only the next process could not store it again.
-            log.warning("journal_failed", Self.fields(commits[0].id) + [.store(error)])
+            log.warning("journal_failed", Self.fields(commits[0].commit.id) + [.store(error)])
         }
     }
 
@@ -235,13 +235,13 @@ final class RecentCommits: Sendable {
 
     /// - Parameters:
     ///   - isInsertion: whether there was no such record before.
-    ///   - place: where the journal has the commit; nil for nowhere.
-    /// - Returns: the commit with all that is known of it; nil where something newer is known, or it cannot be sealed, or nothing
-    ///   is kept of its kind.
+    ///   - place: where the journal has the commit, or is to have it at least in that version; nil for nowhere.
+    /// - Returns: the commit with all that is known of it, and its place in the journal; nil where something newer is known, or it
+    ///   cannot be sealed, or nothing is kept of its kind.
     private func enter(
         _ commit: RecentCommit, isInsertion: Bool, isTakenUp: Bool = false, at now: MonotonicInstant,
         _ place: (RecentCommit) -> RecentCommit.Place?
-    ) -> RecentCommit? {
+    ) -> (commit: RecentCommit, place: RecentCommit.Place?)? {
         guard let share = Share(commit.id.kind) else { return nil }
         if commit.record == nil, share == .logins || share == .credentials {
             // Such a record is gone soon, or goes with its tenant.
@@ -277,9 +277,10 @@ final class RecentCommits: Sendable {
                 content: content, stored: commit.stored, since: now, own: credentials?.tokenDigest,
                 replaced: commit.replaced, isAct: credentials?.isAct ?? false)
             entry.place = place(commit)
+            if !isTakenUp, share != .credentials { entry.place = entry.place.map { state.newest($0, after: before) } }
             state.set(entry, share)
             state.shrink(share, to: limits.span, at: now)
-            return commit
+            return (commit, entry.place)
         }
     }
 
@@ -486,6 +487,13 @@ extension RecentCommits.State {
             digests.append(digest)
         }
         return digests.suffix(RecentCommits.replacedLimit)
+    }
+
+    /// The place in a version above that which the journal may have there: a record that is made anew may have a lower version
+    /// than the one that was removed, and comes after it.
+    fileprivate func newest(_ place: RecentCommit.Place, after before: RecentCommits.Entry?) -> RecentCommit.Place {
+        let present = before?.place.flatMap { $0.id == place.id ? $0.version : nil } ?? leaving[place.id] ?? 0
+        return RecentCommit.Place(id: place.id, version: max(place.version, present + 1))
     }
 
     fileprivate mutating func set(_ entry: RecentCommits.Entry, _ share: RecentCommits.Share) {

@@ -2,7 +2,6 @@ internal import BrokerTesting
 internal import CredentialStore
 internal import Cryptography
 internal import ExternalText
-internal import Gates
 internal import JSON
 internal import OAuth
 internal import Testing
@@ -240,6 +239,28 @@ internal import Testing
         #expect(Set(known.map(\.id.key)) == ["made", long, "gone", "begun", "ended"])
         #expect(Set(known.filter(\.isRemoved).map(\.id.key)) == ["gone", "ended"])
         #expect(known.filter { !$0.isTakenUp }.isEmpty)
+        setting.time.advance(by: .seconds(900))
+        await next.expire()
+        #expect(try await setting.journal?.recent().isEmpty == true)
+    }
+
+    // The replica that made the first record has a clock that is ahead.
+    @Test(arguments: [false, true])
+    func `has the next process know a record that was removed and made anew in a lower version`(
+        isFollowed: Bool
+    ) async throws {
+        let setting = try Setting(journal: try Journal(in: MemoryRecordStore()))
+        let (first, second) = (Self.record(.client, "k", 5), Self.record(.client, "k", 3))
+        await setting.memory.note([.insert(first)])
+        await setting.memory.note([.remove(first.id, version: 5)])
+        // Another replica made it, and removed it.
+        if isFollowed { setting.memory.supersede(first.id, by: 6) }
+        await setting.memory.note([.insert(second)])
+        var next = try await setting.next()
+        #expect(try next.commit(first.id)?.record == second)
+        await next.note([.remove(second.id, version: 3)])
+        next = try await setting.next()
+        #expect(try next.commit(first.id) == RecentCommit(removing: first.id, version: 3, at: setting.time.now))
         setting.time.advance(by: .seconds(900))
         await next.expire()
         #expect(try await setting.journal?.recent().isEmpty == true)
