@@ -27,6 +27,8 @@ final class RecentCommits: Sendable {
         /// The same for each other share.
         var otherEntries = 8192
         var otherBytes = 32 << 20
+        /// How many records are remembered that are to be removed from the journal. The next process finds the others there.
+        var leaving = 200_000
     }
 
     /// What is known of a record, without its content.
@@ -101,8 +103,8 @@ final class RecentCommits: Sendable {
     fileprivate struct State {
         /// In the order of the shares.
         var tables: [Table]
-        /// What is to be removed from the journal.
-        var leaving: [RecordID: Int64] = [:]
+        /// What is to be removed from the journal, each up to that version.
+        var leaving: BoundedTable<RecordID, Int64>
         /// The digests of the tokens that a commit under way replaces.
         var replacing: [RecentCommit.Place: [[UInt8]]] = [:]
         /// How many writes to the journal are under way.
@@ -149,7 +151,7 @@ final class RecentCommits: Sendable {
                     share == .credentials
                         ? Table(entries: BoundedTable(capacity: limits.entries), limit: limits.bytes)
                         : Table(entries: BoundedTable(capacity: limits.otherEntries), limit: limits.otherBytes)
-                }))
+                }, leaving: BoundedTable(capacity: limits.leaving)))
     }
 
     var isEnabled: Bool { limits.span > .zero }
@@ -392,7 +394,7 @@ final class RecentCommits: Sendable {
         let now = time.monotonic
         let leaving = state.withLock { state in
             for share in Share.allCases { state.shrink(share, to: limits.span, at: now) }
-            return state.leaving
+            return Dictionary(uniqueKeysWithValues: state.leaving.all.map { ($0.key, $0.value) })
         }
         guard let journal, !leaving.isEmpty else { return }
         do throws(StoreError) {

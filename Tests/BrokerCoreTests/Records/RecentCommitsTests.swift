@@ -266,6 +266,22 @@ internal import Testing
         #expect(try await setting.journal?.recent().isEmpty == true)
     }
 
+    @Test func `remembers a bounded number of records to remove from a journal that fails`() async throws {
+        let disk = BrokerFaultyStore()
+        let journal = try Journal(in: disk)
+        let setting = try Setting(RecentCommits.Limits(span: .seconds(900), leaving: 2), journal: journal)
+        for number in 1...3 { await setting.memory.note([.insert(Self.record(.client, "k\(number)"))]) }
+        setting.time.advance(by: .seconds(900))
+        disk.isAway = true
+        await setting.memory.expire()
+        disk.isAway = false
+        await setting.memory.expire()
+        #expect(try await journal.recent().map(\.commit.id.key) == ["k1"])
+        let next = try await setting.next()
+        await next.expire()
+        #expect(try await journal.recent().isEmpty)
+    }
+
     @Test(.timeLimit(.minutes(1)))
     func `holds up a commit for a second at most where the journal's disk hangs, and writes it later`() async throws {
         let disk = BrokerFaultyStore()
