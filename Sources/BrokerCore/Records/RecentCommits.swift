@@ -178,10 +178,11 @@ final class RecentCommits: Sendable {
             default: continue
             }
             let isJournalled = journal != nil && Self.isJournalled(commit, isInsertion: isInsertion)
-            if let entered = enter(commit, isInsertion: isInsertion, at: now, { isJournalled ? $0.place : nil }),
-                let place = entered.place
-            {
-                kept.append((entered.commit, place))
+            do throws(StoreError) {
+                let entered = try enter(commit, isInsertion: isInsertion, at: now) { isJournalled ? $0.place : nil }
+                if let entered, let place = entered.place { kept.append((entered.commit, place)) }
+            } catch {
+                log.warning("store_failed", Self.fields(commit.id) + [.store(error)])
             }
         }
         await write(kept)
@@ -238,26 +239,21 @@ final class RecentCommits: Sendable {
     /// - Parameters:
     ///   - isInsertion: whether there was no such record before.
     ///   - place: where the journal has the commit, or is to have it at least in that version; nil for nowhere.
-    /// - Returns: the commit with all that is known of it, and its place in the journal; nil where something newer is known, or it
-    ///   cannot be sealed, or nothing is kept of its kind.
+    /// - Returns: the commit with all that is known of it, and its place in the journal; nil where something newer is known, or
+    ///   nothing is kept of its kind.
+    /// - Throws: where it cannot be sealed. It is not kept then.
     private func enter(
         _ commit: RecentCommit, isInsertion: Bool, isTakenUp: Bool = false, at now: MonotonicInstant,
         _ place: (RecentCommit) -> RecentCommit.Place?
-    ) -> (commit: RecentCommit, place: RecentCommit.Place?)? {
+    ) throws(StoreError) -> (commit: RecentCommit, place: RecentCommit.Place?)? {
         guard let share = Share(commit.id.kind) else { return nil }
         if commit.record == nil, share == .logins || share == .credentials {
             // Such a record is gone soon, or goes with its tenant.
             state.withLock { $0.remove(commit.id, share) }
             return nil
         }
-        let content: Content
-        do throws(StoreError) {
-            content =
-                try commit.record.map { record throws(StoreError) in .stored(try ownVault().seal(record)) } ?? .removed
-        } catch {
-            log.warning("store_failed", Self.fields(commit.id) + [.store(error)])
-            return nil
-        }
+        let content: Content =
+            try commit.record.map { record throws(StoreError) in .stored(try ownVault().seal(record)) } ?? .removed
         let credentials =
             share == .credentials
             ? commit.record.flatMap { CredentialRecord(decoding: $0.content.revealedBytes) } : nil
@@ -303,19 +299,25 @@ final class RecentCommits: Sendable {
         }
     }
 
-    /// Reads what an earlier process has written to the journal.
+    /// Reads what an earlier process has written to the journal. Has removed from there what is too old or not the newest; what
+    /// cannot be sealed now stays there for the next process.
     /// - Throws: where the journal cannot be read.
     func takeUp() async throws(StoreError) {
         guard let journal else { return }
         let (now, wall) = (time.monotonic, time.now)
         for (commit, place) in try await journal.recent().sorted(by: { $0.commit.stored < $1.commit.stored }) {
             let age = max(.zero, commit.stored.duration(to: wall))
-            let isKept =
-                isEnabled && age < limits.span
-                && enter(
-                    commit, isInsertion: false, isTakenUp: true, at: now.advanced(by: .zero - age), { _ in place })
-                    != nil
-            if !isKept { state.withLock { $0.leaving[place.id] = place.version } }
+            do throws(StoreError) {
+                let since = now.advanced(by: .zero - age)
+                if isEnabled, age < limits.span,
+                    try enter(commit, isInsertion: false, isTakenUp: true, at: since, { _ in place }) != nil
+                {
+                    continue
+                }
+                state.withLock { $0.leaving[place.id] = place.version }
+            } catch {
+                log.warning("store_failed", Self.fields(commit.id) + [.store(error)])
+            }
         }
     }
 
