@@ -1,4 +1,5 @@
 internal import CredentialStore
+internal import Waiting
 
 /// How often a commit is sent again to a store that does not answer, after the pauses of `CredentialsRecords.pause(beforeTry:)`.
 /// One that is sent once goes by `Vault.commit` alone.
@@ -50,5 +51,24 @@ extension Time {
                 throw .unavailable
             }
         }
+    }
+
+    /// Limits the time that the caller waits for work with the store or the journal. Work that takes longer goes on without its
+    /// caller, who gets `.unavailable`: a statement may hang for seconds while the next one, on another connection, does not.
+    func within<Value: Sendable>(
+        _ limit: Duration, _ work: @escaping @Sendable () async throws(StoreError) -> Value
+    ) async throws(StoreError) -> Value {
+        let flight = SingleFlight<Int, Result<Value, StoreError>>()
+        // In a task of its own, so that a cancelled caller still waits: a lease is released before its process ends.
+        let result = await Task {
+            await flight.run(0, within: { await self.tick(for: limit) }) {
+                do throws(StoreError) {
+                    return .success(try await work())
+                } catch {
+                    return .failure(error)
+                }
+            }
+        }.value
+        return try (result?.value ?? .failure(.unavailable)).get()
     }
 }

@@ -106,6 +106,7 @@ extension CredentialsRecords {
         let cause: BrokerEvent.SessionEnd =
             isLogout ? .logout : known.record.granted == nil ? BrokerEvent.SessionEnd(end) : .replaced
         let endings = try await sessionEndings(of: id, from: stored, to: known.record, by: cause)
+        let ended = try await lostTombstone(isLogout ? known.version : nil, id, over: version)
         var record = known.record
         if record.granted?.level == .user, record.renewed != nil {
             record.exchanged = record.exchanged ?? known.replaced.last
@@ -113,7 +114,7 @@ extension CredentialsRecords {
         if record.waiting == nil { record.heldSince = nil }
         let prepared = prepare(
             record, id, over: version, above: known.version,
-            replacing: known.replaced + (stored?.tokenDigest.map { [$0] } ?? []), endings
+            replacing: known.replaced + (stored?.tokenDigest.map { [$0] } ?? []), endings + ended
         ) { version in
             // A set that waits for its verification is told of once it is verified.
             if known.record.waiting != nil { return [] }
@@ -132,6 +133,19 @@ extension CredentialsRecords {
         }
         log.warning("credentials_stored_again", LogField.credentials(id) + [.version(snapshot.version)])
         return snapshot
+    }
+
+    /// The changes that write the tombstone which the store has lost with a logout: of all that came before the logout.
+    /// - Parameters:
+    ///   - logout: its version; nil for what is no logout, and has no tombstone.
+    ///   - version: the version that the store has, which may be higher; 0 for none.
+    private func lostTombstone(
+        _ logout: Int64?, _ id: CredentialsID, over version: Int64
+    ) async throws(StoreError) -> [VaultChange] {
+        guard let logout else { return [] }
+        let changes = try await tombstones.changes(ending: [(Self.recordID(id), max(version, logout - 1))])
+        // A record that is new requires its tenant by itself.
+        return version == 0 ? changes.filter { $0 != .require(RecordID(.tenant, id.tenant)) } : changes
     }
 
     // MARK: All records
@@ -225,7 +239,7 @@ extension CredentialsRecords {
     private func isReplaced(_ id: CredentialsID, _ version: Int64) async -> Bool {
         let vault = vault
         do throws(StoreError) {
-            let versions = try await within(StoreRollback.answerLimit) { () async throws(StoreError) in
+            let versions = try await time.within(StoreRollback.answerLimit) { () async throws(StoreError) in
                 try await vault.versions(of: [Self.recordID(id)])
             }
             return versions.first != version

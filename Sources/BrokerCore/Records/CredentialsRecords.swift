@@ -328,7 +328,7 @@ final class CredentialsRecords: Sendable {
         _ changes: [VaultChange], events: [BrokerEvent], of id: CredentialsID, within limit: Duration? = nil
     ) async throws(StoreError) {
         if let limit {
-            return try await within(limit) { () async throws(StoreError) in
+            return try await time.within(limit) { () async throws(StoreError) in
                 try await self.commit(changes, events: events, of: id)
             }
         }
@@ -342,26 +342,6 @@ final class CredentialsRecords: Sendable {
     func commit(_ changes: [VaultChange], of tenant: TenantName) async throws(StoreError) {
         try await commit(changes)
         bus.announce(tenant)
-    }
-
-    /// Limits the time that the caller waits for work with the store. Work that takes longer goes on without its caller, who
-    /// gets `.unavailable`: a statement may hang for seconds while the next one, on another connection, does not.
-    func within<Value: Sendable>(
-        _ limit: Duration, _ work: @escaping @Sendable () async throws(StoreError) -> Value
-    ) async throws(StoreError) -> Value {
-        let time = time
-        let flight = SingleFlight<Int, Result<Value, StoreError>>()
-        // In a task of its own, so that a cancelled caller still waits: a lease is released before its process ends.
-        let result = await Task {
-            await flight.run(0, within: { await time.tick(for: limit) }) {
-                do throws(StoreError) {
-                    return .success(try await work())
-                } catch {
-                    return .failure(error)
-                }
-            }
-        }.value
-        return try (result?.value ?? .failure(.unavailable)).get()
     }
 
     /// Commits, and notes whether the store answers.

@@ -36,7 +36,7 @@ struct RecentCommit: Sendable, Equatable {
 
     // MARK: In the journal
 
-    /// Where the journal has it.
+    /// Where the journal has it, in that version or a higher one: see `RecentCommits`.
     var place: Place {
         if id.kind == .credentials {
             return Place(id: RecordID(.recent, id.tenant, key: id.key), version: version)
@@ -49,7 +49,7 @@ struct RecentCommit: Sendable, Equatable {
     }
 
     /// The record of the journal.
-    var kept: OpenRecord {
+    func kept(in place: Place) -> OpenRecord {
         let content = JSONWriter.object { json in
             json.member("kept", stored.milliseconds)
             if id.kind == .credentials {

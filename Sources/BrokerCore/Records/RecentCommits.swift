@@ -27,6 +27,8 @@ final class RecentCommits: Sendable {
         /// The same for each other share.
         var otherEntries = 8192
         var otherBytes = 32 << 20
+        /// How many records are remembered that are to be removed from the journal. The next process finds the others there.
+        var leaving = 200_000
     }
 
     /// What is known of a record, without its content.
@@ -101,10 +103,12 @@ final class RecentCommits: Sendable {
     fileprivate struct State {
         /// In the order of the shares.
         var tables: [Table]
-        /// What is to be removed from the journal.
-        var leaving: [RecordID: Int64] = [:]
+        /// What is to be removed from the journal, each up to that version.
+        var leaving: BoundedTable<RecordID, Int64>
         /// The digests of the tokens that a commit under way replaces.
         var replacing: [RecentCommit.Place: [[UInt8]]] = [:]
+        /// How many writes to the journal are under way.
+        var writing = 0
         /// Seals what is kept. Nil until something is.
         var own: Vault?
 
@@ -120,6 +124,10 @@ final class RecentCommits: Sendable {
     private static let replacedLimit = 8
     /// The memory that an entry takes beside its content, key and digests, about, in bytes.
     private static let overhead = 400
+    /// For how long a commit waits for the journal, whose disk may hang. Caches and other replicas hear of the commit after that.
+    private static let journalLimit: Duration = .seconds(1)
+    /// How many writes to the journal may be under way: callers stop waiting for those of a disk that hangs.
+    private static let mostWrites = 10_000
 
     private let limits: Limits
     private let vault: Vault
@@ -143,7 +151,7 @@ final class RecentCommits: Sendable {
                     share == .credentials
                         ? Table(entries: BoundedTable(capacity: limits.entries), limit: limits.bytes)
                         : Table(entries: BoundedTable(capacity: limits.otherEntries), limit: limits.otherBytes)
-                }))
+                }, leaving: BoundedTable(capacity: limits.leaving)))
     }
 
     var isEnabled: Bool { limits.span > .zero }
@@ -151,11 +159,12 @@ final class RecentCommits: Sendable {
 
     // MARK: Keeping
 
-    /// This process has committed the changes. Returns once that is in the journal, too, as far as it belongs there.
+    /// This process has committed the changes. Returns once that is in the journal, too, as far as it belongs there, or after a
+    /// second: the write then goes on.
     func note(_ changes: [VaultChange]) async {
         guard isEnabled else { return }
         let (wall, now) = (time.now, time.monotonic)
-        var kept: [RecentCommit] = []
+        var kept: [(commit: RecentCommit, place: RecentCommit.Place)] = []
         for change in changes {
             let commit: RecentCommit
             var isInsertion = false
@@ -169,10 +178,11 @@ final class RecentCommits: Sendable {
             default: continue
             }
             let isJournalled = journal != nil && Self.isJournalled(commit, isInsertion: isInsertion)
-            if let entered = enter(commit, isInsertion: isInsertion, at: now, { isJournalled ? $0.place : nil }),
-                isJournalled
-            {
-                kept.append(entered)
+            do throws(StoreError) {
+                let entered = try enter(commit, isInsertion: isInsertion, at: now) { isJournalled ? $0.place : nil }
+                if let entered, let place = entered.place { kept.append((entered.commit, place)) }
+            } catch {
+                log.warning("store_failed", Self.fields(commit.id) + [.store(error)])
             }
         }
         await write(kept)
@@ -189,13 +199,22 @@ final class RecentCommits: Sendable {
         }
     }
 
-    private func write(_ commits: [RecentCommit]) async {
+    private func write(_ commits: [(commit: RecentCommit, place: RecentCommit.Place)]) async {
         guard let journal, !commits.isEmpty else { return }
         do throws(StoreError) {
-            try await journal.keep(commits.map(\.kept))
+            let isFree = state.withLock { state in
+                if state.writing == Self.mostWrites { return false }
+                state.writing += 1
+                return true
+            }
+            guard isFree else { throw .unavailable }
+            try await time.within(Self.journalLimit) { () async throws(StoreError) in
+                defer { self.state.withLock { $0.writing -= 1 } }
+                try await journal.keep(commits.map { $0.commit.kept(in: $0.place) })
+            }
         } catch {
             // The store has it. Only the next process could not store it again.
-            log.warning("journal_failed", Self.fields(commits[0].id) + [.store(error)])
+            log.warning("journal_failed", Self.fields(commits[0].commit.id) + [.store(error)])
         }
     }
 
@@ -219,27 +238,22 @@ final class RecentCommits: Sendable {
 
     /// - Parameters:
     ///   - isInsertion: whether there was no such record before.
-    ///   - place: where the journal has the commit; nil for nowhere.
-    /// - Returns: the commit with all that is known of it; nil where something newer is known, or it cannot be sealed, or nothing
-    ///   is kept of its kind.
+    ///   - place: where the journal has the commit, or is to have it at least in that version; nil for nowhere.
+    /// - Returns: the commit with all that is known of it, and its place in the journal; nil where something newer is known, or
+    ///   nothing is kept of its kind.
+    /// - Throws: where it cannot be sealed. It is not kept then.
     private func enter(
         _ commit: RecentCommit, isInsertion: Bool, isTakenUp: Bool = false, at now: MonotonicInstant,
         _ place: (RecentCommit) -> RecentCommit.Place?
-    ) -> RecentCommit? {
+    ) throws(StoreError) -> (commit: RecentCommit, place: RecentCommit.Place?)? {
         guard let share = Share(commit.id.kind) else { return nil }
         if commit.record == nil, share == .logins || share == .credentials {
             // Such a record is gone soon, or goes with its tenant.
             state.withLock { $0.remove(commit.id, share) }
             return nil
         }
-        let content: Content
-        do throws(StoreError) {
-            content =
-                try commit.record.map { record throws(StoreError) in .stored(try ownVault().seal(record)) } ?? .removed
-        } catch {
-            log.warning("store_failed", Self.fields(commit.id) + [.store(error)])
-            return nil
-        }
+        let content: Content =
+            try commit.record.map { record throws(StoreError) in .stored(try ownVault().seal(record)) } ?? .removed
         let credentials =
             share == .credentials
             ? commit.record.flatMap { CredentialRecord(decoding: $0.content.revealedBytes) } : nil
@@ -261,9 +275,10 @@ final class RecentCommits: Sendable {
                 content: content, stored: commit.stored, since: now, own: credentials?.tokenDigest,
                 replaced: commit.replaced, isAct: credentials?.isAct ?? false)
             entry.place = place(commit)
+            if !isTakenUp, share != .credentials { entry.place = entry.place.map { state.newest($0, after: before) } }
             state.set(entry, share)
             state.shrink(share, to: limits.span, at: now)
-            return commit
+            return (commit, entry.place)
         }
     }
 
@@ -284,19 +299,25 @@ final class RecentCommits: Sendable {
         }
     }
 
-    /// Reads what an earlier process has written to the journal.
+    /// Reads what an earlier process has written to the journal. Has removed from there what is too old or not the newest; what
+    /// cannot be sealed now stays there for the next process.
     /// - Throws: where the journal cannot be read.
     func takeUp() async throws(StoreError) {
         guard let journal else { return }
         let (now, wall) = (time.monotonic, time.now)
         for (commit, place) in try await journal.recent().sorted(by: { $0.commit.stored < $1.commit.stored }) {
             let age = max(.zero, commit.stored.duration(to: wall))
-            let isKept =
-                isEnabled && age < limits.span
-                && enter(
-                    commit, isInsertion: false, isTakenUp: true, at: now.advanced(by: .zero - age), { _ in place })
-                    != nil
-            if !isKept { state.withLock { $0.leaving[place.id] = place.version } }
+            do throws(StoreError) {
+                let since = now.advanced(by: .zero - age)
+                if isEnabled, age < limits.span,
+                    try enter(commit, isInsertion: false, isTakenUp: true, at: since, { _ in place }) != nil
+                {
+                    continue
+                }
+                state.withLock { $0.leaving[place.id] = place.version }
+            } catch {
+                log.warning("store_failed", Self.fields(commit.id) + [.store(error)])
+            }
         }
     }
 
@@ -375,7 +396,7 @@ final class RecentCommits: Sendable {
         let now = time.monotonic
         let leaving = state.withLock { state in
             for share in Share.allCases { state.shrink(share, to: limits.span, at: now) }
-            return state.leaving
+            return Dictionary(uniqueKeysWithValues: state.leaving.all.map { ($0.key, $0.value) })
         }
         guard let journal, !leaving.isEmpty else { return }
         do throws(StoreError) {
@@ -470,6 +491,13 @@ extension RecentCommits.State {
             digests.append(digest)
         }
         return digests.suffix(RecentCommits.replacedLimit)
+    }
+
+    /// The place in a version above that which the journal may have there: a record that is made anew may have a lower version
+    /// than the one that was removed, and comes after it.
+    fileprivate func newest(_ place: RecentCommit.Place, after before: RecentCommits.Entry?) -> RecentCommit.Place {
+        let present = before?.place.flatMap { $0.id == place.id ? $0.version : nil } ?? leaving[place.id] ?? 0
+        return RecentCommit.Place(id: place.id, version: max(place.version, present + 1))
     }
 
     fileprivate mutating func set(_ entry: RecentCommits.Entry, _ share: RecentCommits.Share) {

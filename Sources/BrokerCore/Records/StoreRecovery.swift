@@ -154,7 +154,7 @@ final class StoreRecovery: BackgroundJob {
     private func lineage() async throws(StoreError) -> StoreLineage? {
         let vault = vault
         if rollback.remainingHold == nil { return try await vault.lineage() }
-        return try await records.within(StoreRollback.answerLimit) { () async throws(StoreError) in
+        return try await time.within(StoreRollback.answerLimit) { () async throws(StoreError) in
             try await vault.lineage()
         }
     }

@@ -80,7 +80,7 @@ extension CredentialsRenewer {
         for _ in 1..<Self.reads {
             let start = time.monotonic
             do throws(StoreError) {
-                return try await records.within(CredentialsRecords.statementLimit) { () async throws(StoreError) in
+                return try await time.within(CredentialsRecords.statementLimit) { () async throws(StoreError) in
                     try await records.readWithLease(id)
                 }
             } catch {

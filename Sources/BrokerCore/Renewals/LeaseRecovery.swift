@@ -130,7 +130,7 @@ final class LeaseRecovery: Sendable {
 
     private func lapsed() async throws(StoreError) -> [LapsedLease] {
         let vault = vault
-        return try await renewer.records.within(Self.searchLimit) { () async throws(StoreError) in
+        return try await time.within(Self.searchLimit) { () async throws(StoreError) in
             try await vault.lapsed(.credentials, limit: Self.batch)
         }
     }

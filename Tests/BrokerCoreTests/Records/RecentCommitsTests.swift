@@ -244,6 +244,71 @@ internal import Testing
         #expect(try await setting.journal?.recent().isEmpty == true)
     }
 
+    // The replica that made the first record has a clock that is ahead.
+    @Test(arguments: [false, true])
+    func `has the next process know a record that was removed and made anew in a lower version`(
+        isFollowed: Bool
+    ) async throws {
+        let setting = try Setting(journal: try Journal(in: MemoryRecordStore()))
+        let (first, second) = (Self.record(.client, "k", 5), Self.record(.client, "k", 3))
+        await setting.memory.note([.insert(first)])
+        await setting.memory.note([.remove(first.id, version: 5)])
+        // Another replica made it, and removed it.
+        if isFollowed { setting.memory.supersede(first.id, by: 6) }
+        await setting.memory.note([.insert(second)])
+        var next = try await setting.next()
+        #expect(try next.commit(first.id)?.record == second)
+        await next.note([.remove(second.id, version: 3)])
+        next = try await setting.next()
+        #expect(try next.commit(first.id) == RecentCommit(removing: first.id, version: 3, at: setting.time.now))
+        setting.time.advance(by: .seconds(900))
+        await next.expire()
+        #expect(try await setting.journal?.recent().isEmpty == true)
+    }
+
+    @Test func `remembers a bounded number of records to remove from a journal that fails`() async throws {
+        let disk = BrokerFaultyStore()
+        let journal = try Journal(in: disk)
+        let setting = try Setting(RecentCommits.Limits(span: .seconds(900), leaving: 2), journal: journal)
+        for number in 1...3 { await setting.memory.note([.insert(Self.record(.client, "k\(number)"))]) }
+        setting.time.advance(by: .seconds(900))
+        disk.isAway = true
+        await setting.memory.expire()
+        disk.isAway = false
+        await setting.memory.expire()
+        #expect(try await journal.recent().map(\.commit.id.key) == ["k1"])
+        let next = try await setting.next()
+        await next.expire()
+        #expect(try await journal.recent().isEmpty)
+    }
+
+    @Test(.timeLimit(.minutes(1)))
+    func `holds up a commit for a second at most where the journal's disk hangs, and writes it later`() async throws {
+        let disk = BrokerFaultyStore()
+        let journal = try Journal(in: disk)
+        let setting = try Setting(journal: journal)
+        let gate = Gate()
+        disk.disturb([.hold(gate)]) { $0.writes(.recent) }
+        let id = RecordID(.apiKey, Self.tenant, key: "k")
+        async let noted: Void = setting.memory.note([.remove(id, version: 5)])
+        await gate.arrivals()
+        #expect(setting.memory.known([id]).first?.isRemoved == true)
+        // The wait may begin a moment after the write.
+        let clock = Task {
+            while !Task.isCancelled {
+                setting.time.advance(by: .seconds(1))
+                await Task.yield()
+            }
+        }
+        await noted
+        clock.cancel()
+        await clock.value
+        #expect(try await journal.recent().isEmpty)
+        gate.open()
+        while try await journal.recent().isEmpty { await Task.yield() }
+        #expect(try await journal.recent().map(\.commit.id) == [id])
+    }
+
     @Test func `reads what earlier builds have written, and removes it in the end`() async throws {
         let journal = try Journal(in: MemoryRecordStore())
         let setting = try Setting(journal: journal)

@@ -359,7 +359,7 @@ import TokenBroker
             #expect(ids.isSuperset(of: [key.id, other.id]))
         }
         #expect(await setting.two.call(.delete, "/credentials", tenant: "t1").status == 204)
-        setting.time.advance(by: .seconds(70))
+        setting.time.advance(by: .seconds(3610))
         await setting.two.set("a2")
         setting.time.advance(by: .seconds(6))
         for broker in try await setting.all() { #expect(await broker.get().token == "a2") }
@@ -391,6 +391,34 @@ import TokenBroker
         let stored = try setting.one.vault.open(try await setting.row(.apiKey(key.id, of: Self.tenant)))
         #expect(try await !broker.core.tombstones.isPutBack(stored))
         #expect(await setting.status(setting.two, key.secret) == 200)
+    }
+
+    /// Whether the user has logged in before the moment to which the store goes back, and after that.
+    @Test(arguments: [(true, false), (true, true), (false, true)])
+    func `log nobody in after a logout that the store has lost, and that was stored again`(
+        before: Bool, after: Bool
+    ) async throws {
+        let time = ManualTime()
+        let store = RewindingStore(MemoryRecordStore { time.monotonic })
+        let way = ReplicaStore(store, in: ReplicaStore.Group())
+        let broker = try await BrokerHarness(store: way, time: time)
+        way.follow()
+        try await broker.broker.core.takeUpJournal()
+        await broker.makeTenant()
+        if before { await broker.set("a1", refresh: "r1") }
+        store.note()
+        if after { await broker.set("a2", refresh: "r2") }
+        let row = try #require(try await store.read(Self.credentials))
+        #expect(await broker.call(.delete, "/credentials", tenant: "t1").status == 204)
+        time.advance(by: .seconds(2))
+        store.goBack()
+        _ = await broker.broker.core.storeRecovery.check()
+        let present = try #require(try await store.read(Self.credentials))
+        try await store.commit([.replace(row, version: present.version)])
+        time.advance(by: .seconds(6))
+        let next = try await BrokerHarness(store: store, time: time)
+        #expect(await Self.hasNothing(next))
+        #expect(Self.hasTold(next, "credentials"))
     }
 
     @Test func `are told from a store that has lost its last commits`() async throws {
