@@ -301,9 +301,7 @@ final class CredentialsRecords: Sendable {
                 try await self.commit(commit)
             }
             // The record may have moved on since.
-            if arrival == .earlier,
-                try await self.reread(id, requiringTombstones: false).version == prepared.snapshot.version
-            {
+            if arrival == .earlier, try await self.isStanding(prepared.snapshot, id) {
                 await self.memory.note(commit.changes)
             }
             return arrival
@@ -312,6 +310,20 @@ final class CredentialsRecords: Sendable {
         let waits = arrival == .earlier && unpublished(id).map { $0.version > prepared.snapshot.version } ?? false
         if endsPublication, !waits { published(id) }
         return adopt(prepared.snapshot, id, due: prepared.due)
+    }
+
+    /// Whether the store still has what an earlier try has written.
+    /// - Throws: `.unavailable` only. The commit was carried out, so that a conflict met while reading is none of its own.
+    private func isStanding(
+        _ snapshot: CredentialsSnapshot, _ id: CredentialsID
+    ) async throws(StoreError) -> Bool {
+        do throws(StoreError) {
+            return try await reread(id, requiringTombstones: false).version == snapshot.version
+        } catch {
+            if error == .unavailable { throw error }
+            report(error, id)
+            return false
+        }
     }
 
     /// Announces a record in this process that was written, perhaps by an earlier try whose answer was lost.
