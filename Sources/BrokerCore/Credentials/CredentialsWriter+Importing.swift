@@ -30,7 +30,7 @@ extension CredentialsWriter {
     /// Stores the line's set, unless other credentials stay.
     func take(_ line: ImportLine) async throws(BrokerError) -> ImportLine.Outcome {
         do throws(StoreError) {
-            var sent: Sent?
+            var sent = Sent()
             return try await store(line, renewed: nil, waiting: nil, sending: &sent).outcome
         } catch .conflict {
             throw Self.tenantIsGone
@@ -51,7 +51,7 @@ extension CredentialsWriter {
         _ line: ImportLine, renewed: Timestamp, waiting: ((_ earlier: HeldCredentials?) -> WaitingVerification)?,
         failing: () async -> Void
     ) async throws(BrokerError) -> (outcome: ImportLine.Outcome, snapshot: CredentialsSnapshot?) {
-        var sent: Sent?
+        var sent = Sent()
         return try await untilTaken(line.id, failing) { () async throws(StoreError) in
             try await self.store(line, renewed: renewed, waiting: waiting, sending: &sent)
         }
@@ -87,7 +87,7 @@ extension CredentialsWriter {
     /// - Returns: the outcome, and what is stored then.
     private func store(
         _ line: ImportLine, renewed: Timestamp?, waiting: ((_ earlier: HeldCredentials?) -> WaitingVerification)?,
-        sending sent: inout Sent?
+        sending sent: inout Sent
     ) async throws(StoreError) -> (outcome: ImportLine.Outcome, snapshot: CredentialsSnapshot?) {
         var met: (outcome: ImportLine.Outcome, snapshot: CredentialsSnapshot?)?
         let stored = try await overwrite(

@@ -522,6 +522,11 @@ extension CredentialsRecords {
         fileprivate let endsSessions: Bool
     }
 
+    /// Whether the store shows that it has carried out the commit.
+    func isCarriedOut(_ write: PreparedWrite) async throws(StoreError) -> Bool {
+        try await vault.isCarriedOut(write.commit)
+    }
+
     /// Sends the commit, perhaps again.
     /// - Returns: what the commit has written. Where an earlier try was carried out, another one may have replaced it since.
     func write(
