@@ -312,20 +312,6 @@ final class CredentialsRecords: Sendable {
         return adopt(prepared.snapshot, id, due: prepared.due)
     }
 
-    /// Whether the store still has what an earlier try has written.
-    /// - Throws: `.unavailable` only. The commit was carried out, so that a conflict met while reading is none of its own.
-    private func isStanding(
-        _ snapshot: CredentialsSnapshot, _ id: CredentialsID
-    ) async throws(StoreError) -> Bool {
-        do throws(StoreError) {
-            return try await reread(id, requiringTombstones: false).version == snapshot.version
-        } catch {
-            if error == .unavailable { throw error }
-            report(error, id)
-            return false
-        }
-    }
-
     /// Announces a record in this process that was written, perhaps by an earlier try whose answer was lost.
     func adopt(_ snapshot: CredentialsSnapshot, _ id: CredentialsID, due: Timestamp?) -> CredentialsSnapshot {
         bus.announce(id.tenant)
@@ -520,6 +506,20 @@ extension CredentialsRecords {
         fileprivate let change: Prepared
         fileprivate let commit: PreparedCommit
         fileprivate let endsSessions: Bool
+    }
+
+    /// Whether the store still has what an earlier try has written.
+    /// - Throws: `.unavailable` only. The commit was carried out, so that a conflict met while reading is none of its own.
+    private func isStanding(
+        _ snapshot: CredentialsSnapshot, _ id: CredentialsID
+    ) async throws(StoreError) -> Bool {
+        do throws(StoreError) {
+            return try await reread(id, requiringTombstones: false).version == snapshot.version
+        } catch {
+            if error == .unavailable { throw error }
+            report(error, id)
+            return false
+        }
     }
 
     /// Whether the store shows that it has carried out the commit.
