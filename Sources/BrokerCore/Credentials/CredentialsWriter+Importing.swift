@@ -96,12 +96,7 @@ extension CredentialsWriter {
             { _ throws(StoreError) in (try await self.takingUp(line), []) }, renewed: renewed,
             unless: { current in
                 met = line.outcome(over: current.record, now: self.time.now).map { ($0, current) }
-                // The store does not show of a set without an event that an earlier try has stored it, once that was verified.
-                if isRepeated, let stored = current.record.granted, stored.refreshToken == line.held.refreshToken,
-                    stored.accessToken == line.held.accessToken
-                {
-                    met = (.imported, current)
-                }
+                if isRepeated, self.isStored(line.held, in: current) { met = (.imported, current) }
                 return met != nil
             }, sending: &sent)
         return met ?? (.imported, stored)

@@ -80,9 +80,20 @@ package final class CredentialsWriter: Sendable {
         }
         var sent = Sent()
         return try await untilStored(id, failed: tellOfStall) { () async throws(StoreError) in
-            try await self.overwrite(
+            let written = try await self.overwrite(
                 id, with: held, by: origin, waiting, companions, renewing: renewing, until: latest, sending: &sent)
+            if written != nil || !sent.isAny { return written }
+            let stored = try await self.records.reread(id, requiringTombstones: false)
+            return self.isStored(held, in: stored) ? stored : nil
         }
+    }
+
+    /// Whether the record has the tokens that an earlier try was to store. Where another replica has verified a set that waited, the
+    /// store does not show that try: no event tells of such a set.
+    func isStored(_ held: HeldCredentials, in current: CredentialsSnapshot) -> Bool {
+        guard let stored = current.record.granted else { return false }
+        return stored.accessToken == held.accessToken
+            && (stored.refreshToken == held.refreshToken || current.record.keepsRefreshToken)
     }
 
     /// Runs `body` again until the store takes what was granted.
