@@ -203,9 +203,8 @@ package final class Vault: Sendable {
     /// changes exactly once, like the store.
     @discardableResult
     package func commit(_ commit: PreparedCommit) async throws(StoreError) -> PreparedCommit.Arrival {
-        if commit.wasCarriedOut { return .earlier }
         let wasSent = commit.noteSending()
-        if wasSent, try await hasCarriedOut(commit) { return .earlier }
+        if wasSent, try await isCarriedOut(commit) { return .earlier }
         do throws(StoreError) {
             if let audit, !commit.entries.isEmpty {
                 try await audit.log.commit(commit.sealed, commit.entries)
@@ -214,7 +213,7 @@ package final class Vault: Sendable {
             }
         } catch {
             // An earlier try may have arrived while this one was on its way.
-            guard error == .conflict, wasSent, try await hasCarriedOut(commit) else { throw error }
+            guard error == .conflict, wasSent, try await isCarriedOut(commit) else { throw error }
             return .earlier
         }
         commit.noteCarriedOut()
@@ -222,8 +221,10 @@ package final class Vault: Sendable {
         return .now
     }
 
-    /// Whether the store shows that it has carried out an earlier try.
-    private func hasCarriedOut(_ commit: PreparedCommit) async throws(StoreError) -> Bool {
+    /// Whether the store shows that it has carried out a commit that was sent. False also where that can be shown no more: see
+    /// `commit`.
+    package func isCarriedOut(_ commit: PreparedCommit) async throws(StoreError) -> Bool {
+        if commit.wasCarriedOut { return true }
         guard try await asking(.read, await store.outcome(of: commit.sealed)) == .carriedOut else { return false }
         commit.noteCarriedOut()
         return true

@@ -62,7 +62,7 @@ struct CachedRecords<Key: Hashable & Sendable, Value: Cacheable>: Sendable {
     }
 
     /// The same for a commit that may be sent again. What an earlier call has written is not cached, since the record may have
-    /// gone on since: the caller reads it again.
+    /// gone on since, and the entry goes, since it may be what the commit replaced: the caller reads it again.
     /// - Parameter stays: whether the entry stays that is there when the commit was made.
     func write(
         _ key: Key, _ value: Value, unless stays: (Value) -> Bool = { _ in false },
@@ -76,9 +76,11 @@ struct CachedRecords<Key: Hashable & Sendable, Value: Cacheable>: Sendable {
             if error != .conflict { cache.remove(key) }
             throw error
         }
-        if arrival == .earlier { return arrival }
         if let known = known(key), stays(known) { return arrival }
-        cache.put(key, value, ticket)
+        switch arrival {
+        case .now: cache.put(key, value, ticket)
+        case .earlier: cache.remove(key)
+        }
         return arrival
     }
 

@@ -30,7 +30,7 @@ extension CredentialsWriter {
     /// Stores the line's set, unless other credentials stay.
     func take(_ line: ImportLine) async throws(BrokerError) -> ImportLine.Outcome {
         do throws(StoreError) {
-            var sent: Sent?
+            var sent = Sent()
             return try await store(line, renewed: nil, waiting: nil, sending: &sent).outcome
         } catch .conflict {
             throw Self.tenantIsGone
@@ -51,7 +51,7 @@ extension CredentialsWriter {
         _ line: ImportLine, renewed: Timestamp, waiting: ((_ earlier: HeldCredentials?) -> WaitingVerification)?,
         failing: () async -> Void
     ) async throws(BrokerError) -> (outcome: ImportLine.Outcome, snapshot: CredentialsSnapshot?) {
-        var sent: Sent?
+        var sent = Sent()
         return try await untilTaken(line.id, failing) { () async throws(StoreError) in
             try await self.store(line, renewed: renewed, waiting: waiting, sending: &sent)
         }
@@ -87,14 +87,16 @@ extension CredentialsWriter {
     /// - Returns: the outcome, and what is stored then.
     private func store(
         _ line: ImportLine, renewed: Timestamp?, waiting: ((_ earlier: HeldCredentials?) -> WaitingVerification)?,
-        sending sent: inout Sent?
+        sending sent: inout Sent
     ) async throws(StoreError) -> (outcome: ImportLine.Outcome, snapshot: CredentialsSnapshot?) {
         var met: (outcome: ImportLine.Outcome, snapshot: CredentialsSnapshot?)?
+        let isRepeated = sent.isAny
         let stored = try await overwrite(
             line.id, with: line.held, by: .set, waiting,
             { _ throws(StoreError) in (try await self.takingUp(line), []) }, renewed: renewed,
             unless: { current in
                 met = line.outcome(over: current.record, now: self.time.now).map { ($0, current) }
+                if isRepeated, self.isStored(line.held, in: current) { met = (.imported, current) }
                 return met != nil
             }, sending: &sent)
         return met ?? (.imported, stored)

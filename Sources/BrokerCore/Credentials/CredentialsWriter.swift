@@ -26,7 +26,7 @@ package final class CredentialsWriter: Sendable {
     package func set(
         _ id: CredentialsID, to held: HeldCredentials, arrival: MonotonicInstant? = nil
     ) async throws(BrokerError) -> CredentialsSnapshot {
-        var (isLate, sent) = (false, nil as Sent?)
+        var (isLate, sent) = (false, Sent())
         do throws(StoreError) {
             let snapshot = try await overwrite(
                 id, with: held, by: .set, nil, { _ throws(StoreError) in ([], []) },
@@ -78,11 +78,22 @@ package final class CredentialsWriter: Sendable {
         func tellOfStall(_ error: StoreError, _ tries: Int) {
             if beginning.duration(to: time.monotonic) >= CredentialsRecords.callersPatience { stalled() }
         }
-        var sent: Sent?
+        var sent = Sent()
         return try await untilStored(id, failed: tellOfStall) { () async throws(StoreError) in
-            try await self.overwrite(
+            let written = try await self.overwrite(
                 id, with: held, by: origin, waiting, companions, renewing: renewing, until: latest, sending: &sent)
+            if written != nil || !sent.isAny { return written }
+            let stored = try await self.records.reread(id, requiringTombstones: false)
+            return self.isStored(held, in: stored) ? stored : nil
         }
+    }
+
+    /// Whether the record has the tokens that an earlier try was to store. Where another replica has verified a set that waited, the
+    /// store does not show that try: no event tells of such a set.
+    func isStored(_ held: HeldCredentials, in current: CredentialsSnapshot) -> Bool {
+        guard let stored = current.record.granted else { return false }
+        return stored.accessToken == held.accessToken
+            && (stored.refreshToken == held.refreshToken || current.record.keepsRefreshToken)
     }
 
     /// Runs `body` again until the store takes what was granted.
@@ -104,38 +115,64 @@ package final class CredentialsWriter: Sendable {
         }
     }
 
-    /// A commit that was sent to the store.
-    struct Sent: Sendable {
-        fileprivate let write: CredentialsRecords.PreparedWrite
+    /// A commit as it was decided.
+    fileprivate struct Decision: Sendable {
+        let write: CredentialsRecords.PreparedWrite
         /// Why it does not keep the stored refresh token; nil where it does, or where there is none.
-        fileprivate let dropped: HeldCredentials.NotKept?
+        let dropped: HeldCredentials.NotKept?
+        let made: MonotonicInstant
     }
 
+    /// What the tries of one caller have sent to the store.
+    struct Sent: Sendable {
+        /// The commit whose answer was lost.
+        fileprivate var latest: Decision?
+        /// The commit before it, in whose place another was decided. It may have been carried out all the same.
+        fileprivate var older: Decision?
+        /// Whether any commit was sent.
+        fileprivate(set) var isAny = false
+    }
+
+    /// A commit is decided anew once it is older than this: it may issue a code that expires, it ends the sessions that there were
+    /// then, and it is sealed under the key of then.
+    private static let decisionSpan: Duration = .seconds(30)
+
     /// Stores credentials in place of any others.
-    /// - Parameter sent: the commit whose answer was lost, which is sent again before anything else is decided. A caller that tries
-    ///   again after `.unavailable` passes what the last try has left.
+    /// - Parameter sent: what was sent before. A commit whose answer was lost is sent again before anything else is decided, until
+    ///   it is `decisionSpan` old. A caller that tries again after `.unavailable` passes what the last try has left.
     /// - Returns: nil when `companions` returned nil, or `isRefused` true.
     func overwrite(
         _ id: CredentialsID, with held: HeldCredentials, by origin: BrokerEvent.Origin,
         _ waiting: ((_ earlier: HeldCredentials?) -> WaitingVerification)? = nil, _ companions: Companions,
         renewed: Timestamp? = nil, unless isRefused: (_ current: CredentialsSnapshot) -> Bool = { _ in false },
         renewing: () async -> Void = {}, until latest: MonotonicInstant? = nil,
-        sending sent: inout Sent?
+        sending sent: inout Sent
     ) async throws(StoreError) -> CredentialsSnapshot? {
         // The cache entry is enough for the first try: if the store has another version, the try is a conflict.
         var known = records.cache.fresh(id, now: time.monotonic)
         return try await retryingConflicts { () async throws(StoreError) in
-            if let known = sent { return try await self.send(known, id, &sent) }
+            if let latest = sent.latest {
+                if latest.made.duration(to: self.time.monotonic) < Self.decisionSpan {
+                    return try await self.send(latest, id, &sent)
+                }
+                (sent.latest, sent.older) = (nil, latest)
+            }
+            let made = self.time.monotonic
             let current: CredentialsSnapshot
             if let snapshot = known {
                 (current, known) = (snapshot, nil)
             } else {
                 current = try await self.records.reread(id, requiringTombstones: false)
             }
+            // If it is carried out after this, the one that is decided now is a conflict: both replace the same version.
+            if let stored = try await self.writtenByOlder(id, &sent) { return stored }
             if isRefused(current) { return nil }
             let now = self.time.now
             let held = held.loggedIn(after: current.record.held, at: now)
-            guard let (others, events) = try await companions(held) else { return nil }
+            guard let (others, events) = try await companions(held) else {
+                // They may have met what the older one has written meanwhile.
+                return try await self.writtenByOlder(id, &sent)
+            }
             var record = CredentialRecord(held: held, renewed: renewed)
             var dropped: HeldCredentials.NotKept?
             if let waiting {
@@ -168,21 +205,29 @@ package final class CredentialsWriter: Sendable {
             ) { version in
                 (isVerified ? [.updated(id, to: told, version: version, by: origin, nil, at: now)] : []) + events
             }
-            return try await self.send(Sent(write: write, dropped: dropped), id, &sent)
+            return try await self.send(Decision(write: write, dropped: dropped, made: made), id, &sent)
         }
     }
 
-    /// - Parameter sent: is nil afterwards if the commit was a conflict, so that it is to be decided anew.
+    /// What the commit has written in whose place another is decided; nil where the store does not show that it was carried out.
+    private func writtenByOlder(
+        _ id: CredentialsID, _ sent: inout Sent
+    ) async throws(StoreError) -> CredentialsSnapshot? {
+        guard let older = sent.older, try await records.isCarriedOut(older.write) else { return nil }
+        return try await send(older, id, &sent)
+    }
+
+    /// - Parameter sent: has no latest commit afterwards if that was a conflict, so that it is to be decided anew.
     private func send(
-        _ next: Sent, _ id: CredentialsID, _ sent: inout Sent?
+        _ next: Decision, _ id: CredentialsID, _ sent: inout Sent
     ) async throws(StoreError) -> CredentialsSnapshot {
-        sent = next
+        (sent.latest, sent.isAny) = (next, true)
         do throws(StoreError) {
             let snapshot = try await records.write(next.write, id)
             if let dropped = next.dropped { records.noteDropped(dropped, id) }
             return snapshot
         } catch {
-            if error == .conflict { sent = nil }
+            if error == .conflict { sent.latest = nil }
             throw error
         }
     }

@@ -72,7 +72,7 @@ package final class DeviceFlow: BackgroundJob {
         self.discovery = discovery
         endpoint = providers.endpoint
         self.intake = intake
-        logins = LoginRecords(vault: vault, bus: bus, time: time)
+        logins = LoginRecords(vault: vault, bus: bus, memory: intake.records.memory, time: time)
         endings = LoginEndings(.device, vault: vault, records: intake.records, bus: bus, time: time)
         intake.setLoginEnding(of: .device) { [vault, time, endings] id, login, refusal throws(StoreError) in
             let record = RecordID(.device, id.tenant, key: login)

@@ -49,7 +49,7 @@ package final class LoginFlow: Sendable {
         self.discovery = discovery
         servers = providers.servers
         endpoint = providers.endpoint
-        logins = LoginRecords(vault: vault, bus: bus, time: time)
+        logins = LoginRecords(vault: vault, bus: bus, memory: intake.records.memory, time: time)
         publicBaseURL = options.publicBaseURL
         endings = LoginEndings(.login, vault: vault, records: intake.records, bus: bus, time: time)
         redemption = LoginRedemption(

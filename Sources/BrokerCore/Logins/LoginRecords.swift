@@ -4,6 +4,7 @@ internal import CredentialStore
 struct LoginRecords: Sendable {
     let vault: Vault
     let bus: EventBus
+    let memory: RecentCommits
     let time: any Time
 
     /// Replaces exactly the version of a login that was read, and adds events in the same commit.
@@ -14,7 +15,12 @@ struct LoginRecords: Sendable {
         _ record: OpenRecord, version: Int64, telling events: [VaultChange], retrying retries: CommitRetries
     ) async throws(StoreError) {
         let commit = try vault.prepare([.replace(record, version: version)] + events)
-        try await vault.commit(commit, retrying: retries, by: time)
+        try await time.retrying(retries) { () async throws(StoreError) in
+            // The vault tells the memory of what this call has written, but not of what an earlier one has.
+            if try await vault.commit(commit) == .earlier, try await vault.version(of: record.id) == record.version {
+                await memory.note(commit.changes)
+            }
+        }
         if !events.isEmpty { bus.announce(record.id.tenant) }
     }
 }

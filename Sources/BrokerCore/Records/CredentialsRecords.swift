@@ -301,9 +301,7 @@ final class CredentialsRecords: Sendable {
                 try await self.commit(commit)
             }
             // The record may have moved on since.
-            if arrival == .earlier,
-                try await self.reread(id, requiringTombstones: false).version == prepared.snapshot.version
-            {
+            if arrival == .earlier, try await self.isStanding(prepared.snapshot, id) {
                 await self.memory.note(commit.changes)
             }
             return arrival
@@ -488,6 +486,25 @@ extension CredentialsRecords {
         fileprivate let change: Prepared
         fileprivate let commit: PreparedCommit
         fileprivate let endsSessions: Bool
+    }
+
+    /// Whether the store still has what an earlier try has written.
+    /// - Throws: `.unavailable` only. The commit was carried out, so that a conflict met while reading is none of its own.
+    private func isStanding(
+        _ snapshot: CredentialsSnapshot, _ id: CredentialsID
+    ) async throws(StoreError) -> Bool {
+        do throws(StoreError) {
+            return try await reread(id, requiringTombstones: false).version == snapshot.version
+        } catch {
+            if error == .unavailable { throw error }
+            report(error, id)
+            return false
+        }
+    }
+
+    /// Whether the store shows that it has carried out the commit.
+    func isCarriedOut(_ write: PreparedWrite) async throws(StoreError) -> Bool {
+        try await vault.isCarriedOut(write.commit)
     }
 
     /// Sends the commit, perhaps again.

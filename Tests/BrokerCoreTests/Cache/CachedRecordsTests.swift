@@ -123,6 +123,22 @@ internal import Testing
         #expect(arrival == .earlier && setting.known == nil)
     }
 
+    @Test func `are not in memory as they were before an earlier call of the same commit`() async throws {
+        let setting = try Setting()
+        try await setting.raise()
+        #expect(setting.known == 1)
+        let arrival = try await setting.items.write("a", Item(version: 2), sending: { .earlier })
+        #expect(arrival == .earlier && setting.known == nil)
+    }
+
+    @Test func `stay in memory where they are newer than what an earlier call has written`() async throws {
+        let setting = try Setting()
+        for _ in 0..<3 { try await setting.raise() }
+        let arrival = try await setting.items.write(
+            "a", Item(version: 2), unless: { $0.version > 2 }, sending: { .earlier })
+        #expect(arrival == .earlier && setting.known == 3)
+    }
+
     @Test func `are new only while what they need exists`() async throws {
         let setting = try Setting()
         let needed = RecordID(.tenant, TenantName("t1")!)

@@ -11,14 +11,13 @@ internal import Testing
 @Suite struct `The memory of recent commits` {
     private struct Setting {
         let time = ManualTime()
+        let store = BrokerFaultyStore(revalidateAfter: .seconds(5))
         let vault: Vault
         let journal: Journal?
         let memory: RecentCommits
 
         init(_ limits: RecentCommits.Limits = .init(span: .seconds(900)), journal: Journal? = nil) throws {
-            vault = Vault(
-                store: BrokerFaultyStore(revalidateAfter: .seconds(5)),
-                keyring: try Keyring(parsing: BrokerHarness.masterKeys))
+            vault = Vault(store: store, keyring: try Keyring(parsing: BrokerHarness.masterKeys))
             self.journal = journal
             memory = Self.memory(limits, vault, journal, time)
         }
@@ -204,6 +203,18 @@ internal import Testing
         await setting.memory.note([isInsertion ? .insert(record) : .replace(record, version: version - 1)])
         #expect(try setting.memory.commit(record.id)?.record == (isThere ? record : nil))
         #expect(setting.memory.known([record.id]).first?.isRemoved == !isThere)
+    }
+
+    @Test func `has the progress of a login although the answer to its commit was lost`() async throws {
+        let setting = try Setting()
+        let first = Self.record(.login)
+        try await setting.vault.commit([.insert(first)])
+        setting.store.disturb([.loseAnswer]) { $0.replaces(.login) }
+        let logins = LoginRecords(
+            vault: setting.vault, bus: EventBus(cacheValidity: CacheValidity(lifetime: nil)), memory: setting.memory,
+            time: setting.time)
+        try await logins.replace(Self.record(.login, "k", 2), version: 1, telling: [], retrying: .times(1))
+        #expect(try setting.memory.commit(first.id)?.version == 2)
     }
 
     @Test func `knows that it has removed a tenant, and nothing under it`() async throws {

@@ -131,6 +131,23 @@ internal import TokenBroker
         #expect(await broker.subjectChanges(provider: "oidc") == 1)
     }
 
+    @Test func `are imported although another replica verifies them before their commit is sent again`() async throws {
+        let store = BrokerFaultyStore(revalidateAfter: .zero)
+        let (one, two) = (try await BrokerHarness(store: store), try await BrokerHarness(store: store))
+        one.transport.standing(at: SigningProvider.keysAddress, .failure(.connectFailed))
+        await one.makeTenant("t1", Self.members)
+        let bob = Self.access("2", of: "bob", at: one.time.now)
+        one.time.holdSleeps()
+        one.transport.enqueue(.json(200, BrokerHarness.token(bob, refresh: "r-bob-2")))
+        store.disturb([.loseAnswer]) { $0.writes(.credentials) }
+        async let answer = one.importing(Self.line("r-bob", user: "bob"), query: "verify=true")
+        await one.time.sleepers(of: .milliseconds(200))
+        await Self.verifyWaiting(two)
+        #expect(await two.get("policy=local").token == bob)
+        one.time.advance(by: .milliseconds(200))
+        #expect(await answer.outcomes == ["1 default imported"])
+    }
+
     // MARK: While the keys are there
 
     @Test func `that are refused keep the refresh token that came last, and nothing of them is served`() async throws {

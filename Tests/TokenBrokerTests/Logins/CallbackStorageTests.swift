@@ -119,6 +119,38 @@ internal import TokenBroker
         #expect(await broker.token() == "access-3")
     }
 
+    @Test func `gives an app a code that is valid after an outage that was longer than a code lives`() async throws {
+        let store = BrokerFaultyStore()
+        let broker = try await BrokerHarness(store: store)
+        await broker.makeTenant()
+        await broker.makeClient()
+        broker.time.holdSleeps()
+        store.disturb([.refuse]) { $0.writes(.credentials) }
+        async let login = broker.logIn(app: BrokerHarness.authorization(), token: Self.granted)
+        await broker.time.sleepers(of: .milliseconds(200))
+        broker.time.advance(by: .seconds(301))
+        let code = await login.parameters["code"]
+        #expect(await broker.exchange(try #require(code)).status == 200)
+    }
+
+    @Test func `counts as done when its first commit lands while another one is sent`() async throws {
+        let store = BrokerFaultyStore()
+        let broker = try await BrokerHarness(store: store)
+        await broker.makeTenant()
+        let login = await broker.beginLogin()
+        broker.time.holdSleeps()
+        store.disturb([.landLate]) { $0.writes(.credentials) }
+        broker.transport.enqueue(.json(200, Self.granted))
+        async let answer = broker.callback("code=c-1&state=\(login.state)")
+        await broker.time.sleepers(of: .milliseconds(200))
+        // So long that the commit is decided anew.
+        broker.time.advance(by: .seconds(31))
+        #expect(await answer.status == 200)
+        #expect(await broker.progress(login.id).json["status"]?.string == "completed")
+        #expect(await broker.token() == "access-2")
+        #expect(try await broker.causes().count == 1)
+    }
+
     // MARK: Marking the state as used
 
     @Test func `begins once the state is marked as used, which is tried again`() async throws {

@@ -460,6 +460,26 @@ internal import TokenBroker
         }
     }
 
+    @Test func `are a login's although another replica verifies them before their commit is sent again`() async throws {
+        let store = BrokerFaultyStore(revalidateAfter: .zero)
+        let (one, two) = (try await BrokerHarness(store: store), try await BrokerHarness(store: store))
+        one.transport.standing(at: Self.keysAddress, .failure(.connectFailed))
+        await one.makeTenant("t1", Self.members)
+        let token = Self.access("1", at: one.time.now)
+        let login = await one.beginLogin()
+        one.time.holdSleeps()
+        store.disturb([.loseAnswer]) { $0.writes(.credentials) }
+        one.transport.enqueue(.json(200, BrokerHarness.token(token, refresh: "r1")))
+        async let answer = one.callback("code=c-1&state=\(login.state)")
+        await one.time.sleepers(of: .milliseconds(200))
+        Self.publishKeys(two)
+        await Self.runJob(two)
+        #expect(await two.get("policy=local").token == token)
+        one.time.advance(by: .milliseconds(200))
+        #expect(await answer.status == 200)
+        #expect(await two.progress(login.id).json["status"]?.string == "completed")
+    }
+
     @Test func `leave their device login pending, which is not polled any more`() async throws {
         let login = try await WaitingDevice()
         let broker = login.broker
